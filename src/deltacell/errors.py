@@ -1,0 +1,58 @@
+"""Errors a person can act on: what was given, where, and what to do."""
+
+from __future__ import annotations
+
+from os import PathLike
+
+
+class DeltacellError(Exception):
+    """Base of every error that is shown to a user as a sentence, without a stack trace."""
+
+
+class InputError(DeltacellError):
+    """Something given to the program is wrong.
+
+    Parameters
+    ----------
+    what
+        What was found and what was expected.
+    where
+        The file it was found in.
+    line
+        The line of that file, counted from 1.
+    fix
+        What to do about it.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | PathLike[str] | None = None,
+        line: int | None = None,
+        fix: str | None = None,
+    ) -> None:
+        self.what = what
+        self.where = where
+        self.line = line
+        self.fix = fix
+        place = "" if where is None else f"{where}{'' if line is None else f', line {line}'}: "
+        super().__init__(f"{place}{what}" + ("" if fix is None else f"\n  {fix}"))
+
+
+class GeneNameError(InputError):
+    """A gene name that the cell does not know, or that names several genes."""
+
+
+class StoreError(InputError):
+    """A directory on disk that is damaged, of another kind, or cannot be written."""
+
+
+class MissingExtraError(DeltacellError):
+    """An optional dependency is needed and not installed."""
+
+    def __init__(self, purpose: str, extra: str) -> None:
+        super().__init__(
+            f"{purpose} needs the extra '{extra}'\n"
+            f"  Install it with: pip install 'deltacell[{extra}]'"
+        )

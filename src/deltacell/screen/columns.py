@@ -1,0 +1,46 @@
+"""The columns of a screen and the few values that some of them take."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+ROLES = ("query", "array", "unknown")
+PERTURBATIONS = ("deletion", "ts", "damp", "allele")
+PHENOTYPES = ("interaction", "fitness")
+
+#: The control locus whose deletion does nothing; in a query slot it stands for "no second gene".
+HO = "YDL227C"
+
+#: One row a genotype. A missing number is NaN; a sign is -1, 1, or 0 where none is known.
+ROW_SCHEMA = pa.schema(
+    [
+        ("score", pa.float32()),
+        ("sign", pa.int8()),
+        ("standard_deviation", pa.float32()),
+        ("p_value", pa.float64()),
+        ("query_fitness", pa.float32()),
+        ("array_fitness", pa.float32()),
+        ("phenotype", pa.dictionary(pa.int8(), pa.string())),
+        ("study", pa.dictionary(pa.int16(), pa.string())),
+        ("source_row", pa.int64()),
+        ("replicates", pa.int32()),
+        ("end", pa.int64()),
+    ]
+)
+
+#: One row a deleted gene of a genotype.
+GENE_SCHEMA = pa.schema(
+    [
+        ("gene", pa.int32()),
+        ("role", pa.dictionary(pa.int8(), pa.string())),
+        ("perturbation", pa.dictionary(pa.int8(), pa.string())),
+        ("allele", pa.dictionary(pa.int32(), pa.string())),
+    ]
+)
+
+KINDS = {1: "single", 2: "digenic", 3: "trigenic", 4: "tetragenic", 5: "pentagenic"}
+
+
+def kind_of(size: int) -> str:
+    """Return what a genotype with so many deleted genes is called."""
+    return KINDS.get(size, f"{size} genes")

@@ -1,0 +1,111 @@
+"""A batch of genotypes: the ragged pair (genes, offsets)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from deltacell.arrays import ragged_positions
+from deltacell.cell import Genes
+from deltacell.errors import InputError
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Genotypes:
+    """Sets of deleted genes: genotype ``b`` deletes ``genes[offsets[b] : offsets[b + 1]]``.
+
+    Parameters
+    ----------
+    genes
+        Gene indices of all genotypes, one after the other, int64 [total].
+    offsets
+        Where each genotype begins, and the end, int64 [batch + 1].
+    """
+
+    genes: torch.Tensor
+    offsets: torch.Tensor
+
+    @classmethod
+    def of(cls, sets: Iterable[Sequence[int]]) -> Genotypes:
+        """Make genotypes from sets of gene indices."""
+        sets = [list(s) for s in sets]
+        flat = [gene for s in sets for gene in s]
+        lengths = torch.tensor([0, *(len(s) for s in sets)], dtype=torch.int64)
+        return cls(torch.tensor(flat, dtype=torch.int64), lengths.cumsum(0))
+
+    @classmethod
+    def from_names(cls, genes: Genes, sets: Iterable[Sequence[str]]) -> Genotypes:
+        """Make genotypes from sets of gene names of any kind."""
+        return cls.of([genes.index(name) for name in s] for s in sets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.split(self.genes, self.sizes.tolist()))
+
+    @property
+    def sizes(self) -> torch.Tensor:
+        """Number of deleted genes of each genotype, [batch]."""
+        return self.offsets.diff()
+
+    @property
+    def owner(self) -> torch.Tensor:
+        """The genotype that each entry of `genes` belongs to, [total]."""
+        batch = torch.arange(len(self), device=self.genes.device)
+        return torch.repeat_interleave(batch, self.sizes, output_size=len(self.genes))
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.genes.nbytes + self.offsets.nbytes
+
+    def take(self, rows: torch.Tensor) -> Genotypes:
+        """Return the genotypes at the given positions, in that order."""
+        host_rows = rows.cpu()
+        offsets = self.offsets.cpu()
+        starts, sizes = offsets[host_rows], offsets.diff()[host_rows]
+        at = torch.from_numpy(ragged_positions(starts.numpy(), sizes.numpy()))
+        new_offsets = torch.zeros(len(rows) + 1, dtype=torch.int64)
+        torch.cumsum(sizes, 0, out=new_offsets[1:])
+        device = self.genes.device
+        return Genotypes(self.genes[at.to(device)], new_offsets.to(device))
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Genotypes:
+        """Return the genotypes on a device."""
+        return Genotypes(
+            self.genes.to(device, non_blocking=non_blocking),
+            self.offsets.to(device, non_blocking=non_blocking),
+        )
+
+    def pin_memory(self) -> Genotypes:
+        """Return a copy in pinned memory, for transfers that do not block."""
+        return Genotypes(self.genes.pin_memory(), self.offsets.pin_memory())
+
+    def check(self, n_genes: int) -> Genotypes:
+        """Return self, or raise where a genotype is empty, repeats a gene or leaves the cell."""
+        if self.genes.dtype != torch.int64 or self.offsets.dtype != torch.int64:
+            raise InputError("genotypes must be int64")
+        offsets = self.offsets
+        if len(offsets) < 1 or offsets[0] != 0 or offsets[-1] != len(self.genes):
+            raise InputError(f"the offsets must go from 0 to {len(self.genes)}")
+        if (self.sizes < 1).any():
+            empty = int((self.sizes < 1).nonzero()[0])
+            raise InputError(
+                f"genotype {empty} deletes no gene; every genotype deletes at least one"
+            )
+        outside = (self.genes < 0) | (self.genes >= n_genes)
+        if outside.any():
+            at = int(outside.nonzero()[0])
+            raise InputError(
+                f"genotype {int(self.owner[at])} deletes gene {int(self.genes[at])}, "
+                f"and the cell's genes are 0 to {n_genes - 1}"
+            )
+        key = (self.owner * n_genes + self.genes).sort().values
+        repeated = key[1:] == key[:-1]
+        if repeated.any():
+            at = int(key[:-1][repeated][0])
+            raise InputError(f"genotype {at // n_genes} deletes gene {at % n_genes} twice")
+        return self

@@ -1,0 +1,253 @@
+"""The on-disk form: a directory of Arrow parts beside a manifest.
+
+A directory is written under a temporary name beside its destination and renamed when it is
+complete, so that a reader never sees half of one. Parts are uncompressed Arrow IPC files and are
+memory-mapped on load. Nothing that is read is ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from deltacell.errors import StoreError
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a directory holds: its parts, its other facts, and the checksum of its contents."""
+
+    parts: dict[str, pa.Table]
+    meta: dict[str, Any]
+    checksum: str
+
+
+def write(
+    path: str | os.PathLike[str],
+    kind: str,
+    parts: Mapping[str, pa.Table],
+    meta: Mapping[str, Any],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write a directory of the given kind, all of it or nothing.
+
+    Parameters
+    ----------
+    path
+        The directory to make. One that exists and is empty is taken over.
+    kind
+        ``cell``, ``screen`` or ``split``.
+    parts
+        Tables by name; the name becomes the file's.
+    meta
+        Anything JSON can hold.
+    overwrite
+        Replace a directory of the same kind. Anything else that is there is never touched.
+    """
+    path = Path(path)
+    _refuse_to_clobber(path, kind, overwrite=overwrite)
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+        described = {}
+        for name, table in parts.items():
+            file = temporary / f"{name}.arrow"
+            with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table.combine_chunks())
+            described[name] = {
+                "file": file.name,
+                "rows": table.num_rows,
+                "sha256": sha256_of_file(file),
+            }
+        manifest = {
+            "format": "deltacell",
+            "schema": SCHEMA_VERSION,
+            "kind": kind,
+            "checksum": _checksum_of({n: d["sha256"] for n, d in described.items()}),
+            "parts": described,
+            "meta": dict(meta),
+        }
+        text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
+        (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        temporary.chmod(0o755)
+        _move_into_place(temporary, path)
+    except OSError as error:
+        raise StoreError(
+            f"the {kind} could not be written: {error.strerror or error}",
+            where=path,
+            fix="Nothing was left half-written. Free some space or choose another place.",
+        ) from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> Stored:
+    """Open a directory of the given kind; its parts are memory-mapped.
+
+    Parameters
+    ----------
+    path
+        The directory.
+    kind
+        What it must be.
+    verify
+        Compare every part with the manifest's checksum first.
+    """
+    path = Path(path)
+    manifest = read_manifest(path)
+    if manifest["kind"] != kind:
+        raise StoreError(f"this is a {manifest['kind']}, and a {kind} was expected", where=path)
+    parts = {}
+    for name, described in manifest["parts"].items():
+        file = path / Path(described["file"]).name
+        if not file.is_file():
+            raise StoreError(f"the part '{name}' is missing", where=file, fix=_RESTORE)
+        if verify and sha256_of_file(file) != described["sha256"]:
+            raise StoreError(
+                "the contents do not match the checksum in the manifest", where=file, fix=_RESTORE
+            )
+        try:
+            with pa.memory_map(str(file)) as source:
+                parts[name] = pa.ipc.open_file(source).read_all()
+        except pa.ArrowInvalid as error:
+            raise StoreError(f"not an Arrow file: {error}", where=file, fix=_RESTORE) from error
+    return Stored(parts, manifest["meta"], manifest["checksum"])
+
+
+def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read and check the manifest of a directory."""
+    path = Path(path)
+    file = path / MANIFEST
+    if not file.is_file():
+        raise StoreError(
+            "there is no manifest.json here, so this is not a cell, screen or split",
+            where=path,
+            fix="Make one with `deltacell data import` or `deltacell data synthetic`.",
+        )
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        known = manifest["format"] == "deltacell"
+        version, parts = manifest["schema"], manifest["parts"]
+        shas = {name: part["sha256"] for name, part in parts.items() if part["file"]}
+        kind, checksum, meta = manifest["kind"], manifest["checksum"], manifest["meta"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError("the manifest is damaged", where=file, fix=_RESTORE) from error
+    if not known or not isinstance(kind, str) or not isinstance(meta, dict):
+        raise StoreError("the manifest is not one of deltacell's", where=file)
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"written with schema version {version}, and this program reads {SCHEMA_VERSION}",
+            where=file,
+            fix="Import the source files again with this version.",
+        )
+    if checksum != _checksum_of(shas):
+        raise StoreError("the manifest contradicts itself", where=file, fix=_RESTORE)
+    checked: dict[str, Any] = manifest
+    return checked
+
+
+def checksum(parts: Mapping[str, pa.Table]) -> str:
+    """Return the checksum that a directory with these parts would have."""
+    shas = {}
+    for name, table in parts.items():
+        digest = _HashingSink()
+        with pa.ipc.new_file(pa.PythonFile(digest, mode="w"), table.schema) as writer:
+            writer.write_table(table.combine_chunks())
+        shas[name] = digest.hexdigest()
+    return _checksum_of(shas)
+
+
+def sha256_of_file(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_RESTORE = "Restore the directory from a copy, or make it again from its sources."
+
+
+class _HashingSink:
+    """A file that keeps only the hash of what is written to it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._written = 0
+
+    def write(self, data: bytes) -> int:
+        self._hash.update(data)
+        self._written += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._written
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _checksum_of(shas: Mapping[str, str]) -> str:
+    lines = "".join(f"{name}\t{sha}\n" for name, sha in sorted(shas.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _refuse_to_clobber(path: Path, kind: str, *, overwrite: bool) -> None:
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise StoreError("there is a file of this name", where=path, fix="Choose another place.")
+    if not any(path.iterdir()):
+        return
+    try:
+        there = read_manifest(path)["kind"]
+    except StoreError:
+        there = "something else"
+    if there != kind:
+        raise StoreError(
+            f"the directory already holds {there}, and a {kind} was to be written there",
+            where=path,
+            fix="Choose an empty or a new directory.",
+        )
+    if not overwrite:
+        raise StoreError(
+            f"there is already a {kind} here",
+            where=path,
+            fix="Choose another place, or say that it may be replaced (overwrite, --overwrite).",
+        )
+
+
+def _move_into_place(temporary: Path, path: Path) -> None:
+    if not path.exists():
+        temporary.rename(path)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
+    path.rename(old / "old")
+    try:
+        temporary.rename(path)
+    except OSError:
+        (old / "old").rename(path)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
