@@ -12,7 +12,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def write(
     path
         The directory to make. One that exists and is empty is taken over.
     kind
-        ``cell``, ``screen`` or ``split``.
+        ``cell``, ``screen``, ``split`` or ``import``.
     parts
         Tables by name; the name becomes the file's.
     meta
@@ -57,12 +58,7 @@ def write(
     overwrite
         Replace a directory of the same kind. Anything else that is there is never touched.
     """
-    path = Path(path)
-    _refuse_to_clobber(path, kind, overwrite=overwrite)
-    temporary: Path | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    with new_directory(path, kind, overwrite=overwrite) as temporary:
         described = {}
         for name, table in parts.items():
             file = temporary / f"{name}.arrow"
@@ -73,16 +69,47 @@ def write(
                 "rows": table.num_rows,
                 "sha256": sha256_of_file(file),
             }
-        manifest = {
-            "format": "deltacell",
-            "schema": SCHEMA_VERSION,
-            "kind": kind,
-            "checksum": _checksum_of({n: d["sha256"] for n, d in described.items()}),
-            "parts": described,
-            "meta": dict(meta),
-        }
-        text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
-        (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        write_manifest(temporary, kind, described, meta)
+
+
+def write_manifest(
+    directory: Path, kind: str, parts: Mapping[str, Mapping[str, Any]], meta: Mapping[str, Any]
+) -> None:
+    """Write the manifest of a directory whose parts are there."""
+    manifest = {
+        "format": "deltacell",
+        "schema": SCHEMA_VERSION,
+        "kind": kind,
+        "checksum": _checksum_of({name: part["sha256"] for name, part in parts.items()}),
+        "parts": dict(parts),
+        "meta": dict(meta),
+    }
+    text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
+    (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+@contextmanager
+def new_directory(
+    path: str | os.PathLike[str], kind: str, *, overwrite: bool = False
+) -> Iterator[Path]:
+    """Give a temporary directory to fill, which becomes `path` when the block ends well.
+
+    Parameters
+    ----------
+    path
+        The directory to make. One that exists and is empty is taken over.
+    kind
+        What it will hold.
+    overwrite
+        Replace a directory of the same kind. Anything else that is there is never touched.
+    """
+    path = Path(path)
+    _refuse_to_clobber(path, kind, overwrite=overwrite)
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+        yield temporary
         temporary.chmod(0o755)
         _move_into_place(temporary, path)
     except OSError as error:

@@ -1,0 +1,57 @@
+# `make demo` and `make test` set up .venv on their own; see README.md.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO ?= demo
+WORKERS ?= 2
+
+.PHONY: setup demo test test-full lint types contract wheel check clean help
+
+help:
+	@echo "make demo       build the demo cell and screen, show both, time the loader"
+	@echo "make test       laws, units, real files, commands (a few minutes)"
+	@echo "make test-full  adds what is slow: faults, several processes, README commands"
+	@echo "make check      lint, types, the import contract, and a wheel from a clean venv"
+	@echo "make setup      make .venv; the others do it when it is needed"
+	@echo "make clean      remove .venv, caches, and the demo"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "deltacell needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version)."; \
+	    echo "Name another one: make setup PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+demo: setup
+	$(BIN)/deltacell data synthetic demo --out $(DEMO) --overwrite
+	$(BIN)/deltacell data info $(DEMO)
+	$(BIN)/deltacell bench data --quick
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) -q
+
+test-full: setup
+	$(BIN)/python -m pytest -m slow -q
+
+lint: setup
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+
+types: setup
+	$(BIN)/mypy
+
+contract: setup
+	$(BIN)/lint-imports --no-cache
+
+wheel: setup
+	bash .ci/wheel
+
+check: lint types contract wheel
+
+clean:
+	rm -rf $(VENV) $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

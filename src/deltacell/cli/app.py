@@ -1,0 +1,65 @@
+"""The program `deltacell`: its commands put together, and errors as sentences."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from deltacell.cli import bench_data, data_get, data_import, data_info, data_query, data_synthetic
+from deltacell.errors import DeltacellError
+
+app = typer.Typer(
+    name="deltacell",
+    help="Models of gene-deletion phenotypes: the wild type once, every mutant as a difference.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data = typer.Typer(
+    no_args_is_help=True, help="Get, import, make, show and query cells and screens."
+)
+bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this machine.")
+app.add_typer(data, name="data")
+app.add_typer(bench, name="bench")
+
+data.command("get")(data_get.get)
+data.command("import")(data_import.import_)
+data.command("synthetic")(data_synthetic.synthetic)
+data.command("info")(data_info.info)
+data.command("query")(data_query.query)
+bench.command("data")(bench_data.data)
+
+
+@app.callback()
+def options(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of errors.")] = False,
+) -> None:
+    """Hold the options that come before any command."""
+    if show_version:
+        typer.echo(f"deltacell {version('deltacell')}")
+        raise typer.Exit
+    if debug:
+        os.environ["DELTACELL_DEBUG"] = "1"
+
+
+def main() -> None:
+    """Run a command; an error that a user can act on is a sentence, and the exit code is 2."""
+    try:
+        app()
+    except DeltacellError as error:
+        if os.environ.get("DELTACELL_DEBUG"):
+            raise
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader of a pipe went away, as `head` does; there is no one left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

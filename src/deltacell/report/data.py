@@ -1,0 +1,143 @@
+"""Renderings of cells, screens, imports and the data benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deltacell.report.terminal import console, print_facts, print_table
+
+
+def print_cell(stats: Mapping[str, Any], title: str = "cell") -> None:
+    """Print what a cell holds, from `Cell.stats`."""
+    relations = stats["relations"]
+    print_facts(
+        title,
+        {
+            "genes": f"{stats['genes']:,}, {stats['genes_with_position']:,} with a known position",
+            "metabolism": _metabolism(stats["metabolism"]),
+            "features": ", ".join(
+                f"{f['feature']} (width {f['width']}, known for {f['known']:,} genes)"
+                for f in stats["features"]
+            )
+            or "none",
+            "checksum": stats["checksum"][:16],
+        },
+    )
+    rows: list[list[Any]] = [
+        [
+            r["relation"],
+            "directed" if r["directed"] else "undirected",
+            r["genes_with_an_edge"],
+            r["edges"],
+            r["max_degree"],
+        ]
+        for r in relations
+    ]
+    rows.append(["sum", "", None, stats["edges"], None])
+    print_table(
+        "relations (an undirected edge counts once)",
+        ["relation", "", "genes with an edge", "edges", "largest degree"],
+        rows,
+        total=True,
+    )
+    print_sources(stats["sources"])
+
+
+def print_screen(stats: Mapping[str, Any], title: str = "screen") -> None:
+    """Print what a screen holds, from `Screen.stats`."""
+    score = stats["score"]
+    covered = [
+        f"{c['study']}: {c['queries']:,} queries x {c['array_genes']:,} array genes"
+        + ("" if c["complete"] else " (those with a hit: a lower bound)")
+        for c in stats["coverage"]
+    ]
+    print_facts(
+        title,
+        {
+            "genotypes": f"{stats['genotypes']:,}, {stats['distinct_genotypes']:,} distinct, "
+            f"over {stats['genes']:,} genes",
+            "kinds": stats["kinds"],
+            "studies": stats["studies"],
+            "phenotypes": stats["phenotypes"],
+            "perturbations": stats["perturbations"],
+            "scores": f"{score['known']:,} known"
+            + (
+                f", mean {score['mean']:.4f}, standard deviation {score['standard_deviation']:.4f}"
+                if score["known"]
+                else ""
+            ),
+            "signs": f"{score['negative']:,} negative, {score['positive']:,} positive",
+            "tested": "; ".join(covered) or "unknown",
+            "checksum": stats["checksum"][:16],
+        },
+    )
+    print_sources(stats["sources"])
+
+
+def print_split(stats: Mapping[str, Any], title: str = "split") -> None:
+    """Print what a split holds."""
+    print_facts(title, stats)
+
+
+def print_sources(sources: Sequence[Mapping[str, Any]]) -> None:
+    """Print what became of the rows of each source."""
+    if not sources:
+        return
+    print_table(
+        "sources (read = kept + dropped)",
+        ["file", "reader", "became", "read", "resolved", "kept", "dropped", "notes"],
+        [
+            [
+                s["file"],
+                s["reader"],
+                s["into"],
+                s["counts"]["read"],
+                s["counts"]["resolved"],
+                s["counts"]["kept"],
+                s["counts"]["dropped"],
+                ", ".join(
+                    f"{k.replace('_', ' ')} {v:,}" if isinstance(v, int) else f"{k} {v}"
+                    for k, v in s["notes"].items()
+                ),
+            ]
+            for s in sources
+        ],
+    )
+
+
+def print_import(report: Mapping[str, Any]) -> None:
+    """Print what an import read, and what it left alone."""
+    print_sources(report["sources"])
+    if report["left_alone"]:
+        print_table(
+            "left alone",
+            ["file", "why"],
+            [[entry["file"], entry["why"]] for entry in report["left_alone"]],
+        )
+    for note in report["notes"]:
+        console().print(note, markup=False)
+
+
+def print_bench(result: Mapping[str, Any], title: str) -> None:
+    """Print the rows of a benchmark and whether its bars are met."""
+    rows = result["rows"]
+    columns = list(rows[0])
+    print_table(
+        title, [c.replace("_", " ") for c in columns], [[r[c] for c in columns] for r in rows]
+    )
+    bars = [
+        [bar["what"], bar["measured"], bar["bar"], "met" if bar["met"] else "NOT MET"]
+        for bar in result["bars"]
+    ]
+    if bars:
+        print_table("bars", ["what", "measured", "bar", ""], bars)
+
+
+def _metabolism(stats: Mapping[str, Any] | None) -> str:
+    if stats is None:
+        return "none"
+    return (
+        f"{stats['reactions']:,} reactions, {stats['metabolites']:,} metabolites, "
+        f"{stats['genes_in_rules']:,} genes in rules"
+    )

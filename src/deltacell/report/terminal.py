@@ -1,0 +1,80 @@
+"""Tables and facts on the terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that respects NO_COLOR and keeps tables whole where no one watches."""
+    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made = Console(stderr=stderr, highlight=False, width=max(160, _terminal_width()))
+    return made
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, total: bool = False
+) -> None:
+    """Print rows under a title; numbers to the right, with thousands apart.
+
+    Parameters
+    ----------
+    title
+        What the table shows.
+    columns
+        Names of the columns.
+    rows
+        Their values; names in them are shown as they are, never as markup.
+    total
+        Whether the last row is a sum, to be set apart.
+    """
+    table = Table(title=escape(title), title_justify="left", title_style="bold", box=None)
+    numeric = [
+        all(isinstance(row[i], int | float) or row[i] is None for row in rows) and bool(rows)
+        for i in range(len(columns))
+    ]
+    for name, right in zip(columns, numeric, strict=True):
+        table.add_column(escape(name), justify="right" if right else "left", overflow="fold")
+    for i, row in enumerate(rows):
+        if total and i == len(rows) - 1:
+            table.add_section()
+        table.add_row(*(escape(shown(value)) for value in row))
+    console().print(table)
+
+
+def print_facts(title: str, facts: Mapping[str, Any]) -> None:
+    """Print named facts, one a line."""
+    table = Table(title=escape(title), title_justify="left", title_style="bold", box=None)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    table.show_header = False
+    for name, value in facts.items():
+        table.add_row(escape(name), escape(shown(value)))
+    console().print(table)
+
+
+def shown(value: Any) -> str:
+    """Return a value as a person reads it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{shown(v)} {k}" for k, v in value.items()) or "-"
+    return str(value)
+
+
+def _terminal_width() -> int:
+    return shutil.get_terminal_size((160, 24)).columns

@@ -1,0 +1,321 @@
+"""A folder of source files to one cell and its screens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deltacell import store
+from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
+from deltacell.cell import readers as cell_readers
+from deltacell.cell.genes import OnUnknown
+from deltacell.cell.readers import NamedEdges, relation_of
+from deltacell.counts import Source
+from deltacell.errors import InputError
+from deltacell.screen import readers as screen_readers
+from deltacell.screen.readers import WrittenScreen
+from deltacell.screen.screen import Screen
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class LeftAlone:
+    """A file that was not read, and why."""
+
+    file: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A cell and screens over its genes, by name.
+
+    Parameters
+    ----------
+    cell
+        The wild type.
+    screens
+        By study.
+    left_alone
+        Files that were not read.
+    notes
+        What a person should know of the import, in sentences.
+    """
+
+    cell: Cell
+    screens: Mapping[str, Screen]
+    left_alone: Sequence[LeftAlone] = ()
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def account(self) -> dict[str, Any]:
+        """Return what became of every file."""
+        screens = [source for screen in self.screens.values() for source in screen.sources]
+        return {
+            "sources": [s.to_json() for s in [*self.cell.sources, *screens]],
+            "left_alone": [{"file": x.file, "why": x.why} for x in self.left_alone],
+            "notes": list(self.notes),
+        }
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write ``path/cell`` and ``path/screens/NAME``, all of it or nothing."""
+        with store.new_directory(path, "import", overwrite=overwrite) as temporary:
+            self.cell.save(temporary / "cell")
+            for name, screen in self.screens.items():
+                screen.save(temporary / "screens" / name)
+            meta = {
+                "screens": list(self.screens),
+                "left_alone": [{"file": x.file, "why": x.why} for x in self.left_alone],
+                "notes": list(self.notes),
+            }
+            store.write_manifest(temporary, "import", {}, meta)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Imported:
+        """Open what `save` wrote."""
+        path = Path(path)
+        meta = store.read(path, "import").meta
+        return cls(
+            Cell.load(path / "cell"),
+            {name: Screen.load(path / "screens" / Path(name).name) for name in meta["screens"]},
+            [LeftAlone(x["file"], x["why"]) for x in meta["left_alone"]],
+            meta["notes"],
+        )
+
+
+def import_folder(
+    folder: str | os.PathLike[str],
+    *,
+    on_unknown: OnUnknown = "drop",
+    phenotype: str | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """Read every file of a folder that is recognised by its content.
+
+    The genes are those of an SGD feature file; without one, of STRING's protein names; without
+    either, all that the networks and screens name.
+
+    Parameters
+    ----------
+    folder
+        Subfolders are read too.
+    on_unknown
+        What to do with a gene that the cell does not know: ``error``, ``drop`` the rows that name
+        it, or ``add`` it.
+    phenotype
+        What to take as the score where a file has both.
+    progress
+        Called with a label, the bytes done and the bytes in all.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError("there is no such folder", where=folder)
+    files = _Files(folder, progress)
+    genes, gene_sources, gene_note = _read_genes(files)
+    edges = [
+        e for reader in cell_readers.EDGE_READERS for e in files.read_each(reader.NAME, reader.read)
+    ]
+    written = _read_metabolism(files)
+    screens = [
+        screen
+        for reader in screen_readers.SCREEN_READERS
+        for screen in files.read_all(
+            reader.NAME, lambda p, r=reader: r.read(p, phenotype=phenotype)
+        )
+    ]
+    if genes is None or on_unknown == "add":
+        known = genes if genes is not None else Genes([])
+        named = [
+            *(n for e in edges for n in cell_readers.names_of(e)),
+            *(written.gene_names if written is not None else ()),
+            *(n for s in screens for n in s.gene_names),
+        ]
+        missing = [n for n, i in zip(named, known.resolve(named).index, strict=True) if i < 0]
+        genes = known.extended(n.strip() for n in missing)
+    if not len(genes):
+        raise InputError(
+            "no file of the folder names a gene",
+            where=folder,
+            fix="Put networks or screens there; `deltacell data get` fetches some.",
+        )
+    policy = "error" if on_unknown == "error" else "drop"
+    relations, relation_sources, renamed = _build_relations(edges, genes, policy)
+    metabolism, metabolism_sources = _build_metabolism(written, genes, policy)
+    features, feature_sources = _read_features(files, genes, policy)
+    cell = Cell(
+        genes,
+        relations,
+        metabolism,
+        features,
+        sources=[*gene_sources, *relation_sources, *metabolism_sources, *feature_sources],
+    )
+    by_study = _build_screens(screens, genes, policy)
+    return Imported(cell, by_study, files.unread(), [gene_note, *renamed])
+
+
+def open_screen(path: str | os.PathLike[str], name: str | None = None) -> Screen:
+    """Open a screen, or a screen of an import.
+
+    Parameters
+    ----------
+    path
+        Of either.
+    name
+        Which screen of an import; not needed where it has one.
+    """
+    path = Path(path)
+    manifest = store.read_manifest(path)
+    if manifest["kind"] != "import":
+        return Screen.load(path)
+    names = manifest["meta"]["screens"]
+    if name is None and len(names) == 1:
+        name = names[0]
+    if name not in names:
+        asked = "which of its screens is meant?" if name is None else f"it has no screen '{name}'"
+        raise InputError(
+            asked, where=path, fix=f"Give one of {', '.join(names) or 'none'} (--screen NAME)."
+        )
+    return Screen.load(path / "screens" / Path(name).name)
+
+
+class _Files:
+    """The files of a folder by the reader that recognises them, and which of them were read."""
+
+    def __init__(self, folder: Path, progress: Progress | None) -> None:
+        self.folder = folder
+        self._progress = progress
+        self.paths = sorted(
+            p
+            for p in folder.rglob("*")
+            if p.is_file() and not any(part.startswith(".") for part in p.relative_to(folder).parts)
+        )
+        self._total = sum(p.stat().st_size for p in self.paths)
+        self._done = 0
+        self._reader: dict[Path, str | None] = {}
+        self._why: dict[Path, str] = {}
+        self._read: set[Path] = set()
+        for path in self.paths:
+            if path.stat().st_size == 0:
+                self._reader[path], self._why[path] = None, "it is empty"
+                continue
+            self._reader[path] = screen_readers.recognise(path) or cell_readers.recognise(path)
+            self._why[path] = "its content is of no known format"
+
+    def of(self, *readers: str) -> list[Path]:
+        return [p for p in self.paths if self._reader[p] in readers]
+
+    def read_all(self, reader: str, read: Callable[[Path], Any]) -> list[Any]:
+        found = []
+        for path in self.of(reader):
+            self.say(path)
+            found.append(read(path))
+            self.done(path)
+        return found
+
+    def read_each(self, reader: str, read: Callable[[Path], list[Any]]) -> list[Any]:
+        return [item for items in self.read_all(reader, read) for item in items]
+
+    def say(self, path: Path) -> None:
+        if self._progress is not None:
+            self._progress(path.name, self._done, self._total)
+
+    def done(self, path: Path) -> None:
+        self._read.add(path)
+        self._done += path.stat().st_size
+
+    def passed_over(self, path: Path, why: str) -> None:
+        self._why[path] = why
+
+    def unread(self) -> list[LeftAlone]:
+        return [
+            LeftAlone(str(p.relative_to(self.folder)), self._why[p])
+            for p in self.paths
+            if p not in self._read
+        ]
+
+
+def _read_genes(files: _Files) -> tuple[Genes | None, list[Source], str]:
+    for reader in cell_readers.GENE_READERS:
+        paths = files.of(reader.NAME)
+        if not paths:
+            continue
+        if len(paths) > 1:
+            raise InputError(
+                f"several files name the genes: {', '.join(p.name for p in paths)}",
+                where=files.folder,
+                fix="Keep one of them in the folder.",
+            )
+        files.say(paths[0])
+        genes, source = reader.read(paths[0])
+        files.done(paths[0])
+        for other in cell_readers.GENE_READERS:
+            for path in files.of(other.NAME):
+                if path != paths[0]:
+                    files.passed_over(path, f"the genes are those of {paths[0].name}")
+        return genes, [source], f"The genes are those of {paths[0].name}."
+    return None, [], "No file names the genes, so they are all that networks and screens name."
+
+
+def _build_relations(
+    edges: Sequence[NamedEdges], genes: Genes, policy: Any
+) -> tuple[list[Relation], list[Source], list[str]]:
+    relations: dict[str, Relation] = {}
+    sources, notes = [], []
+    for edge_list in edges:
+        relation, source = relation_of(edge_list, genes, policy)
+        name, number = relation.name, 2
+        while name in relations:
+            name, number = f"{relation.name}_{number}", number + 1
+        if name != relation.name:
+            notes.append(
+                f"{edge_list.path.name} is called '{name}', as there is another '{relation.name}'."
+            )
+        relations[name] = relation.renamed(name)
+        sources.append(source)
+    return list(relations.values()), sources, notes
+
+
+def _read_metabolism(files: _Files) -> Any:
+    from deltacell.cell.readers import sbml
+
+    paths = files.of(sbml.NAME)
+    if len(paths) > 1:
+        raise InputError(
+            f"several files hold a metabolism: {', '.join(p.name for p in paths)}",
+            where=files.folder,
+            fix="Keep one of them in the folder.",
+        )
+    found = files.read_all(sbml.NAME, sbml.read)
+    return found[0] if found else None
+
+
+def _build_metabolism(
+    written: Any, genes: Genes, policy: Any
+) -> tuple[Metabolism | None, list[Source]]:
+    if written is None:
+        return None, []
+    metabolism, source = written.on(genes, policy)
+    return metabolism, [source]
+
+
+def _read_features(files: _Files, genes: Genes, policy: Any) -> tuple[list[Feature], list[Source]]:
+    found = [
+        pair
+        for reader in cell_readers.FEATURE_READERS
+        for pair in files.read_all(
+            reader.NAME, lambda p, r=reader: r.read(p, genes, on_unknown=policy)
+        )
+    ]
+    return [feature for feature, _ in found], [source for _, source in found]
+
+
+def _build_screens(
+    written: Sequence[WrittenScreen], genes: Genes, policy: Any
+) -> dict[str, Screen]:
+    by_study: dict[str, list[Screen]] = {}
+    for screen in written:
+        by_study.setdefault(screen.study, []).append(screen.on(genes, policy))
+    return {study: Screen.concat(parts) for study, parts in sorted(by_study.items())}
