@@ -1,5 +1,25 @@
 """DANGO, HeteroCell, the baselines, and their losses."""
 
+from deltacell.models.dango import STRING_LAMBDAS, STRING_RELATIONS, Dango
+from deltacell.models.hyper_sagnn import HyperSAGNN
+from deltacell.models.losses import (
+    DangoLoss,
+    LogCosh,
+    Loss,
+    LossValue,
+    PointDistributionContrast,
+)
 from deltacell.models.prediction import Prediction
 
-__all__ = ["Prediction"]
+__all__ = [
+    "STRING_LAMBDAS",
+    "STRING_RELATIONS",
+    "Dango",
+    "DangoLoss",
+    "HyperSAGNN",
+    "LogCosh",
+    "Loss",
+    "LossValue",
+    "PointDistributionContrast",
+    "Prediction",
+]

@@ -108,13 +108,22 @@ class SparseMatrix:
             self._transpose._transpose = self
         return self._transpose
 
+    def transpose_order(self, device: torch.device | str) -> torch.Tensor:
+        """Return the order [n_entries] that turns values of entries into those of the transpose.
+
+        ``transpose.csr(...).values() == csr(...).values()[order]``; kept for the next call.
+        """
+        key = (torch.device(device), torch.int32, "transpose_order")
+        if key not in self._tensors:
+            order = np.argsort(self.indices, kind="stable")
+            self._tensors[key] = torch.from_numpy(order.astype(self._index_type)).to(device)
+        return self._tensors[key]
+
     def csr(self, *, device: torch.device | str, dtype: torch.dtype) -> torch.Tensor:
         """Return the matrix as a CSR tensor [n_rows, n_columns]; kept for the next call."""
         key = (torch.device(device), dtype, "csr")
         if key not in self._tensors:
-            # Kernels take 32-bit indices; 64-bit ones would be converted in every product.
-            small = max(self.n_entries, *self.shape) < 2**31
-            index = np.int32 if small else np.int64
+            index = self._index_type
             self._tensors[key] = torch.sparse_csr_tensor(
                 torch.from_numpy(self.indptr.astype(index)).to(device),
                 torch.from_numpy(self.indices.astype(index)).to(device),
@@ -156,6 +165,11 @@ class SparseMatrix:
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseMatrix:
         # Constant, and large: a copy of a model shares it.
         return self
+
+    @property
+    def _index_type(self) -> type[np.int32] | type[np.int64]:
+        # Kernels take 32-bit indices; 64-bit ones would be converted in every product.
+        return np.int32 if max(self.n_entries, *self.shape) < 2**31 else np.int64
 
     def _check(self) -> None:
         if self.indptr[0] != 0 or self.indptr[-1] != len(self.indices):

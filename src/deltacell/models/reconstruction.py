@@ -1,0 +1,306 @@
+"""How well vectors reconstruct networks, without ever forming an N x N matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from deltacell.errors import InputError
+from deltacell.propagate import SparseMatrix
+from deltacell.propagate.product import GATHERED_ENTRIES, has_sparse_kernels
+
+ReconstructionLoss = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, SparseMatrix, float], torch.Tensor
+]
+
+
+class Reconstruction(nn.Module):
+    """A head a network that predicts each gene's row of the adjacency, and its loss.
+
+    Parameters
+    ----------
+    n_genes
+        Number of genes, N.
+    hidden
+        Width of a gene's vector.
+    lambdas
+        The weight of a non-edge, by name of the network, in the order of the networks.
+    loss
+        `closed_form_loss`, or another function of the same arguments and value.
+    """
+
+    def __init__(
+        self,
+        n_genes: int,
+        hidden: int,
+        lambdas: Mapping[str, float],
+        *,
+        loss: ReconstructionLoss | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in lambdas.items():
+            if not 0 <= value < float("inf"):
+                raise InputError(f"lambda of the network '{name}' is {value}; expected 0 or more")
+        self.lambdas = dict(lambdas)
+        self.loss = closed_form_loss if loss is None else loss
+        self.heads = nn.ModuleList(nn.Linear(hidden, n_genes) for _ in lambdas)
+        for head in self.heads:
+            nn.init.normal_(cast(nn.Linear, head).weight, std=0.1)
+
+    def forward(self, networks: torch.Tensor, matrices: Sequence[SparseMatrix]) -> torch.Tensor:
+        """Return the loss of each network, [k].
+
+        Parameters
+        ----------
+        networks
+            The genes' vectors in each network, [k, n_genes, hidden].
+        matrices
+            The k adjacencies, row = target.
+        """
+        losses = [
+            self.loss(z, cast(nn.Linear, head).weight, cast(nn.Linear, head).bias, matrix, value)
+            for z, head, matrix, value in zip(
+                networks, self.heads, matrices, self.lambdas.values(), strict=True
+            )
+        ]
+        return torch.stack(losses)
+
+
+def closed_form_loss(
+    z: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    matrix: SparseMatrix,
+    lambda_: float,
+) -> torch.Tensor:
+    """Return the reconstruction loss of one network in O(N H^2 + E H).
+
+    With ``R = Z W^T + 1 b^T`` the loss is ``(sum over edges of (R_ij - 1)^2 + lambda * sum over
+    non-edges of R_ij^2) / N^2``, which equals ``lambda * sum R^2 + sum over edges of ((1 - lambda)
+    R_ij^2 - 2 R_ij + 1)`` over N^2, and ``sum R^2 = <Z^T Z, W^T W> + 2 (1^T Z)(W^T b) + N b^T b``.
+    Where lambda is 1 only the sum of R over the edges is left, ``<A W, Z> + (1^T A) b``.
+
+    Computed in float32, or in float64 where z is, whatever the autocast; the sums in float64.
+    The gradients are found along the way, so that nothing as long as the edges is kept.
+
+    Parameters
+    ----------
+    z
+        The genes' vectors, [N, hidden].
+    weight, bias
+        Of the head, [N, hidden] and [N].
+    matrix
+        The adjacency A with values 1, [N, N], row = target.
+    lambda_
+        The weight of a non-edge.
+
+    Returns
+    -------
+    torch.Tensor
+        A scalar.
+    """
+    if matrix.values is not None:
+        raise InputError("the reconstruction loss is of an adjacency without weights")
+    dtype = torch.promote_types(z.dtype, torch.float32)
+    return _eager_closed_form(z.to(dtype), weight.to(dtype), bias.to(dtype), matrix, lambda_)
+
+
+def dense_loss(
+    z: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    matrix: SparseMatrix,
+    lambda_: float,
+) -> torch.Tensor:
+    """Return what `closed_form_loss` does, the plain way, by N x N matrices.
+
+    For tests and for the benchmark; arguments as in `closed_form_loss`.
+    """
+    edge = matrix.csr(device=z.device, dtype=z.dtype).to_dense()
+    predicted = z @ weight.t() + bias
+    on_edges = ((predicted - 1).square() * edge).sum()
+    elsewhere = (predicted.square() * (1 - edge)).sum()
+    return (on_edges + lambda_ * elsewhere) / edge.numel()
+
+
+_Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class _Sums(NamedTuple):
+    """A sum, and where asked for its gradients by z, weight and bias."""
+
+    value: torch.Tensor
+    gradients: _Gradients | None
+
+
+class _ClosedForm(torch.autograd.Function):
+    """The closed form; its gradients are linear in that of the scalar, so they are found ahead."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        matrix: SparseMatrix,
+        lambda_: float,
+    ) -> torch.Tensor:
+        differentiate = any(ctx.needs_input_grad)
+        n = float(matrix.shape[0]) * matrix.shape[1]
+        with torch.autocast(z.device.type, enabled=False):
+            everywhere = _sum_of_squares(z, weight, bias, differentiate)
+            on_edges = _edge_sums(z, weight, bias, matrix, lambda_, differentiate)
+            if everywhere.gradients is not None and on_edges.gradients is not None:
+                both = zip(everywhere.gradients, on_edges.gradients, strict=True)
+                ctx.save_for_backward(*(e.mul_(lambda_).add_(on).div_(n) for e, on in both))
+            total = (lambda_ * everywhere.value + on_edges.value + matrix.n_entries) / n
+            return total.to(z.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return *(gradient * saved for saved in ctx.saved_tensors), None, None
+
+
+def _apply(
+    z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, matrix: SparseMatrix, lambda_: float
+) -> torch.Tensor:
+    result = _ClosedForm.apply(z, weight, bias, matrix, lambda_)  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, result)
+
+
+# torch.compile cannot trace sparse tensors.
+_eager_closed_form: ReconstructionLoss = torch.compiler.disable(  # type: ignore[no-untyped-call]
+    _apply
+)
+
+
+def _sum_of_squares(
+    z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, differentiate: bool
+) -> _Sums:
+    """Sum R^2 over all pairs."""
+    n = z.shape[0]
+    gram_z, gram_weight = z.t() @ z, weight.t() @ weight
+    sum_z, weight_bias = z.sum(0), weight.t() @ bias
+    value = _dot(gram_z, gram_weight) + 2 * _dot(sum_z, weight_bias) + n * _dot(bias, bias)
+    if not differentiate:
+        return _Sums(value, None)
+    gradients = (
+        torch.addmm(weight_bias, z, gram_weight).mul_(2),
+        torch.addmm(torch.outer(bias, sum_z), weight, gram_z).mul_(2),
+        torch.addmv(n * bias, weight, sum_z).mul_(2),
+    )
+    return _Sums(value, gradients)
+
+
+def _edge_sums(
+    z: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    matrix: SparseMatrix,
+    lambda_: float,
+    differentiate: bool,
+) -> _Sums:
+    """Sum ``(1 - lambda) R^2 - 2 R`` over the edges."""
+    if matrix.n_entries == 0:
+        return _Sums(z.new_zeros(()), _zeros(z, weight, bias) if differentiate else None)
+    if not has_sparse_kernels(z.device.type, z.dtype):
+        return _gathered_edge_sums(z, weight, bias, matrix, lambda_, differentiate)
+    if lambda_ == 1:
+        return _linear_edge_sums(z, weight, bias, matrix, differentiate)
+    return _sampled_edge_sums(z, weight, bias, matrix, lambda_, differentiate)
+
+
+def _linear_edge_sums(
+    z: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    matrix: SparseMatrix,
+    differentiate: bool,
+) -> _Sums:
+    """Sum ``-2 R`` over the edges, which is all there is where lambda is 1."""
+    device, dtype = z.device, z.dtype
+    column_counts = matrix.transpose.row_counts(device=device, dtype=dtype).squeeze(1)
+    sources = torch.mm(matrix.csr(device=device, dtype=dtype), weight)
+    value = -2 * (_wide(sources * z).sum() + _dot(column_counts, bias))
+    if not differentiate:
+        return _Sums(value, None)
+    targets = torch.mm(matrix.transpose.csr(device=device, dtype=dtype), z)
+    return _Sums(value, (sources.mul_(-2), targets.mul_(-2), -2 * column_counts))
+
+
+def _sampled_edge_sums(
+    z: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    matrix: SparseMatrix,
+    lambda_: float,
+    differentiate: bool,
+) -> _Sums:
+    """Sum over the edges by computing R there and nowhere else."""
+    adjacency = matrix.csr(device=z.device, dtype=z.dtype)
+    on_edges = torch.sparse.sampled_addmm(adjacency, z, weight.t(), beta=0.0)
+    predicted = on_edges.values().add_(bias.index_select(0, adjacency.col_indices()))
+    value = (1 - lambda_) * _wide(predicted.square().sum()) - 2 * _wide(predicted.sum())
+    if not differentiate:
+        return _Sums(value, None)
+    slope = predicted.mul_(2 * (1 - lambda_)).sub_(2)
+    rows = _with_values(adjacency, slope)
+    columns = _with_values(
+        matrix.transpose.csr(device=z.device, dtype=z.dtype),
+        slope.index_select(0, matrix.transpose_order(z.device)),
+    )
+    by_bias = torch.mv(columns, torch.ones_like(bias))
+    return _Sums(value, (torch.mm(rows, weight), torch.mm(columns, z), by_bias))
+
+
+def _gathered_edge_sums(
+    z: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    matrix: SparseMatrix,
+    lambda_: float,
+    differentiate: bool,
+) -> _Sums:
+    """Sum over the edges by gathering the two vectors of each, a part of the edges at a time."""
+    rows, columns, _ = matrix.entries(device=z.device, dtype=z.dtype)
+    value = _wide(z.new_zeros(()))
+    gradients = _zeros(z, weight, bias) if differentiate else None
+    for begin in range(0, matrix.n_entries, GATHERED_ENTRIES):
+        row, column = (t[begin : begin + GATHERED_ENTRIES] for t in (rows, columns))
+        z_row, weight_column = z[row], weight[column]
+        predicted = torch.linalg.vecdot(z_row, weight_column) + bias[column]
+        value += _wide(((1 - lambda_) * predicted.square() - 2 * predicted).sum())
+        if gradients is not None:
+            slope = 2 * (1 - lambda_) * predicted - 2
+            gradients[0].index_add_(0, row, slope.unsqueeze(1) * weight_column)
+            gradients[1].index_add_(0, column, slope.unsqueeze(1) * z_row)
+            gradients[2].index_add_(0, column, slope)
+    return _Sums(value, gradients)
+
+
+def _zeros(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> _Gradients:
+    return torch.zeros_like(z), torch.zeros_like(weight), torch.zeros_like(bias)
+
+
+def _with_values(matrix: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return torch.sparse_csr_tensor(
+        matrix.crow_indices(),
+        matrix.col_indices(),
+        values,
+        size=matrix.shape,
+        check_invariants=False,
+    )
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (_wide(a) * _wide(b)).sum()
+
+
+def _wide(t: torch.Tensor) -> torch.Tensor:
+    # The only device without float64.
+    return t if t.device.type == "mps" else t.double()
