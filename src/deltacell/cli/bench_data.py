@@ -21,10 +21,16 @@ def data(
     Example: deltacell bench data --json loader.json
     """
     from deltacell.bench import data as bench
-    from deltacell.report.data import print_bench
+    from deltacell.cell import Cell
+    from deltacell.report.bench import print_bench
     from deltacell.report.progress import progress_bar
 
     with progress_bar() as report:
-        result = bench.run(quick=quick, progress=report)
+        if quick:
+            cell = Cell.synthetic("demo")
+            result = bench.run(20_000, cell=cell, repeats=3, seconds=0.3, progress=report)
+            result |= {"bars": {}, "command": "deltacell bench data --quick"}
+        else:
+            result = bench.run(progress=report)
     print_bench(result, "loading genotypes")
     write_json(json, result)

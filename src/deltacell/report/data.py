@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deltacell.report.terminal import console, print_facts, print_table
+from deltacell.report.terminal import console, print_facts, print_table, shown
 
 
 def print_cell(stats: Mapping[str, Any], title: str = "cell") -> None:
@@ -86,7 +86,7 @@ def print_sources(sources: Sequence[Mapping[str, Any]]) -> None:
         return
     print_table(
         "sources (read = kept + dropped)",
-        ["file", "reader", "became", "read", "resolved", "kept", "dropped", "notes"],
+        ["file", "reader", "became", "read", "resolved", "kept", "dropped"],
         [
             [
                 s["file"],
@@ -96,14 +96,18 @@ def print_sources(sources: Sequence[Mapping[str, Any]]) -> None:
                 s["counts"]["resolved"],
                 s["counts"]["kept"],
                 s["counts"]["dropped"],
-                ", ".join(
-                    f"{k.replace('_', ' ')} {v:,}" if isinstance(v, int) else f"{k} {v}"
-                    for k, v in s["notes"].items()
-                ),
             ]
             for s in sources
         ],
     )
+    for source in sources:
+        if source["notes"]:
+            facts = "; ".join(
+                f"{name.replace('_', ' ')}: {shown(value)}"
+                for name, value in source["notes"].items()
+                if not name.endswith("sha256")
+            )
+            console().print(f"{source['file']}: {facts}", markup=False)
 
 
 def print_import(report: Mapping[str, Any]) -> None:
@@ -117,21 +121,6 @@ def print_import(report: Mapping[str, Any]) -> None:
         )
     for note in report["notes"]:
         console().print(note, markup=False)
-
-
-def print_bench(result: Mapping[str, Any], title: str) -> None:
-    """Print the rows of a benchmark and whether its bars are met."""
-    rows = result["rows"]
-    columns = list(rows[0])
-    print_table(
-        title, [c.replace("_", " ") for c in columns], [[r[c] for c in columns] for r in rows]
-    )
-    bars = [
-        [bar["what"], bar["measured"], bar["bar"], "met" if bar["met"] else "NOT MET"]
-        for bar in result["bars"]
-    ]
-    if bars:
-        print_table("bars", ["what", "measured", "bar", ""], bars)
 
 
 def _metabolism(stats: Mapping[str, Any] | None) -> str:

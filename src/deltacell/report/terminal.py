@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+_MOST = 5
+
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console that respects NO_COLOR and keeps tables whole where no one watches."""
@@ -72,7 +74,10 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{shown(v)} {k}" for k, v in value.items()) or "-"
+        told = [f"{shown(v)} {k}" for k, v in list(value.items())[:_MOST]]
+        rest = list(value.values())[_MOST:]
+        more = [f"{shown(sum(rest))} for {len(rest)} other reasons"] if rest else []
+        return ", ".join(told + more) or "-"
     return str(value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from deltacell import store
 from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
 from deltacell.cell import readers as cell_readers
 from deltacell.cell.genes import OnUnknown
-from deltacell.cell.readers import NamedEdges, relation_of
+from deltacell.cell.readers import NamedEdges, relation_of, sbml, string_genes
 from deltacell.counts import Source
 from deltacell.errors import InputError
 from deltacell.screen import readers as screen_readers
@@ -118,13 +119,13 @@ def import_folder(
     edges = [
         e for reader in cell_readers.EDGE_READERS for e in files.read_each(reader.NAME, reader.read)
     ]
+    for path in files.of(string_genes.NAME):
+        files.passed_over(path, "it numbers the genes of the STRING adjacency files beside it")
     written = _read_metabolism(files)
     screens = [
         screen
         for reader in screen_readers.SCREEN_READERS
-        for screen in files.read_all(
-            reader.NAME, lambda p, r=reader: r.read(p, phenotype=phenotype)
-        )
+        for screen in files.read_all(reader.NAME, partial(reader.read, phenotype=phenotype))
     ]
     if genes is None or on_unknown == "add":
         known = genes if genes is not None else Genes([])
@@ -178,7 +179,7 @@ def open_screen(path: str | os.PathLike[str], name: str | None = None) -> Screen
         raise InputError(
             asked, where=path, fix=f"Give one of {', '.join(names) or 'none'} (--screen NAME)."
         )
-    return Screen.load(path / "screens" / Path(name).name)
+    return Screen.load(path / "screens" / Path(str(name)).name)
 
 
 class _Files:
@@ -279,8 +280,6 @@ def _build_relations(
 
 
 def _read_metabolism(files: _Files) -> Any:
-    from deltacell.cell.readers import sbml
-
     paths = files.of(sbml.NAME)
     if len(paths) > 1:
         raise InputError(
@@ -306,7 +305,7 @@ def _read_features(files: _Files, genes: Genes, policy: Any) -> tuple[list[Featu
         pair
         for reader in cell_readers.FEATURE_READERS
         for pair in files.read_all(
-            reader.NAME, lambda p, r=reader: r.read(p, genes, on_unknown=policy)
+            reader.NAME, partial(reader.read, genes=genes, on_unknown=policy)
         )
     ]
     return [feature for feature, _ in found], [source for _, source in found]

@@ -1,0 +1,5 @@
+"""`python -m deltacell`."""
+
+from deltacell.cli import main
+
+main()

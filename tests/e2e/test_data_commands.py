@@ -1,0 +1,179 @@
+"""The commands that get, import, make, show and query data."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SPEC_TABLE = {
+    "regulatory": (3632, 9753),
+    "physical": (5721, 139463),
+    "tflink": (5092, 201898),
+    "string_neighborhood": (2204, 147874),
+    "string_fusion": (3095, 11810),
+    "string_cooccurence": (2615, 11115),
+    "string_coexpression": (6503, 1002538),
+    "string_experimental": (6036, 825101),
+    "string_database": (4044, 73818),
+}
+
+
+def small_folder(folder: Path) -> Path:
+    """A network, a screen and a file that is neither."""
+    folder.mkdir()
+    (folder / "mine.tsv").write_text("YAL001C\tYAL002W\t0.5\nYAL002W\tYAL003W\t0.25\n")
+    rows = [
+        "YAL001C\tTFC3\tYAL002W\tVPS8\t-0.2\t0.02\t1e-3",
+        "YAL001C_tsq1\tTFC3\tYAL003W\tEFB1\t0.1\t0.03\t2e-2",
+    ]
+    with gzip.open(folder / "sga.txt.gz", "wt") as file:
+        file.write("\n".join(rows) + "\n")
+    (folder / "notes.md").write_text("# What I did\n\nNothing yet.\n")
+    return folder
+
+
+def test_the_demo_is_made_shown_and_queried(deltacell: Any, tmp_path: Path) -> None:
+    deltacell("data", "synthetic", "demo", "--out", "demo")
+    shown = deltacell("data", "info", "demo", "--json", "info.json").stdout
+    info = json.loads((tmp_path / "info.json").read_text())
+    assert "string_coexpression" in shown
+    assert info["cell"]["genes"] < 1000
+    assert info["screens"]["synthetic"]["genotypes"] > 1000
+    sql = "select kind, count(*) as n from screen group by kind order by kind"
+    rows = json.loads(deltacell("data", "query", "demo", sql, "--format", "json").stdout)
+    kinds = info["screens"]["synthetic"]["kinds"]
+    assert {row["kind"]: row["n"] for row in rows} == kinds
+
+
+def test_the_synthetic_yeast_cell_has_the_numbers_of_the_reference(
+    deltacell: Any, tmp_path: Path
+) -> None:
+    deltacell("data", "synthetic", "yeast", "--out", "yeast", "--genotypes", "1000")
+    shown = deltacell("data", "info", "yeast/cell", "--json", "info.json").stdout
+    cell = json.loads((tmp_path / "info.json").read_text())["cell"]
+    assert cell["genes"] == 6607
+    assert {r["relation"]: (r["genes_with_an_edge"], r["edges"]) for r in cell["relations"]} == (
+        SPEC_TABLE
+    )
+    for name, (genes, edges) in SPEC_TABLE.items():
+        line = next(line for line in shown.splitlines() if line.split()[:1] == [name])
+        assert f"{genes:,}" in line.split()
+        assert f"{edges:,}" in line.split()
+    assert "2,423,370" in shown
+
+
+def test_an_import_says_what_became_of_every_row(deltacell: Any, tmp_path: Path) -> None:
+    small_folder(tmp_path / "in")
+    shown = deltacell("data", "import", "in", "--out", "out", "--json", "account.json").stdout
+    account = json.loads((tmp_path / "account.json").read_text())
+    assert [entry["file"] for entry in account["left_alone"]] == ["notes.md"]
+    assert {s["file"]: s["counts"]["kept"] for s in account["sources"]} == {
+        "mine.tsv": 2,
+        "sga.txt.gz": 2,
+    }
+    assert "notes.md" in shown
+    info = deltacell("data", "info", "out").stdout
+    assert "costanzo2010" in info
+    csv = deltacell(
+        "data", "query", "out", "select genes, score from screen order by score", "--format", "csv"
+    ).stdout
+    assert csv.splitlines()[1] == "YAL001C YAL002W,-0.2"
+
+
+def test_a_damaged_file_stops_the_import_and_nothing_is_written(
+    deltacell: Any, tmp_path: Path
+) -> None:
+    folder = small_folder(tmp_path / "in")
+    with gzip.open(folder / "sga.txt.gz", "at") as file:
+        file.write("YAL001C\tTFC3\tYAL003W\tEFB1\tnan\t0.03\t2e-2\n")
+    error = deltacell("data", "import", "in", "--out", "out", code=2).stderr
+    assert "sga.txt.gz, line 3" in error
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in"]
+
+
+def test_a_cut_off_file_is_named(deltacell: Any, tmp_path: Path) -> None:
+    file = small_folder(tmp_path / "in") / "sga.txt.gz"
+    file.write_bytes(file.read_bytes()[:-12])
+    error = deltacell("data", "import", "in", "--out", "out", code=2).stderr
+    assert "sga.txt.gz" in error
+    assert "cut off" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_that_holds_something_else_is_not_touched(
+    deltacell: Any, tmp_path: Path
+) -> None:
+    small_folder(tmp_path / "in")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("ten years")
+    error = deltacell("data", "import", "in", "--out", "out", "--overwrite", code=2).stderr
+    assert "already holds something else" in error
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "ten years"
+
+
+def test_an_import_is_replaced_only_when_asked(deltacell: Any, tmp_path: Path) -> None:
+    small_folder(tmp_path / "in")
+    deltacell("data", "import", "in", "--out", "out")
+    assert "--overwrite" in deltacell("data", "import", "in", "--out", "out", code=2).stderr
+    deltacell("data", "import", "in", "--out", "out", "--overwrite")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "out"]
+
+
+@pytest.mark.parametrize("policy", ["error", "drop", "add"])
+def test_unknown_genes_follow_the_policy(deltacell: Any, tmp_path: Path, policy: str) -> None:
+    folder = small_folder(tmp_path / "in")
+    header = "#string_protein_id\tpreferred_name\tprotein_size\tannotation\n"
+    info = "".join(f"4932.{orf}\t{orf}\t100\tprotein\n" for orf in ("YAL001C", "YAL002W"))
+    (folder / "4932.protein.info.txt").write_text(header + info)
+    arguments = ("data", "import", "in", "--out", "out", "--unknown", policy)
+    if policy == "error":
+        error = deltacell(*arguments, code=2).stderr
+        assert "YAL003W" in error
+        assert "line 2" in error
+        assert not (tmp_path / "out").exists()
+        return
+    deltacell(*arguments, "--json", "account.json")
+    sources = json.loads((tmp_path / "account.json").read_text())["sources"]
+    mine = next(s for s in sources if s["file"] == "mine.tsv")["counts"]
+    if policy == "drop":
+        assert (mine["kept"], mine["dropped"]) == (1, {"unknown gene": 1})
+    else:
+        assert (mine["kept"], mine["dropped"]) == (2, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("data", "info", "nowhere"), "no manifest.json"),
+        (("data", "import", "nowhere", "--out", "out"), "no such folder"),
+        (("data", "get", "costanzo"), "Did you mean 'costanzo20"),
+        (("data", "synthetic", "mouse", "--out", "out"), "demo"),
+    ],
+)
+def test_mistakes_are_answered_with_a_sentence(deltacell: Any, arguments: Any, said: str) -> None:
+    assert said in deltacell(*arguments, code=2).stderr
+
+
+def test_sql_that_is_wrong_or_reaches_out_is_refused(deltacell: Any, tmp_path: Path) -> None:
+    small_folder(tmp_path / "in")
+    deltacell("data", "import", "in", "--out", "out")
+    error = deltacell("data", "query", "out", "select scor from screen", code=2).stderr
+    assert "score" in error
+    outside = f"select * from read_csv('{tmp_path / 'in' / 'mine.tsv'}')"
+    assert "error:" in deltacell("data", "query", "out", outside, code=2).stderr
+
+
+def test_every_command_has_help_with_an_example(deltacell: Any) -> None:
+    for command in (
+        ("data", "get"),
+        ("data", "import"),
+        ("data", "synthetic"),
+        ("data", "info"),
+        ("data", "query"),
+        ("bench", "data"),
+    ):
+        assert "Example: deltacell" in deltacell(*command, "--help").stdout
