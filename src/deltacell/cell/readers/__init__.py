@@ -1,0 +1,74 @@
+"""Readers of networks, genes, metabolism and features: one file per format."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from deltacell.cell.readers import (
+    biogrid,
+    edge_list,
+    features_anndata,
+    features_npz,
+    features_parquet,
+    sbml,
+    sgd_features,
+    string_actions,
+    string_adjacency,
+    string_detailed,
+    string_genes,
+    string_info,
+    string_physical,
+    tflink,
+    yeastract,
+)
+from deltacell.cell.readers.edges import NamedEdges, names_of, relation_of
+from deltacell.cell.readers.reader import EdgeReader, FeatureReader, GeneReader, TextReader
+from deltacell.table import peek
+
+__all__ = [
+    "EDGE_READERS",
+    "FEATURE_READERS",
+    "GENE_READERS",
+    "EdgeReader",
+    "FeatureReader",
+    "GeneReader",
+    "NamedEdges",
+    "names_of",
+    "recognise",
+    "relation_of",
+]
+
+# The first that recognises a file reads it, so the plain edge list comes last.
+EDGE_READERS: tuple[EdgeReader, ...] = (
+    string_detailed,
+    string_physical,
+    string_actions,
+    string_adjacency,
+    yeastract,
+    tflink,
+    biogrid,
+    edge_list,
+)
+GENE_READERS: tuple[GeneReader, ...] = (sgd_features, string_info)
+FEATURE_READERS: tuple[FeatureReader, ...] = (features_parquet, features_npz, features_anndata)
+
+
+def recognise(path: str | os.PathLike[str]) -> str | None:
+    """Return the name of the reader that understands a file, told by its content; None if none.
+
+    Parameters
+    ----------
+    path
+        The file. One that cannot be unpacked is an error.
+    """
+    path = Path(path)
+    for feature_reader in FEATURE_READERS:
+        if feature_reader.recognise(path):
+            return feature_reader.NAME
+    head = peek(path)
+    text_readers: tuple[TextReader, ...] = (sbml, *GENE_READERS, string_genes, *EDGE_READERS)
+    for reader in text_readers:
+        if reader.recognise(head, path.name):
+            return reader.NAME
+    return None

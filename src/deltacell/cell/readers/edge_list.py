@@ -1,0 +1,139 @@
+"""Plain edge lists: two genes a row, and perhaps a weight."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from deltacell.cell.readers.edges import NamedEdges
+from deltacell.cell.readers.head import first_line, stem_of
+from deltacell.cell.readers.names import names_in
+from deltacell.errors import InputError
+from deltacell.table import Table, Text, open_text, read_table
+
+NAME = "edge_list"
+
+_SEPARATORS = ("\t", ",", " ")
+_GENE = re.compile(r"[A-Za-z0-9](?:[\w.:@'()-]*[\w')])?")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_HEADER = re.compile(
+    r"#?\s*(?:source|target|from|to|(?:gene|orf|protein|node|interactor|regulator|tf|factor|name|"
+    r"id|systematic|query|array)(?:[ _.-]?(?:name|id|orf|a|b|i|j|x|y|\d|source|target))*|a|b|i|j|"
+    r"x|y|u|v)",
+    re.IGNORECASE,
+)
+_FIX_HEADER = "If the line is a header, say so (header=True) or remove it."
+
+
+def recognise(head: Sequence[str], file_name: str) -> bool:
+    """Whether every line is two names, separated alike, with or without a number behind them.
+
+    The first line may be a header. Names that are numbers are not taken for genes.
+    """
+    lines = [line for line in head if line.strip()]
+    if not lines:
+        return False
+    separator = _separator(lines[0])
+    if separator is None or (separator == " " and len(lines) < 2):
+        return False
+    rows = [_fields(line, separator) for line in lines]
+    if _is_header(rows[0]):
+        rows = rows[1:]
+    widths = {len(row) for row in rows}
+    return (
+        len(rows) > 0
+        and len(widths) == 1
+        and widths <= {2, 3}
+        and all(_GENE.fullmatch(name) for row in rows for name in row[:2])
+        and not any(_NUMBER.fullmatch(name) for row in rows for name in row[:2])
+        and all(_NUMBER.fullmatch(number) for row in rows for number in row[2:])
+    )
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    directed: bool = False,
+    header: bool | None = None,
+) -> list[NamedEdges]:
+    """Return the one relation of the file; the weight is the third column, where there is one.
+
+    Parameters
+    ----------
+    path
+        Two or three columns separated by tabs, commas or spaces.
+    name
+        What to call the relation. None: the file's name without its ending.
+    directed
+        Whether an edge goes from the first gene to the second.
+    header
+        Whether the first line is one. None: it is, if its names are words such as ``source``,
+        ``gene1`` or ``orf_b``.
+    """
+    table = _table(open_text(path))
+    if header is None:
+        header = _is_header([str(field) for field in table.frame.row(0)])
+    if header:
+        table = Table(table.frame[1:], table.path, table.lines[1:], table.sha256)
+    if not len(table):
+        raise InputError("there is nothing below the header", where=table.path)
+    weight = None
+    if "weight" in table.frame.columns:
+        if not header and not _NUMBER.fullmatch(str(table.frame["weight"][0]).strip()):
+            written = table.frame["weight"][0]
+            raise table.error(0, f"the weight {written!r} is not a finite number", _FIX_HEADER)
+        weight = table.floats("weight")
+    return [
+        NamedEdges(
+            name or stem_of(table.path.name),
+            names_in(table, "source"),
+            names_in(table, "target"),
+            weight,
+            directed=directed,
+            path=table.path,
+            lines=table.lines,
+            sha256=table.sha256,
+            reader=NAME,
+        )
+    ]
+
+
+def _table(text: Text) -> Table:
+    lines = text.data.decode("utf-8", errors="replace").lstrip("\ufeff").split("\n", 1000)
+    first = first_line(lines)
+    separator = _separator(first)
+    if separator is None:
+        if not first:
+            raise InputError("the file is empty", where=text.path)
+        raise InputError(
+            f"no tab, comma or space separates two genes in '{first[:60].strip()}'",
+            where=text.path,
+            line=lines.index(first) + 1,
+        )
+    width = len(_fields(first, separator))
+    if width not in (2, 3):
+        raise InputError(
+            f"{width} columns where 2 or 3 were expected",
+            where=text.path,
+            line=lines.index(first) + 1,
+        )
+    data = text.data.replace(b'"', b"")
+    if separator == " ":
+        data = re.sub(rb"(?m)^ +| +(?=\r?$)", b"", re.sub(rb" +", b" ", data))
+    columns = ["source", "target", "weight"][:width]
+    return read_table(Text(text.path, text.sha256, data), separator=separator, columns=columns)
+
+
+def _separator(line: str) -> str | None:
+    return next((s for s in _SEPARATORS if s in line.strip()), None)
+
+
+def _fields(line: str, separator: str) -> list[str]:
+    written = line.strip().split(None if separator == " " else separator)
+    return [field.strip().strip('"').strip() for field in written]
+
+
+def _is_header(fields: Sequence[str]) -> bool:
+    return all(_HEADER.fullmatch(field.strip()) for field in fields[:2])

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+
+from deltacell.cell.readers import edge_list, recognise
+from deltacell.errors import InputError
+
+HEADERS = [None, ("source", "target"), ("Gene_A", "Gene_B"), ("#node1", "node2"), ("from", "to")]
+
+
+@pytest.mark.parametrize("separator", ["\t", ",", " ", "   ", ", "])
+@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_all_the_ways_to_write_one(separator, header, weighted, write):
+    rows = [["YAL001C", "VPS8", "0.5"], ["VPS8", "HO", "1e-3"], ["MATa1", "YBR001C-A", "-2"]]
+    if header:
+        rows.insert(0, [*header, "weight"])
+    text = "".join(separator.join(row[: 2 + weighted]) + "\n" for row in rows)
+    path = write(text, "my.net.txt.gz")
+    assert recognise(path) == "edge_list"
+    [edges] = edge_list.read(path)
+    assert edges.name == "my.net"
+    assert list(edges.source) == ["YAL001C", "VPS8", "MATa1"]
+    assert list(edges.target) == ["VPS8", "HO", "YBR001C-A"]
+    assert list(edges.lines) == ([2, 3, 4] if header else [1, 2, 3])
+    assert not edges.directed
+    if weighted:
+        assert list(edges.weight) == [0.5, 0.001, -2]
+    else:
+        assert edges.weight is None
+
+
+def test_name_and_direction_are_the_callers(write):
+    [edges] = edge_list.read(write("A1\tB1\n"), name="mine", directed=True)
+    assert (edges.name, edges.directed) == ("mine", True)
+
+
+def test_quotes_are_not_part_of_a_name(write):
+    path = write('"source","target","weight"\n"YAL001C","YAL002W",0.5\n', "r.csv")
+    assert recognise(path) == "edge_list"
+    [edges] = edge_list.read(path)
+    assert (list(edges.source), list(edges.target)) == (["YAL001C"], ["YAL002W"])
+
+
+def test_a_header_of_other_words_has_to_be_said(write):
+    path = write("kinase\tsubstrate\tstrength\nYAL001C\tYAL002W\t0.5\n")
+    with pytest.raises(InputError, match="'strength' is not a finite number") as caught:
+        edge_list.read(path)
+    assert caught.value.line == 1
+    assert "header=True" in str(caught.value)
+    [edges] = edge_list.read(path, header=True)
+    assert (list(edges.source), list(edges.weight)) == (["YAL001C"], [0.5])
+
+
+def test_a_gene_called_like_a_header_may_be_kept(write):
+    [edges] = edge_list.read(write("a\tb\n"), header=False)
+    assert (list(edges.source), list(edges.lines)) == (["a"], [1])
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("YAL001C\n", "no tab, comma or space"),
+        ("A1\tB1\t1\t2\n", "4 columns where 2 or 3"),
+    ],
+)
+def test_first_line_that_is_no_edge(text, what, write):
+    with pytest.raises(InputError, match=what) as caught:
+        edge_list.read(write("\n" + text))
+    assert caught.value.line == 2
+
+
+def test_nothing_below_the_header(write):
+    with pytest.raises(InputError, match="nothing below the header"):
+        edge_list.read(write("source\ttarget\n"))

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import logging
+import warnings
+
+import pytest
+
+from deltacell.cell import Genes
+from deltacell.cell.readers import recognise, sbml
+from deltacell.errors import GeneNameError, InputError
+
+
+def gene(name: str) -> str:
+    return f'<fbc:geneProductRef fbc:geneProduct="{name}"/>'
+
+
+def association(inner: str) -> str:
+    return f"<fbc:geneProductAssociation>{inner}</fbc:geneProductAssociation>" if inner else ""
+
+
+def reaction(name: str, low: str, rule: str = "", substrate: str = "A", product: str = "B") -> str:
+    return f"""
+<reaction id="R_{name}" reversible="true" fast="false" fbc:lowerFluxBound="{low}"
+          fbc:upperFluxBound="high">
+  <listOfReactants><speciesReference species="M_{substrate}" stoichiometry="2" constant="true"/>
+  </listOfReactants>
+  <listOfProducts><speciesReference species="M_{product}" stoichiometry="1" constant="true"/>
+  </listOfProducts>
+  {association(rule)}
+</reaction>"""
+
+
+def model(*reactions: str) -> str:
+    species = "".join(
+        f'<species id="M_{name}" compartment="c" hasOnlySubstanceUnits="true" '
+        'boundaryCondition="false" constant="false"/>'
+        for name in "ABC"
+    )
+    products = "".join(
+        f'<fbc:geneProduct fbc:id="{name}" fbc:label="{name}"/>'
+        for name in ("YAL001C", "YAL002W", "YAL003W", "YBR001C__45__A", "TFC3")
+    )
+    bounds = "".join(
+        f'<parameter id="{name}" value="{value}" constant="true"/>'
+        for name, value in (("low", -1000), ("zero", 0), ("high", 1000))
+    )
+    return f"""<?xml version="1.0" encoding="UTF-8"?>
+<sbml xmlns="http://www.sbml.org/sbml/level3/version1/core" level="3" version="1"
+      xmlns:fbc="http://www.sbml.org/sbml/level3/version1/fbc/version2" fbc:required="false">
+<model id="tiny" fbc:strict="true">
+<listOfCompartments><compartment id="c" constant="true"/></listOfCompartments>
+<listOfSpecies>{species}</listOfSpecies>
+<listOfParameters>{bounds}</listOfParameters>
+<listOfReactions>{"".join(reactions)}
+</listOfReactions>
+<fbc:listOfGeneProducts>{products}</fbc:listOfGeneProducts>
+</model>
+</sbml>
+"""
+
+
+BOTH = f"<fbc:and>{gene('YAL001C')}{gene('YAL002W')}</fbc:and>"
+EITHER = f"<fbc:or>{BOTH}{gene('YAL003W')}</fbc:or>"
+TINY = model(
+    reaction("one", "low", EITHER),
+    reaction("two", "zero", gene("YBR001C__45__A"), "B", "C"),
+    reaction("three", "zero", "", "C", "A"),
+)
+NAMES = ["YAL001C", "YAL002W", "YAL003W", "YBR001C-A"]
+
+
+@pytest.mark.parametrize("ending", [".xml", ".xml.gz", ".xml.zip"])
+def test_model_as_written(ending, write):
+    path = write(TINY, "tiny" + ending)
+    assert recognise(path) == "sbml"
+    written = sbml.read(path)
+    assert list(written.reactions) == ["one", "two", "three"]
+    assert list(written.metabolites) == ["A", "B", "C"]
+    assert sorted(written.stoichiometry) == [
+        (0, 0, -2.0),
+        (0, 1, 1.0),
+        (1, 1, -2.0),
+        (1, 2, 1.0),
+        (2, 0, 1.0),
+        (2, 2, -2.0),
+    ]
+    assert list(written.rules) == ["(YAL001C and YAL002W) or YAL003W", "YBR001C-A", ""]
+    assert (list(written.lower), list(written.upper)) == ([-1000, 0, 0], [1000, 1000, 1000])
+    assert sorted(written.gene_names) == sorted([*NAMES, "TFC3"])
+
+
+def test_on_the_genes_of_a_cell(write):
+    written = sbml.read(write(TINY))
+    genes = Genes([*reversed(NAMES), "TFC3"])
+    metabolism, source = written.on(genes)
+    assert (metabolism.n_reactions, metabolism.n_metabolites) == (3, 3)
+    pairs = zip(*(column.tolist() for column in metabolism.rule_genes), strict=True)
+    assert list(pairs) == [(0, 1), (0, 2), (0, 3), (1, 0)]
+    assert len(metabolism.split().reactions) == 6
+    assert (source.reader, source.into) == ("sbml", "metabolism")
+    assert (source.counts.read, source.counts.kept) == (5, 5)
+    assert (source.notes["reactions"], source.notes["metabolites"]) == (3, 3)
+
+
+def test_unknown_gene_under_each_policy(write):
+    path = write(TINY)
+    written = sbml.read(path)
+    genes = Genes(["YAL001C", "YAL002W", "TFC3"])
+    with pytest.raises(GeneNameError, match=r"'YAL003W'.*rule of reaction 'one'") as caught:
+        written.on(genes)
+    assert caught.value.where == path
+    metabolism, source = written.on(genes, "drop")
+    assert metabolism.n_genes == 3
+    assert source.counts.dropped == {"unknown gene": 2}
+    found = genes.resolve(written.gene_names).found
+    unknown = [n for n, known in zip(written.gene_names, found, strict=True) if not known]
+    assert written.on(genes.extended(unknown))[1].counts.kept == 5
+    with pytest.raises(ValueError, match="'add'"):
+        written.on(genes, "add")  # type: ignore[arg-type]
+
+
+def test_ambiguous_gene(write):
+    genes = Genes(["G1", "G2", *NAMES], aliases=[["TFC3"], ["TFC3"], [], [], [], []])
+    written = sbml.read(write(TINY))
+    with pytest.raises(GeneNameError, match="G1, G2"):
+        written.on(genes)
+    assert written.on(genes, "drop")[1].counts.dropped == {"ambiguous gene name": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (TINY[: len(TINY) // 2], True),
+        (TINY.replace("</listOfReactions>", ""), True),
+        (TINY.replace('fbc:lowerFluxBound="low"', 'fbc:lowerFluxBound="absent"'), False),
+        ("<sbml/>", True),
+    ],
+)
+def test_what_cobra_rejects(text, line, write):
+    path = write(text, "bad.xml")
+    with pytest.raises(InputError, match="cobra cannot read") as caught:
+        sbml.read(path)
+    assert caught.value.where == path
+    assert (caught.value.line is not None) == line
+
+
+def test_model_without_reactions(write):
+    with pytest.raises(InputError, match="no reactions"):
+        sbml.read(write(model()))
+
+
+def test_text_that_is_no_sbml(write):
+    with pytest.raises(InputError, match="no element <sbml>"):
+        sbml.read(write("this is no model\n"))
+
+
+LEGACY = """<?xml version="1.0" encoding="UTF-8"?>
+<sbml xmlns="http://www.sbml.org/sbml/level3/version1/core" level="3" version="1">
+<model id="old">
+<listOfCompartments><compartment id="c" constant="true"/></listOfCompartments>
+<listOfSpecies><species id="M_A" compartment="c" hasOnlySubstanceUnits="true"
+  boundaryCondition="false" constant="false"/></listOfSpecies>
+<listOfReactions><reaction id="R_one" reversible="false" fast="false">
+  <notes><body xmlns="http://www.w3.org/1999/xhtml"><p>GENE_ASSOCIATION: RULE</p></body></notes>
+  <listOfReactants><speciesReference species="M_A" stoichiometry="1" constant="true"/>
+  </listOfReactants></reaction></listOfReactions>
+</model>
+</sbml>
+"""
+
+
+def test_rule_in_the_notes(write):
+    written = sbml.read(write(LEGACY.replace("RULE", "YAL001C or YAL002W")))
+    assert list(written.rules) == ["YAL001C or YAL002W"]
+    assert sorted(written.gene_names) == ["YAL001C", "YAL002W"]
+
+
+def test_rule_that_cannot_be_read(write):
+    path = write(LEGACY.replace("RULE", "(YAL001C and"))
+    with pytest.raises(InputError, match="cannot read a gene rule") as caught:
+        sbml.read(path)
+    assert caught.value.where == path
+
+
+def test_cobra_is_quiet_and_nothing_is_left_behind(write, caplog, recwarn):
+    import cobra
+
+    assert cobra.__version__
+    logger = logging.getLogger("cobra")
+    before = (list(logger.handlers), logger.propagate, logger.level, list(warnings.filters))
+    written = sbml.read(write(TINY))
+    assert written.notes["warnings of cobra"] > 0
+    with pytest.raises(InputError):
+        sbml.read(write("<sbml/>"))
+    after = (list(logger.handlers), logger.propagate, logger.level, list(warnings.filters))
+    assert after == before
+    assert not caplog.records
+    assert not recwarn.list
