@@ -1,0 +1,1 @@
+"""What `deltacell bench` runs; it computes and returns, and others render."""

@@ -1,0 +1,201 @@
+"""Laws of the loader: every genotype once an epoch, for any ranks, and resuming is not stopping."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltacell.cell import Genes
+from deltacell.screen import Batch, GenotypeDataset, Genotypes, Loader, Screen
+
+N_GENES = 12
+LAW = settings(max_examples=50, deadline=None)
+seeds = st.integers(0, 2**32)
+
+
+@st.composite
+def screens(draw: st.DrawFn) -> Screen:
+    gene = st.integers(0, N_GENES - 1)
+    sets = draw(st.lists(st.lists(gene, min_size=1, max_size=5, unique=True), min_size=1))
+    scores = np.random.default_rng(draw(seeds)).normal(size=len(sets))
+    return Screen.build(
+        Genes(f"g{i}" for i in range(N_GENES)), Genotypes.of(sets), score=scores.astype(np.float32)
+    )
+
+
+@st.composite
+def settings_of(draw: st.DrawFn, screen: Screen) -> dict[str, object]:
+    """All that decides the order, apart from the screen."""
+    n = len(screen)
+    rows = draw(st.none() | st.lists(st.integers(0, n - 1), min_size=1, unique=True))
+    weights = draw(st.none() | st.just(np.linspace(0.5, 2.0, n)))
+    return {
+        "rows": rows,
+        "batch_size": draw(st.integers(1, 9)),
+        "shuffle": draw(st.booleans()),
+        "seed": draw(seeds),
+        "batches_per_gather": draw(st.integers(1, 4)),
+        "sample_weights": weights,
+    }
+
+
+def plain_batch(screen: Screen, rows: list[int], share: list[float]) -> Batch:
+    """A batch made row by row."""
+    genes = [g for r in rows for g in screen.genotypes.genes[slice(*_ends(screen, r))].tolist()]
+    offsets = [0]
+    for row in rows:
+        begin, end = _ends(screen, row)
+        offsets.append(offsets[-1] + end - begin)
+    scores = screen.column("score")
+    return Batch(
+        Genotypes(torch.tensor(genes, dtype=torch.int64), torch.tensor(offsets)),
+        torch.tensor([float(scores[r]) for r in rows], dtype=torch.float32),
+        torch.tensor(share, dtype=torch.float32),
+        torch.tensor(rows, dtype=torch.int64),
+    )
+
+
+def _ends(screen: Screen, row: int) -> tuple[int, int]:
+    return int(screen.offsets[row]), int(screen.offsets[row + 1])
+
+
+def assert_same(one: Batch, other: Batch) -> None:
+    for a, b in (
+        (one.genotypes.genes, other.genotypes.genes),
+        (one.genotypes.offsets, other.genotypes.offsets),
+        (one.targets, other.targets),
+        (one.rows, other.rows),
+    ):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+    torch.testing.assert_close(one.weights, other.weights)
+
+
+def global_batches(screen: Screen, world_size: int, **how: object) -> list[list[list[int]]]:
+    """The rows of each step of an epoch, by rank."""
+    ranks = [
+        [b.rows.tolist() for b in Loader(screen, rank=r, world_size=world_size, **how)]
+        for r in range(world_size)
+    ]
+    return [list(step) for step in zip(*ranks, strict=True)]
+
+
+@LAW
+@given(st.data(), screens(), st.integers(1, 5))
+def test_every_genotype_once_an_epoch_in_the_same_global_batches(
+    data: st.DataObject, screen: Screen, world_size: int
+) -> None:
+    how = data.draw(settings_of(screen))
+    alone = [step[0] for step in global_batches(screen, 1, **how)]
+    steps = global_batches(screen, world_size, **how)
+    assert [[row for part in step for row in part] for step in steps] == alone
+    wanted = range(len(screen)) if how["rows"] is None else how["rows"]
+    assert sorted(row for step in alone for row in step) == sorted(wanted)
+    assert all(len(step) == how["batch_size"] for step in alone[:-1])
+    for step in steps:
+        sizes = [len(part) for part in step]
+        assert max(sizes) - min(sizes) <= 1
+
+
+@LAW
+@given(st.data(), screens(), st.integers(1, 5))
+def test_weights_add_up_to_one_over_the_ranks(
+    data: st.DataObject, screen: Screen, world_size: int
+) -> None:
+    how = data.draw(settings_of(screen))
+    loaders = [Loader(screen, rank=r, world_size=world_size, **how) for r in range(world_size)]
+    for step in zip(*loaders, strict=True):
+        assert np.isclose(sum(float(batch.weights.double().sum()) for batch in step), 1, atol=1e-6)
+
+
+@LAW
+@given(st.data(), screens(), st.integers(1, 4))
+def test_batches_equal_slicing_row_by_row(
+    data: st.DataObject, screen: Screen, world_size: int
+) -> None:
+    how = data.draw(settings_of(screen))
+    weight = np.ones(len(screen)) if how["sample_weights"] is None else how["sample_weights"]
+    whole = [b.rows.tolist() for b in Loader(screen, **how)]
+    for rank in range(world_size):
+        loader = Loader(screen, rank=rank, world_size=world_size, **how)
+        for batch, together in zip(loader, whole, strict=True):
+            rows = batch.rows.tolist()
+            share = [weight[r] / sum(weight[t] for t in together) for r in rows]
+            assert_same(batch, plain_batch(screen, rows, share))
+
+
+@LAW
+@given(st.data(), screens())
+def test_the_dataset_equals_slicing_row_by_row(data: st.DataObject, screen: Screen) -> None:
+    how = data.draw(settings_of(screen))
+    rows, weight = how["rows"], how["sample_weights"]
+    dataset = GenotypeDataset(screen, rows, sample_weights=weight)
+    held = list(range(len(screen))) if rows is None else rows
+    weight = np.ones(len(screen)) if weight is None else weight
+    assert len(dataset) == len(held)
+    at = data.draw(st.lists(st.integers(0, len(held) - 1), min_size=1))
+    wanted = [held[i] for i in at]
+    share = [weight[r] / sum(weight[t] for t in wanted) for r in wanted]
+    assert_same(dataset.__getitems__(at), plain_batch(screen, wanted, share))
+    assert_same(dataset[at[0]], plain_batch(screen, wanted[:1], [1.0]))
+
+
+@LAW
+@given(st.data(), screens(), st.integers(1, 4), st.integers(1, 4))
+def test_resuming_equals_not_stopping(
+    data: st.DataObject, screen: Screen, world_before: int, world_after: int
+) -> None:
+    """Stopped after any batch of three epochs, and gone on with any number of ranks."""
+    how = data.draw(settings_of(screen))
+    steps = len(Loader(screen, **how))
+    stop = data.draw(st.integers(0, 3 * steps - 1))
+    rank = data.draw(st.integers(0, world_after - 1))
+    never_stopped = Loader(screen, rank=rank, world_size=world_after, **how)
+    expected = [batch for _ in range(4) for batch in never_stopped][stop:]
+
+    before = Loader(screen, rank=world_before - 1, world_size=world_before, **how)
+    for _ in range(stop // steps):
+        assert sum(1 for _ in before) == steps
+    handed_out = list(islice(before, stop % steps))
+    assert len(handed_out) == stop % steps
+    state = before.state_dict()
+    assert (state["epoch"], state["batch"]) == divmod(stop, steps)
+
+    after = Loader(screen, rank=rank, world_size=world_after, **how)
+    after.load_state_dict(state)
+    resumed = [batch for _ in range(4 - stop // steps) for batch in after]
+    for one, other in zip(resumed, expected, strict=True):
+        assert_same(one, other)
+
+
+@LAW
+@given(st.data(), screens())
+def test_same_seed_same_order(data: st.DataObject, screen: Screen) -> None:
+    how = data.draw(settings_of(screen))
+    first, second = Loader(screen, **how), Loader(screen, **how)
+    for _ in range(2):
+        for one, other in zip(first, second, strict=True):
+            assert_same(one, other)
+
+
+@LAW
+@given(seeds, st.integers(0, 100))
+def test_other_epoch_or_seed_other_order(seed: int, epoch: int) -> None:
+    # The chance that two orders of 40 genotypes agree is 1 in 40!.
+    n = 40
+    screen = Screen.build(
+        Genes(f"g{i}" for i in range(n)), Genotypes.of([[i] for i in range(n)]), score=0.0
+    )
+
+    def order(seed: int, epoch: int) -> list[int]:
+        loader = Loader(screen, seed=seed)
+        loader.set_epoch(epoch)
+        return next(iter(loader)).rows.tolist()
+
+    assert order(seed, epoch) == order(seed, epoch)
+    assert order(seed, epoch) != order(seed, epoch + 1)
+    assert order(seed, epoch) != order(seed + 1, epoch)
