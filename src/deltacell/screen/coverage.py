@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from deltacell.arrays import Bools, Ints, offsets_of
-from deltacell.screen.keys import comparable_keys
+from deltacell.screen.keys import comparable_keys, repeats_a_gene, set_keys
+
+#: A study reports most of what it crossed. A part of its rows fills less of the grid of queries
+#: and array genes than this, and then says nothing about the queries it does not show.
+FILLED = 0.25
 
 
 @dataclass(frozen=True, eq=False)
 class StudyCoverage:
-    """What one study crossed: every query with every array gene.
+    """What one study crossed on one array: every query with every array gene.
 
     Parameters
     ----------
     study
-        Its name.
+        Its name. A study that used several arrays has one of these for each.
     query_genes, query_offsets
         The query sets, of one gene or two.
     array_genes
@@ -65,9 +69,62 @@ class StudyCoverage:
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """The coverage of every study of a screen; no study is listed twice."""
+    """The coverage of every study of a screen, and of every array that a study used."""
 
     studies: tuple[StudyCoverage, ...] = ()
+
+    @classmethod
+    def from_rows(
+        cls,
+        genes: Ints,
+        offsets: Ints,
+        role: pl.Series,
+        study: pl.Series,
+        *,
+        panel: pl.Series | None = None,
+        complete: bool,
+        n_genes: int,
+    ) -> Coverage:
+        """Derive the coverage from what was reported.
+
+        Parameters
+        ----------
+        genes, offsets
+            The genotypes, as a ragged pair.
+        role
+            Of each deleted gene. Only rows of one array gene and otherwise query genes count.
+        study
+            Of each genotype.
+        panel
+            The array that each genotype was made on, where a study used several.
+        complete
+            Whether the rows are all that a study reported, and not a list of hits. Rows that fill
+            less than a quarter of the grid of queries and array genes are not taken for complete.
+        n_genes
+            Number of genes of the cell.
+        """
+        sizes = np.diff(offsets)
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        is_query = (role == "query").to_numpy()
+        query_sizes = np.bincount(owner, is_query, len(sizes)).astype(np.int64)
+        on_array = np.bincount(owner, (role == "array").to_numpy(), len(sizes))
+        usable = (on_array == 1) & (query_sizes == sizes - 1) & (query_sizes > 0)
+        parts = pl.DataFrame({"study": study, "panel": study if panel is None else panel})
+        part = parts.select(pl.struct("study", "panel").rank("dense")).to_series().to_numpy()
+        studies = []
+        for number in dict.fromkeys(part[usable].tolist()):
+            mine = usable & (part == number)
+            of_mine = mine[owner]
+            studies.append(
+                _crossed(
+                    study[int(np.argmax(mine))],
+                    (genes[of_mine & is_query], offsets_of(query_sizes[mine])),
+                    genes[of_mine & ~is_query],
+                    complete,
+                    n_genes,
+                )
+            )
+        return cls(tuple(studies))
 
     def tested(self, genes: Ints, offsets: Ints, n_genes: int) -> Bools:
         """Return which gene sets were tested by any study."""
@@ -83,7 +140,7 @@ class Coverage:
             genes = new_index[s.query_genes]
             sizes = np.diff(s.query_offsets)
             owner = np.repeat(np.arange(len(sizes)), sizes)
-            whole = np.ones(len(sizes), dtype=bool)
+            whole = ~repeats_a_gene(genes, s.query_offsets)
             whole[owner[genes < 0]] = False
             arrays = new_index[s.array_genes]
             studies.append(
@@ -91,7 +148,7 @@ class Coverage:
                     s.study,
                     genes[whole[owner]],
                     offsets_of(sizes[whole]),
-                    arrays[arrays >= 0],
+                    np.unique(arrays[arrays >= 0]),
                     s.complete,
                 )
             )
@@ -103,9 +160,13 @@ class Coverage:
         return Coverage(tuple(s for s in self.studies if s.study in wanted))
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Return its parts: the query sets and the array genes of all studies."""
+        """Return its parts: the studies, and the query sets and array genes of each."""
+        studies = {
+            "study": [s.study for s in self.studies],
+            "complete": [s.complete for s in self.studies],
+        }
         queries = {
-            "study": [s.study for s in self.studies for _ in range(s.n_queries)],
+            "part": [i for i, s in enumerate(self.studies) for _ in range(s.n_queries)],
             "genes": [
                 s.query_genes[a:b].tolist()
                 for s in self.studies
@@ -113,39 +174,58 @@ class Coverage:
             ],
         }
         arrays = {
-            "study": [s.study for s in self.studies for _ in s.array_genes],
+            "part": [i for i, s in enumerate(self.studies) for _ in s.array_genes],
             "gene": [int(g) for s in self.studies for g in s.array_genes],
         }
-        schema = pa.schema([("study", pa.string()), ("genes", pa.list_(pa.int32()))])
-        array_schema = pa.schema([("study", pa.string()), ("gene", pa.int32())])
         return {
-            "coverage.queries": pa.table(queries, schema=schema),
-            "coverage.arrays": pa.table(arrays, schema=array_schema),
+            "coverage.studies": pa.table(studies, schema=_STUDIES),
+            "coverage.queries": pa.table(queries, schema=_QUERIES),
+            "coverage.arrays": pa.table(arrays, schema=_ARRAYS),
         }
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return what is not in its parts."""
-        return [{"study": s.study, "complete": s.complete} for s in self.studies]
-
     @classmethod
-    def from_arrow(
-        cls, parts: Mapping[str, pa.Table], described: Iterable[Mapping[str, Any]]
-    ) -> Coverage:
-        """Inverse of `to_arrow` and `describe`."""
+    def from_arrow(cls, parts: Mapping[str, pa.Table]) -> Coverage:
+        """Inverse of `to_arrow`."""
         queries, arrays = parts["coverage.queries"], parts["coverage.arrays"]
-        query_study = np.array(queries["study"].to_pylist(), dtype=object)
-        array_study = np.array(arrays["study"].to_pylist(), dtype=object)
+        query_part, array_part = queries["part"].to_numpy(), arrays["part"].to_numpy()
         sets, array_genes = queries["genes"].to_pylist(), arrays["gene"].to_numpy()
         studies = []
-        for d in described:
-            mine = [sets[i] for i in np.flatnonzero(query_study == d["study"])]
+        for i, described in enumerate(parts["coverage.studies"].to_pylist()):
+            mine = [sets[row] for row in np.flatnonzero(query_part == i)]
             studies.append(
                 StudyCoverage(
-                    d["study"],
+                    described["study"],
                     np.array([g for s in mine for g in s], dtype=np.int64),
                     offsets_of(np.array([len(s) for s in mine], dtype=np.int64)),
-                    array_genes[array_study == d["study"]].astype(np.int64),
-                    d["complete"],
+                    array_genes[array_part == i].astype(np.int64),
+                    described["complete"],
                 )
             )
         return cls(tuple(studies))
+
+
+def _crossed(
+    study: str, queries: tuple[Ints, Ints], arrays: Ints, complete: bool, n_genes: int
+) -> StudyCoverage:
+    """Return what the rows of one study on one array show to have been crossed."""
+    genes, offsets = queries
+    keys, first, query = np.unique(
+        set_keys(genes, offsets, n_genes), return_index=True, return_inverse=True
+    )
+    kept = np.zeros(len(query), dtype=bool)
+    kept[first] = True
+    sizes = np.diff(offsets)
+    distinct_arrays = np.unique(arrays)
+    crosses = len(np.unique(query * n_genes + arrays))
+    return StudyCoverage(
+        study,
+        genes[np.repeat(kept, sizes)],
+        offsets_of(sizes[kept]),
+        distinct_arrays,
+        complete and crosses >= FILLED * len(keys) * len(distinct_arrays),
+    )
+
+
+_STUDIES = pa.schema([("study", pa.string()), ("complete", pa.bool_())])
+_QUERIES = pa.schema([("part", pa.int32()), ("genes", pa.list_(pa.int32()))])
+_ARRAYS = pa.schema([("part", pa.int32()), ("gene", pa.int32())])

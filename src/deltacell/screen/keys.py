@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deltacell.arrays import AnyArray, Ints
+from deltacell.arrays import AnyArray, Bools, Ints
 
 
 def set_keys(genes: Ints, offsets: Ints, n_genes: int) -> AnyArray:
@@ -25,6 +25,13 @@ def comparable_keys(n_genes: int, *sets: tuple[Ints, Ints]) -> list[AnyArray]:
     """Return the keys of several lists of sets, comparable between the lists."""
     width = max((int(np.diff(offsets).max(initial=0)) for _, offsets in sets), default=0)
     return [matrix_keys(sorted_matrix(g, o, width), n_genes) for g, o in sets]
+
+
+def repeats_a_gene(genes: Ints, offsets: Ints) -> Bools:
+    """Return which sets name a gene more than once; negative indices are not compared."""
+    matrix = sorted_matrix(genes, offsets)
+    repeated: Bools = ((matrix[:, 1:] == matrix[:, :-1]) & (matrix[:, 1:] >= 0)).any(axis=1)
+    return repeated
 
 
 def sorted_matrix(genes: Ints, offsets: Ints, width: int | None = None) -> Ints:

@@ -17,10 +17,10 @@ from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Cell, Genes
 from deltacell.counts import UNKNOWN_GENE, Counts, Source
 from deltacell.errors import InputError
-from deltacell.screen.columns import GENE_SCHEMA, ROW_SCHEMA, kind_of
+from deltacell.screen.columns import GENE_SCHEMA, ONE_GENE_TWICE, ROW_SCHEMA, kind_of
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes
-from deltacell.screen.keys import set_keys
+from deltacell.screen.keys import repeats_a_gene, set_keys
 
 if TYPE_CHECKING:
     import anndata
@@ -91,7 +91,8 @@ class Screen:
             As in the class.
         **columns
             Any column of `ROW_SCHEMA` or `GENE_SCHEMA` but ``end`` and ``gene``: a sequence, or one
-            value for all. Without ``sign`` it is the score's.
+            value for all. Without ``sign`` it is that of an interaction's score; a fitness has
+            none.
         """
         genotypes.check(len(genes))
         n, total = len(genotypes), len(genotypes.genes)
@@ -99,10 +100,8 @@ class Screen:
         unknown = set(columns) - allowed
         if unknown:
             raise TypeError(f"a screen has no column {sorted(unknown)}; it has {sorted(allowed)}")
-        score = _filled(columns.get("score", np.nan), n)
         values = {
             "score": np.nan,
-            "sign": np.sign(np.nan_to_num(score.astype(np.float64))).astype(np.int8),
             "standard_deviation": np.nan,
             "p_value": np.nan,
             "query_fitness": np.nan,
@@ -115,6 +114,10 @@ class Screen:
             "perturbation": "deletion",
             "allele": "",
         } | columns
+        if "sign" not in values:
+            values["sign"] = score_signs(
+                _filled(values["score"], n), _filled(values["phenotype"], n)
+            )
         values["end"] = genotypes.offsets[1:].numpy()
         values["gene"] = genotypes.genes.numpy()
         return cls(
@@ -154,9 +157,6 @@ class Screen:
                 "the screens are over different genes",
                 fix="Bring each onto one cell: screen.on(cell)",
             )
-        studies = [c.study for s in screens for c in s.coverage.studies]
-        if len(set(studies)) != len(studies):
-            raise InputError("two of the screens cover the same study")
         lengths = np.concatenate([np.diff(s.offsets) for s in screens])
         rows = pa.concat_tables([_plain(s.rows) for s in screens])
         rows = rows.set_column(
@@ -174,7 +174,7 @@ class Screen:
         return int(self.rows.num_rows)
 
     def __repr__(self) -> str:
-        kinds = ", ".join(f"{n:,} {kind}" for kind, n in self.stats()["kinds"].items())
+        kinds = ", ".join(f"{n:,} {kind}" for kind, n in self._kinds().items())
         return f"Screen({len(self):,} genotypes: {kinds})"
 
     @cached_property
@@ -202,6 +202,12 @@ class Screen:
         values: AnyArray = column.to_numpy(zero_copy_only=False)
         return values
 
+    def codes(self, name: str) -> Ints:
+        """Return a number a row, equal for equal texts of a column and in their order."""
+        texts = pl.Series(self.rows[name].combine_chunks()).cast(pl.String)
+        codes: Ints = texts.rank("dense").to_numpy().astype(np.int64) - 1
+        return codes
+
     def gene_column(self, name: str) -> AnyArray:
         """Return a column of the deleted genes as an array."""
         column = self.deleted[name].combine_chunks()
@@ -218,6 +224,8 @@ class Screen:
     def take(self, rows: Sequence[int] | AnyArray) -> Screen:
         """Return the genotypes at the given rows, or where a mask is true."""
         index = np.asarray(rows)
+        if index.dtype == bool and len(index) != len(self):
+            raise InputError(f"a mask of {len(index)} values for {len(self)} genotypes")
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
         sizes = np.diff(self.offsets)[index]
         at = ragged_positions(self.offsets[:-1][index], sizes)
@@ -259,20 +267,17 @@ class Screen:
             raise InputError(f"cannot draw {n} of {len(self)} genotypes")
         score = np.nan_to_num(self.column("score").astype(np.float64))
         edges = np.unique(np.quantile(score, np.linspace(0, 1, 11)[1:-1]))
-        _, stratum = np.unique(
-            np.stack(
-                [
-                    np.unique(self.column("study").astype(str), return_inverse=True)[1],
-                    np.diff(self.offsets),
-                    self.column("sign"),
-                    np.searchsorted(edges, score),
-                ]
-            ),
-            axis=1,
-            return_inverse=True,
-        )
+        stratum = np.zeros(len(self), dtype=np.int64)
+        for part in (
+            self.codes("study"),
+            self.codes("phenotype"),
+            np.diff(self.offsets),
+            self.column("sign").astype(np.int64) + 1,
+            np.searchsorted(edges, score),
+        ):
+            stratum = stratum * (int(part.max()) + 1) + part
         # Evenly spaced ranks over rows ordered by stratum take from each its share.
-        order = np.lexsort((np.random.default_rng(seed).permutation(len(self)), stratum.ravel()))
+        order = np.lexsort((np.random.default_rng(seed).permutation(len(self)), stratum))
         ranks = np.floor((np.arange(n) + 0.5) * len(self) / n).astype(np.int64)
         return self.take(np.sort(order[ranks]))
 
@@ -307,6 +312,7 @@ class Screen:
         owner = self.genotypes.owner.numpy()
         known: Bools = np.ones(len(self), dtype=bool)
         known[owner[gene < 0]] = False
+        twice = known & repeats_a_gene(gene, self.offsets)
         if on_unknown == "error" and not known.all():
             absent = self.genes[int(self.genotypes.genes[int(np.argmax(gene < 0))])]
             raise InputError(
@@ -314,11 +320,19 @@ class Screen:
                 f"does not have, first '{absent}'",
                 fix="Drop them with screen.on(cell, on_unknown='drop').",
             )
-        if not known.any():
+        if on_unknown == "error" and twice.any():
+            first = self.genotypes.genes.numpy()[owner == np.argmax(twice)]
+            raise InputError(
+                f"{' and '.join(self.genes[i] for i in first)} delete one gene of the cell twice",
+                fix="Drop such genotypes with screen.on(cell, on_unknown='drop').",
+            )
+        kept = known & ~twice
+        if not kept.any():
             raise InputError("the cell has the genes of no genotype of the screen")
-        screen = self.take(known)
-        deleted = screen.deleted.set_column(0, "gene", pa.array(gene[known[owner]], pa.int32()))
-        lost = Counts(len(self), int(known.sum()), {UNKNOWN_GENE: int((~known).sum())})
+        screen = self.take(kept)
+        deleted = screen.deleted.set_column(0, "gene", pa.array(gene[kept[owner]], pa.int32()))
+        dropped = {UNKNOWN_GENE: int((~known).sum()), ONE_GENE_TWICE: int(twice.sum())}
+        lost = Counts(len(self), int(kept.sum()), dropped)
         note = Source("", "", "Screen.on", lost, "cell")
         return screen._with(
             genes=cell.genes,
@@ -344,12 +358,11 @@ class Screen:
         """Return what the screen holds, in numbers."""
         score = self.column("score").astype(np.float64)
         scored = score[np.isfinite(score)]
-        sizes, size_counts = np.unique(np.diff(self.offsets), return_counts=True)
         return {
             "genotypes": len(self),
             "distinct_genotypes": len(np.unique(self.keys)),
             "genes": len(np.unique(self.genotypes.genes.numpy())),
-            "kinds": {kind_of(int(s)): int(n) for s, n in zip(sizes, size_counts, strict=True)},
+            "kinds": self._kinds(),
             "studies": _tally(self.column("study")),
             "phenotypes": _tally(self.column("phenotype")),
             "perturbations": _tally(self.gene_column("perturbation")),
@@ -376,7 +389,6 @@ class Screen:
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the screen to a directory, all of it or nothing."""
         meta = {
-            "coverage": self.coverage.describe(),
             "sources": [s.to_json() for s in self.sources],
             "synthetic": self.synthetic_recipe,
         }
@@ -398,7 +410,7 @@ class Screen:
             Genes.from_arrow(stored.parts["genes"]),
             stored.parts["rows"],
             stored.parts["deleted"],
-            Coverage.from_arrow(stored.parts, stored.meta["coverage"]),
+            Coverage.from_arrow(stored.parts),
             sources=[Source.from_json(s) for s in stored.meta["sources"]],
             synthetic=stored.meta["synthetic"],
         )
@@ -434,6 +446,10 @@ class Screen:
 
         return to_anndata(self)
 
+    def _kinds(self) -> dict[str, int]:
+        sizes, counts = np.unique(np.diff(self.offsets), return_counts=True)
+        return {kind_of(int(s)): int(n) for s, n in zip(sizes, counts, strict=True)}
+
     def _with(self, **changed: Any) -> Screen:
         parts: dict[str, Any] = {
             "genes": self.genes,
@@ -454,6 +470,12 @@ class Screen:
         }
 
 
+def score_signs(score: AnyArray, phenotype: AnyArray) -> AnyArray:
+    """Return the sign of each interaction score, and 0 for a fitness or a score not known."""
+    signs = np.sign(np.nan_to_num(score.astype(np.float64)))
+    return np.where(phenotype == "interaction", signs, 0).astype(np.int8)
+
+
 def _filled(value: Any, n: int) -> AnyArray:
     array = np.asarray(value)
     return np.full(n, value) if array.ndim == 0 else array
@@ -464,10 +486,15 @@ def _typed_table(values: Mapping[str, Any], schema: pa.Schema, n: int) -> pa.Tab
     for field in schema:
         value = values[field.name]
         plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        if isinstance(value, str) or np.ndim(value) == 0:
+        if not isinstance(value, pl.Series) and np.ndim(value) == 0:
             column = pa.repeat(pa.scalar(value, plain), n)
         else:
-            column = pa.array(value, from_pandas=False).cast(plain)
+            arrow = (
+                value.to_arrow()
+                if isinstance(value, pl.Series)
+                else pa.array(value, from_pandas=False)
+            )
+            column = arrow.cast(plain)
         if len(column) != n:
             raise InputError(f"column '{field.name}' has {len(column)} values, expected {n}")
         columns.append(column.cast(field.type) if plain != field.type else column)

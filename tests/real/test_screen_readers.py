@@ -1,0 +1,166 @@
+"""The real screens, with exact counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from deltacell.cell.readers import sgd_features
+from deltacell.screen import readers
+from deltacell.screen.readers import kuzmin
+
+pytestmark = pytest.mark.real
+
+COSTANZO2010 = "sgadata_costanzo2009_intermediateCutoff_101120.txt.gz"
+FILES = {
+    COSTANZO2010: ("costanzo2010", 191_309),
+    "kuzmin2018_digenic_hits.tsv.gz": ("hits", 14_090),
+    "kuzmin2018_fitness_slice.tsv.gz": ("kuzmin", 15_095),
+    "kuzmin2018_trigenic_negative_hits.tsv": ("hits", 3_195),
+    "sample_SGA_ExE.txt": ("costanzo2016", 50),
+    "sample_SGA_ExN_NxE.txt": ("costanzo2016", 50),
+    "sample_SGA_NxN.txt": ("costanzo2016", 50),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(shared_data):
+    return shared_data / "screens"
+
+
+@pytest.fixture(scope="module")
+def genes(shared_data):
+    return sgd_features.read(shared_data / "genes" / "SGD_features.tab.gz")[0]
+
+
+def read(folder, name):
+    return readers.reader(readers.recognise(folder / name)).read(folder / name)
+
+
+@pytest.fixture(scope="module")
+def costanzo2010(folder):
+    return read(folder, COSTANZO2010)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_is_recognised_and_read_whole(folder, genes, name):
+    reader, rows = FILES[name]
+    assert readers.recognise(folder / name) == reader
+    written = read(folder, name)
+    assert len(written) == rows
+    assert not written.dropped or not sum(written.dropped.values())
+    counts = written.on(genes, "drop").sources[0].counts
+    assert counts.read == rows
+
+
+def test_no_other_real_file_is_taken_for_a_screen(shared_data):
+    others = [p for p in shared_data.rglob("*.*") if p.is_file() and p.parent.name != "screens"]
+    assert len(others) > 15
+    assert [p.name for p in others if readers.recognise(p) is not None] == []
+
+
+def test_costanzo_2010(costanzo2010, genes):
+    screen = costanzo2010.on(genes, "drop")
+    (source,) = screen.sources
+    assert source.notes == {
+        "distinct_sets_as_written": 165_947,
+        "genes_as_written": 4_414,
+        "distinct_sets": 165_692,
+        "genes": 4_385,
+    }
+    # Four names are of ORFs that SGD merged away and keeps no alias for.
+    unknown = [
+        name
+        for name, index in zip(
+            costanzo2010.gene_names, genes.resolve(costanzo2010.gene_names).index, strict=True
+        )
+        if index < 0
+    ]
+    assert unknown == ["YCL026C", "YAR043C", "YCL006C", "YCL013W"]
+    assert source.counts.to_json() == {
+        "read": 191_309,
+        "resolved": 191_207,
+        "kept": 191_207,
+        "dropped": {"unknown gene": 102},
+    }
+    stats = screen.stats()
+    assert (stats["distinct_genotypes"], stats["genes"]) == (165_590, 4_381)
+    assert np.abs(screen.column("score")).min() >= np.float32(0.08)
+    assert screen.column("p_value").max() <= 0.05
+    assert screen.column("source_row")[0] == 1
+    (coverage,) = screen.coverage.studies
+    assert not coverage.complete
+    assert screen.coverage.tested(screen.genotypes.genes.numpy(), screen.offsets, len(genes)).all()
+
+
+def test_costanzo_2010_with_unknown_genes_added(costanzo2010, genes):
+    index = genes.resolve(costanzo2010.gene_names).index
+    added = [n for n, i in zip(costanzo2010.gene_names, index, strict=True) if i < 0]
+    screen = costanzo2010.on(genes.extended(added))
+    stats = screen.stats()
+    assert (len(screen), stats["distinct_genotypes"], stats["genes"]) == (191_309, 165_692, 4_385)
+    assert len(screen.merge("best-p")) == 165_692
+
+
+def test_costanzo_2010_perturbations(costanzo2010):
+    queries = costanzo2010.perturbation.filter(costanzo2010.role == "query")
+    counts = dict(queries.value_counts().iter_rows())
+    assert counts == {"deletion": 145_905, "ts": 32_625, "damp": 12_779}
+    arrays = costanzo2010.perturbation.filter(costanzo2010.role == "array")
+    assert arrays.unique().to_list() == ["deletion"]
+
+
+def test_kuzmin_slice_has_61_true_triples(folder, genes):
+    screen = read(folder, "kuzmin2018_fitness_slice.tsv.gz").on(genes)
+    stats = screen.stats()
+    assert stats["kinds"] == {"digenic": 15_034, "trigenic": 61}
+    assert stats["phenotypes"] == {"fitness": 15_095}
+    assert stats["studies"] == {"kuzmin2018": 15_095}
+    assert stats["perturbations"] == {"deletion": 28_165, "ts": 2_086}
+    first = screen.take([0]).to_polars().row(0, named=True)
+    assert first["genes"] == ["YKL051W", "YDR108W"]
+    assert first["roles"] == ["query", "array"]
+    assert first["source_row"] == 2
+    assert first["score"] == pytest.approx(0.835)
+    assert first["standard_deviation"] == pytest.approx(0.0464)
+    assert "YDL227C" not in {genes[i] for i in screen.genotypes.genes.unique().tolist()}
+    # A part of the rows is not taken for all that was crossed.
+    assert [c.complete for c in screen.coverage.studies] == [False]
+
+
+def test_kuzmin_slice_has_no_interaction(folder):
+    path = folder / "kuzmin2018_fitness_slice.tsv.gz"
+    with pytest.raises(Exception, match="no column 'Adjusted genetic interaction score"):
+        kuzmin.read(path, phenotype="interaction")
+
+
+def test_hits(folder, genes):
+    trigenic = read(folder, "kuzmin2018_trigenic_negative_hits.tsv").on(genes)
+    assert trigenic.stats()["kinds"] == {"trigenic": 3_195}
+    assert set(trigenic.column("sign")) == {-1}
+    digenic = read(folder, "kuzmin2018_digenic_hits.tsv.gz").on(genes)
+    signs = dict(zip(*np.unique(digenic.column("sign"), return_counts=True), strict=True))
+    assert signs == {-1: 9_090, 0: 4, 1: 4_996}
+    assert np.isnan(digenic.column("score")).all()
+    assert set(digenic.gene_column("role")) == {"unknown"}
+    alleles = digenic.gene_column("allele")
+    deleted = digenic.gene_column("perturbation") == "deletion"
+    assert deleted.tolist() == [a.endswith("Δ") for a in alleles]
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "array"),
+    [
+        ("sample_SGA_NxN.txt", {"deletion": 48, "allele": 2}, {"deletion": 50}),
+        ("sample_SGA_ExE.txt", {"ts": 50}, {"ts": 50}),
+        ("sample_SGA_ExN_NxE.txt", {"deletion": 13, "ts": 37}, {"deletion": 37, "ts": 13}),
+    ],
+)
+def test_sga_samples_have_the_right_perturbations(folder, name, query, array):
+    written = read(folder, name)
+    for role, expected in (("query", query), ("array", array)):
+        counts = written.perturbation.filter(written.role == role).value_counts()
+        assert dict(counts.iter_rows()) == expected
+    assert written.study == "costanzo2016"
+    assert np.isfinite(written.score).all()
+    assert written.lines.tolist() == list(range(2, 52))

@@ -1,0 +1,110 @@
+"""Looking up the names of a written screen: policies, counts, coverage."""
+
+from __future__ import annotations
+
+import pytest
+
+from deltacell.cell import Genes
+from deltacell.errors import GeneNameError, InputError
+from deltacell.screen.readers import delimited
+
+
+@pytest.fixture
+def read(write):
+    def _read(*rows: str, **options):
+        text = "a\tb\tscore\n" + "".join(row.replace("|", "\t") + "\n" for row in rows)
+        columns = {"genes": ["a", "b"], "score": "score"}
+        return delimited.read(
+            write("screen.tsv", text), columns=columns, roles=["query", "array"], **options
+        )
+
+    return _read
+
+
+def test_names_of_every_kind_resolve(read, genes):
+    screen = read("tfc3|YAL003W|1", "OLD1|vps8|2", "YAL001C|efb1|3").on(genes)
+    assert screen.genotypes.genes.tolist() == [0, 2, 0, 1, 0, 2]
+    (source,) = screen.sources
+    assert source.counts.to_json() == {"read": 3, "resolved": 3, "kept": 3, "dropped": {}}
+    assert source.notes == {
+        "distinct_sets_as_written": 3,
+        "genes_as_written": 6,
+        "distinct_sets": 2,
+        "genes": 3,
+    }
+    assert (source.file, source.reader, source.into) == ("screen.tsv", "delimited", "screen")
+
+
+def test_unknown_gene_is_an_error_with_its_line(read, genes):
+    written = read("YAL001C|YAL002W|1", "YAL001C|NOPE|2")
+    with pytest.raises(GeneNameError, match=r"screen\.tsv, line 3: no gene is called 'NOPE'"):
+        written.on(genes)
+
+
+def test_ambiguous_name_is_an_error_that_lists_the_candidates(read, genes):
+    written = read("YAL001C|YAL004W|1", "YAL001C|SHARED|2")
+    with pytest.raises(GeneNameError, match=r"line 3: 'SHARED' is ambiguous.*VPS8.*EFB1"):
+        written.on(genes)
+
+
+def test_dropped_rows_are_counted_by_reason(read, genes):
+    screen = read(
+        "YAL001C|YAL002W|1", "YAL001C|NOPE|2", "SHARED|YAL001C|3", "TFC3|OLD1|4", "NOPE|SHARED|5"
+    ).on(genes, "drop")
+    assert screen.column("score").tolist() == [1]
+    assert screen.column("source_row").tolist() == [2]
+    counts = screen.sources[0].counts
+    assert counts.to_json() == {
+        "read": 5,
+        "resolved": 2,
+        "kept": 1,
+        "dropped": {
+            "unknown gene": 2,
+            "ambiguous gene name": 1,
+            "same gene twice after aliases": 1,
+        },
+    }
+
+
+def test_unknown_names_count_as_themselves_after_aliases(read, genes):
+    written = read("YAL001C|NOPE|1", "TFC3|nope|2", "TFC3|ELSE|3", "TFC3|OLD1|4", "TFC3|VPS8|5")
+    assert written.on(genes, "drop").sources[0].notes == {
+        "distinct_sets_as_written": 5,
+        "genes_as_written": 6,
+        "distinct_sets": 3,
+        "genes": 4,
+    }
+
+
+def test_unknown_genes_can_be_added(read, genes):
+    written = read("YAL001C|NEW1|1", "new1|tfc3|2")
+    missing = [name for name in written.gene_names if name in ("NEW1", "new1")]
+    screen = written.on(genes.extended(missing))
+    assert screen.genotypes.genes.tolist() == [0, 5, 5, 0]
+    assert screen.sources[0].notes["distinct_sets"] == 1
+
+
+def test_two_names_of_one_gene_are_an_error_with_their_line(read, genes):
+    written = read("YAL001C|YAL002W|1", "TFC3|OLD1|2")
+    with pytest.raises(InputError, match=r"line 3: .*TFC3 OLD1.* twice.*YAL001C \(TFC3\)"):
+        written.on(genes)
+
+
+@pytest.mark.parametrize("policy", ["error", "drop"])
+def test_same_gene_twice_is_an_error_under_any_policy(read, genes, policy):
+    written = read("YAL001C|YAL002W|1", "YAL003W|yal003w|2")
+    with pytest.raises(InputError, match=r"screen\.tsv, line 3: .* deletes the same gene twice"):
+        written.on(genes, policy)
+
+
+def test_nothing_left_is_an_error_with_the_reasons(read):
+    with pytest.raises(InputError, match=r"screen\.tsv: the screen is empty.*1 unknown gene"):
+        read("YAL001C|YAL002W|1").on(Genes(["YBR001C"]), "drop")
+
+
+def test_coverage_is_every_query_with_every_array_gene(read, genes):
+    screen = read("YAL001C|YAL002W|1", "YAL003W|YAL004W|2").on(genes)
+    (coverage,) = screen.coverage.studies
+    assert coverage.query_genes.tolist() == [0, 2]
+    assert coverage.array_genes.tolist() == [1, 3]
+    assert not coverage.complete
