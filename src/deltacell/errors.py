@@ -44,6 +44,10 @@ class GeneNameError(InputError):
     """A gene name that the cell does not know, or that names several genes."""
 
 
+class PhenotypeError(InputError):
+    """A phenotype that was asked for and that a file does not have."""
+
+
 class StoreError(InputError):
     """A directory on disk that is damaged, of another kind, or cannot be written."""
 

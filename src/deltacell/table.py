@@ -130,8 +130,10 @@ def peek(path: str | os.PathLike[str], lines: int = 20) -> list[str]:
                 head = _unpack(file.read(), path)[: 64 * 1024]
             else:
                 head = file.read(64 * 1024)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", where=path) from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise _cut_off(error, path) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=path) from error
     return head.decode("utf-8", errors="replace").lstrip("\ufeff").splitlines()[:lines]
 
 
@@ -195,11 +197,7 @@ def _unpack(raw: bytes, path: Path) -> bytes:
         try:
             return gzip.decompress(raw)
         except (EOFError, OSError, zlib.error) as error:
-            raise InputError(
-                f"the gzip file is cut off or damaged ({error})",
-                where=path,
-                fix="Fetch it again and compare its size with the original's.",
-            ) from error
+            raise _cut_off(error, path) from error
     if raw.startswith(_ZIP):
         try:
             with zipfile.ZipFile(io.BytesIO(raw)) as archive:
@@ -217,6 +215,14 @@ def _unpack(raw: bytes, path: Path) -> bytes:
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise InputError(f"the zip file is damaged ({error})", where=path) from error
     return raw
+
+
+def _cut_off(error: Exception, path: Path) -> InputError:
+    return InputError(
+        f"the gzip file is cut off or damaged ({error})",
+        where=path,
+        fix="Fetch it again and compare its size with the original's.",
+    )
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:

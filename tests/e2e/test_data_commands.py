@@ -177,3 +177,18 @@ def test_every_command_has_help_with_an_example(deltacell: Any) -> None:
         ("bench", "data"),
     ):
         assert "Example: deltacell" in deltacell(*command, "--help").stdout
+
+
+@pytest.mark.real
+def test_a_phenotype_is_taken_where_a_file_has_it(
+    deltacell: Any, tmp_path: Path, shared_data: Path
+) -> None:
+    folder = small_folder(tmp_path / "in")
+    sample = (shared_data / "screens" / "sample_SGA_NxN.txt").read_text()
+    (folder / "nxn.txt").write_text(sample)
+    deltacell("data", "import", "in", "--out", "out", "--unknown", "add", "--phenotype", "fitness")
+    info = deltacell("data", "info", "out", "--json", "info.json")
+    assert info.stdout
+    screens = json.loads((tmp_path / "info.json").read_text())["screens"]
+    assert screens["costanzo2016"]["phenotypes"] == {"fitness": 50}
+    assert screens["costanzo2010"]["phenotypes"] == {"interaction": 2}

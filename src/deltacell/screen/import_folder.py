@@ -12,10 +12,10 @@ from typing import Any
 from deltacell import store
 from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
 from deltacell.cell import readers as cell_readers
-from deltacell.cell.genes import OnUnknown
+from deltacell.cell.genes import UNKNOWN, OnUnknown
 from deltacell.cell.readers import NamedEdges, relation_of, sbml, string_genes
 from deltacell.counts import Source
-from deltacell.errors import InputError
+from deltacell.errors import InputError, PhenotypeError
 from deltacell.screen import readers as screen_readers
 from deltacell.screen.readers import WrittenScreen
 from deltacell.screen.screen import Screen
@@ -125,7 +125,7 @@ def import_folder(
     screens = [
         screen
         for reader in screen_readers.SCREEN_READERS
-        for screen in files.read_all(reader.NAME, partial(reader.read, phenotype=phenotype))
+        for screen in files.read_all(reader.NAME, partial(_read_screen, reader, phenotype))
     ]
     if genes is None or on_unknown == "add":
         known = genes if genes is not None else Genes([])
@@ -134,7 +134,8 @@ def import_folder(
             *(written.gene_names if written is not None else ()),
             *(n for s in screens for n in s.gene_names),
         ]
-        missing = [n for n, i in zip(named, known.resolve(named).index, strict=True) if i < 0]
+        index = known.resolve(named).index
+        missing = [n for n, i in zip(named, index, strict=True) if i == UNKNOWN]
         genes = known.extended(n.strip() for n in missing)
     if not len(genes):
         raise InputError(
@@ -309,6 +310,15 @@ def _read_features(files: _Files, genes: Genes, policy: Any) -> tuple[list[Featu
         )
     ]
     return [feature for feature, _ in found], [source for _, source in found]
+
+
+def _read_screen(
+    reader: screen_readers.ScreenReader, phenotype: str | None, path: Path
+) -> WrittenScreen:
+    try:
+        return reader.read(path, phenotype=phenotype)
+    except PhenotypeError:
+        return reader.read(path)
 
 
 def _build_screens(

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from deltacell.arrays import AnyArray, Ints
-from deltacell.errors import InputError
+from deltacell.errors import InputError, PhenotypeError
 from deltacell.table import Table
 
 #: Why a reader drops a row whose score field is empty.
@@ -37,13 +37,13 @@ def checked_phenotype(phenotype: str | None, there: Mapping[str, str], table: Ta
                 line=_header_line(table),
             )
     if phenotype not in there:
-        raise InputError(
+        raise PhenotypeError(
             f"no phenotype '{phenotype}' can be read from this format; there is "
             + " and ".join(there),
             where=table.path,
         )
     if there[phenotype] not in table.frame.columns:
-        raise InputError(
+        raise PhenotypeError(
             f"the {phenotype} was asked for and there is no column '{there[phenotype]}'; there are "
             + ", ".join(f"'{c}'" for c in table.frame.columns),
             where=table.path,

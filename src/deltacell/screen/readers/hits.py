@@ -10,7 +10,7 @@ import polars as pl
 
 from deltacell.arrays import AnyArray
 from deltacell.cell.readers.head import header_of
-from deltacell.errors import InputError
+from deltacell.errors import InputError, PhenotypeError
 from deltacell.screen.readers.fields import one_of
 from deltacell.screen.readers.strains import perturbation_of
 from deltacell.screen.readers.written import WrittenScreen
@@ -58,7 +58,7 @@ def read(
     """
     table = read_table(path, required=["orf1", "orf2", "allele1", "allele2"])
     if phenotype not in (None, "interaction"):
-        raise InputError(
+        raise PhenotypeError(
             f"a list of hits has signs of interactions and no '{phenotype}'", where=table.path
         )
     if not len(table):

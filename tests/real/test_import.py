@@ -1,0 +1,64 @@
+"""The import of all real files, as a user types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deltacell.screen.import_folder import Imported, import_folder
+
+
+@pytest.fixture(scope="module")
+def imported(shared_data: Path) -> Imported:
+    return import_folder(shared_data)
+
+
+@pytest.mark.real
+def test_every_row_of_every_file_is_accounted_for(imported: Imported) -> None:
+    sources = imported.account()["sources"]
+    assert len(sources) >= 20
+    for source in sources:
+        counts = source["counts"]
+        assert counts["read"] == counts["kept"] + sum(counts["dropped"].values())
+
+
+@pytest.mark.real
+def test_the_cell_has_the_networks_and_the_metabolism(imported: Imported) -> None:
+    cell = imported.cell
+    assert cell.relation("physical").n_edges == 176_303
+    assert cell.relation("regulatory").counts.dropped["self loop"] == 143
+    assert cell.metabolism is not None
+    assert (cell.metabolism.n_reactions, cell.metabolism.n_metabolites) == (4_131, 2_806)
+    assert cell.metabolism.split().n_reactions == 7_122
+
+
+@pytest.mark.real
+def test_costanzo2010_counts_before_and_after_aliases(imported: Imported) -> None:
+    (source,) = imported.screens["costanzo2010"].sources
+    assert source.counts.read == 191_309
+    assert source.notes["distinct_sets_as_written"] == 165_947
+    assert source.notes["genes_as_written"] == 4_414
+    assert (source.notes["distinct_sets"], source.notes["genes"]) == (165_692, 4_385)
+
+
+@pytest.mark.real
+def test_the_kuzmin_slice_has_61_triples(imported: Imported) -> None:
+    fitness = imported.screens["kuzmin2018"].where(phenotype="fitness")
+    assert fitness.stats()["kinds"]["trigenic"] == 61
+
+
+@pytest.mark.real
+def test_traces_and_notes_are_left_alone(imported: Imported) -> None:
+    left = {entry.file for entry in imported.left_alone}
+    assert "README.md" in left
+    assert any(file.startswith("traces/") for file in left)
+
+
+@pytest.mark.real
+def test_what_is_imported_is_the_same_after_saving(imported: Imported, tmp_path: Path) -> None:
+    imported.save(tmp_path / "out")
+    loaded = Imported.load(tmp_path / "out")
+    assert loaded.cell.equals(imported.cell)
+    assert all(loaded.screens[n].equals(s) for n, s in imported.screens.items())
+    assert loaded.account() == imported.account()
