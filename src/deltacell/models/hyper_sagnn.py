@@ -69,6 +69,7 @@ class HyperSAGNN(nn.Module):
         self.hidden = hidden
         self.largest = largest
         self.sets = PaddedSets(hidden, heads, layers)
+        self._compiled = False
 
     def forward(self, gene_vectors: torch.Tensor, genotypes: Genotypes) -> torch.Tensor:
         """Return the scores [b] of genotypes.
@@ -87,6 +88,8 @@ class HyperSAGNN(nn.Module):
         with named_range("hyper_sagnn"):
             genes, present = padded(genotypes, self._width(genotypes))
             x = functional.embedding(genes, gene_vectors)
+            if self._compiled:
+                _vary_in_size(x, present)
             score, z, static, dynamic = self.sets(x, present)
             return SetScores(score, z, static, dynamic, present)
 
@@ -101,7 +104,8 @@ class HyperSAGNN(nn.Module):
         options
             Of `torch.compile`.
         """
-        self.sets.compile(**({"dynamic": True} | options))
+        self._compiled = True
+        self.sets.compile(**options)
 
     def _width(self, genotypes: Genotypes) -> int:
         sizes = genotypes.sizes
@@ -229,6 +233,12 @@ def _check_largest(sizes: torch.Tensor, largest: int) -> None:
             f"a genotype deletes {int(sizes.max())} genes, and the model was made for at most "
             f"{largest} (largest={largest})"
         )
+
+
+def _vary_in_size(*tensors: torch.Tensor) -> None:
+    """Tell the compiler which sizes change from batch to batch: genotypes and genes of one."""
+    for tensor in tensors:
+        torch._dynamo.maybe_mark_dynamic(tensor, [0, 1])
 
 
 def _divisors(n: int) -> list[int]:

@@ -10,8 +10,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from deltacell.errors import InputError
-from deltacell.propagate import SparseMatrix
-from deltacell.propagate.product import GATHERED_ENTRIES, has_sparse_kernels
+from deltacell.propagate.product import GATHERED_ENTRIES, SparseMatrix, has_sparse_kernels
 
 ReconstructionLoss = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, SparseMatrix, float], torch.Tensor
@@ -243,19 +242,22 @@ def _sampled_edge_sums(
 ) -> _Sums:
     """Sum over the edges by computing R there and nowhere else."""
     adjacency = matrix.csr(device=z.device, dtype=z.dtype)
-    on_edges = torch.sparse.sampled_addmm(adjacency, z, weight.t(), beta=0.0)
-    predicted = on_edges.values().add_(bias.index_select(0, adjacency.col_indices()))
-    value = (1 - lambda_) * _wide(predicted.square().sum()) - 2 * _wide(predicted.sum())
+    # In place on what starts as the bias, so that nothing as long as the edges is copied.
+    on_edges = _with_values(adjacency, bias.index_select(0, adjacency.col_indices()))
+    torch.sparse.sampled_addmm(on_edges, z, weight.t(), out=on_edges)
+    predicted = on_edges.values()
+    sum_predicted = _wide(predicted.sum())
     if not differentiate:
-        return _Sums(value, None)
+        return _Sums((1 - lambda_) * _wide(predicted.square().sum()) - 2 * sum_predicted, None)
     slope = predicted.mul_(2 * (1 - lambda_)).sub_(2)
-    rows = _with_values(adjacency, slope)
-    columns = _with_values(
-        matrix.transpose.csr(device=z.device, dtype=z.dtype),
-        slope.index_select(0, matrix.transpose_order(z.device)),
-    )
+    turned = slope.index_select(0, matrix.transpose_order(z.device))
+    columns = _with_values(matrix.transpose.csr(device=z.device, dtype=z.dtype), turned)
+    by_z = torch.mm(on_edges, weight)
     by_bias = torch.mv(columns, torch.ones_like(bias))
-    return _Sums(value, (torch.mm(rows, weight), torch.mm(columns, z), by_bias))
+    # The sum of slope * R, without another pass over the edges.
+    slope_predicted = _wide(by_z * z).sum() + _dot(by_bias, bias)
+    value = slope_predicted / 2 - sum_predicted
+    return _Sums(value, (by_z, torch.mm(columns, z), by_bias))
 
 
 def _gathered_edge_sums(

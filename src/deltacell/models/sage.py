@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from deltacell.propagate import SparseMatrix, mean_product
+from deltacell.propagate.product import SparseMatrix, mean_product
 
 
 class SAGE(nn.Module):

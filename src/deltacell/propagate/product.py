@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, cast
@@ -124,12 +125,11 @@ class SparseMatrix:
         key = (torch.device(device), dtype, "csr")
         if key not in self._tensors:
             index = self._index_type
-            self._tensors[key] = torch.sparse_csr_tensor(
+            self._tensors[key] = _csr_tensor(
                 torch.from_numpy(self.indptr.astype(index)).to(device),
                 torch.from_numpy(self.indices.astype(index)).to(device),
                 torch.from_numpy(_values(self)).to(device=device, dtype=dtype),
-                size=self.shape,
-                check_invariants=False,
+                self.shape,
             )
         return self._tensors[key]
 
@@ -236,11 +236,20 @@ def has_sparse_kernels(device_type: str, dtype: torch.dtype) -> bool:
     try:
         one = torch.ones(1, 1, dtype=dtype, device=device_type)
         index = torch.tensor([0, 1], dtype=torch.int32, device=device_type)
-        matrix = torch.sparse_csr_tensor(index, index[:1], one[0], size=(1, 1))
+        matrix = _csr_tensor(index, index[:1], one[0], (1, 1))
         torch.sparse.sampled_addmm(matrix, matrix @ one, one)
     except (RuntimeError, NotImplementedError):
         return False
     return True
+
+
+def _csr_tensor(
+    indptr: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, shape: tuple[int, int]
+) -> torch.Tensor:
+    with warnings.catch_warnings():
+        # Said once a process by PyTorch, of all CSR tensors; nothing a user could act on.
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+        return torch.sparse_csr_tensor(indptr, indices, values, size=shape, check_invariants=False)
 
 
 class _Product(torch.autograd.Function):

@@ -174,7 +174,7 @@ class PointDistributionContrast(nn.Module):
             return rows
         self.steps += 1
         share = self.buffer_share(epoch)
-        recent = self.buffer.latest(int(len(rows["score"]) * share / (1 - share)))
+        recent = self.buffer.latest(round(len(rows["score"]) * share / (1 - share)))
         if alone or gather:
             self.buffer.push(**rows)
         return {name: torch.cat([row, recent[name].to(row)]) for name, row in rows.items()}

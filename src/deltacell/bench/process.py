@@ -1,0 +1,106 @@
+"""Measuring in a process of its own, so that nothing measured before is in the way."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deltacell.errors import DeltacellError
+
+MIB = 2**20
+
+
+class PeakMemory:
+    """The most memory this process has held since the object was made, above what it held then.
+
+    On Linux the system's own peak is set back first. Elsewhere that cannot be done, and memory
+    that was held and given back before is not seen again.
+    """
+
+    def __init__(self) -> None:
+        gc.collect()
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+        self._before = _bytes_held("VmRSS")
+
+    def mib(self) -> float:
+        """Return the peak in MiB."""
+        return max(0, _bytes_held("VmHWM") - self._before) / MIB
+
+
+def in_own_process(
+    function: str, settings: dict[str, Any], told: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Call a function in a new process and return what it returns.
+
+    Parameters
+    ----------
+    function
+        ``module:name`` of a function of the settings and of a function ``tell``, both given by
+        keyword; it returns a dict that JSON can hold.
+    settings
+        Keyword arguments that JSON can hold.
+    told
+        Called with each dict that the function passes to ``tell``.
+    """
+    code = "from deltacell.bench.process import _serve; _serve()"
+    command = [sys.executable, "-c", code, function, json.dumps(settings)]
+    result: dict[str, Any] | None = None
+    # A file, because a full pipe that no one reads would stop the process.
+    with (
+        tempfile.TemporaryFile("w+") as complaints,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as p,
+    ):
+        assert p.stdout is not None
+        try:
+            for line in p.stdout:
+                if line.startswith(_MARK):
+                    kind, value = json.loads(line.removeprefix(_MARK))
+                    if kind == "told":
+                        told(value)
+                    else:
+                        result = value
+            p.wait()
+        except BaseException:
+            p.kill()
+            raise
+        complaints.seek(0)
+        last = "\n".join(complaints.read().strip().splitlines()[-3:])
+    if p.returncode != 0 or result is None:
+        raise DeltacellError(f"the process that ran {function} ended with {p.returncode}: {last}")
+    return result
+
+
+_MARK = "deltacell-bench "
+
+
+def _serve() -> None:
+    from importlib import import_module
+
+    module, name = sys.argv[1].split(":")
+    function = getattr(import_module(module), name)
+    _say("result", function(**json.loads(sys.argv[2]), tell=lambda value: _say("told", value)))
+
+
+def _say(kind: str, value: dict[str, Any]) -> None:
+    sys.stdout.write(f"{_MARK}{json.dumps([kind, value])}\n")
+    sys.stdout.flush()
+
+
+def _bytes_held(field: str) -> int:
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith(field):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return held if sys.platform == "darwin" else held * 1024

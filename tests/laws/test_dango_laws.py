@@ -1,0 +1,116 @@
+"""A prediction of DANGO depends on the genotype and the cell, and on nothing else."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltacell import Cell, Genotypes, Relation
+from deltacell.models import Dango
+
+N = 14
+RELATIONS = ("a", "b", "c")
+LAMBDAS = {"a": 0.1, "b": 1.0, "c": 0.5}
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+
+gene_sets = st.lists(
+    st.lists(st.integers(0, N - 1), min_size=1, max_size=6, unique=True), min_size=1, max_size=7
+)
+seeds = st.integers(0, 2**32)
+
+
+def _cell(seed: int) -> Cell:
+    rng = np.random.default_rng(seed)
+    return Cell(
+        [f"Y{i}" for i in range(N)],
+        [
+            Relation.from_edges(name, *rng.integers(0, N, (2, 40)), n_genes=N, directed=name == "b")
+            for name in RELATIONS
+        ],
+    )
+
+
+def _model(cell: Cell, seed: int) -> Dango:
+    torch.manual_seed(seed)
+    model = Dango(cell, RELATIONS, LAMBDAS, hidden=8).double()
+    for layer in model.hyper_sagnn.sets.attention:
+        # Far from its start, so that attention weighs in the score.
+        torch.nn.init.constant_(layer.beta, 0.8)
+    return model
+
+
+@settings(max_examples=60, deadline=None)
+@given(gene_sets, seeds)
+def test_other_genotypes_of_the_batch_do_not_matter(sets: list[list[int]], seed: int) -> None:
+    cell = _cell(seed)
+    model = _model(cell, seed)
+    together = model(cell, Genotypes.of(sets))
+    alone = [model(cell, Genotypes.of([s])) for s in sets]
+    torch.testing.assert_close(together.score, torch.cat([p.score for p in alone]), **EXACT)
+    torch.testing.assert_close(
+        together.intermediate["z"], torch.cat([p.intermediate["z"] for p in alone]), **EXACT
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(gene_sets, seeds, st.randoms(use_true_random=False))
+def test_the_order_of_genes_does_not_matter(
+    sets: list[list[int]], seed: int, random: Random
+) -> None:
+    cell = _cell(seed)
+    model = _model(cell, seed)
+    shuffled = [list(s) for s in sets]
+    for s in shuffled:
+        random.shuffle(s)
+    scores = [model(cell, Genotypes.of(batch)).score for batch in (sets, shuffled)]
+    torch.testing.assert_close(*scores, **EXACT)
+
+
+@settings(max_examples=60, deadline=None)
+@given(gene_sets, seeds, st.permutations(range(N)))
+def test_the_numbering_of_genes_does_not_matter(
+    sets: list[list[int]], seed: int, order: list[int]
+) -> None:
+    cell = _cell(seed)
+    model = _model(cell, seed)
+    new_cell, new_model = cell.subset(order), _model(cell, seed)
+    taken = torch.tensor(order)
+    with torch.no_grad():
+        new_model.embedding.copy_(model.embedding[taken])
+        for new, old in zip(
+            new_model.reconstruction.heads, model.reconstruction.heads, strict=True
+        ):
+            new.weight.copy_(old.weight[taken])
+            new.bias.copy_(old.bias[taken])
+    new_sets = [[order.index(gene) for gene in s] for s in sets]
+    old, new = model(cell, Genotypes.of(sets)), new_model(new_cell, Genotypes.of(new_sets))
+    torch.testing.assert_close(new.score, old.score, **EXACT)
+    torch.testing.assert_close(
+        new.intermediate["reconstruction"], old.intermediate["reconstruction"], **EXACT
+    )
+    torch.testing.assert_close(new.intermediate["genes"], old.intermediate["genes"][taken], **EXACT)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, N - 1), seeds)
+def test_a_gene_alone_is_scored_by_its_own_vector(gene: int, seed: int) -> None:
+    cell = _cell(seed)
+    model = _model(cell, seed)
+    prediction = model(cell, Genotypes.of([[gene]]))
+    e = prediction.intermediate["genes"][gene]
+    sets = model.hyper_sagnn.sets
+    expected = sets.score((e - sets.static(e).relu()).square())
+    torch.testing.assert_close(prediction.score, expected, **EXACT)
+
+
+def test_a_score_does_depend_on_the_genotype() -> None:
+    cell = _cell(0)
+    model = _model(cell, 0)
+    scores = model(cell, Genotypes.of([[0], [1], [0, 1], [0, 1, 2], [2, 1]])).score
+    assert len(set(scores.tolist())) == 5
+    apart = model(cell, Genotypes.of([[0, 1], [0], [1]])).score
+    assert not torch.isclose(apart[0], apart[1:].mean(), rtol=1e-6)
