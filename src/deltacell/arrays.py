@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int32]
@@ -28,3 +29,20 @@ def offsets_of(lengths: npt.NDArray[Any]) -> Ints:
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def distinct(values: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct values, ascending, and how often each occurs; by sorting, unhashed."""
+    ordered = np.sort(values)
+    new = np.ones(len(ordered), dtype=bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    starts = np.flatnonzero(new)
+    return ordered[starts], np.diff(starts, append=len(ordered))
+
+
+def column_of(table: pa.Table, name: str) -> AnyArray:
+    """Return a column as an array, without a copy where it lies in one piece."""
+    chunked = table[name]
+    whole = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
+    values: AnyArray = whole.to_numpy(zero_copy_only=False)
+    return values

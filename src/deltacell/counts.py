@@ -30,6 +30,8 @@ class Counts:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dropped", {k: int(n) for k, n in self.dropped.items() if n})
+        if self.kept < 0 or any(n < 0 for n in self.dropped.values()):
+            raise ValueError(f"rows cannot be fewer than none: {self}")
         if self.read != self.kept + sum(self.dropped.values()):
             raise ValueError(f"rows do not add up: {self}")
 

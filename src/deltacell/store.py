@@ -2,18 +2,21 @@
 
 A directory is written under a temporary name beside its destination and renamed when it is
 complete, so that a reader never sees half of one. Parts are uncompressed Arrow IPC files and are
-memory-mapped on load. Nothing that is read is ever executed.
+memory-mapped on load. The manifest holds a checksum of every part and a seal over itself; both
+show damage, and neither proves who wrote it. Nothing that is read is ever executed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +79,7 @@ def write_manifest(
     directory: Path, kind: str, parts: Mapping[str, Mapping[str, Any]], meta: Mapping[str, Any]
 ) -> None:
     """Write the manifest of a directory whose parts are there."""
-    manifest = {
+    manifest: dict[str, Any] = {
         "format": "deltacell",
         "schema": SCHEMA_VERSION,
         "kind": kind,
@@ -84,6 +87,7 @@ def write_manifest(
         "parts": dict(parts),
         "meta": dict(meta),
     }
+    manifest["seal"] = _seal_of(manifest)
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
     (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
@@ -103,24 +107,28 @@ def new_directory(
     overwrite
         Replace a directory of the same kind. Anything else that is there is never touched.
     """
-    path = Path(path)
-    _refuse_to_clobber(path, kind, overwrite=overwrite)
-    temporary: Path | None = None
+    given, path = path, Path(path).resolve()
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
+    made: list[Path] = []
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+        _refuse_to_clobber(path, kind, overwrite=overwrite)
+        made = [folder for folder in path.parents if not folder.exists()]
+        temporary.mkdir(parents=True)
         yield temporary
-        temporary.chmod(0o755)
+        _flush(temporary)
         _move_into_place(temporary, path)
+        made = []
     except OSError as error:
         raise StoreError(
             f"the {kind} could not be written: {error.strerror or error}",
-            where=path,
+            where=given,
             fix="Nothing was left half-written. Free some space or choose another place.",
         ) from error
     finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> Stored:
@@ -141,18 +149,27 @@ def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> Sto
         raise StoreError(f"this is a {manifest['kind']}, and a {kind} was expected", where=path)
     parts = {}
     for name, described in manifest["parts"].items():
-        file = path / Path(described["file"]).name
-        if not file.is_file():
-            raise StoreError(f"the part '{name}' is missing", where=file, fix=_RESTORE)
-        if verify and sha256_of_file(file) != described["sha256"]:
+        file = path / described["file"]
+        if file.name != described["file"]:
             raise StoreError(
-                "the contents do not match the checksum in the manifest", where=file, fix=_RESTORE
+                f"the manifest names a file that is not beside it: '{described['file']}'",
+                where=path / MANIFEST,
             )
         try:
+            if not file.is_file():
+                raise StoreError(f"the part '{name}' is missing", where=file, fix=_RESTORE)
+            if verify and sha256_of_file(file) != described["sha256"]:
+                raise StoreError(
+                    "the contents do not match the checksum in the manifest",
+                    where=file,
+                    fix=_RESTORE,
+                )
             with pa.memory_map(str(file)) as source:
                 parts[name] = pa.ipc.open_file(source).read_all()
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise StoreError(f"not an Arrow file: {error}", where=file, fix=_RESTORE) from error
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error.strerror or error}", where=file) from error
     return Stored(parts, manifest["meta"], manifest["checksum"])
 
 
@@ -160,21 +177,25 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read and check the manifest of a directory."""
     path = Path(path)
     file = path / MANIFEST
-    if not file.is_file():
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise StoreError(
             "there is no manifest.json here, so this is not a cell, screen or split",
             where=path,
             fix="Make one with `deltacell data import` or `deltacell data synthetic`.",
-        )
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-        known = manifest["format"] == "deltacell"
-        version, parts = manifest["schema"], manifest["parts"]
-        shas = {name: part["sha256"] for name, part in parts.items() if part["file"]}
-        kind, checksum, meta = manifest["kind"], manifest["checksum"], manifest["meta"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        ) from None
+    except OSError as error:
+        raise StoreError(f"cannot be read: {error.strerror}", where=file) from error
+    except ValueError as error:
         raise StoreError("the manifest is damaged", where=file, fix=_RESTORE) from error
-    if not known or not isinstance(kind, str) or not isinstance(meta, dict):
+    try:
+        manifest: dict[str, Any] = json.loads(text)
+        known = manifest["format"] == "deltacell"
+        version = manifest["schema"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StoreError("the manifest is damaged", where=file, fix=_RESTORE) from error
+    if not known:
         raise StoreError("the manifest is not one of deltacell's", where=file)
     if version != SCHEMA_VERSION:
         raise StoreError(
@@ -182,10 +203,21 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
             where=file,
             fix="Import the source files again with this version.",
         )
-    if checksum != _checksum_of(shas):
-        raise StoreError("the manifest contradicts itself", where=file, fix=_RESTORE)
-    checked: dict[str, Any] = manifest
-    return checked
+    try:
+        shas = {name: part["sha256"] for name, part in manifest["parts"].items()}
+        files = [part["file"] for part in manifest["parts"].values()]
+        intact = manifest["seal"] == _seal_of(manifest)
+        intact &= manifest["checksum"] == _checksum_of(shas)
+        typed = isinstance(manifest["kind"], str) and isinstance(manifest["meta"], dict)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreError("the manifest is damaged", where=file, fix=_RESTORE) from error
+    if not (intact and typed and all(isinstance(name, str) for name in files)):
+        raise StoreError(
+            "the manifest is not as it was written: it was edited or damaged",
+            where=file,
+            fix=_RESTORE,
+        )
+    return manifest
 
 
 def checksum(parts: Mapping[str, pa.Table]) -> str:
@@ -240,6 +272,13 @@ def _checksum_of(shas: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
+def _seal_of(manifest: Mapping[str, Any]) -> str:
+    # What is sealed is what a reader will see, so it goes through JSON once before it is ordered.
+    unsealed = json.loads(json.dumps({k: v for k, v in manifest.items() if k != "seal"}))
+    text = json.dumps(unsealed, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _refuse_to_clobber(path: Path, kind: str, *, overwrite: bool) -> None:
     if not path.exists():
         return
@@ -248,9 +287,10 @@ def _refuse_to_clobber(path: Path, kind: str, *, overwrite: bool) -> None:
     if not any(path.iterdir()):
         return
     try:
-        there = read_manifest(path)["kind"]
+        manifest = read_manifest(path)
+        there, foreign = manifest["kind"], _strangers(path, manifest)
     except StoreError:
-        there = "something else"
+        there, foreign = "something else", []
     if there != kind:
         raise StoreError(
             f"the directory already holds {there}, and a {kind} was to be written there",
@@ -263,18 +303,64 @@ def _refuse_to_clobber(path: Path, kind: str, *, overwrite: bool) -> None:
             where=path,
             fix="Choose another place, or say that it may be replaced (overwrite, --overwrite).",
         )
+    if foreign:
+        raise StoreError(
+            f"beside the {kind} the directory holds '{foreign[0]}', which replacing would delete",
+            where=path,
+            fix="Move it elsewhere first, or choose another place.",
+        )
+
+
+def _strangers(path: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """Return the entries of a directory that were not written with its manifest."""
+    own = {MANIFEST, *(part["file"] for part in manifest["parts"].values())}
+    return [entry.name for entry in path.iterdir() if entry.name not in own and not _is_ours(entry)]
+
+
+def _is_ours(entry: Path) -> bool:
+    """Whether an entry is a directory of ours, or holds nothing but such directories."""
+    if entry.is_symlink() or not entry.is_dir():
+        return False
+    if (entry / MANIFEST).is_file():
+        return not _strangers(entry, read_manifest(entry))
+    return all(_is_ours(inner) for inner in entry.iterdir())
+
+
+def _flush(directory: Path) -> None:
+    """Wait until everything in a directory is on the disk, so that no rename comes before it."""
+    for entry in (*directory.rglob("*"), directory):
+        if entry.is_file() or os.name == "posix":
+            handle = os.open(entry, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
 
 def _move_into_place(temporary: Path, path: Path) -> None:
-    if not path.exists():
+    if not path.exists() or not any(path.iterdir()):
         temporary.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-    path.rename(old / "old")
-    try:
-        temporary.rename(path)
-    except OSError:
-        (old / "old").rename(path)
-        raise
-    finally:
+    elif not _exchanged(temporary, path):
+        # Without an exchange in one step there is a moment in which nothing is at the path.
+        old = path.parent / f".{path.name}.{secrets.token_hex(6)}.old"
+        path.rename(old)
+        try:
+            temporary.rename(path)
+        except OSError:
+            old.rename(path)
+            raise
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Let two directories swap their names in one step, where the system can do that (Linux)."""
+    if sys.platform != "linux":
+        return False
+    at_working_directory, exchange = -100, 2
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError):
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    done: int = renameat2(at_working_directory, names[0], at_working_directory, names[1], exchange)
+    return done == 0

@@ -160,7 +160,7 @@ def read_table(
     text = path if isinstance(path, Text) else open_text(path)
     data = text.data.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in data:
-        data = data.replace(b"\r\n", b"\n")
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     _check_utf8(data, text.path)
     data, lines = _without_blank_lines(data)
     if not len(lines):
@@ -177,16 +177,24 @@ def read_table(
                 line=int(lines[0]),
             )
         if len(set(columns)) != len(columns):
-            raise InputError("a column name stands twice in the header", where=text.path, line=1)
+            twice = next(name for i, name in enumerate(columns) if name in columns[:i])
+            raise InputError(
+                f"the column name '{twice}' stands twice in the header",
+                where=text.path,
+                line=int(lines[0]),
+            )
     _check_widths(data, separator, len(columns), lines, text.path)
-    parsed = csv.read_csv(
-        pa.BufferReader(data),
-        csv.ReadOptions(column_names=list(columns), skip_rows=int(has_header)),
-        csv.ParseOptions(delimiter=separator, quote_char=False),
-        csv.ConvertOptions(
-            column_types={name: pa.string() for name in columns}, strings_can_be_null=False
-        ),
-    )
+    try:
+        parsed = csv.read_csv(
+            pa.BufferReader(data),
+            csv.ReadOptions(column_names=list(columns), skip_rows=int(has_header)),
+            csv.ParseOptions(delimiter=separator, quote_char=False),
+            csv.ConvertOptions(
+                column_types={name: pa.string() for name in columns}, strings_can_be_null=False
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise InputError(f"not a table of text: {error}", where=text.path) from error
     frame = pl.from_arrow(parsed)
     assert isinstance(frame, pl.DataFrame)
     return Table(frame, text.path, lines[1:] if has_header else lines, text.sha256)
@@ -201,7 +209,11 @@ def _unpack(raw: bytes, path: Path) -> bytes:
     if raw.startswith(_ZIP):
         try:
             with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-                members = [m for m in archive.namelist() if not m.endswith("/")]
+                members = [
+                    m
+                    for m in archive.namelist()
+                    if not m.endswith("/") and not m.startswith("__MACOSX/")
+                ]
                 if "[Content_Types].xml" in members:
                     return raw
                 if len(members) != 1:
@@ -214,6 +226,10 @@ def _unpack(raw: bytes, path: Path) -> bytes:
                 return archive.read(members[0])
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise InputError(f"the zip file is damaged ({error})", where=path) from error
+        except (RuntimeError, NotImplementedError) as error:
+            raise InputError(
+                f"the zip file cannot be unpacked ({error})", where=path, fix="Unpack it first."
+            ) from error
     return raw
 
 

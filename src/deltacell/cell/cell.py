@@ -180,8 +180,7 @@ class Cell:
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the cell to a directory, all of it or nothing."""
         meta = {
-            "relations": [r.describe() for r in self.relations.values()],
-            "features": [{"name": f.name, "width": f.width} for f in self.features.values()],
+            "counts": [r.counts.to_json() for r in self.relations.values()],
             "sources": [s.to_json() for s in self.sources],
             "synthetic": self.synthetic_recipe,
         }
@@ -201,18 +200,24 @@ class Cell:
         stored = store.read(path, "cell", verify=verify)
         parts, meta = stored.parts, stored.meta
         genes = Genes.from_arrow(parts["genes"])
+        relations = [
+            {**described, "counts": counts}
+            for described, counts in zip(
+                parts["relations"].to_pylist(), meta["counts"], strict=True
+            )
+        ]
         cell = cls(
             genes,
             [
                 Relation.from_arrow(_under(parts, f"relation-{i:03d}."), described)
-                for i, described in enumerate(meta["relations"])
+                for i, described in enumerate(relations)
             ],
             Metabolism.from_arrow(_under(parts, "metabolism."), len(genes))
             if "metabolism.reactions" in parts
             else None,
             [
                 Feature.from_arrow(parts[f"feature-{i:03d}"], described)
-                for i, described in enumerate(meta["features"])
+                for i, described in enumerate(parts["features"].to_pylist())
             ],
             sources=[Source.from_json(s) for s in meta["sources"]],
             synthetic=meta["synthetic"],
@@ -273,14 +278,19 @@ class Cell:
         return Cell(**(parts | changed))
 
     def _parts(self) -> dict[str, pa.Table]:
-        parts = {"genes": self.genes.to_arrow()}
-        for i, relation in enumerate(self.relations.values()):
+        relations, features = self.relations.values(), self.features.values()
+        parts = {
+            "genes": self.genes.to_arrow(),
+            "relations": pa.Table.from_pylist([r.describe() for r in relations], _RELATIONS),
+            "features": pa.Table.from_pylist([f.describe() for f in features], _FEATURES),
+        }
+        for i, relation in enumerate(relations):
             for name, table in relation.to_arrow().items():
                 parts[f"relation-{i:03d}.{name}"] = table
         if self.metabolism is not None:
             for name, table in self.metabolism.to_arrow().items():
                 parts[f"metabolism.{name}"] = table
-        for i, feature in enumerate(self.features.values()):
+        for i, feature in enumerate(features):
             parts[f"feature-{i:03d}"] = feature.to_arrow()
         return parts
 
@@ -304,6 +314,11 @@ class Cell:
             )
 
 
+# The names are a part, and not only in the manifest, so that the checksum covers them.
+_RELATIONS = pa.schema([("name", pa.string()), ("directed", pa.bool_())])
+_FEATURES = pa.schema([("name", pa.string()), ("width", pa.int64())])
+
+
 def _named_relations(relations: Iterable[Relation] | Mapping[str, Relation]) -> dict[str, Relation]:
     given: Iterable[Relation]
     if isinstance(relations, Mapping):
@@ -322,10 +337,14 @@ def _named_features(features: Iterable[Feature] | Mapping[str, Any] | None) -> d
         return {}
     if isinstance(features, Mapping):
         return {
-            name: f if isinstance(f, Feature) else Feature.of_all(name, f)
+            name: f.renamed(name) if isinstance(f, Feature) else Feature.of_all(name, f)
             for name, f in features.items()
         }
-    return {feature.name: feature for feature in features}
+    named: dict[str, Feature] = {}
+    for feature in features:
+        if named.setdefault(feature.name, feature) is not feature:
+            raise InputError(f"two features are called '{feature.name}'")
+    return named
 
 
 def _under(parts: Mapping[str, pa.Table], prefix: str) -> dict[str, pa.Table]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from deltacell.arrays import Bools, Floats, Ints
+from deltacell.arrays import Bools, Floats, Ints, column_of
 from deltacell.errors import InputError
 
 
@@ -32,10 +32,13 @@ class Feature:
     known: Bools
 
     def __post_init__(self) -> None:
-        if self.values.ndim != 2 or len(self.values) != len(self.known):
+        object.__setattr__(self, "values", np.ascontiguousarray(self.values, dtype=np.float32))
+        object.__setattr__(self, "known", np.asarray(self.known, dtype=bool))
+        shape = self.values.shape
+        if len(shape) != 2 or shape[1] == 0 or shape[0] != len(self.known):
             raise InputError(
-                f"feature '{self.name}' has the shape {self.values.shape}, and "
-                f"({len(self.known)}, width) was expected"
+                f"feature '{self.name}' has the shape {shape}, and "
+                f"({len(self.known)}, width) with a width of at least 1 was expected"
             )
         if not np.isfinite(self.values).all():
             row = int(np.argmax(~np.isfinite(self.values).all(axis=1)))
@@ -44,8 +47,8 @@ class Feature:
     @classmethod
     def of_all(cls, name: str, values: Any) -> Feature:
         """Make a feature that is known for every gene."""
-        matrix = np.ascontiguousarray(values, dtype=np.float32)
-        return cls(name, matrix, np.ones(len(matrix), dtype=bool))
+        matrix = np.atleast_1d(np.asarray(values, dtype=np.float32))
+        return cls(name, matrix, np.ones(matrix.shape[:1], dtype=bool))
 
     @property
     def width(self) -> int:
@@ -55,6 +58,10 @@ class Feature:
     def take(self, genes: Ints) -> Feature:
         """Return the feature of the given genes, in their order."""
         return Feature(self.name, self.values[genes], self.known[genes])
+
+    def renamed(self, name: str) -> Feature:
+        """Return the same feature under another name."""
+        return Feature(name, self.values, self.known)
 
     def equals(self, other: Feature) -> bool:
         """Whether both have the same name and values."""
@@ -80,6 +87,11 @@ class Feature:
     @classmethod
     def from_arrow(cls, table: pa.Table, described: Mapping[str, Any]) -> Feature:
         """Inverse of `to_arrow`; the values stay memory-mapped."""
-        values = table["values"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        known = table["known"].combine_chunks().to_numpy(zero_copy_only=False)
+        flat = pa.chunked_array([c.flatten() for c in table["values"].chunks], pa.float32())
+        values = column_of(pa.table({"values": flat}), "values")
+        known = column_of(table, "known")
         return cls(described["name"], values.reshape(len(known), described["width"]), known)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is not in its table."""
+        return {"name": self.name, "width": self.width}

@@ -129,6 +129,7 @@ class Genes(Sequence[str]):
     def resolve(self, names: pl.Series | Sequence[str]) -> Resolved:
         """Look up many names at once; nothing is raised for those that are not found."""
         series = names if isinstance(names, pl.Series) else pl.Series(names, dtype=pl.String)
+        series = series.fill_null("")
         unique = series.unique(maintain_order=True)
         found = []
         for name in unique:
@@ -153,8 +154,11 @@ class Genes(Sequence[str]):
         )
 
     def extended(self, systematic: Iterable[str]) -> Genes:
-        """Return these genes and new ones behind them."""
-        new = [name for name in dict.fromkeys(systematic) if name not in self._index]
+        """Return these genes and, behind them, those of the given ones that are new."""
+        spelling: dict[str, str] = {}
+        for name in systematic:
+            spelling.setdefault(name.upper(), name)
+        new = [name for key, name in spelling.items() if key not in self._index]
         return Genes(
             (*self.systematic, *new),
             (*self.standard, *(None for _ in new)),
@@ -204,10 +208,7 @@ class Genes(Sequence[str]):
         standard: dict[str, list[int]] = {}
         alias: dict[str, list[int]] = {}
         for i in range(len(self)):
-            if self.standard[i]:
-                standard.setdefault(str(self.standard[i]).upper(), []).append(i)
-            for name in self.aliases[i]:
-                holders = alias.setdefault(name.strip().upper(), [])
-                if i not in holders:
-                    holders.append(i)
-        return {name: tuple(i) for name, i in (alias | standard).items()}
+            standard.setdefault((self.standard[i] or "").strip().upper(), []).append(i)
+            for name in dict.fromkeys(a.strip().upper() for a in self.aliases[i]):
+                alias.setdefault(name, []).append(i)
+        return {name: tuple(i) for name, i in (alias | standard).items() if name}

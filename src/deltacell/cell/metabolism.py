@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from deltacell.arrays import Bools, Indices, Ints, offsets_of, ragged_positions
+from deltacell.arrays import (
+    Bools,
+    Indices,
+    Ints,
+    column_of,
+    distinct,
+    offsets_of,
+    ragged_positions,
+)
 from deltacell.cell.genes import AMBIGUOUS, Genes, OnUnknown
 from deltacell.cell.rule import Clause, clauses_of
-from deltacell.errors import GeneNameError, InputError
+from deltacell.errors import GeneNameError, InputError, StoreError
 
 Doubles = npt.NDArray[np.float64]
 
@@ -110,6 +118,9 @@ class Metabolism:
             What to do with a gene that the cell does not have: ``error``, or ``drop``, which
             takes it as always living.
         """
+        for what, given in (("rules", rules), ("lower", lower), ("upper", upper)):
+            if len(given) != len(reactions):
+                raise InputError(f"{what} has {len(given)} entries for {len(reactions)} reactions")
         clauses = [clauses_of(rule) for rule in rules]
         index = _resolve_rule_genes(genes, clauses, on_unknown)
         sets = [
@@ -174,12 +185,10 @@ class Metabolism:
         broken = clauses[ragged_positions(starts[genes], hits)]
         n_clauses = max(len(self.clause_reaction), 1)
         # A clause that loses two of its genes is broken once.
-        once = np.unique(np.repeat(owner, hits) * n_clauses + broken)
+        once, _ = distinct(np.repeat(owner, hits) * n_clauses + broken)
         owner, broken = once // n_clauses, once % n_clauses
         n_reactions = max(self.n_reactions, 1)
-        key, times = np.unique(
-            owner * n_reactions + self.clause_reaction[broken], return_counts=True
-        )
+        key, times = distinct(owner * n_reactions + self.clause_reaction[broken])
         lost = times == self._clauses_per_reaction[key % n_reactions]
         key = key[lost]
         per_genotype = np.bincount(key // n_reactions, minlength=n_genotypes)
@@ -286,24 +295,35 @@ class Metabolism:
 
     @classmethod
     def from_arrow(cls, parts: Mapping[str, pa.Table], n_genes: int) -> Metabolism:
-        """Inverse of `to_arrow`."""
-
-        def column(part: str, name: str) -> Any:
-            return parts[part][name].combine_chunks().to_numpy(zero_copy_only=False)
-
-        return cls(
+        """Inverse of `to_arrow`; the numbers stay memory-mapped."""
+        found = cls(
             tuple(parts["reactions"]["id"].to_pylist()),
             tuple(parts["metabolites"]["id"].to_pylist()),
-            column("reactions", "lower"),
-            column("reactions", "upper"),
-            column("stoichiometry", "reaction"),
-            column("stoichiometry", "metabolite"),
-            column("stoichiometry", "coefficient"),
-            column("clauses", "reaction"),
-            column("clause_genes", "gene"),
-            np.concatenate([[0], column("clauses", "end")]).astype(np.int64),
+            column_of(parts["reactions"], "lower"),
+            column_of(parts["reactions"], "upper"),
+            column_of(parts["stoichiometry"], "reaction"),
+            column_of(parts["stoichiometry"], "metabolite"),
+            column_of(parts["stoichiometry"], "coefficient"),
+            column_of(parts["clauses"], "reaction"),
+            column_of(parts["clause_genes"], "gene"),
+            np.concatenate([[0], column_of(parts["clauses"], "end")]).astype(np.int64),
             n_genes,
         )
+        found._check_indices()
+        return found
+
+    def _check_indices(self) -> None:
+        for what, index, n in (
+            ("reaction", self.reaction, self.n_reactions),
+            ("metabolite", self.metabolite, self.n_metabolites),
+            ("reaction", self.clause_reaction, self.n_reactions),
+            ("gene", self.clause_genes, self.n_genes),
+        ):
+            if len(index) and not 0 <= index.min() <= index.max() < n:
+                raise StoreError(f"the metabolism names a {what} outside the {n} there are")
+        ends = self.clause_offsets
+        if (np.diff(ends) < 0).any() or ends[-1] != len(self.clause_genes):
+            raise StoreError("the metabolism's clauses do not fit their genes")
 
     @cached_property
     def _clauses_by_gene(self) -> tuple[Ints, Ints]:

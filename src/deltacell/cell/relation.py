@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from deltacell.arrays import Floats, Indices, Ints, offsets_of
+from deltacell.arrays import Floats, Indices, Ints, column_of, distinct, offsets_of
 from deltacell.counts import Counts
-from deltacell.errors import InputError
+from deltacell.errors import InputError, StoreError
 
 
 class Edges(NamedTuple):
@@ -103,7 +103,7 @@ class Relation:
             low, high = np.minimum(source, target), np.maximum(source, target)
         key, kept_weight = _largest_per_key(low * n_genes + high, given)
         repeats = len(low) - len(key)
-        written_twice = len(source) - len(np.unique(source * n_genes + target))
+        written_twice = len(source) - len(distinct(source * n_genes + target)[0])
         low, high = key // n_genes, key % n_genes
         counts = Counts(
             read=len(loop),
@@ -130,10 +130,13 @@ class Relation:
         relations = list(relations)
         if not relations:
             raise InputError(f"nothing to merge into the relation '{name}'")
+        n_genes = relations[0].n_genes
+        if any(r.n_genes != n_genes for r in relations):
+            sizes = ", ".join(f"'{r.name}' {r.n_genes}" for r in relations)
+            raise InputError(f"relations over different numbers of genes cannot merge: {sizes}")
         directed = any(r.directed for r in relations)
         parts = [r.entries() if directed else r.edges() for r in relations]
         source, target, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
-        n_genes = relations[0].n_genes
         return cls.from_edges(name, source, target, weight, n_genes=n_genes, directed=directed)
 
     @property
@@ -286,11 +289,14 @@ class Relation:
     @classmethod
     def from_arrow(cls, parts: Mapping[str, pa.Table], described: Mapping[str, Any]) -> Relation:
         """Inverse of `to_arrow` and `describe`; the arrays stay memory-mapped."""
+        indptr = column_of(parts["rows"], "indptr")
+        indices = column_of(parts["entries"], "indices")
+        _check_rows(described["name"], indptr, indices)
         return cls(
             described["name"],
-            _column(parts["rows"], "indptr"),
-            _column(parts["entries"], "indices"),
-            _column(parts["entries"], "weights"),
+            indptr,
+            indices,
+            column_of(parts["entries"], "weights"),
             directed=described["directed"],
             counts=Counts.from_json(described["counts"]),
         )
@@ -300,8 +306,14 @@ class Relation:
         return {"name": self.name, "directed": self.directed, "counts": self.counts.to_json()}
 
 
-def _column(table: pa.Table, name: str) -> Any:
-    return table[name].combine_chunks().to_numpy(zero_copy_only=False)
+def _check_rows(name: str, indptr: Ints, indices: Indices) -> None:
+    # A sparse product does not look where an index points, so what comes from disk is looked at.
+    n_genes = len(indptr) - 1
+    whole = n_genes >= 0 and indptr[0] == 0 and indptr[-1] == len(indices)
+    if not whole or (np.diff(indptr) < 0).any():
+        raise StoreError(f"relation '{name}': the row pointers do not fit the entries")
+    if len(indices) and not 0 <= indices.min() <= indices.max() < n_genes:
+        raise StoreError(f"relation '{name}': an entry is outside the {n_genes} genes")
 
 
 def _check_edges(name: str, source: Ints, target: Ints, weight: Floats, n_genes: int) -> None:
@@ -322,13 +334,14 @@ def _check_edges(name: str, source: Ints, target: Ints, weight: Floats, n_genes:
 
 
 def _largest_per_key(key: Ints, weight: Floats) -> tuple[Ints, Floats]:
-    order = np.lexsort((weight, key))
-    key, weight = key[order], weight[order]
-    last = np.append(key[1:] != key[:-1], True) if len(key) else np.zeros(0, dtype=bool)
-    return key[last], weight[last]
+    order = np.argsort(key)
+    key = key[order]
+    starts = np.flatnonzero(np.diff(key, prepend=-1))
+    largest: Floats = np.maximum.reduceat(weight[order], starts) if len(key) else weight
+    return key[starts], largest
 
 
 def _compress(row: Ints, column: Ints, weight: Floats, n: int) -> tuple[Ints, Indices, Floats]:
-    order = np.lexsort((column, row))
+    order = np.argsort(row * n + column)
     indptr = offsets_of(np.bincount(row, minlength=n))
     return indptr, column[order].astype(np.int32), weight[order]

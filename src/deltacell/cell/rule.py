@@ -29,7 +29,10 @@ def clauses_of(rule: str) -> tuple[Clause, ...]:
     tokens = _TOKEN.findall(rule)
     if not tokens:
         return ()
-    clauses, rest = _either(tokens, rule)
+    try:
+        clauses, rest = _either(tokens, rule)
+    except RecursionError:
+        raise _malformed(f"{rule[:80]}…", "its brackets are nested too deep") from None
     if rest:
         raise _malformed(rule, f"'{rest[0]}' was not expected")
     return tuple(tuple(sorted(clause)) for clause in clauses)
