@@ -113,8 +113,9 @@ class Dango(nn.Module):
         cell
             The wild type.
         genotypes
-            ``b`` sets of one gene or more, mixed as they come. Checked where they are on a CPU;
-            elsewhere a look at them would wait for the device, so check them before they go there.
+            ``b`` sets of one gene or more, mixed as they come. On a CPU they are checked, and then
+            sent to the device of the model. Elsewhere a look at them would wait for the device, so
+            check those before they go there.
         reconstruct
             Whether to compute the reconstruction loss of each network, which `DangoLoss` needs.
         """

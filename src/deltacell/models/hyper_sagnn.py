@@ -57,7 +57,7 @@ class HyperSAGNN(nn.Module):
         Attention layers.
     largest
         The most genes that a genotype will have. Where not given it is found in each batch, which
-        is free on a CPU and waits for the device elsewhere.
+        is free for genotypes on a CPU and waits for the device elsewhere.
     """
 
     def __init__(
@@ -79,14 +79,17 @@ class HyperSAGNN(nn.Module):
         gene_vectors
             [n_genes, hidden].
         genotypes
-            Sets of one gene or more, ``b`` of them, which may be none.
+            Sets of one gene or more, ``b`` of them, which may be none. Those on a CPU are sent to
+            the device of the vectors.
         """
         return self.scores(gene_vectors, genotypes).score
 
     def scores(self, gene_vectors: torch.Tensor, genotypes: Genotypes) -> SetScores:
         """Return the scores of genotypes with all that led to them; arguments as in `forward`."""
         with named_range("hyper_sagnn"):
-            genes, present = padded(genotypes, self._width(genotypes))
+            width = self._width(genotypes)
+            genotypes = genotypes.to(gene_vectors.device, non_blocking=True)
+            genes, present = padded(genotypes, width)
             x = functional.embedding(genes, gene_vectors)
             if self._compiled:
                 _vary_in_size(x, present)

@@ -47,7 +47,7 @@ def _slice(step: int, rank: int, world_size: int) -> slice:
 
 
 def _gradients(rank: int, world_size: int, gather_interval: int) -> list[torch.Tensor]:
-    """Return the gradients after each step, summed over the ranks."""
+    """Return the gradients after each step, summed over the ranks, and the buffer at the end."""
     model = _Tiny().double()
     loss = PointDistributionContrast(
         1.0, 0.5, 0.3, width=WIDTH, buffer=16, gather_interval=gather_interval
@@ -63,7 +63,8 @@ def _gradients(rank: int, world_size: int, gather_interval: int) -> list[torch.T
             if world_size > 1:
                 distributed.all_reduce(gradient)
             found.append(gradient)
-    return found
+    # Every rank must hold the same buffer, or their losses would not be those of one batch.
+    return [*found, *loss.buffer.latest(99).values()]
 
 
 def _rank(rank: int, world_size: int, folder: str, gather_interval: int) -> None:
@@ -94,7 +95,7 @@ def _spawned(
 def test_gathering_every_step_is_one_process_with_the_whole_batch() -> None:
     alone = _gradients(0, 1, 1)
     together, (numbers, vectors) = _spawned(2, 1)
-    assert len(together) == len(alone) == STEPS * 4
+    assert len(together) == len(alone) == STEPS * 4 + 3
     torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
     assert numbers.tolist() == [0, 0, 1]
     assert vectors.tolist() == [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]
