@@ -88,7 +88,9 @@ def run(
         "command": "deltacell bench dango",
         "rows": rows,
         "ratios": ratios,
-        "bars": {name: _held_against(bar, ratios[name]) for name, bar in BARS.items()},
+        "bars": {}
+        if quick
+        else {name: _held_against(bar, ratios[name]) for name, bar in BARS.items()},
         "settings": {"batch": batch, "steps": steps, "quick": quick, "seed": seed},
         "machine": _machine(),
     }

@@ -9,7 +9,15 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli import bench_data, data_get, data_import, data_info, data_query, data_synthetic
+from deltacell.cli import (
+    bench_dango,
+    bench_data,
+    data_get,
+    data_import,
+    data_info,
+    data_query,
+    data_synthetic,
+)
 from deltacell.errors import DeltacellError
 
 app = typer.Typer(
@@ -33,6 +41,7 @@ data.command("synthetic")(data_synthetic.synthetic)
 data.command("info")(data_info.info)
 data.command("query")(data_query.query)
 bench.command("data")(bench_data.data)
+bench.command("dango")(bench_dango.dango)
 
 
 @app.callback()
