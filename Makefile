@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# One thread a worker: several that each take all cores only wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 READY := $(VENV)/.ready
 DEMO ?= demo
 WORKERS ?= 2
@@ -33,10 +35,10 @@ demo: setup
 	$(BIN)/deltacell bench data --quick
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) -q
+	$(PYTEST) -m "not slow" -n $(WORKERS)
 
 test-full: setup
-	$(BIN)/python -m pytest -m slow -q
+	$(PYTEST) -m slow -n $(WORKERS)
 
 lint: setup
 	$(BIN)/ruff check src tests
