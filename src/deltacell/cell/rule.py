@@ -11,7 +11,7 @@ Clause = tuple[str, ...]
 
 MOST_CLAUSES = 4096
 
-_TOKEN = re.compile(r"[()]|[^\s()]+")
+_TOKEN = re.compile(r"[()]|&+|\|+|[^\s()&|]+")
 _AND, _OR = {"and", "&", "&&"}, {"or", "|", "||"}
 
 

@@ -257,6 +257,8 @@ def _rows(n_crosses: int, n: int | None, rng: np.random.Generator) -> Ints:
     """Return the cross that each row measures: most of them once, a few twice."""
     wanted = min(_DEFAULT_ROWS, n_crosses) if n is None else n
     n_distinct = wanted - round(_REPEATED * wanted)
+    if not n_crosses:
+        raise InputError("the cell has too few genes for a screen")
     if not 1 <= n_distinct <= n_crosses:
         raise InputError(
             f"{wanted} rows were asked for, and this cell has room for 1 to {n_crosses}",

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from deltacell.cell import Genes, Metabolism
+from deltacell.errors import GeneNameError, InputError, StoreError
+from deltacell.screen import Genotypes
+
+GENES = Genes(["A", "B", "C", "D"], ["alpha", None, None, None])
+
+
+@pytest.fixture
+def metabolism():
+    return Metabolism.build(
+        GENES,
+        ["free", "single", "complex", "isozymes", "nested"],
+        ["glc", "atp", "adp"],
+        [(1, 0, -1), (1, 1, 2.0), (2, 2, 1), (2, 1, -1), (0, 0, 1), (3, 0, -1), (4, 2, 0.5)],
+        ["", "alpha", "A and B", "C or D", "A and (C or D)"],
+        [0, 0, -1000, 0, -10],
+        [1000, 1000, 1000, 1000, 0],
+    )
+
+
+def names(metabolism, sets):
+    lost = metabolism.lost_reactions(Genotypes.from_names(GENES, sets))
+    return [{metabolism.reactions[r] for r in lost.of(b).tolist()} for b in range(len(sets))]
+
+
+def test_an_and_needs_all_and_an_or_rescues(metabolism):
+    assert names(metabolism, [["A"], ["B"], ["C"], ["C", "D"], ["D", "B"]]) == [
+        {"single", "complex", "nested"},
+        {"complex"},
+        set(),
+        {"isozymes", "nested"},
+        {"complex"},
+    ]
+
+
+def test_lost_reactions_ascend_and_belong_to_their_genotype(metabolism):
+    lost = metabolism.lost_reactions(Genotypes.of([[0, 1], [], [2, 3]]))
+    assert lost.offsets.tolist() == [0, 3, 3, 5]
+    assert lost.reactions.tolist() == [1, 2, 4, 3, 4]
+    assert lost.reactions.dtype == lost.offsets.dtype == torch.int64
+    nothing = metabolism.lost_reactions(Genotypes.of([]))
+    assert (len(nothing.reactions), nothing.offsets.tolist()) == (0, [0])
+
+
+def test_the_genes_of_a_rule_are_each_given_once(metabolism):
+    reaction, gene = metabolism.rule_genes
+    pairs = list(zip(reaction.tolist(), gene.tolist(), strict=True))
+    assert pairs == [(1, 0), (2, 0), (2, 1), (3, 2), (3, 3), (4, 0), (4, 2), (4, 3)]
+
+
+def test_splitting_gives_each_direction_and_each_isozyme_a_reaction(metabolism):
+    parts = metabolism.split()
+    assert parts.reactions == (
+        "free",
+        "single",
+        "complex",
+        "complex_rev",
+        "isozymes_iso1",
+        "isozymes_iso2",
+        "nested_iso1_rev",
+        "nested_iso2_rev",
+    )
+    turned = parts.reaction == parts.reactions.index("complex_rev")
+    assert parts.coefficient[turned].tolist() == [1, -1]
+    assert parts.metabolite[turned].tolist() == [1, 2]
+    nested = parts.reactions.index("nested_iso1_rev")
+    assert (parts.lower[nested], parts.upper[nested]) == (0, 10)
+    assert parts.coefficient[parts.reaction == nested].tolist() == [-0.5]
+
+
+def test_a_gene_that_the_cell_lacks_always_lives():
+    with pytest.raises(GeneNameError, match=r"2 genes of the reactions' rules .* first 'X'"):
+        build(["A and X", "Y"])
+    metabolism = build(["A and X", "Y", "Y or A"], on_unknown="drop")
+    lost = metabolism.lost_reactions(Genotypes.of([[0], [0, 1, 2, 3]]))
+    assert [lost.of(b).tolist() for b in range(2)] == [[0], [0]]
+
+
+def test_an_ambiguous_gene_in_a_rule_is_called_so():
+    genes = Genes(["A", "B"], aliases=[["x"], ["x"]])
+    with pytest.raises(GeneNameError, match="first 'x', which is ambiguous"):
+        Metabolism.build(genes, ["r"], ["m"], [], ["x"], [0], [1])
+
+
+def test_taking_genes_lets_all_others_live(metabolism):
+    taken = metabolism.take(np.array([3, 0]))
+    lost = taken.lost_reactions(Genotypes.of([[0], [1]]))
+    assert taken.n_genes == 2
+    assert [[taken.reactions[r] for r in lost.of(b).tolist()] for b in range(2)] == [
+        [],
+        ["single", "complex", "nested"],
+    ]
+
+
+def test_saving_and_loading_is_identity(metabolism):
+    back = Metabolism.from_arrow(metabolism.to_arrow(), metabolism.n_genes)
+    assert back.equals(metabolism)
+    assert not back.equals(metabolism.split())
+    assert not back.equals(replace(metabolism, coefficient=-metabolism.coefficient))
+    assert not back.equals(replace(metabolism, upper=metabolism.upper + 1))
+    assert repr(back) == "Metabolism(5 reactions, 3 metabolites)"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clause_genes": 4}, "a gene outside the 4"),
+        ({"clause_reaction": 5}, "a reaction outside the 5"),
+        ({"reaction": -1}, "a reaction outside the 5"),
+        ({"metabolite": 3}, "a metabolite outside the 3"),
+        ({"clause_offsets": 99}, "clauses do not fit"),
+    ],
+)
+def test_indices_from_disk_are_not_trusted(metabolism, change, message):
+    ((field, value),) = change.items()
+    forged = getattr(metabolism, field).copy()
+    forged[-1] = value
+    with pytest.raises(StoreError, match=message):
+        Metabolism.from_arrow(replace(metabolism, **{field: forged}).to_arrow(), 4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rules": ["A"]}, "rules has 1 entries for 2 reactions"),
+        ({"lower": [0, 0, 0]}, "lower has 3 entries"),
+        ({"upper": []}, "upper has 0 entries"),
+        ({"stoichiometry": [(2, 0, 1)]}, "outside the 2 given"),
+        ({"stoichiometry": [(0, -1, 1)]}, "outside the 1 given"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(changed, message):
+    columns = {
+        "reactions": ["r", "s"],
+        "metabolites": ["m"],
+        "stoichiometry": [],
+        "rules": ["A", ""],
+        "lower": [0, 0],
+        "upper": [1, 1],
+    }
+    with pytest.raises(InputError, match=message):
+        Metabolism.build(GENES, **(columns | changed))
+
+
+def build(rules, **options):
+    n = len(rules)
+    names = [f"r{i}" for i in range(n)]
+    return Metabolism.build(GENES, names, ["m"], [], rules, [0] * n, [1] * n, **options)

@@ -1,0 +1,349 @@
+"""Laws of a cell, on random cells: each is compared with something slow and obvious."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
+from deltacell.counts import Counts, Source
+from deltacell.screen import Genotypes
+
+LAW = settings(max_examples=60, deadline=None)
+
+weights = st.floats(-100, 100, width=32)
+
+
+def edge_lists(n_genes, max_size=25):
+    if not n_genes:
+        return st.just([])
+    gene = st.integers(0, n_genes - 1)
+    return st.lists(st.tuples(gene, gene, weights), max_size=max_size)
+
+
+@st.composite
+def relations(draw, n_genes, name="r", directed=None):
+    if directed is None:
+        directed = draw(st.booleans())
+    return made(name, draw(edge_lists(n_genes)), n_genes, directed)
+
+
+def made(name, edges, n_genes, directed):
+    source, target, weight = [[e[i] for e in edges] for i in range(3)]
+    return Relation.from_edges(name, source, target, weight, n_genes=n_genes, directed=directed)
+
+
+def rule_trees(names):
+    """A rule as nested tuples, so that it can be written down and evaluated without a parser."""
+    return st.recursive(
+        st.sampled_from(names),
+        lambda inner: st.tuples(
+            st.sampled_from(["and", "or"]), st.lists(inner, min_size=1, max_size=3)
+        ),
+        max_leaves=6,
+    )
+
+
+def written(tree, shout=False):
+    if isinstance(tree, str):
+        return tree
+    word, parts = tree
+    return (
+        "("
+        + f" {word.upper() if shout else word} ".join(written(p, not shout) for p in parts)
+        + ")"
+    )
+
+
+def satisfied(tree, living):
+    if isinstance(tree, str):
+        return tree in living
+    word, parts = tree
+    return (all if word == "and" else any)(satisfied(p, living) for p in parts)
+
+
+@st.composite
+def metabolisms(draw, genes):
+    """A metabolism with the trees of its rules, None where a reaction has none."""
+    n_reactions, n_metabolites = draw(st.integers(0, 5)), draw(st.integers(1, 4))
+    rule = rule_trees(list(genes)) if len(genes) else st.none()
+    trees = [draw(st.none() | rule) for _ in range(n_reactions)]
+    stoichiometry = {}
+    for r in range(n_reactions):
+        for m in draw(st.sets(st.integers(0, n_metabolites - 1), min_size=1)):
+            stoichiometry[r, m] = draw(st.sampled_from([-2.0, -1.0, 1.0, 0.5]))
+    bounds = [draw(st.sampled_from(BOUNDS)) for _ in range(n_reactions)]
+    metabolism = Metabolism.build(
+        genes,
+        [f"r{i}" for i in range(n_reactions)],
+        [f"m{i}" for i in range(n_metabolites)],
+        [(r, m, c) for (r, m), c in stoichiometry.items()],
+        ["" if tree is None else written(tree) for tree in trees],
+        [low for low, _ in bounds],
+        [high for _, high in bounds],
+    )
+    return metabolism, trees
+
+
+BOUNDS = [(0.0, 1000.0), (-1000.0, 1000.0), (-1000.0, 0.0), (-5.0, 7.0), (1.0, 2.0), (-9.0, -3.0)]
+
+
+@st.composite
+def gene_lists(draw, min_size=0, max_size=7):
+    n = draw(st.integers(min_size, max_size))
+    some_text = st.text("abcΔ'-", min_size=1, max_size=3)
+    placed = [draw(st.booleans()) for _ in range(n)]
+    return Genes(
+        [f"G{i}" for i in range(n)],
+        [draw(st.none() | some_text) for _ in range(n)],
+        [draw(st.lists(some_text, max_size=2)) for _ in range(n)],
+        ["3" if p else "" for p in placed],
+        [10 * i if p else -1 for i, p in enumerate(placed)],
+        [10 * i + 5 if p else -1 for i, p in enumerate(placed)],
+    )
+
+
+@st.composite
+def features(draw, n_genes, name):
+    width = draw(st.integers(1, 3))
+    known = np.array([draw(st.booleans()) for _ in range(n_genes)], dtype=bool)
+    seed = draw(st.integers(0, 99))
+    values = np.random.default_rng(seed).normal(size=(n_genes, width)).astype(np.float32)
+    return Feature(name, np.where(known[:, None], values, 0), known)
+
+
+@st.composite
+def cells(draw, min_genes=0):
+    genes = draw(gene_lists(min_size=min_genes))
+    names = draw(st.lists(st.text("pq/. é", min_size=1, max_size=4), max_size=3, unique=True))
+    return Cell(
+        genes,
+        [draw(relations(len(genes), name)) for name in names],
+        draw(st.none() | metabolisms(genes).map(lambda pair: pair[0])),
+        [draw(features(len(genes), f"feature {i}")) for i in range(draw(st.integers(0, 2)))],
+        sources=draw(
+            st.lists(
+                st.just(Source("f.txt", "0" * 64, "reader", Counts(3, 2, {"self loop": 1}), "r")),
+                max_size=1,
+            )
+        ),
+        synthetic=draw(st.none() | st.just({"name": "demo", "seed": 3})),
+    )
+
+
+def dense(relation):
+    matrix = np.full((relation.n_genes, relation.n_genes), np.nan)
+    for target in range(relation.n_genes):
+        for at in range(relation.indptr[target], relation.indptr[target + 1]):
+            matrix[target, relation.indices[at]] = relation.weights[at]
+    return matrix
+
+
+def same(a, b):
+    return np.array_equal(a, b, equal_nan=True)
+
+
+@LAW
+@given(cells())
+def test_saving_and_loading_is_identity(cell):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cell"
+        cell.save(path)
+        loaded = Cell.load(path)
+        on_disk = json.loads((path / "manifest.json").read_text())["checksum"]
+        assert loaded.equals(cell)
+        assert loaded.stats() == cell.stats()
+        assert loaded.sources == cell.sources
+        assert loaded.synthetic_recipe == cell.synthetic_recipe
+        assert cell.checksum == on_disk
+        del loaded.__dict__["checksum"]
+        assert loaded.checksum == on_disk
+
+
+@LAW
+@given(cells())
+def test_hetero_data_and_back_is_identity(cell):
+    back = Cell.from_hetero_data(cell.to_hetero_data())
+    assert back.equals(cell)
+    assert back.checksum == cell.checksum
+    assert back.stats() == cell.stats()
+    assert back.synthetic_recipe == cell.synthetic_recipe
+
+
+@LAW
+@given(st.data(), cells(min_genes=2))
+def test_cells_that_differ_have_different_checksums(data, cell):
+    assume(cell.relations)
+    name = data.draw(st.sampled_from(list(cell.relations)))
+    old = cell.relation(name)
+    source, target, weight = old.edges()
+    if data.draw(st.booleans(), label="rename"):
+        new = old.renamed(name + "x")
+    elif old.n_edges and data.draw(st.booleans(), label="reweigh"):
+        new = made(
+            name, [*zip(source, target, weight + 1, strict=True)], cell.n_genes, old.directed
+        )
+    else:
+        new = Relation(name, old.indptr, old.indices, old.weights, directed=not old.directed)
+    relations = [new if r.name == name else r for r in cell.relations.values()]
+    other = Cell(cell.genes, relations, cell.metabolism, cell.features)
+    assert not other.equals(cell)
+    assert other.checksum != cell.checksum
+
+
+@LAW
+@given(st.integers(0, 8).flatmap(relations))
+def test_the_transpose_is_the_transpose(relation):
+    turned = relation.transpose
+    assert same(dense(turned), dense(relation).T)
+    assert turned.transpose is relation
+    assert np.array_equal(relation.in_degree, (~np.isnan(dense(relation))).sum(1))
+    assert np.array_equal(relation.out_degree, (~np.isnan(dense(relation))).sum(0))
+    assert np.array_equal(turned.in_degree, relation.out_degree)
+    for row in range(relation.n_genes):
+        assert (np.diff(turned.indices[turned.indptr[row] : turned.indptr[row + 1]]) > 0).all()
+
+
+@LAW
+@given(st.data(), st.integers(1, 6), st.booleans())
+def test_an_edge_keeps_its_largest_weight_and_every_row_is_counted(data, n_genes, directed):
+    edges = data.draw(edge_lists(n_genes, 40))
+    relation = made("r", edges, n_genes, directed)
+    best, seen = {}, set()
+    loops = duplicates = other_way = 0
+    for source, target, weight in edges:
+        if source == target:
+            loops += 1
+            continue
+        key = (source, target) if directed else tuple(sorted((source, target)))
+        if (source, target) in seen:
+            duplicates += 1
+        elif key in best:
+            other_way += 1
+        seen.add((source, target))
+        best[key] = max(weight, best.get(key, weight))
+    got = {(int(s), int(t)): float(w) for s, t, w in zip(*relation.edges(), strict=True)}
+    assert got == best
+    assert relation.n_edges == len(best)
+    dropped = {
+        "self loop": loops,
+        "duplicate": duplicates,
+        "other direction of an edge": other_way,
+    }
+    assert relation.counts == Counts(len(edges), len(best), dropped)
+    assert directed or same(dense(relation), dense(relation).T)
+    touched = {gene for pair in best for gene in pair}
+    assert relation.n_connected == len(touched)
+
+
+@LAW
+@given(st.data(), cells())
+def test_a_subset_is_the_cell_of_those_genes(data, cell):
+    order = data.draw(st.permutations(range(cell.n_genes)))
+    chosen = order[: data.draw(st.integers(0, cell.n_genes))]
+    part = cell.subset(chosen)
+    assert list(part.genes) == [cell.genes[i] for i in chosen]
+    assert part.genes.standard == tuple(cell.genes.standard[i] for i in chosen)
+    for name, relation in cell.relations.items():
+        assert same(dense(part.relation(name)), dense(relation)[np.ix_(chosen, chosen)])
+        assert part.relation(name).counts.read == relation.counts.read
+    for name, feature in cell.features.items():
+        assert np.array_equal(part.features[name].values, feature.values[list(chosen)])
+        assert np.array_equal(part.features[name].known, feature.known[list(chosen)])
+    if cell.metabolism is not None and chosen:
+        deleted = data.draw(st.sets(st.sampled_from(range(len(chosen))), min_size=1))
+        of_part = part.metabolism.lost_reactions(Genotypes.of([sorted(deleted)])).reactions
+        whole = [chosen[i] for i in deleted]
+        of_cell = cell.metabolism.lost_reactions(Genotypes.of([whole])).reactions
+        assert of_part.tolist() == of_cell.tolist()
+    assert part.subset(range(len(chosen))).equals(part)
+
+
+@LAW
+@given(st.data(), st.integers(1, 6))
+def test_merging_relations_takes_the_largest_of_each_entry(data, n_genes):
+    parts = [data.draw(relations(n_genes, name)) for name in "abcd"]
+    cell = Cell([f"G{i}" for i in range(n_genes)], parts)
+    group = data.draw(st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True))
+    merged = cell.merge_relations({"new": group})
+    matrices = np.stack([dense(cell.relation(name)) for name in group])
+    largest = np.where(np.isnan(matrices), -np.inf, matrices).max(axis=0)
+    expected = np.where(np.isinf(largest), np.nan, largest)
+    assert same(dense(merged.relation("new")), expected)
+    assert merged.relation("new").directed == any(cell.relation(n).directed for n in group)
+    kept = [n for n in "abcd" if n not in group or n == group[0]]
+    assert list(merged.relations) == ["new" if n == group[0] else n for n in kept]
+
+
+@st.composite
+def metabolisms_and_genotypes(draw):
+    genes = Genes([f"G{i}" for i in range(draw(st.integers(1, 6)))])
+    metabolism, trees = draw(metabolisms(genes))
+    gene = st.integers(0, len(genes) - 1)
+    sets = draw(st.lists(st.sets(gene, max_size=4), max_size=5))
+    return genes, metabolism, trees, [sorted(s) for s in sets]
+
+
+@settings(max_examples=150, deadline=None)
+@given(metabolisms_and_genotypes())
+def test_a_reaction_is_lost_exactly_when_its_rule_is_false(drawn):
+    genes, metabolism, trees, sets = drawn
+    lost = metabolism.lost_reactions(Genotypes.of(sets))
+    assert len(lost.offsets) == len(sets) + 1
+    for b, deleted in enumerate(sets):
+        living = {name for i, name in enumerate(genes) if i not in deleted}
+        expected = [
+            r for r, tree in enumerate(trees) if tree is not None and not satisfied(tree, living)
+        ]
+        assert lost.of(b).tolist() == expected
+
+
+@LAW
+@given(metabolisms_and_genotypes())
+def test_splitting_keeps_what_is_lost_and_what_is_converted(drawn):
+    _, metabolism, _, sets = drawn
+    parts = metabolism.split()
+    original = [name.removesuffix("_rev").split("_iso")[0] for name in parts.reactions]
+    backwards = [name.endswith("_rev") for name in parts.reactions]
+    assert len(set(parts.reactions)) == parts.n_reactions
+    assert set(original) == set(metabolism.reactions)
+    assert (parts.lower >= 0).all()
+    assert not parts.reversible.any()
+    whole, lost = (m.lost_reactions(Genotypes.of(sets)) for m in (metabolism, parts))
+    for b in range(len(sets)):
+        gone = {parts.reactions[r] for r in lost.of(b).tolist()}
+        for r, name in enumerate(metabolism.reactions):
+            mine = {p for p, o in zip(parts.reactions, original, strict=True) if o == name}
+            assert (r in whole.of(b).tolist()) == (mine <= gone)
+    turned = split_stoichiometry(metabolism)
+    assert split_stoichiometry(parts) == {
+        p: {m: -c if back else c for m, c in turned[o].items()}
+        for p, o, back in zip(parts.reactions, original, backwards, strict=True)
+    }
+    for p, o, back in zip(parts.reactions, original, backwards, strict=True):
+        i, r = parts.reactions.index(p), metabolism.reactions.index(o)
+        low, high = metabolism.lower[r], metabolism.upper[r]
+        expected = (max(-high, 0), -low) if back else (max(low, 0), high)
+        assert (parts.lower[i], parts.upper[i]) == expected
+    assert parts.split().equals(parts)
+
+
+def split_stoichiometry(metabolism):
+    found = {name: {} for name in metabolism.reactions}
+    rows = zip(metabolism.reaction, metabolism.metabolite, metabolism.coefficient, strict=True)
+    for r, m, c in rows:
+        found[metabolism.reactions[r]][int(m)] = float(c)
+    return found
+
+
+@pytest.mark.parametrize("n_genes", [0, 1, 5])
+def test_a_relation_without_edges_is_one(n_genes):
+    relation = made("r", [], n_genes, False)
+    assert (relation.n_edges, relation.n_connected, relation.n_genes) == (0, 0, n_genes)
+    assert relation.csr().shape == (n_genes, n_genes)

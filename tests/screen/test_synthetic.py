@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import scipy.sparse
+from scipy import stats
+from sklearn.cluster import KMeans
+from sklearn.linear_model import Ridge
+
+from deltacell.cell import Cell
+from deltacell.cell.synthetic import pathways_of
+from deltacell.errors import InputError
+from deltacell.screen import Genotypes, Screen
+from deltacell.screen.synthetic import Planted
+
+
+@pytest.fixture(scope="module")
+def cell():
+    return Cell.synthetic("demo")
+
+
+@pytest.fixture(scope="module")
+def screen(cell):
+    return Screen.synthetic(cell)
+
+
+@pytest.fixture(scope="module")
+def planted(cell):
+    return Planted.of(cell)
+
+
+def test_the_planted_truth_is_about_sets(cell, planted):
+    members = [np.flatnonzero(planted.pathway == p) for p in range(len(planted.within))]
+    p, q = planted.redundant[0]
+    r = next(r for r in range(25) if r not in (p, q) and not planted.between[[p, q], r].any())
+    (a, b, c), (d, e), f = members[p][:3], members[q][:2], members[r][0]
+    sets = [
+        [a],
+        [a, b],
+        [a, b, c],
+        [a, d],
+        [d, a],
+        [a, b, d],
+        [a, d, e],
+        [a, f],
+        [a, d, f],
+        [a, b, f],
+    ]
+    within, between = planted.within[p], planted.between[p, q]
+    expected = [0, within, within, between, between, 1.5 * between, 1.5 * between, 0, 0, 0]
+    genotypes = Genotypes.of([[int(g) for g in s] for s in sets])
+    assert planted.effect(genotypes).tolist() == pytest.approx(expected)
+    assert planted.is_planted(genotypes).tolist() == [x != 0 for x in expected]
+    assert within > 0
+    assert between < 0
+
+
+def test_effects_agree_with_their_definition_on_every_row(screen, planted):
+    effect = planted.effect(screen.genotypes)
+    for genes, found in zip(screen.genotypes, effect.tolist(), strict=True):
+        hit = sorted(set(planted.pathway[genes.numpy()].tolist()))
+        if len(hit) == 1:
+            expected = planted.within[hit[0]]
+        elif tuple(hit) in planted.redundant:
+            expected = planted.between[hit[0], hit[1]] * {2: 1.0, 3: 1.5}[len(genes)]
+        else:
+            expected = 0.0
+        assert found == expected
+
+
+def test_the_truth_is_symmetric_and_the_cells(cell, planted):
+    assert np.array_equal(planted.pathway, pathways_of(cell))
+    assert np.array_equal(planted.between, planted.between.T)
+    assert {(p, q) for p, q in combinations(range(25), 2) if planted.between[p, q]} == set(
+        planted.redundant
+    )
+
+
+def test_every_gene_has_a_small_nuisance_of_its_own(planted):
+    assert len(np.unique(planted.nuisance)) == 300
+    assert 0 < planted.nuisance.std() < 0.5 * planted.within.min()
+
+
+def test_the_truth_follows_the_genes_through_a_subset(cell, planted):
+    chosen = [200, 3, 77, 140]
+    part = Planted.of(cell.subset(chosen))
+    assert np.array_equal(part.pathway, planted.pathway[chosen])
+    assert np.array_equal(part.nuisance, planted.nuisance[chosen])
+    assert np.array_equal(part.between, planted.between)
+
+
+def test_effects_of_what_is_no_genotype_are_refused(planted):
+    with pytest.raises(InputError, match="deletes no gene"):
+        planted.effect(Genotypes.of([[]]))
+    with pytest.raises(InputError, match="deletes gene 300"):
+        planted.effect(Genotypes.of([[300, 1]]))
+    assert len(planted.effect(Genotypes.of([]))) == 0
+
+
+def test_the_screen_is_crosses_of_queries_with_an_array(cell, screen):
+    assert len(screen) == 7_000
+    (study,) = screen.coverage.studies
+    assert (study.study, study.complete) == ("synthetic", True)
+    assert set(screen.column("study")) == {"synthetic"}
+    kinds = screen.stats()["kinds"]
+    assert set(kinds) == {"digenic", "trigenic"}
+    assert min(kinds.values()) > 2_000
+    genes, offsets = screen.genotypes.genes.numpy(), screen.offsets
+    assert study.tested(genes, offsets, cell.n_genes).all()
+    role = screen.gene_column("role")
+    assert (role[offsets[1:] - 1] == "array").all()
+    assert set(genes[role == "array"]) <= set(study.array_genes.tolist())
+    assert np.bincount(screen.genotypes.owner.numpy(), role == "array").tolist() == [1] * 7_000
+    crosses = study.n_queries * len(study.array_genes)
+    assert 0.9 < len(screen) / crosses < 1.05
+
+
+def test_a_sixth_is_planted_and_most_that_is_planted_is_untested(cell, screen, planted):
+    share = planted.is_planted(screen.genotypes).mean()
+    assert 0.10 < share < 0.20
+    effect = planted.effect(screen.genotypes)
+    assert (effect < 0).mean() > 0.05
+    assert (effect > 0).mean() > 0.02
+    pairs = Genotypes.of(combinations(range(cell.n_genes), 2))
+    there = pairs.take(torch_rows(planted.is_planted(pairs)))
+    tested = screen.coverage.tested(there.genes.numpy(), there.offsets.numpy(), cell.n_genes)
+    assert 0.05 < tested.mean() < 0.5
+
+
+def torch_rows(mask):
+    import torch
+
+    return torch.from_numpy(np.flatnonzero(mask))
+
+
+def test_a_score_is_effect_nuisance_and_noise_of_the_stated_size(screen, planted):
+    residual, deviation = residuals(screen, planted)
+    assert stats.kstest(residual / deviation, "norm").pvalue > 0.01
+    assert residual.std() == pytest.approx(planted.noise, rel=0.025)
+    assert deviation.max() > 2 * deviation.min()
+    z = np.abs(screen.column("score").astype(np.float64)) / deviation
+    assert screen.column("p_value") == pytest.approx(2 * stats.norm.sf(z), rel=1e-3, abs=1e-12)
+    assert np.array_equal(screen.column("sign"), np.sign(screen.column("score")))
+
+
+def residuals(screen, planted):
+    owner, genes = screen.genotypes.owner.numpy(), screen.genotypes.genes.numpy()
+    expected = planted.effect(screen.genotypes) + np.bincount(owner, planted.nuisance[genes])
+    deviation = screen.column("standard_deviation").astype(np.float64)
+    return screen.column("score") - expected, deviation
+
+
+def test_some_genotypes_are_measured_again_with_noise_of_their_own(screen):
+    _, first, times = np.unique(screen.keys, return_index=True, return_counts=True)
+    repeated = len(screen) - len(first)
+    assert 0.02 < repeated / len(screen) < 0.06
+    score = screen.column("score")
+    for key in screen.keys[first[times > 1]][:20]:
+        assert len(np.unique(score[screen.keys == key])) > 1
+
+
+def test_the_same_seed_gives_the_same_screen(cell, screen):
+    assert Screen.synthetic(cell).equals(screen)
+    other = Screen.synthetic(cell, seed=1)
+    assert not other.equals(screen)
+    assert not np.array_equal(Planted.of(cell, 1).within, Planted.of(cell, 0).within)
+    residual, deviation = residuals(other, Planted.of(cell, 1))
+    assert stats.kstest(residual / deviation, "norm").pvalue > 0.01
+
+
+@pytest.mark.parametrize("n", [1, 40, 1_000, 20_000])
+def test_a_screen_has_as_many_rows_as_were_asked_for(cell, n):
+    assert len(Screen.synthetic(cell, n=n)) == n
+
+
+def test_a_small_cell_gives_what_it_has_room_for(cell):
+    part = cell.subset(range(12))
+    everything = Screen.synthetic(part)
+    assert 10 < len(everything) < 7_000
+    with pytest.raises(
+        InputError, match="9000 rows were asked for, and this cell has room for 1 to"
+    ):
+        Screen.synthetic(part, n=9_000)
+    with pytest.raises(InputError, match="0 rows were asked for"):
+        Screen.synthetic(cell, n=0)
+    with pytest.raises(InputError, match="too few genes"):
+        Screen.synthetic(cell.subset([0]))
+
+
+def test_only_a_synthetic_cell_has_a_synthetic_screen():
+    with pytest.raises(InputError, match="not a synthetic one"):
+        Screen.synthetic(Cell(["A", "B"], []))
+
+
+def test_networks_tell_of_unseen_genes_what_no_sum_over_genes_can(cell, screen):
+    """A fifth of the genes is unseen: their networks must say what additive effects cannot."""
+    rng = np.random.default_rng(0)
+    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
+    score = screen.column("score").astype(np.float64)
+    measured = np.unique(genes)
+    unseen = np.zeros(cell.n_genes, dtype=bool)
+    unseen[rng.permutation(measured)[: len(measured) // 5]] = True
+    test = np.bincount(owner, unseen[genes]) > 0
+    indicators = scipy.sparse.csr_matrix((np.ones(len(genes)), (owner, genes)))
+    ridge = Ridge(alpha=3.0).fit(indicators[~test], score[~test])
+    additive = np.corrcoef(ridge.predict(indicators[test]), score[test])[0, 1]
+    group = groups_in_the_networks(cell)
+    sets = [tuple(sorted(group[g.numpy()].tolist())) for g in screen.genotypes]
+    seen = {}
+    for row in np.flatnonzero(~test):
+        seen.setdefault(sets[row], []).append(score[row])
+    predicted = [sum(seen.get(sets[row], [])) / (len(seen.get(sets[row], [])) + 1)
+                 for row in np.flatnonzero(test)]  # fmt: skip
+    with_networks = np.corrcoef(predicted, score[test])[0, 1]
+    assert 0.02 < additive < 0.4
+    assert with_networks > 0.7
+
+
+def groups_in_the_networks(cell):
+    total = np.zeros((cell.n_genes, cell.n_genes))
+    for relation in cell.relations.values():
+        source, target, weight = relation.entries()
+        matrix = np.zeros_like(total)
+        matrix[target, source] = weight
+        matrix += matrix.T
+        degree = np.maximum(matrix.sum(axis=1), 1e-9)
+        total += matrix / np.sqrt(np.outer(degree, degree))
+    values, vectors = np.linalg.eigh(total)
+    space = vectors[:, -25:] * values[-25:]
+    space /= np.linalg.norm(space, axis=1, keepdims=True)
+    return KMeans(25, n_init=3, random_state=0).fit_predict(space)
+
+
+@pytest.mark.slow
+def test_the_yeast_cell_has_a_screen_too():
+    cell = Cell.synthetic("yeast")
+    screen = Screen.synthetic(cell, n=100_000)
+    planted = Planted.of(cell)
+    assert len(screen) == 100_000
+    assert 0.10 < planted.is_planted(screen.genotypes).mean() < 0.20
+    assert set(screen.stats()["kinds"]) == {"digenic", "trigenic"}

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
+
+
+def test_rows_that_are_not_kept_are_dropped_for_a_reason():
+    counts = Counts(10, 4, {"self loop": 3, UNKNOWN_GENE: 2, AMBIGUOUS_NAME: 1, "other": 0})
+    assert counts.resolved == 7
+    assert "other" not in counts.dropped
+    assert counts.to_json() == {
+        "read": 10,
+        "resolved": 7,
+        "kept": 4,
+        "dropped": {"self loop": 3, UNKNOWN_GENE: 2, AMBIGUOUS_NAME: 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("read", "kept", "dropped", "message"),
+    [
+        (3, 3, {"x": 1}, "do not add up"),
+        (3, 2, {}, "do not add up"),
+        (3, 4, {"x": -1}, "fewer than none"),
+        (0, -1, {"x": 1}, "fewer than none"),
+    ],
+)
+def test_rows_that_do_not_add_up_are_a_mistake(read, kept, dropped, message):
+    with pytest.raises(ValueError, match=message):
+        Counts(read, kept, dropped)
+
+
+def test_a_later_stage_reads_what_the_earlier_kept():
+    chained = Counts(10, 8, {"a": 2}).then(Counts(8, 5, {"a": 1, "b": 2}))
+    assert chained == Counts(10, 5, {"a": 3, "b": 2})
+    with pytest.raises(ValueError, match="read 7 rows, this one kept 8"):
+        Counts(10, 8, {"a": 2}).then(Counts(7, 7))
+
+
+def test_counts_and_sources_survive_json():
+    source = Source("f.gz", "ab", "string", Counts(3, 1, {"x": 2}), "physical", {"pairs": 2})
+    there_and_back = json.loads(json.dumps(source.to_json()))
+    assert Source.from_json(there_and_back) == source
+    assert there_and_back["counts"]["resolved"] == 3

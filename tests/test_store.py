@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+
+import pyarrow as pa
+import pytest
+
+from deltacell import store
+from deltacell.errors import StoreError
+
+PARTS = {
+    "numbers": pa.table({"n": pa.array(range(1000), pa.int64())}),
+    "names": pa.table({"name": pa.array(["a", None, "é"])}),
+    "nothing": pa.table({"x": pa.array([], pa.float32())}),
+}
+META = {"relations": [{"name": "a", "directed": True}], "synthetic": None, "n": {"x": 0.1}}
+
+
+@pytest.fixture
+def stored(tmp_path):
+    path = tmp_path / "thing"
+    store.write(path, "cell", PARTS, META)
+    return path
+
+
+def manifest_of(path):
+    return json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+
+
+def rewrite(path, manifest, *, seal=False):
+    if seal:
+        manifest["seal"] = store._seal_of(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def contents(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_what_is_written_is_read(stored):
+    back = store.read(stored, "cell")
+    assert list(back.parts) == list(PARTS)
+    assert all(back.parts[name].equals(table) for name, table in PARTS.items())
+    assert back.meta == META
+    assert back.checksum == store.checksum(PARTS) == manifest_of(stored)["checksum"]
+
+
+def test_a_checksum_is_that_of_the_contents():
+    chunked = pa.concat_tables([PARTS["numbers"].slice(0, 10), PARTS["numbers"].slice(10)])
+    assert store.checksum({**PARTS, "numbers": chunked}) == store.checksum(PARTS)
+    assert store.checksum({"other": PARTS["numbers"]}) != store.checksum(
+        {"numbers": PARTS["numbers"]}
+    )
+
+
+def test_parts_are_mapped_and_not_copied(tmp_path):
+    big = {"big": pa.table({"n": pa.array(range(1_000_000), pa.int64())})}
+    store.write(tmp_path / "big", "cell", big, {})
+    before = pa.total_allocated_bytes()
+    back = store.read(tmp_path / "big", "cell")
+    assert pa.total_allocated_bytes() - before < 100_000
+    assert back.parts["big"].equals(big["big"])
+
+
+def test_another_kind_is_refused(stored):
+    with pytest.raises(StoreError, match="this is a cell, and a screen was expected"):
+        store.read(stored, "screen")
+
+
+@pytest.mark.parametrize("at", [0, 100, -1])
+def test_a_damaged_part_is_noticed(stored, at):
+    file = stored / "numbers.arrow"
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(bytes(data))
+    with pytest.raises(StoreError, match=r"numbers\.arrow: .* do not match the checksum"):
+        store.read(stored, "cell")
+
+
+def test_a_part_that_is_no_arrow_file_says_so_even_unverified(stored):
+    for data in (b"", b"junk" * 100, (stored / "numbers.arrow").read_bytes()[:200]):
+        (stored / "numbers.arrow").write_bytes(data)
+        with pytest.raises(StoreError, match=r"numbers\.arrow"):
+            store.read(stored, "cell", verify=False)
+
+
+def test_a_missing_part_is_named(stored):
+    (stored / "names.arrow").unlink()
+    with pytest.raises(StoreError, match="the part 'names' is missing"):
+        store.read(stored, "cell")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda m: m["meta"]["relations"][0].update(directed=False),
+        lambda m: m["meta"].update(synthetic={"name": "demo"}),
+        lambda m: m.update(kind="screen"),
+        lambda m: m["parts"]["numbers"].update(rows=5),
+        lambda m: m["parts"].pop("numbers"),
+        lambda m: m["parts"]["numbers"].update(sha256="0" * 64),
+        lambda m: m.update(checksum="0" * 64),
+        lambda m: m.update(seal="0" * 64),
+    ],
+)
+def test_an_edited_manifest_is_noticed(stored, edit):
+    manifest = manifest_of(stored)
+    edit(manifest)
+    rewrite(stored, manifest)
+    with pytest.raises(StoreError, match="edited or damaged"):
+        store.read(stored, "cell")
+
+
+def test_a_manifest_written_again_with_other_spaces_is_the_same(stored):
+    rewrite(stored, manifest_of(stored))
+    assert store.read(stored, "cell").meta == META
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"7",
+        b"\xff\xfe",
+        b'{"format": "deltacell"}',
+        b'{"format": "deltacell", "schema": 1, "parts": [], "meta": {}, "kind": "cell"}',
+        b'{"format": "deltacell", "schema": 1, "parts": {"a": 3}}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_damaged_manifest_is_a_store_error(stored, text):
+    (stored / "manifest.json").write_bytes(text)
+    with pytest.raises(StoreError, match=r"manifest\.json: the manifest is damaged"):
+        store.read(stored, "cell")
+
+
+@pytest.mark.parametrize(
+    "change", [{"kind": 3}, {"meta": []}, {"parts": {"a": {"file": 5, "sha256": "0"}}}]
+)
+def test_a_sealed_manifest_of_the_wrong_shape_is_refused(stored, change):
+    manifest = manifest_of(stored) | change
+    shas = {name: part["sha256"] for name, part in manifest["parts"].items()}
+    manifest["checksum"] = store._checksum_of(shas)
+    rewrite(stored, manifest, seal=True)
+    with pytest.raises(StoreError, match="manifest"):
+        store.read(stored, "cell")
+
+
+def test_another_version_says_which(stored):
+    rewrite(stored, manifest_of(stored) | {"schema": 99})
+    with pytest.raises(StoreError, match="schema version 99, and this program reads 1"):
+        store.read(stored, "cell")
+
+
+def test_a_manifest_of_someone_else_is_refused(stored):
+    rewrite(stored, {"format": "other", "schema": 1})
+    with pytest.raises(StoreError, match="not one of deltacell's"):
+        store.read(stored, "cell")
+
+
+@pytest.mark.parametrize(
+    "outside", ["../secret.arrow", "/etc/hostname", "sub/numbers.arrow", "..", ""]
+)
+def test_a_file_that_is_not_beside_the_manifest_is_not_opened(stored, outside, monkeypatch):
+    store.write(stored.parent / "other", "cell", PARTS, {})
+    (stored.parent / "other" / "numbers.arrow").rename(stored.parent / "secret.arrow")
+    manifest = manifest_of(stored)
+    manifest["parts"]["numbers"]["file"] = outside
+    rewrite(stored, manifest, seal=True)
+    opened = []
+    real = store.sha256_of_file
+    monkeypatch.setattr(store, "sha256_of_file", lambda f: opened.append(f.name) or real(f))
+    with pytest.raises(StoreError, match=r"not beside it|is missing"):
+        store.read(stored, "cell")
+    assert opened == []
+
+
+def test_what_is_no_directory_of_ours_says_so(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
+        with pytest.raises(StoreError, match=r"there is no manifest\.json here"):
+            store.read(path, "cell")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_what_may_not_be_read_says_so(stored):
+    (stored / "manifest.json").chmod(0)
+    with pytest.raises(StoreError, match="cannot be read"):
+        store.read(stored, "cell")
+
+
+def test_an_empty_directory_is_taken_over(tmp_path):
+    (tmp_path / "empty").mkdir()
+    store.write(tmp_path / "empty", "cell", PARTS, META)
+    assert store.read(tmp_path / "empty", "cell").meta == META
+    assert [p.name for p in tmp_path.iterdir()] == ["empty"]
+
+
+def test_nothing_else_is_written_over(tmp_path, stored):
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("years of work")
+    (tmp_path / "file").write_text("x")
+    store.write(tmp_path / "screen", "screen", PARTS, META)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "manifest.json").write_text("{")
+    before = contents(tmp_path)
+    for name, message in [
+        ("foreign", "already holds something else, and a cell was to be written"),
+        ("damaged", "already holds something else"),
+        ("file", "there is a file of this name"),
+        ("screen", "already holds screen, and a cell"),
+    ]:
+        with pytest.raises(StoreError, match=message):
+            store.write(tmp_path / name, "cell", PARTS, META, overwrite=True)
+    with pytest.raises(StoreError, match="there is already a cell here"):
+        store.write(stored, "cell", PARTS, META)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("stranger", ["thesis.txt", "notes/today.txt"])
+def test_what_a_person_put_beside_it_is_not_deleted(stored, stranger):
+    (stored / stranger).parent.mkdir(exist_ok=True)
+    (stored / stranger).write_text("years of work")
+    before = contents(stored)
+    with pytest.raises(
+        StoreError, match=r"holds '(thesis\.txt|notes)', which replacing would delete"
+    ):
+        store.write(stored, "cell", {}, {}, overwrite=True)
+    assert contents(stored) == before
+
+
+def test_directories_of_ours_within_are_replaced_and_strangers_among_them_are_not(tmp_path):
+    def save(path, **options):
+        with store.new_directory(path, "import", **options) as folder:
+            store.write(folder / "cell", "cell", PARTS, META)
+            store.write(folder / "screens" / "one", "screen", PARTS, META)
+            store.write_manifest(folder, "import", {}, {})
+
+    save(tmp_path / "all")
+    save(tmp_path / "all", overwrite=True)
+    assert store.read(tmp_path / "all" / "screens" / "one", "screen").meta == META
+    (tmp_path / "all" / "screens" / "one" / "notes.txt").write_text("mine")
+    with pytest.raises(StoreError, match="holds 'screens', which replacing would delete"):
+        save(tmp_path / "all", overwrite=True)
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_overwriting_replaces_all_of_it(stored, monkeypatch, exchange):
+    if not exchange:
+        monkeypatch.setattr(store, "_exchanged", lambda one, other: False)
+    store.write(stored, "cell", {"new": PARTS["names"]}, {"new": 1}, overwrite=True)
+    assert store.read(stored, "cell").meta == {"new": 1}
+    assert {p.name for p in stored.iterdir()} == {"manifest.json", "new.arrow"}
+    assert [p.name for p in stored.parent.iterdir()] == ["thing"]
+
+
+def test_two_directories_swap_in_one_step(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    if not store._exchanged(tmp_path / "a", tmp_path / "b"):
+        pytest.skip("this file system cannot exchange two names")
+    assert (tmp_path / "a" / "b").exists()
+    assert (tmp_path / "b" / "a").exists()
+
+
+def test_when_the_new_one_cannot_be_put_there_the_old_one_comes_back(stored, monkeypatch):
+    monkeypatch.setattr(store, "_exchanged", lambda one, other: False)
+    real = type(stored).rename
+
+    def rename(path, target):
+        if path.name.endswith(".tmp"):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, target)
+
+    monkeypatch.setattr(type(stored), "rename", rename)
+    with pytest.raises(StoreError, match="could not be written: Input/output error"):
+        store.write(stored, "cell", {}, {}, overwrite=True)
+    assert store.read(stored, "cell").meta == META
+    assert [p.name for p in stored.parent.iterdir()] == ["thing"]
+
+
+@pytest.mark.parametrize("failing", ["new_file", "flush"])
+def test_a_disk_that_fills_up_leaves_nothing(tmp_path, stored, monkeypatch, failing):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if failing == "flush":
+        monkeypatch.setattr(os, "fsync", full)
+    else:
+        monkeypatch.setattr(store.pa.ipc, "new_file", full)
+    before = contents(tmp_path)
+    for path, options in [
+        (tmp_path / "new" / "folder" / "cell", {}),
+        (stored, {"overwrite": True}),
+    ]:
+        with pytest.raises(StoreError, match="could not be written: No space left on device"):
+            store.write(path, "cell", PARTS, META, **options)
+    assert contents(tmp_path) == before
+    assert [p.name for p in tmp_path.iterdir()] == ["thing"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_interruption_leaves_nothing_either(tmp_path, monkeypatch, error):
+    def interrupted(*_):
+        raise error
+
+    monkeypatch.setattr(store, "write_manifest", interrupted)
+    with pytest.raises(error):
+        store.write(tmp_path / "a" / "cell", "cell", PARTS, META)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_json_cannot_hold_is_refused_and_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        store.write(tmp_path / "cell", "cell", PARTS, {"x": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_to_a_directory_is_followed(tmp_path, stored):
+    (tmp_path / "link").symlink_to(stored)
+    store.write(tmp_path / "link", "cell", PARTS, {"new": 1}, overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert store.read(stored, "cell").meta == {"new": 1}
+
+
+def test_the_working_directory_can_be_written_to(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    store.write(".", "cell", PARTS, META)
+    assert store.read(tmp_path / "here", "cell").meta == META
+
+
+def test_who_may_read_it_is_the_users_choice(tmp_path):
+    old = os.umask(0o077)
+    try:
+        store.write(tmp_path / "private", "cell", PARTS, META)
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "private" / "numbers.arrow").stat().st_mode) == 0o600
