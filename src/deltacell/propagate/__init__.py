@@ -1,5 +1,31 @@
 """How message passing is carried out on many mutants of one cell."""
 
-from deltacell.propagate.product import SparseMatrix, mean_product, product
+from deltacell.propagate.deleted import Deleted, DeletedNodes
+from deltacell.propagate.dense import Dense
+from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop, RowWise
+from deltacell.propagate.pool import Readout, Terms
+from deltacell.propagate.product import SparseMatrix
+from deltacell.propagate.protocol import Mutants, Propagation, WildType
+from deltacell.propagate.registry import STRATEGIES, strategy
+from deltacell.propagate.shared import Shared
 
-__all__ = ["SparseMatrix", "mean_product", "product"]
+__all__ = [
+    "GENE",
+    "METABOLITE",
+    "REACTION",
+    "STRATEGIES",
+    "Aggregate",
+    "Deleted",
+    "DeletedNodes",
+    "Dense",
+    "Hop",
+    "Mutants",
+    "Propagation",
+    "Readout",
+    "RowWise",
+    "Shared",
+    "SparseMatrix",
+    "Terms",
+    "WildType",
+    "strategy",
+]

@@ -1,0 +1,120 @@
+"""A layer of HeteroCell: what the relations tell each gene, combined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from deltacell.models.combine import combination
+from deltacell.models.gin import GIN
+from deltacell.models.ranges import named_range
+from deltacell.propagate import GENE, Aggregate, Hop
+from deltacell.propagate.hop import Rows
+
+
+class GeneLayer(nn.Module):
+    """``x' = combine over relations of m_r``, with m_r as in `GIN`; plus x with a residual.
+
+    Parameters
+    ----------
+    name
+        What a profiler shows it as.
+    relations
+        How many.
+    hidden
+        Width of a vector.
+    gin_layers
+        Linear layers of each relation's MLP.
+    combine
+        One of `COMBINATIONS`.
+    activation
+        One of `ACTIVATIONS`.
+    residual
+        Whether to add the old vector.
+    dropout
+        Share of the messages' numbers that are dropped while training.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        relations: int,
+        hidden: int,
+        *,
+        gin_layers: int,
+        combine: str,
+        activation: str,
+        residual: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.residual = residual
+        self.dropout = dropout
+        self.gin = GIN(relations, hidden, gin_layers, activation)
+        self.combine = combination(combine, relations, hidden, activation)
+
+    def hop(self, aggregates: Sequence[Aggregate], kept: torch.Tensor | None = None) -> Hop:
+        """Return the layer as a hop.
+
+        Parameters
+        ----------
+        aggregates
+            One a relation.
+        kept
+            What `draw` returned for this step.
+        """
+        return Hop(
+            GENE,
+            tuple(aggregates),
+            partial(self.update, kept=kept),
+            tuple(self.parameters()),
+            partial(named_range, self.name),
+        )
+
+    def draw(self, x: torch.Tensor) -> torch.Tensor | None:
+        """Draw what the messages of one step are multiplied by, [r, n_genes, 1, hidden].
+
+        One number a gene, relation and column, the same for the wild type and all mutants, so that
+        differences stay differences. None where nothing is dropped.
+
+        Parameters
+        ----------
+        x
+            The genes' vectors, [n_genes, hidden].
+        """
+        if not (self.training and self.dropout):
+            return None
+        kept = x.new_empty(len(self.gin.eps), len(x), 1, x.shape[1])
+        return kept.bernoulli_(1 - self.dropout).div_(1 - self.dropout)
+
+    def update(
+        self,
+        vectors: torch.Tensor,
+        aggregated: torch.Tensor,
+        rows: Rows,
+        *,
+        kept: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the new vectors [m, t, hidden]; see `RowWise`."""
+        messages = self.gin(vectors.flatten(0, 1), aggregated.flatten(1, 2))
+        if kept is not None:
+            messages = (messages.view_as(aggregated) * kept[:, rows]).view_as(messages)
+        with named_range(f"{self.name}.combination"):
+            new: torch.Tensor = self.combine(messages).view_as(vectors)
+        return vectors + new if self.residual else new
+
+    def compile_row_wise(self, **options: Any) -> None:
+        """Compile the two parts.
+
+        Parameters
+        ----------
+        options
+            Of `torch.compile`.
+        """
+        self.gin.compile(**options)
+        self.combine.compile(**options)

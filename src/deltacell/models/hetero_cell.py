@@ -1,0 +1,345 @@
+"""HeteroCell: the score of a genotype from the difference between two whole cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from deltacell.cell import Cell
+from deltacell.errors import InputError
+from deltacell.models.gene_encoder import GeneEncoder, feature_widths
+from deltacell.models.gene_layer import GeneLayer
+from deltacell.models.heads import GlobalHead, ScoreGate
+from deltacell.models.hyper_sagnn import HyperSAGNN
+from deltacell.models.metabolic_layer import MetabolicEdges, MetabolicLayer
+from deltacell.models.pooling import Pooling
+from deltacell.models.prediction import Prediction
+from deltacell.models.ranges import named_range
+from deltacell.propagate import (
+    GENE,
+    METABOLITE,
+    REACTION,
+    Aggregate,
+    Deleted,
+    Hop,
+    Mutants,
+    Propagation,
+    SparseMatrix,
+    WildType,
+    strategy,
+)
+from deltacell.screen import Genotypes
+
+OUTPUTS = ("mean", "gate", "global")
+"""How the score is made: the mean of both heads, a learned mean of them, or the global head."""
+
+AGGREGATIONS = ("sum", "mean")
+"""What a gene receives over a relation: the sum or the mean over its living neighbours."""
+
+
+class HeteroCell(nn.Module):
+    """Predict from the difference between the whole wild type and the whole mutant.
+
+    `GeneEncoder` makes the genes' first vectors; each layer is a `GeneLayer` over the relations
+    and, with metabolism, a `MetabolicLayer`. In a mutant the deleted genes, all edges that touch
+    them and the reactions that cannot do without them are gone. The global head reads
+    ``z = pool(wild type) - pool(mutant)``, see `Pooling`; the local head is `HyperSAGNN` on the
+    wild type's vectors of the deleted genes. Normalisation is row by row, so a genotype's score is
+    the same in any batch.
+
+    Parameters
+    ----------
+    cell
+        The wild type, for its sizes and the names of its relations and features.
+    relations
+        The relations to use, by name; all where not given.
+    hidden
+        Width of a vector.
+    layers
+        How many.
+    gin_layers
+        Linear layers of each relation's MLP in each layer.
+    combine
+        How the relations' messages become one vector, one of `COMBINATIONS`.
+    output
+        One of `OUTPUTS`.
+    residual
+        Whether a layer adds the vector it was given.
+    metabolism
+        Whether messages also pass through the cell's metabolism.
+    features
+        Features of the cell to use, by name.
+    local_heads, local_layers
+        Of the local head's attention; the heads divide the width.
+    aggregation
+        One of `AGGREGATIONS`.
+    activation
+        One of `ACTIVATIONS`.
+    z_norm
+        What is done to z before the global head, one of `Z_NORMS`.
+    dropout
+        Share of numbers dropped while training: one mask a step per gene, layer and relation, the
+        same for the wild type and all mutants.
+    largest
+        The most genes that a genotype will have, see `HyperSAGNN`.
+    propagation
+        How mutants are propagated: the name of a strategy, or one made with `strategy`.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        relations: Sequence[str] | None = None,
+        *,
+        hidden: int = 64,
+        layers: int = 3,
+        gin_layers: int = 2,
+        combine: str = "sum",
+        output: str = "mean",
+        residual: bool = False,
+        metabolism: bool = False,
+        features: Sequence[str] = (),
+        local_heads: int = 8,
+        local_layers: int = 2,
+        aggregation: str = "sum",
+        activation: str = "gelu",
+        z_norm: str = "scale",
+        dropout: float = 0.0,
+        largest: int | None = None,
+        propagation: str | Propagation = "shared",
+    ) -> None:
+        super().__init__()
+        self.n_genes = cell.n_genes
+        self.relations = tuple(cell.relations if relations is None else relations)
+        self.output = output
+        self.aggregation = aggregation
+        _check_choice("output", output, OUTPUTS)
+        _check_choice("aggregation", aggregation, AGGREGATIONS)
+        _check_sizes(hidden, layers, gin_layers, dropout)
+        self._check_relations(cell)
+        self.propagation: Propagation = (
+            strategy(propagation) if isinstance(propagation, str) else propagation
+        )
+        self.encoder = GeneEncoder(
+            cell.n_genes, feature_widths(cell, features), hidden, activation, dropout
+        )
+        self.layers = nn.ModuleList(
+            GeneLayer(
+                f"hetero_cell.layer{i}",
+                len(self.relations),
+                hidden,
+                gin_layers=gin_layers,
+                combine=combine,
+                activation=activation,
+                residual=residual,
+                dropout=dropout,
+            )
+            for i in range(1, layers + 1)
+        )
+        self.reactions: nn.Parameter | None = None
+        self.metabolites: nn.Parameter | None = None
+        self.metabolic_layers = nn.ModuleList()
+        if metabolism:
+            if cell.metabolism is None:
+                raise InputError(
+                    "metabolism=True, and the cell has no metabolism",
+                    fix="Take a cell with one, or metabolism=False.",
+                )
+            sizes = cell.metabolism.n_reactions, cell.metabolism.n_metabolites
+            self.reactions, self.metabolites = (
+                nn.Parameter(torch.empty(n, hidden).normal_(std=0.02)) for n in sizes
+            )
+            self.metabolic_layers.extend(
+                MetabolicLayer(f"hetero_cell.metabolism{i}", hidden, activation)
+                for i in range(1, layers + 1)
+            )
+        self.pooling = Pooling(hidden, activation)
+        self.global_head = GlobalHead(cell.n_genes, hidden, activation, z_norm)
+        self.local_head = (
+            None
+            if output == "global"
+            else HyperSAGNN(hidden, local_heads, local_layers, largest=largest)
+        )
+        self.gate = ScoreGate(hidden, activation) if output == "gate" else None
+
+    def forward(self, cell: Cell, genotypes: Genotypes | Deleted) -> Prediction:
+        """Return the scores [b] of genotypes.
+
+        Beside the score there are ``genes``, the wild type's vectors [n_genes, hidden], ``pool``,
+        the pooled wild type [hidden], ``z`` [b, hidden], ``global`` [b], and with a local head
+        ``local`` [b], and with the output ``gate`` the weights of the two, ``gate`` [b, 2].
+
+        Parameters
+        ----------
+        cell
+            The wild type.
+        genotypes
+            ``b`` sets of one gene or more, mixed as they come; or what `prepare` made of them, and
+            then the step waits for no device.
+        """
+        deleted = self._deleted(cell, genotypes)
+        wild_type, mutants = self._propagate(cell, deleted)
+        with named_range("hetero_cell.global_head"):
+            of_whole = self.global_head(mutants.z)
+        intermediate = {
+            "genes": wild_type.last[GENE],
+            "pool": mutants.pooled,
+            "z": mutants.z,
+            "global": of_whole,
+        }
+        if self.local_head is None:
+            return Prediction(of_whole, intermediate)
+        with named_range("hetero_cell.local_head"):
+            of_genes = self.local_head(wild_type.last[GENE], deleted.genotypes)
+        intermediate["local"] = of_genes
+        if self.gate is None:
+            return Prediction((of_whole + of_genes) / 2, intermediate)
+        with named_range("hetero_cell.gate"):
+            both = torch.stack([of_whole, of_genes], -1)
+            score, intermediate["gate"] = self.gate(both)
+        return Prediction(score, intermediate)
+
+    def prepare(self, cell: Cell, genotypes: Genotypes) -> Deleted:
+        """Do the host's work for a batch; it can run ahead of the step, in the loader's thread.
+
+        Parameters
+        ----------
+        cell
+            The wild type.
+        genotypes
+            The batch, on the host.
+        """
+        self.check(cell)
+        deleted = Deleted.of(cell, genotypes, metabolism=self.reactions is not None)
+        return self.propagation.prepare(self.hops(cell), deleted)
+
+    def mutant_vectors(self, cell: Cell, genotypes: Genotypes | Deleted) -> torch.Tensor:
+        """Return the genes' vectors in every mutant, [b, n_genes, hidden], 0 where deleted.
+
+        Parameters
+        ----------
+        cell, genotypes
+            As in `forward`.
+        """
+        deleted = self._deleted(cell, genotypes)
+        _, mutants = self._propagate(cell, deleted, vectors=True)
+        assert mutants.vectors is not None
+        return mutants.vectors
+
+    def hops(self, cell: Cell, kept: Sequence[torch.Tensor | None] | None = None) -> list[Hop]:
+        """Return message passing as hops, layer by layer.
+
+        Parameters
+        ----------
+        cell
+            The wild type.
+        kept
+            What each layer's messages are multiplied by in this step; 1 where not given.
+        """
+        mean = self.aggregation == "mean"
+        aggregates = [
+            Aggregate(GENE, SparseMatrix.of(cell.relation(name)), mean) for name in self.relations
+        ]
+        hops: list[Hop] = []
+        for i, layer in enumerate(self._gene_layers):
+            hops.append(layer.hop(aggregates, None if kept is None else kept[i]))
+            if cell.metabolism is not None and self.reactions is not None:
+                edges = MetabolicEdges.of(cell.metabolism)
+                metabolic = cast(MetabolicLayer, self.metabolic_layers[i])
+                hops.extend(metabolic.hops(edges, last=i == len(self.layers) - 1))
+        return hops
+
+    def compile_row_wise(self, **options: Any) -> None:
+        """Compile the parts that work gene by gene or genotype by genotype; sparse products stay.
+
+        The compiled code is for any number of rows, so that another batch does not compile it
+        again.
+
+        Parameters
+        ----------
+        options
+            Of `torch.compile`.
+        """
+        options = {"dynamic": True} | options
+        for layer in self._gene_layers:
+            layer.compile_row_wise(**options)
+        self.pooling.compile(**options)
+        if self.local_head is not None:
+            self.local_head.compile_row_wise(**options)
+
+    def check(self, cell: Cell) -> None:
+        """Raise where the cell is not of the kind that the model was made for."""
+        if cell.n_genes != self.n_genes:
+            raise InputError(
+                f"the cell has {cell.n_genes} genes, and the model was made for {self.n_genes}"
+            )
+        self._check_relations(cell)
+        self.encoder.check(cell)
+        if self.reactions is None or self.metabolites is None:
+            return
+        if cell.metabolism is None:
+            raise InputError("the model was made for a cell with metabolism, and this one has none")
+        made_for = len(self.reactions), len(self.metabolites)
+        found = cell.metabolism.n_reactions, cell.metabolism.n_metabolites
+        if found != made_for:
+            raise InputError(
+                f"the cell has {found[0]} reactions and {found[1]} metabolites, and the model was "
+                f"made for {made_for[0]} and {made_for[1]}"
+            )
+
+    @property
+    def _gene_layers(self) -> list[GeneLayer]:
+        return [cast(GeneLayer, layer) for layer in self.layers]
+
+    def _deleted(self, cell: Cell, genotypes: Genotypes | Deleted) -> Deleted:
+        self.check(cell)
+        if isinstance(genotypes, Genotypes):
+            genotypes = self.prepare(cell, genotypes)
+        elif self.reactions is not None and REACTION not in genotypes.nodes:
+            raise InputError(
+                "the genotypes were prepared without metabolism, and the model has one",
+                fix="Prepare them with this model's `prepare`.",
+            )
+        return genotypes.to(self.encoder.embedding.device, non_blocking=True)
+
+    def _propagate(
+        self, cell: Cell, deleted: Deleted, *, vectors: bool = False
+    ) -> tuple[WildType, Mutants]:
+        with named_range("hetero_cell.encoder"):
+            state = {GENE: self.encoder(cell)}
+            if self.reactions is not None and self.metabolites is not None:
+                state |= {REACTION: self.reactions, METABOLITE: self.metabolites}
+            kept = [layer.draw(state[GENE]) for layer in self._gene_layers]
+        hops = self.hops(cell, kept)
+        with named_range("hetero_cell.wild_type"):
+            wild_type = self.propagation.wild_type(hops, state)
+        with named_range("hetero_cell.mutants"):
+            mutants = self.propagation.mutants(
+                hops, wild_type, deleted, self.pooling, vectors=vectors
+            )
+        return wild_type, mutants
+
+    def _check_relations(self, cell: Cell) -> None:
+        if not self.relations:
+            raise InputError("HeteroCell needs at least one relation, and none was given")
+        for name in self.relations:
+            cell.relation(name)
+        repeated = [name for name in self.relations if self.relations.count(name) > 1]
+        if repeated:
+            raise InputError(f"the relation '{repeated[0]}' was given twice")
+
+
+def _check_choice(what: str, given: str, allowed: Sequence[str]) -> None:
+    if given not in allowed:
+        raise InputError(f"there is no {what} '{given}'; there are {', '.join(allowed)}")
+
+
+def _check_sizes(hidden: int, layers: int, gin_layers: int, dropout: float) -> None:
+    for what, given in (("hidden", hidden), ("layers", layers), ("gin_layers", gin_layers)):
+        if given < 1:
+            raise InputError(f"{what} is {given}; expected 1 or more")
+    if not 0 <= dropout < 1:
+        raise InputError(f"dropout is {dropout}; expected 0 or more and less than 1")

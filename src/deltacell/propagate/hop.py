@@ -1,0 +1,98 @@
+"""What message passing is made of: hops, each of which gives one kind of node new vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+
+from deltacell.propagate.product import SparseMatrix
+
+GENE, REACTION, METABOLITE = "gene", "reaction", "metabolite"
+
+State = Mapping[str, torch.Tensor]
+"""The vectors of each kind of node: [n, hidden] of the wild type."""
+
+Rows = slice | torch.Tensor
+"""Which nodes the rows of a tensor belong to."""
+
+ALL = slice(None)
+
+
+class RowWise(Protocol):
+    """A function of each row on its own, so that a strategy may compute some rows and not others.
+
+    What is random in it, such as dropout, is fixed before the hops are made and looked up by
+    `rows`, so that the wild type and all mutants see the same.
+    """
+
+    def __call__(self, vectors: torch.Tensor, aggregated: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """Return the new vectors [m, t, hidden].
+
+        Parameters
+        ----------
+        vectors
+            The old ones of m nodes in each of t mutants, [m, t, hidden].
+        aggregated
+            One slab per `Aggregate` of the hop, [k, m, t, hidden].
+        rows
+            Which nodes the m are.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate:
+    """What the nodes of a hop receive over one matrix.
+
+    ``a[i] = sum over living j of matrix[i, j] x[j]``, and with `mean` that divided by the number of
+    entries of row i whose j lives, 0 where there is none.
+
+    Parameters
+    ----------
+    source
+        The kind of node that sends.
+    matrix
+        Row = target, column = source.
+    mean
+        Whether to divide.
+    """
+
+    source: str
+    matrix: SparseMatrix
+    mean: bool = False
+
+    @cached_property
+    def pattern(self) -> SparseMatrix:
+        """The matrix with ones for entries; its product with the living counts them."""
+        if self.matrix.values is None:
+            return self.matrix
+        return SparseMatrix(self.matrix.indptr, self.matrix.indices, n_columns=self.matrix.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Hop:
+    """One step of message passing: nodes of one kind receive, and change row by row.
+
+    Parameters
+    ----------
+    target
+        The kind of node that receives.
+    aggregates
+        What it receives, at least one.
+    update
+        From its vectors and what it received to its new vectors.
+    parameters
+        All tensors that `update` reads and that want a gradient.
+    around
+        Makes a context to carry the hop out in, such as a profiler's range.
+    """
+
+    target: str
+    aggregates: tuple[Aggregate, ...]
+    update: RowWise
+    parameters: tuple[torch.Tensor, ...] = ()
+    around: Callable[[], AbstractContextManager[object]] = nullcontext

@@ -1,0 +1,37 @@
+"""The strategies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from deltacell.errors import InputError
+from deltacell.propagate.dense import Dense
+from deltacell.propagate.protocol import Propagation
+from deltacell.propagate.shared import Shared
+
+STRATEGIES: Mapping[str, Callable[..., Propagation]] = MappingProxyType(
+    {"shared": Shared, "dense": Dense}
+)
+"""What makes each strategy, by its name."""
+
+
+def strategy(name: str, **options: Any) -> Propagation:
+    """Return the strategy of a name.
+
+    Parameters
+    ----------
+    name
+        One of `STRATEGIES`.
+    options
+        Of the strategy, such as ``tile``.
+    """
+    if name not in STRATEGIES:
+        raise InputError(f"there is no propagation '{name}'; there are {', '.join(STRATEGIES)}")
+    try:
+        return STRATEGIES[name](**options)
+    except TypeError as error:
+        raise InputError(
+            f"the propagation '{name}' does not take these options: {error}"
+        ) from error

@@ -1,0 +1,199 @@
+"""What must not change a prediction of HeteroCell, and what must."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+
+from deltacell.cell import Cell, Genes, Metabolism, Relation
+from deltacell.models.hetero_cell import HeteroCell
+from deltacell.screen import Genotypes
+
+EXACT = 1e-10
+
+law = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    # The cells are small as they are, and shrinking them takes minutes.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+
+
+def model_of(cell: Cell, **options: Any) -> HeteroCell:
+    torch.manual_seed(0)
+    made = HeteroCell(cell, hidden=8, layers=2, local_heads=2, **options).double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return made
+
+
+def drawn_model(data: st.DataObject, cell: Cell) -> HeteroCell:
+    return model_of(
+        cell,
+        aggregation=data.draw(st.sampled_from(["sum", "mean"])),
+        metabolism=data.draw(st.booleans()),
+        combine=data.draw(st.sampled_from(["sum", "attention", "pairwise"])),
+        output=data.draw(st.sampled_from(["mean", "gate", "global"])),
+    )
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=EXACT, atol=EXACT)
+
+
+@law
+@given(data=st.data())
+def test_the_other_genotypes_do_not_matter(
+    small_cells: Any, genotypes_of: Any, data: st.DataObject
+) -> None:
+    cell = data.draw(small_cells)
+    genotypes = data.draw(genotypes_of(cell))
+    model = drawn_model(data, cell)
+    together = model(cell, genotypes).score
+    order = torch.tensor(data.draw(st.permutations(range(len(genotypes)))))
+    same(model(cell, genotypes.take(order)).score, together[order])
+    for b in range(len(genotypes)):
+        same(model(cell, genotypes.take(torch.tensor([b]))).score, together[b : b + 1])
+
+
+@law
+@given(data=st.data())
+def test_the_order_of_genes_does_not_matter(
+    small_cells: Any, genotypes_of: Any, data: st.DataObject
+) -> None:
+    cell = data.draw(small_cells)
+    genotypes = data.draw(genotypes_of(cell))
+    model = drawn_model(data, cell)
+    turned = Genotypes.of([deleted.flip(0).tolist() for deleted in genotypes])
+    same(model(cell, turned).score, model(cell, genotypes).score)
+
+
+@law
+@given(data=st.data())
+def test_the_numbering_of_genes_does_not_matter(
+    small_cells: Any, genotypes_of: Any, data: st.DataObject
+) -> None:
+    cell = data.draw(small_cells)
+    genotypes = data.draw(genotypes_of(cell))
+    model = drawn_model(data, cell)
+    order = data.draw(st.permutations(range(cell.n_genes)))
+    renumbered = cell.subset(order)
+    new_index = np.argsort(order)
+    other = drawn_copy(model, renumbered, order)
+    moved = Genotypes.of([[int(new_index[g]) for g in deleted] for deleted in genotypes])
+    same(other(renumbered, moved).score, model(cell, genotypes).score)
+
+
+def drawn_copy(model: HeteroCell, cell: Cell, order: list[int]) -> HeteroCell:
+    other = HeteroCell(
+        cell,
+        hidden=8,
+        layers=2,
+        local_heads=2,
+        aggregation=model.aggregation,
+        metabolism=model.reactions is not None,
+        combine=_combine_of(model),
+        output=model.output,
+    ).double()
+    weights = model.state_dict()
+    weights["encoder.embedding"] = weights["encoder.embedding"][torch.tensor(order)]
+    other.load_state_dict(weights)
+    return other
+
+
+def _combine_of(model: HeteroCell) -> str:
+    return type(model.layers[0].combine).__name__.removesuffix("Combination").lower()
+
+
+@law
+@given(data=st.data())
+def test_deleting_an_isolated_gene_changes_no_other(small_cells: Any, data: st.DataObject) -> None:
+    cell = data.draw(small_cells)
+    gene = data.draw(st.integers(0, cell.n_genes - 1))
+    relations = [_without(relation, gene) for relation in cell.relations.values()]
+    isolated = Cell(cell.genes, relations)
+    model = model_of(
+        isolated,
+        aggregation=data.draw(st.sampled_from(["sum", "mean"])),
+        dropout=data.draw(st.sampled_from([0.0, 0.5])),
+    )
+    genotypes = Genotypes.of([[gene]])
+    torch.manual_seed(1)
+    wild_type = model(isolated, genotypes).intermediate["genes"]
+    # The same draw of dropout: one mask for the wild type and all mutants.
+    torch.manual_seed(1)
+    vectors = model.mutant_vectors(isolated, genotypes)[0]
+    others = [i for i in range(cell.n_genes) if i != gene]
+    same(vectors[others], wild_type[others])
+    assert (vectors[gene] == 0).all()
+
+
+@law
+@given(data=st.data())
+def test_a_connected_gene_is_missed_by_its_targets(small_cells: Any, data: st.DataObject) -> None:
+    cell = data.draw(small_cells)
+    connected = [r for r in cell.relations.values() if r.n_entries]
+    assume(connected)
+    source, target, _ = connected[0].entries()
+    model = model_of(cell)
+    genotypes = Genotypes.of([[int(source[0])]])
+    wild_type = model(cell, genotypes).intermediate["genes"][target[0]]
+    assert (model.mutant_vectors(cell, genotypes)[0, target[0]] - wild_type).abs().max() > 1e-6
+
+
+def _without(relation: Relation, gene: int) -> Relation:
+    source, target, weight = relation.edges()
+    kept = (source != gene) & (target != gene)
+    return Relation.from_edges(
+        relation.name,
+        source[kept],
+        target[kept],
+        weight[kept],
+        n_genes=relation.n_genes,
+        directed=relation.directed,
+    )
+
+
+def rule_cell(rule: str) -> Cell:
+    """Gene 0 has no edge: it acts through the reaction alone."""
+    genes = Genes([f"g{i}" for i in range(6)])
+    relation = Relation.from_edges("r", [1, 2, 3], [2, 3, 4], n_genes=6, directed=False)
+    stoichiometry = [(0, 0, -1.0), (0, 1, 1.0), (1, 1, -2.0)]
+    metabolism = Metabolism.build(
+        genes, ["q0", "q1"], ["p0", "p1"], stoichiometry, [rule, "g3"], [0.0] * 2, [1.0] * 2
+    )
+    return Cell(genes, [relation], metabolism)
+
+
+def test_losing_a_reaction_changes_the_score_and_an_or_rescues_it() -> None:
+    needed, rescued = rule_cell("g0 and g1"), rule_cell("g0 or g1")
+    deleted = Genotypes.of([[0]])
+    assert needed.metabolism is not None
+    assert rescued.metabolism is not None
+    assert needed.metabolism.lost_reactions(deleted).reactions.tolist() == [0]
+    assert rescued.metabolism.lost_reactions(deleted).reactions.tolist() == []
+    model = model_of(needed, metabolism=True)
+    # The same weights on both: the rules differ, the pairs of reaction and gene do not.
+    lost, kept = model(needed, deleted), model(rescued, deleted)
+    same(lost.intermediate["genes"], kept.intermediate["genes"])
+    assert (lost.score - kept.score).abs() > 1e-6
+    # Gene 1 has another reaction to receive from only while the first lives.
+    of_lost, of_kept = (model.mutant_vectors(c, deleted)[0, 1] for c in (needed, rescued))
+    assert (of_lost - of_kept).abs().max() > 1e-6
+    without = model_of(needed)
+    same(without(needed, deleted).score, without(rescued, deleted).score)
+
+
+def test_a_reaction_without_a_rule_is_never_lost() -> None:
+    cell = rule_cell("")
+    assert cell.metabolism is not None
+    everything = Genotypes.of([[0, 1, 2, 4, 5]])
+    assert cell.metabolism.lost_reactions(everything).reactions.tolist() == []
+    model = model_of(cell, metabolism=True)
+    assert torch.isfinite(model(cell, everything).score).all()
