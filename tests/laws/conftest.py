@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -84,3 +87,14 @@ def small_cells() -> st.SearchStrategy[Cell]:
 def genotypes_of() -> Any:
     """A function from a cell to mixed genotypes of it."""
     return _genotypes
+
+
+@pytest.fixture(scope="session")
+def laws() -> ModuleType:
+    """The module `deleting`: test files cannot import each other, nor what lies beside them."""
+    spec = spec_from_file_location("deleting", Path(__file__).with_name("deleting.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from deltacell.cell import Cell, Genes, Metabolism, Relation
+from deltacell.cell import Cell, Relation
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import (
     GENE,
@@ -28,66 +28,12 @@ from deltacell.propagate.hop import State
 from deltacell.propagate.shared import _Tile
 from deltacell.screen import Genotypes
 
-EXACT = 1e-10
-
 SHARED = [
     Shared(),
     Shared(tile=1, rows_at_a_time=3),
     Shared(tile=3, rows_at_a_time=7),
     Shared(tile=100, rows_at_a_time=0),
 ]
-
-
-def results(
-    model: HeteroCell, strategy: Propagation, cell: Cell, genotypes: Genotypes
-) -> dict[str, torch.Tensor]:
-    """Per-gene vectors, z, score and all gradients."""
-    model.propagation = strategy
-    model.zero_grad()
-    torch.manual_seed(5)
-    prediction = model(cell, genotypes)
-    weights = torch.arange(1.0, len(genotypes) + 1)
-    (prediction.score * weights).sum().backward()
-    found = {"score": prediction.score, "z": prediction.intermediate["z"]}
-    torch.manual_seed(5)
-    with torch.no_grad():
-        found["vectors"] = model.mutant_vectors(cell, genotypes)
-    for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        found[f"gradient of {name}"] = (
-            torch.zeros_like(parameter) if gradient is None else gradient.clone()
-        )
-    return {name: tensor.detach() for name, tensor in found.items()}
-
-
-def assert_equals_deleting(
-    strategy: Propagation, model: HeteroCell, cell: Cell, genotypes: Genotypes
-) -> None:
-    """The check: in everything, the strategy is what is left when the genes are cut out."""
-    expected = results(model, Dense(), cell, genotypes)
-    # A step on another batch and other weights first, so that nothing stale can be right.
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.25)
-    results(model, strategy, cell, Genotypes.of([[0]]))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.div_(1.25)
-    found = results(model, strategy, cell, genotypes)
-    for name, tensor in expected.items():
-        torch.testing.assert_close(
-            found[name], tensor, rtol=EXACT, atol=EXACT, msg=lambda m, name=name: f"{name}: {m}"
-        )
-
-
-def model_of(cell: Cell, **options: Any) -> HeteroCell:
-    torch.manual_seed(0)
-    made = HeteroCell(cell, hidden=8, layers=2, local_heads=2, **options).double()
-    with torch.no_grad():
-        # Away from 0, where a wrong eps, bias or norm would not be seen.
-        for parameter in made.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return made
 
 
 law = settings(
@@ -101,10 +47,12 @@ law = settings(
 
 @law
 @given(data=st.data())
-def test_shared_equals_deleting(small_cells: Any, genotypes_of: Any, data: st.DataObject) -> None:
+def test_shared_equals_deleting(
+    laws: Any, small_cells: Any, genotypes_of: Any, data: st.DataObject
+) -> None:
     cell = data.draw(small_cells)
     genotypes = data.draw(genotypes_of(cell))
-    model = model_of(
+    model = laws.model_of(
         cell,
         aggregation=data.draw(st.sampled_from(["sum", "mean"])),
         metabolism=data.draw(st.booleans()),
@@ -115,15 +63,15 @@ def test_shared_equals_deleting(small_cells: Any, genotypes_of: Any, data: st.Da
         z_norm=data.draw(st.sampled_from(["scale", "norm", "none"])),
         dropout=data.draw(st.sampled_from([0.0, 0.4])),
     )
-    assert_equals_deleting(data.draw(st.sampled_from(SHARED)), model, cell, genotypes)
+    laws.assert_equals_deleting(data.draw(st.sampled_from(SHARED)), model, cell, genotypes)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_shared_equals_a_smaller_cell(seed: int) -> None:
+def test_shared_equals_a_smaller_cell(laws: Any, seed: int) -> None:
     """Not only `dense`: a model of the subset of the cell has the same vectors."""
     rng = np.random.default_rng(seed)
-    cell = fixed_cell(metabolism=False)
-    model = model_of(cell, aggregation=["sum", "mean"][seed % 2], propagation=Shared(tile=2))
+    cell = laws.fixed_cell(metabolism=False)
+    model = laws.model_of(cell, aggregation=["sum", "mean"][seed % 2], propagation=Shared(tile=2))
     genotypes = Genotypes.of(
         [rng.choice(cell.n_genes, size=k, replace=False).tolist() for k in (1, 2, 3)]
     )
@@ -133,32 +81,34 @@ def test_shared_equals_a_smaller_cell(seed: int) -> None:
     for b, deleted in enumerate(genotypes):
         living = np.setdiff1d(np.arange(cell.n_genes), deleted.numpy())
         smaller = cell.subset(living.tolist())
-        other = model_of(smaller, aggregation=model.aggregation)
+        other = laws.model_of(smaller, aggregation=model.aggregation)
         weights = model.state_dict()
         weights["encoder.embedding"] = weights["encoder.embedding"][living]
         other.load_state_dict(weights)
         alone = other(smaller, Genotypes.of([])).intermediate
-        torch.testing.assert_close(vectors[b, living], alone["genes"], rtol=EXACT, atol=EXACT)
-        torch.testing.assert_close(z[b], pool - alone["pool"], rtol=EXACT, atol=EXACT)
+        torch.testing.assert_close(
+            vectors[b, living], alone["genes"], rtol=laws.EXACT, atol=laws.EXACT
+        )
+        torch.testing.assert_close(z[b], pool - alone["pool"], rtol=laws.EXACT, atol=laws.EXACT)
 
 
 @pytest.mark.parametrize("metabolism", [False, True])
 @pytest.mark.parametrize("aggregation", ["sum", "mean"])
-def test_wrong_strategies_are_rejected(aggregation: str, metabolism: bool) -> None:
-    cell = fixed_cell(metabolism=True)
+def test_wrong_strategies_are_rejected(laws: Any, aggregation: str, metabolism: bool) -> None:
+    cell = laws.fixed_cell(metabolism=True)
     genotypes = Genotypes.of([[0], [1, 2], [0, 1, 3]])
-    model = model_of(cell, aggregation=aggregation, metabolism=metabolism)
-    assert_equals_deleting(Shared(), model, cell, genotypes)
+    model = laws.model_of(cell, aggregation=aggregation, metabolism=metabolism)
+    laws.assert_equals_deleting(Shared(), model, cell, genotypes)
     for wrong in (KeepsEdges(), ForgetsLaterLayers(), StaleWildType()):
         with pytest.raises(AssertionError):
-            assert_equals_deleting(wrong, model, cell, genotypes)
+            laws.assert_equals_deleting(wrong, model, cell, genotypes)
 
 
-def test_lost_reactions_that_live_on_are_rejected() -> None:
-    cell = fixed_cell(metabolism=True)
-    model = model_of(cell, metabolism=True)
+def test_lost_reactions_that_live_on_are_rejected(laws: Any) -> None:
+    cell = laws.fixed_cell(metabolism=True)
+    model = laws.model_of(cell, metabolism=True)
     with pytest.raises(AssertionError):
-        assert_equals_deleting(KeepsReactions(), model, cell, Genotypes.of([[0]]))
+        laws.assert_equals_deleting(KeepsReactions(), model, cell, Genotypes.of([[0]]))
 
 
 def test_single_precision_is_exact_enough() -> None:
@@ -178,29 +128,6 @@ def test_single_precision_is_exact_enough() -> None:
     for good in (Shared(), Shared(tile=5)):
         assert (scores(good) - reference).abs().max() < 1e-2 * reference.std()
     assert (scores(KeepsEdges()) - reference).abs().max() > 1e-2 * reference.std()
-
-
-def fixed_cell(*, metabolism: bool) -> Cell:
-    """A connected cell of 8 genes in which gene 0 is needed by a reaction."""
-    genes = Genes([f"g{i}" for i in range(8)])
-    ring = [(i, (i + 1) % 8) for i in range(8)]
-    star = [(0, i) for i in range(1, 6)]
-    relations = [
-        Relation.from_edges("ring", *zip(*ring, strict=True), n_genes=8, directed=False),
-        Relation.from_edges("star", *zip(*star, strict=True), n_genes=8, directed=True),
-    ]
-    if not metabolism:
-        return Cell(genes, relations)
-    made = Metabolism.build(
-        genes,
-        ["q0", "q1"],
-        ["p0", "p1"],
-        [(0, 0, -1.0), (0, 1, 2.0), (1, 1, -1.0)],
-        ["g0 and g4", "g2 or g5"],
-        [0.0, 0.0],
-        [1.0, 1.0],
-    )
-    return Cell(genes, relations, made)
 
 
 def random_cell(n_genes: int, n_relations: int, n_edges: int) -> Cell:

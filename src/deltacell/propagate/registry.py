@@ -8,11 +8,20 @@ from typing import Any
 
 from deltacell.errors import InputError
 from deltacell.propagate.dense import Dense
+from deltacell.propagate.ladder import DeviceMask, EdgeMask, StoredEdges, StoredMasks, Subgraph
 from deltacell.propagate.protocol import Propagation
 from deltacell.propagate.shared import Shared
 
 STRATEGIES: Mapping[str, Callable[..., Propagation]] = MappingProxyType(
-    {"shared": Shared, "dense": Dense}
+    {
+        "shared": Shared,
+        "dense": Dense,
+        "subgraph": Subgraph,
+        "edge_mask": EdgeMask,
+        "stored_edges": StoredEdges,
+        "stored_masks": StoredMasks,
+        "device_mask": DeviceMask,
+    }
 )
 """What makes each strategy, by its name."""
 

@@ -1,0 +1,89 @@
+"""What laws of propagation are checked with: a model, a cell, and the check itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from deltacell.cell import Cell, Genes, Metabolism, Relation
+from deltacell.models.hetero_cell import HeteroCell
+from deltacell.propagate import Dense, Propagation
+from deltacell.screen import Genotypes
+
+EXACT = 1e-10
+
+
+def results(
+    model: HeteroCell, strategy: Propagation, cell: Cell, genotypes: Genotypes
+) -> dict[str, torch.Tensor]:
+    """Per-gene vectors, z, score and all gradients."""
+    model.propagation = strategy
+    model.zero_grad()
+    torch.manual_seed(5)
+    prediction = model(cell, genotypes)
+    weights = torch.arange(1.0, len(genotypes) + 1)
+    (prediction.score * weights).sum().backward()
+    found = {"score": prediction.score, "z": prediction.intermediate["z"]}
+    torch.manual_seed(5)
+    with torch.no_grad():
+        found["vectors"] = model.mutant_vectors(cell, genotypes)
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        found[f"gradient of {name}"] = (
+            torch.zeros_like(parameter) if gradient is None else gradient.clone()
+        )
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def assert_equals_deleting(
+    strategy: Propagation, model: HeteroCell, cell: Cell, genotypes: Genotypes
+) -> None:
+    """The check: in everything, the strategy is what is left when the genes are cut out."""
+    expected = results(model, Dense(), cell, genotypes)
+    # A step on another batch and other weights first, so that nothing stale can be right.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.25)
+    results(model, strategy, cell, Genotypes.of([[0]]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.div_(1.25)
+    found = results(model, strategy, cell, genotypes)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(
+            found[name], tensor, rtol=EXACT, atol=EXACT, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+def model_of(cell: Cell, **options: Any) -> HeteroCell:
+    torch.manual_seed(0)
+    made = HeteroCell(cell, hidden=8, layers=2, local_heads=2, **options).double()
+    with torch.no_grad():
+        # Away from 0, where a wrong eps, bias or norm would not be seen.
+        for parameter in made.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return made
+
+
+def fixed_cell(*, metabolism: bool) -> Cell:
+    """A connected cell of 8 genes in which gene 0 is needed by a reaction."""
+    genes = Genes([f"g{i}" for i in range(8)])
+    ring = [(i, (i + 1) % 8) for i in range(8)]
+    star = [(0, i) for i in range(1, 6)]
+    relations = [
+        Relation.from_edges("ring", *zip(*ring, strict=True), n_genes=8, directed=False),
+        Relation.from_edges("star", *zip(*star, strict=True), n_genes=8, directed=True),
+    ]
+    if not metabolism:
+        return Cell(genes, relations)
+    made = Metabolism.build(
+        genes,
+        ["q0", "q1"],
+        ["p0", "p1"],
+        [(0, 0, -1.0), (0, 1, 2.0), (1, 1, -1.0)],
+        ["g0 and g4", "g2 or g5"],
+        [0.0, 0.0],
+        [1.0, 1.0],
+    )
+    return Cell(genes, relations, made)

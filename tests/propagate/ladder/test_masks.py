@@ -1,0 +1,135 @@
+"""The ways with masks: what each sends, and what is left behind on the device."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+
+from deltacell.cell import Cell
+from deltacell.errors import InputError
+from deltacell.models.hetero_cell import HeteroCell
+from deltacell.propagate import Deleted, Shared, strategy
+from deltacell.propagate.ladder import DeviceMask, EdgeMask, StoredEdges, StoredMasks, Subgraph
+from deltacell.propagate.ladder.link import links_of
+from deltacell.screen import Genotypes
+
+
+def test_what_each_way_sends(
+    cell: Cell, model: HeteroCell, genotypes: Genotypes, tmp_path: Path
+) -> None:
+    hops, deleted = model.hops(cell), Deleted.of(cell, genotypes)
+    n_edges = sum(link.n_edges for link in links_of(hops))
+    own = genotypes.nbytes / len(genotypes)
+    edge_mask = EdgeMask().prepare(hops, deleted)
+    assert edge_mask.loader_bytes_per_genotype == n_edges + own
+    masks, edges = StoredMasks(tmp_path / "m"), StoredEdges(tmp_path / "e")
+    for way in (masks, edges):
+        way.fill(hops, deleted)
+    assert masks.prepare(hops, deleted).loader_bytes_per_genotype == n_edges + own
+    removed = [int((~m).sum()) for m in edge_mask.masks]
+    sent = edges.prepare(hops, deleted).loader_bytes_per_genotype
+    assert sent == 8 * sum(removed) / len(genotypes) + 8 * len(removed) + own
+    assert DeviceMask().prepare(hops, deleted) is deleted
+    # Two int64 an edge that is left, and little more.
+    left = 16 * (n_edges - sum(removed) / len(genotypes))
+    assert left < Subgraph().prepare(hops, deleted).loader_bytes_per_genotype < left + 1000
+
+
+def test_stored_and_made_masks_are_the_same(
+    cell: Cell, model: HeteroCell, genotypes: Genotypes, tmp_path: Path
+) -> None:
+    hops, deleted = model.hops(cell), Deleted.of(cell, genotypes)
+    stored = StoredMasks(tmp_path / "m")
+    stored.fill(hops, deleted)
+    pairs = zip(
+        stored.prepare(hops, deleted).masks, EdgeMask().prepare(hops, deleted).masks, strict=True
+    )
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_subgraphs_are_what_the_living_induce(
+    cell: Cell, model: HeteroCell, genotypes: Genotypes
+) -> None:
+    graphs = Subgraph().prepare(model.hops(cell), Deleted.of(cell, genotypes)).graphs
+    assert len(graphs["gene"].rows) == 20 * len(genotypes) - len(genotypes.genes)
+    for b, genes in enumerate(genotypes):
+        graph = graphs[b]
+        rows = graph["gene"].rows
+        assert sorted({*range(20)} - {*genes.tolist()}) == rows.tolist()
+        for number, relation in enumerate(cell.relations.values()):
+            edges = rows[graph["gene", f"link{number}", "gene"].edge_index]
+            source, target, _ = relation.entries()
+            expected = {
+                (s, t)
+                for s, t in zip(source.tolist(), target.tolist(), strict=True)
+                if not {s, t} & {*genes.tolist()}
+            }
+            assert {(s, t) for s, t in edges.t().tolist()} == expected
+
+
+def test_masks_on_the_device_are_restored(
+    cell: Cell, model: HeteroCell, genotypes: Genotypes
+) -> None:
+    way = DeviceMask()
+    model.propagation = way
+    score = model(cell, genotypes).score
+    assert way._masks
+    assert all(mask.all() for mask in way._masks.values())
+    # Another batch, a larger one, comes before the backward of the first.
+    model(cell, Genotypes.of([[g] for g in range(10)]))
+    assert [len(m) for m in way._masks.values()] == [
+        10 * link.n_edges for link in links_of(model.hops(cell))
+    ]
+    score.sum().backward()
+    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    assert all(mask.all() for mask in way._masks.values())
+    model.zero_grad()
+    model.propagation = Shared()
+    model(cell, genotypes).score.sum().backward()
+    expected = [p.grad for p in model.parameters() if p.grad is not None]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_masks_on_the_device_are_restored_after_an_error(
+    cell: Cell, model: HeteroCell, genotypes: Genotypes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltacell.propagate.ladder.masked import Edges
+
+    def fails(self: Edges, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        assert mask is None or len(mask) == 0 or not mask.all()
+        if mask is not None:
+            raise MemoryError
+        return x
+
+    model.propagation = way = DeviceMask()
+    monkeypatch.setattr(Edges, "total", fails)
+    with pytest.raises(MemoryError):
+        model(cell, genotypes)
+    assert all(mask.all() for mask in way._masks.values())
+
+
+@pytest.mark.parametrize("name", ["subgraph", "edge_mask", "stored_edges", "stored_masks"])
+def test_what_another_strategy_prepared_is_refused(
+    cell: Cell, model: HeteroCell, genotypes: Genotypes, name: str
+) -> None:
+    model.propagation = Shared()
+    prepared = model.prepare(cell, genotypes)
+    model.propagation = strategy(name)
+    with pytest.raises(InputError, match=f"not prepared by the propagation '{name}'"):
+        model(cell, prepared)
+
+
+@pytest.mark.parametrize("way", [Subgraph(), EdgeMask(), DeviceMask()])
+def test_prepared_batches_move_and_models_copy(
+    cell: Cell, model: HeteroCell, genotypes: Genotypes, way: object
+) -> None:
+    model.propagation = way  # type: ignore[assignment]
+    prepared = model.prepare(cell, genotypes)
+    moved = prepared.to("cpu")
+    assert type(moved) is type(prepared)
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin(cell, moved).score, model(cell, prepared).score)
