@@ -1,0 +1,52 @@
+"""What a model must beat to be worth its cost; all are fitted and called in the same way."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from deltacell.errors import InputError
+from deltacell.models.baselines.additive import Additive
+from deltacell.models.baselines.baseline import Baseline, Progress
+from deltacell.models.baselines.boosted_trees import BoostedTrees
+from deltacell.models.baselines.embedding_mlp import EmbeddingMLP
+from deltacell.models.baselines.global_mean import GlobalMean
+from deltacell.models.baselines.query_pair_mean import QueryPairMean
+
+BASELINES: MappingProxyType[str, type[Baseline]] = MappingProxyType(
+    {
+        "global_mean": GlobalMean,
+        "additive": Additive,
+        "query_pair_mean": QueryPairMean,
+        "embedding_mlp": EmbeddingMLP,
+        "boosted_trees": BoostedTrees,
+    }
+)
+
+
+def baseline(name: str, **parameters: Any) -> Baseline:
+    """Return a new baseline by its name, one of `BASELINES`.
+
+    Parameters
+    ----------
+    name
+        Such as ``additive``.
+    **parameters
+        Of its class.
+    """
+    if name not in BASELINES:
+        raise InputError(f"there is no baseline '{name}'; there are {', '.join(BASELINES)}")
+    return BASELINES[name](**parameters)
+
+
+__all__ = [
+    "BASELINES",
+    "Additive",
+    "Baseline",
+    "BoostedTrees",
+    "EmbeddingMLP",
+    "GlobalMean",
+    "Progress",
+    "QueryPairMean",
+    "baseline",
+]

@@ -1,0 +1,129 @@
+"""A baseline's prediction depends on the genotype and on nothing around it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltacell.cell import Cell, Relation
+from deltacell.models.baselines import BASELINES, baseline
+from deltacell.models.baselines.gene_sets import GeneOrder
+from deltacell.models.baselines.network_features import NetworkFeatures
+from deltacell.screen.genotypes import Genotypes
+
+FAST = {
+    "embedding_mlp": {"epochs": 2, "width": 8, "batch_size": 32},
+    "boosted_trees": {"rounds": 8, "dimensions": 4},
+}
+N_GENES = 24
+
+every_baseline = pytest.mark.parametrize("name", list(BASELINES))
+seeds = st.integers(0, 2**32 - 1)
+few = settings(max_examples=12, deadline=None)
+
+
+def problem(seed):
+    rng = np.random.default_rng(seed)
+    relations = [
+        Relation.from_edges(
+            relation,
+            *rng.integers(0, N_GENES, (2, n_edges)),
+            rng.random(n_edges),
+            n_genes=N_GENES,
+            directed=relation == "regulatory",
+        )
+        # Sparse enough for several components, where eigenvalues coincide.
+        for relation, n_edges in (("physical", 14), ("regulatory", 40))
+    ]
+    cell = Cell([f"G{i:02d}" for i in rng.permutation(N_GENES)], relations)
+    sets = [rng.choice(N_GENES, rng.integers(1, 5), replace=False).tolist() for _ in range(90)]
+    return rng, cell, sets, rng.normal(size=90)
+
+
+def fitted(name, cell, sets, targets):
+    return baseline(name, **FAST.get(name, {})).fit(cell, Genotypes.of(sets), targets)
+
+
+def renumbered(rng, cell, sets):
+    """The same cell and sets with the genes in another order."""
+    new_order = rng.permutation(N_GENES)
+    place = np.argsort(new_order)
+    return cell.subset(new_order.tolist()), [place[s].tolist() for s in sets]
+
+
+@every_baseline
+@few
+@given(seed=seeds)
+def test_independent_of_the_batch(name, seed):
+    rng, cell, sets, targets = problem(seed)
+    model = fitted(name, cell, sets, targets)
+    whole = model(cell, Genotypes.of(sets)).score
+    rows = torch.from_numpy(rng.permutation(90)[: rng.integers(1, 90)])
+    torch.testing.assert_close(
+        model(cell, Genotypes.of(sets).take(rows)).score, whole[rows], rtol=1e-6, atol=1e-6
+    )
+    assert model(cell, Genotypes.of(sets[:1])).score.item() == pytest.approx(
+        whole[0].item(), rel=1e-6, abs=1e-6
+    )
+
+
+@every_baseline
+@few
+@given(seed=seeds)
+def test_independent_of_gene_order(name, seed):
+    rng, cell, sets, targets = problem(seed)
+    shuffled = [rng.permutation(s).tolist() for s in sets]
+    model = fitted(name, cell, sets, targets)
+    expected = model(cell, Genotypes.of(sets)).score
+    assert torch.equal(model(cell, Genotypes.of(shuffled)).score, expected)
+    again = fitted(name, cell, shuffled, targets)
+    assert torch.equal(again(cell, Genotypes.of(sets)).score, expected)
+
+
+@every_baseline
+@few
+@given(seed=seeds)
+def test_independent_of_the_numbering_of_genes(name, seed):
+    rng, cell, sets, targets = problem(seed)
+    model = fitted(name, cell, sets, targets)
+    expected = model(cell, Genotypes.of(sets)).score
+    other_cell, other_sets = renumbered(rng, cell, sets)
+    assert torch.equal(model(other_cell, Genotypes.of(other_sets)).score, expected)
+    other = fitted(name, other_cell, other_sets, targets)
+    assert torch.equal(other(other_cell, Genotypes.of(other_sets)).score, expected)
+
+
+@few
+@given(seed=seeds)
+def test_network_features_do_not_depend_on_the_numbering(seed):
+    rng, cell, sets, _ = problem(seed)
+
+    def features(cell, sets):
+        order = GeneOrder(cell.genes)
+        relations = [r.take(order.gene) for r in cell.relations.values()]
+        return NetworkFeatures(relations, len(order))(order.sets(Genotypes.of(sets)))
+
+    np.testing.assert_array_equal(features(cell, sets), features(*renumbered(rng, cell, sets)))
+
+
+@every_baseline
+@few
+@given(seed=seeds)
+def test_same_seed_same_prediction(name, seed):
+    _, cell, sets, targets = problem(seed)
+    one, again = (fitted(name, cell, sets, targets)(cell, Genotypes.of(sets)) for _ in range(2))
+    assert torch.equal(one.score, again.score)
+
+
+@pytest.mark.parametrize("name", ["global_mean", "additive", "query_pair_mean"])
+@few
+@given(seed=seeds, factor=st.sampled_from([0.25, 4.0]), shift=st.sampled_from([-2.0, 8.0]))
+def test_follows_units(name, seed, factor, shift):
+    """Scores in other units give predictions in these units."""
+    _, cell, sets, targets = problem(seed)
+    expected = factor * fitted(name, cell, sets, targets)(cell, Genotypes.of(sets)).score + shift
+    scaled = fitted(name, cell, sets, factor * targets + shift)(cell, Genotypes.of(sets)).score
+    torch.testing.assert_close(scaled, expected, rtol=1e-5, atol=1e-5)
