@@ -12,6 +12,8 @@ import typer
 from deltacell.cli import (
     bench_dango,
     bench_data,
+    bench_propagation,
+    bench_scaling,
     data_get,
     data_import,
     data_info,
@@ -42,6 +44,8 @@ data.command("info")(data_info.info)
 data.command("query")(data_query.query)
 bench.command("data")(bench_data.data)
 bench.command("dango")(bench_dango.dango)
+bench.command("propagation")(bench_propagation.propagation)
+bench.command("scaling")(bench_scaling.scaling)
 
 
 @app.callback()

@@ -1,0 +1,175 @@
+"""The benchmark of propagation: what it reports, and that it sees a strategy that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from deltacell.bench import propagation
+from deltacell.bench.roofline import roofline
+from deltacell.cell import Cell
+from deltacell.errors import InputError
+from deltacell.models.hetero_cell import HeteroCell
+from deltacell.propagate import STRATEGIES, Deleted, Shared, strategy
+from deltacell.propagate.ladder import EdgeMask
+from deltacell.propagate.ladder.masked import Masks
+
+SETTINGS: dict[str, Any] = {
+    "cell": "demo",
+    "batch": 3,
+    "layers": 2,
+    "max_bytes": None,
+    "seed": 0,
+}
+COLUMNS = {
+    "strategy",
+    "batch",
+    "forward_s",
+    "backward_s",
+    "s_per_genotype",
+    "peak_mib",
+    "score_diff_over_std",
+    "grad_rel_diff",
+    "loader_bytes_per_genotype",
+}
+
+
+@pytest.mark.slow
+def test_a_quick_run() -> None:
+    told: list[tuple[str, int, int]] = []
+    result = propagation.run(
+        3,
+        2,
+        ["subgraph", "shared"],
+        2,
+        lambda *news: told.append(news),
+        quick=True,
+    )
+    assert [row["strategy"] for row in result["rows"]] == ["subgraph", "shared", "wild_type"]
+    for row in result["rows"]:
+        assert set(row) >= COLUMNS
+        assert row["s_per_genotype"] > 0
+        assert row["peak_mib"] > 0
+    assert result["bars"] == {}
+    assert result["ratios"]["best_times_faster_than_subgraph"] > 0
+    assert result["roofline_s_per_genotype"] > 0
+    done = [d for _, d, _ in told]
+    assert done == sorted(done)
+    assert done[-1] < told[-1][2] == 12
+
+
+def test_all_strategies_give_the_same() -> None:
+    names = [name for name in STRATEGIES if name != "dense"]
+    told: list[dict[str, Any]] = []
+    found = propagation.measure_times(**SETTINGS, strategies=names, repeats=1, tell=told.append)
+    assert list(found["rows"]) == [*names, "wild_type"]
+    assert len(told) == 2 * len(found["rows"])
+    for name in names:
+        row = found["rows"][name]
+        assert row["score_diff_over_std"] < 1e-2
+        assert row["grad_rel_diff"] < 0.05
+        assert row["forward_s"] >= row["preparation_s"] > 0
+        assert row["s_per_genotype"] * 3 == pytest.approx(row["forward_s"] + row["backward_s"])
+    assert found["rows"]["subgraph"]["score_diff_over_std"] == 0
+    sent = {name: found["rows"][name]["loader_bytes_per_genotype"] for name in names}
+    assert sent["shared"] == sent["device_mask"] < sent["stored_edges"] < sent["stored_masks"]
+    assert sent["stored_masks"] == sent["edge_mask"] < sent["subgraph"]
+    assert found["rows"]["wild_type"]["score_diff_over_std"] is None
+
+
+class KeepsEdges(EdgeMask):
+    def prepare(self, hops: Any, deleted: Deleted) -> Masks:
+        found = super().prepare(hops, deleted)
+        return Masks(found.genotypes, found.nodes, tuple(torch.ones_like(m) for m in found.masks))
+
+
+def test_a_wrong_strategy_is_seen() -> None:
+    bench = propagation._Bench.made("demo", 6, 2, 0)
+    right, wrong = (
+        bench.step("edge_mask", way, bench.genotypes) for way in (EdgeMask(), KeepsEdges())
+    )
+    reference = bench.step("shared", Shared(), bench.genotypes)
+    assert propagation._differences(right, reference)["score_diff_over_std"] < 1e-3
+    assert propagation._differences(wrong, reference)["score_diff_over_std"] > 1e-2
+    assert propagation._differences(wrong, reference)["grad_rel_diff"] > 0.05
+    # Far above rounding, or the comparison would say nothing.
+    assert reference.score.std() > 1e-3 * reference.score.abs().max()
+
+
+@pytest.mark.parametrize("name", ["stored_masks", "wild_type"])
+def test_memory_of_a_step(name: str) -> None:
+    found = propagation.measure_memory(**SETTINGS, name=name, tell=lambda news: None)
+    assert list(found) == ["peak_mib"]
+    assert found["peak_mib"] >= 0
+
+
+def test_a_budget_goes_to_those_who_take_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Any]] = []
+
+    def frugal(max_bytes: int | None = None) -> Shared:
+        return Shared()
+
+    strategies = {**STRATEGIES, "frugal": frugal}
+    monkeypatch.setattr(propagation, "STRATEGIES", strategies)
+    monkeypatch.setattr(
+        propagation, "strategy", lambda name, **options: given.append(options) or strategy("shared")
+    )
+    bench = propagation._Bench.made("demo", 2, 1, 0)
+    for name in ("subgraph", "frugal"):
+        bench.way(name, tmp_path, 2**30)
+    assert given == [{}, {"max_bytes": 2**30}]
+
+
+def test_bars_need_their_strategies() -> None:
+    row = {"s_per_genotype": 1.0, "peak_mib": 10.0, "score_diff_over_std": 0.0}
+    rows = [
+        {"strategy": "subgraph", **row, "s_per_genotype": 30.0},
+        {"strategy": "shared", **row},
+        {"strategy": "wild_type", **row, "s_per_genotype": 0.1, "score_diff_over_std": None},
+    ]
+    ratios = propagation._ratios(rows, 0.5)
+    assert ratios == {
+        "best": "shared",
+        "best_times_faster_than_subgraph": 30.0,
+        "largest_score_diff_over_std": 0.0,
+        "best_times_roofline": 2.0,
+    }
+    assert propagation._held_against({"at_least": 12.0}, 30.0)["met"]
+    assert not propagation._held_against({"at_most": 0.01}, 0.02)["met"]
+
+
+def test_the_roofline_counts_what_a_mutant_takes() -> None:
+    cell = Cell.synthetic("demo")
+    model = HeteroCell(cell, hidden=16, layers=2, output="global")
+    found = roofline(model, cell, repeats=1)
+    n, h, relations = 300, 16, 9
+    # Two linear layers a relation, and the readout; a product and its two gradients each.
+    gin = 2 * relations * 2 * (2 * n * h * h)
+    pool = 2 * n * (h * h // 2 + h // 2 + h * h)
+    assert found["flop"] == 3 * (gin + pool)
+    entries = sum(r.n_entries for r in cell.relations.values())
+    assert found["entries"] == 2 * 2 * entries
+    seconds = found["flop"] / found["gemm_flop_per_s"]
+    seconds += found["entries"] * h / found["csr_entries_hidden_per_s"]
+    assert found["s_per_genotype"] == pytest.approx(seconds)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, "batch is 0"),
+        ({"layers": 0}, "layers is 0"),
+        ({"repeats": 0}, "repeats is 0"),
+        ({"strategies": []}, "no strategy was given; there are shared"),
+        ({"strategies": ["fast"]}, "no propagation 'fast'; there are shared"),
+    ],
+)
+def test_bad_input(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        propagation.run(**options)
