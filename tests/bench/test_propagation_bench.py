@@ -96,7 +96,7 @@ def test_a_wrong_strategy_is_seen() -> None:
     assert propagation._differences(wrong, reference)["score_diff_over_std"] > 1e-2
     assert propagation._differences(wrong, reference)["grad_rel_diff"] > 0.05
     # Far above rounding, or the comparison would say nothing.
-    assert reference.score.std() > 1e-3 * reference.score.abs().max()
+    assert reference.score.std() > 0.1 * reference.score.abs().max()
 
 
 @pytest.mark.parametrize("name", ["stored_masks", "wild_type"])
