@@ -136,3 +136,11 @@ def test_without_a_network_it_says_what_is_missing_and_what_to_do(tmp_path: Path
 def test_every_download_has_a_place_and_a_name_of_its_own() -> None:
     assert len({d.file for d in DOWNLOADS.values()}) == len(DOWNLOADS)
     assert all(d.url.startswith("http") and d.about for d in DOWNLOADS.values())
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "7"])
+def test_a_damaged_list_of_checksums_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / CHECKSUMS).write_text(text)
+    wanted = Download("thing", "http://127.0.0.1:9/file", "thing.txt", "a thing")
+    with pytest.raises(InputError, match="list of checksums is damaged"):
+        get(wanted, tmp_path)

@@ -214,7 +214,7 @@ def test_nothing_else_is_written_over(tmp_path, stored):
         ("foreign", "already holds something else, and a cell was to be written"),
         ("damaged", "already holds something else"),
         ("file", "there is a file of this name"),
-        ("screen", "already holds screen, and a cell"),
+        ("screen", "already holds a screen, and a cell"),
     ]:
         with pytest.raises(StoreError, match=message):
             store.write(tmp_path / name, "cell", PARTS, META, overwrite=True)

@@ -142,7 +142,14 @@ def get(
         Called with the name, the bytes there are and the bytes in all (0 where unknown).
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"the folder cannot be made: {error.strerror}",
+            where=folder,
+            fix="Choose another place (--out).",
+        ) from error
     path = folder / download.file
     recorded = _recorded(folder)
     expected = download.sha256 or recorded.get(download.file)
@@ -244,9 +251,13 @@ def _recorded(folder: Path) -> dict[str, str]:
         return {}
     try:
         recorded = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError("the list of checksums is damaged", where=file) from error
-    return {str(name): str(sha) for name, sha in recorded.items()}
+        return {str(name): str(sha) for name, sha in recorded.items()}
+    except (ValueError, AttributeError) as error:
+        raise InputError(
+            "the list of checksums is damaged",
+            where=file,
+            fix="Remove it; the checksums of the files that are there are then recorded again.",
+        ) from error
 
 
 def _record(folder: Path, recorded: Mapping[str, str]) -> None:

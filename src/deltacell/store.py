@@ -146,7 +146,7 @@ def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> Sto
     path = Path(path)
     manifest = read_manifest(path)
     if manifest["kind"] != kind:
-        raise StoreError(f"this is a {manifest['kind']}, and a {kind} was expected", where=path)
+        raise StoreError(f"this is {_a(manifest['kind'])}, and {_a(kind)} was expected", where=path)
     parts = {}
     for name, described in manifest["parts"].items():
         file = path / described["file"]
@@ -288,18 +288,18 @@ def _refuse_to_clobber(path: Path, kind: str, *, overwrite: bool) -> None:
         return
     try:
         manifest = read_manifest(path)
-        there, foreign = manifest["kind"], _strangers(path, manifest)
+        there, foreign = _a(manifest["kind"]), _strangers(path, manifest)
     except StoreError:
         there, foreign = "something else", []
-    if there != kind:
+    if there != _a(kind):
         raise StoreError(
-            f"the directory already holds {there}, and a {kind} was to be written there",
+            f"the directory already holds {there}, and {_a(kind)} was to be written there",
             where=path,
             fix="Choose an empty or a new directory.",
         )
     if not overwrite:
         raise StoreError(
-            f"there is already a {kind} here",
+            f"there is already {_a(kind)} here",
             where=path,
             fix="Choose another place, or say that it may be replaced (overwrite, --overwrite).",
         )
@@ -309,6 +309,10 @@ def _refuse_to_clobber(path: Path, kind: str, *, overwrite: bool) -> None:
             where=path,
             fix="Move it elsewhere first, or choose another place.",
         )
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[:1] in tuple('aeiou') else 'a'} {kind}"
 
 
 def _strangers(path: Path, manifest: Mapping[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ from deltacell.arrays import Ints
 from deltacell.errors import InputError
 
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_IS_WORKBOOK = "[Content_Types].xml"
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def open_text(path: str | os.PathLike[str]) -> Text:
 
 
 def peek(path: str | os.PathLike[str], lines: int = 20) -> list[str]:
-    """Return the first lines of a file, unpacking no more of it than that takes."""
+    """Return the first lines of a file, unpacking of a gzip no more than that takes."""
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -135,6 +136,16 @@ def peek(path: str | os.PathLike[str], lines: int = 20) -> list[str]:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=path) from error
     return head.decode("utf-8", errors="replace").lstrip("\ufeff").splitlines()[:lines]
+
+
+def holds_several_files(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a zip of several files, such as an npz; a workbook is one file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = _members(archive)
+    except (zipfile.BadZipFile, OSError):
+        return False
+    return len(members) > 1 and _IS_WORKBOOK not in members
 
 
 def read_table(
@@ -209,12 +220,8 @@ def _unpack(raw: bytes, path: Path) -> bytes:
     if raw.startswith(_ZIP):
         try:
             with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-                members = [
-                    m
-                    for m in archive.namelist()
-                    if not m.endswith("/") and not m.startswith("__MACOSX/")
-                ]
-                if "[Content_Types].xml" in members:
+                members = _members(archive)
+                if _IS_WORKBOOK in members:
                     return raw
                 if len(members) != 1:
                     raise InputError(
@@ -231,6 +238,12 @@ def _unpack(raw: bytes, path: Path) -> bytes:
                 f"the zip file cannot be unpacked ({error})", where=path, fix="Unpack it first."
             ) from error
     return raw
+
+
+def _members(archive: zipfile.ZipFile) -> list[str]:
+    """Return the names of the files in a zip, without folders and what macOS adds."""
+    names = archive.namelist()
+    return [n for n in names if not n.endswith("/") and not n.startswith("__MACOSX/")]
 
 
 def _cut_off(error: Exception, path: Path) -> InputError:

@@ -89,3 +89,9 @@ def test_sql_sees_no_variable_of_the_program(screen):
     with pytest.raises(InputError, match="hidden"):
         screen.query("SELECT * FROM hidden")
     assert len(hidden) == 1
+
+
+@pytest.mark.parametrize("sql", ["select 1 as a, 2 as a", "select interval 1 day as d"])
+def test_a_result_that_is_no_table_is_refused_with_a_sentence(screen, sql):
+    with pytest.raises(InputError, match="the result of the SQL is no table"):
+        screen.query(sql)

@@ -70,7 +70,10 @@ def main() -> None:
     except DeltacellError as error:
         if os.environ.get("DELTACELL_DEBUG"):
             raise
-        typer.secho(f"error: {error}", fg="red", err=True)
+        from deltacell.report.terminal import printable
+
+        said = "\n".join(printable(line) for line in str(error).split("\n"))
+        typer.secho(f"error: {said}", fg="red", err=True)
         sys.exit(2)
     except BrokenPipeError:
         # The reader of a pipe went away, as `head` does; there is no one left to tell.

@@ -21,6 +21,8 @@ def get(
 
     Example: deltacell data get sgd-features string-links costanzo2010 --out downloads
     """
+    import pooch
+
     from deltacell.download import DOWNLOADS
     from deltacell.download import get as fetch
     from deltacell.report import console, print_table
@@ -37,6 +39,8 @@ def get(
             raise InputError(
                 f"there is nothing called '{name}'", fix=f"{hint}There are: {', '.join(DOWNLOADS)}"
             )
+    # What it says of its own is written for programmers who call it.
+    pooch.get_logger().setLevel("WARNING")
     for name in names:
         with progress_bar() as report:
             path, how = fetch(DOWNLOADS[name], out, progress=report)

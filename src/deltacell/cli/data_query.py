@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class Format(StrEnum):
@@ -34,13 +38,32 @@ def query(
 
     frame = open_screen(path, screen).query(sql)
     if format is Format.csv:
-        lists = [n for n, t in frame.schema.items() if str(t).startswith("List")]
-        typer.echo(frame.with_columns(frame[n].list.join(" ") for n in lists).write_csv(), nl=False)
+        typer.echo(_flat(frame).write_csv(), nl=False)
     elif format is Format.json:
         typer.echo(frame.write_json())
     else:
-        rows = [
-            [" ".join(map(str, v)) if isinstance(v, list) else v for v in row]
-            for row in frame.rows()
-        ]
-        print_table(f"{frame.height:,} rows", frame.columns, rows)
+        print_table(f"{frame.height:,} rows", frame.columns, _flat(frame).rows())
+
+
+def _flat(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with lists as their values with spaces between, and structures as JSON."""
+    import polars as pl
+
+    columns = []
+    for column in frame.get_columns():
+        if isinstance(column.dtype, pl.List | pl.Array | pl.Struct):
+            values = [_text(value) for value in column.to_list()]
+            columns.append(pl.Series(column.name, values, dtype=pl.String))
+        else:
+            columns.append(column)
+    return pl.DataFrame(columns)
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        return json.dumps(value, default=str, ensure_ascii=False)
+    if isinstance(value, list):
+        return " ".join(_text(v) or "" for v in value)
+    return str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deltacell.report.terminal import console, print_facts, print_table, shown
+from deltacell.report.terminal import console, print_facts, print_table, printable, shown
 
 
 def print_cell(stats: Mapping[str, Any], title: str = "cell") -> None:
@@ -75,11 +75,6 @@ def print_screen(stats: Mapping[str, Any], title: str = "screen") -> None:
     print_sources(stats["sources"])
 
 
-def print_split(stats: Mapping[str, Any], title: str = "split") -> None:
-    """Print what a split holds."""
-    print_facts(title, stats)
-
-
 def print_sources(sources: Sequence[Mapping[str, Any]]) -> None:
     """Print what became of the rows of each source."""
     if not sources:
@@ -107,7 +102,7 @@ def print_sources(sources: Sequence[Mapping[str, Any]]) -> None:
                 for name, value in source["notes"].items()
                 if not name.endswith("sha256")
             )
-            console().print(f"{source['file']}: {facts}", markup=False)
+            console().print(printable(f"{source['file']}: {facts}"), markup=False)
 
 
 def print_import(report: Mapping[str, Any]) -> None:
@@ -120,7 +115,7 @@ def print_import(report: Mapping[str, Any]) -> None:
             [[entry["file"], entry["why"]] for entry in report["left_alone"]],
         )
     for note in report["notes"]:
-        console().print(note, markup=False)
+        console().print(printable(note), markup=False)
 
 
 def _metabolism(stats: Mapping[str, Any] | None) -> str:

@@ -22,14 +22,16 @@ Report = Callable[[str, int, int], None]
 @contextmanager
 def progress_bar() -> Iterator[Report]:
     """Give a function to call with a label, what is done and what there is in all."""
+    to = console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        console=console(stderr=True),
+        console=to,
         transient=True,
+        disable=not to.is_terminal,
     )
     with bar:
         task = bar.add_task("", total=None)

@@ -38,29 +38,31 @@ def print_table(
     total
         Whether the last row is a sum, to be set apart.
     """
-    table = Table(title=escape(title), title_justify="left", title_style="bold", box=None)
+    table = Table(box=None)
     numeric = [
         all(isinstance(row[i], int | float) or row[i] is None for row in rows) and bool(rows)
         for i in range(len(columns))
     ]
     for name, right in zip(columns, numeric, strict=True):
-        table.add_column(escape(name), justify="right" if right else "left", overflow="fold")
+        table.add_column(
+            escape(printable(name)), justify="right" if right else "left", overflow="fold"
+        )
     for i, row in enumerate(rows):
         if total and i == len(rows) - 1:
             table.add_section()
         table.add_row(*(escape(shown(value)) for value in row))
-    console().print(table)
+    _print(title, table)
 
 
 def print_facts(title: str, facts: Mapping[str, Any]) -> None:
     """Print named facts, one a line."""
-    table = Table(title=escape(title), title_justify="left", title_style="bold", box=None)
+    table = Table(box=None)
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     table.show_header = False
     for name, value in facts.items():
         table.add_row(escape(name), escape(shown(value)))
-    console().print(table)
+    _print(title, table)
 
 
 def shown(value: Any) -> str:
@@ -78,7 +80,19 @@ def shown(value: Any) -> str:
         rest = list(value.values())[_MOST:]
         more = [f"{shown(sum(rest))} for {len(rest)} other reasons"] if rest else []
         return ", ".join(told + more) or "-"
-    return str(value)
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Return a text with what would steer a terminal (escapes, line ends) written out as codes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _print(title: str, table: Table) -> None:
+    # The title is not the table's own, which would be folded to the width of a narrow table.
+    to = console()
+    to.print(printable(title), style="bold", markup=False)
+    to.print(table)
 
 
 def _terminal_width() -> int:

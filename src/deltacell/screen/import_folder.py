@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from deltacell.errors import InputError, PhenotypeError
 from deltacell.screen import readers as screen_readers
 from deltacell.screen.readers import WrittenScreen
 from deltacell.screen.screen import Screen
+from deltacell.table import holds_several_files
 
 Progress = Callable[[str, int, int], None]
 
@@ -63,6 +64,9 @@ class Imported:
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write ``path/cell`` and ``path/screens/NAME``, all of it or nothing."""
+        for name in self.screens:
+            if not name or Path(name).name != name or name.startswith("."):
+                raise InputError(f"'{name}' cannot be the name of a screen: it names its folder")
         with store.new_directory(path, "import", overwrite=overwrite) as temporary:
             self.cell.save(temporary / "cell")
             for name, screen in self.screens.items():
@@ -113,7 +117,13 @@ def import_folder(
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError("there is no such folder", where=folder)
+        raise InputError(
+            "this is a file, and a folder was expected"
+            if folder.exists()
+            else "there is no such folder",
+            where=folder,
+            fix="Give the folder that holds the source files.",
+        )
     files = _Files(folder, progress)
     genes, gene_sources, gene_note = _read_genes(files)
     edges = [
@@ -171,6 +181,12 @@ def open_screen(path: str | os.PathLike[str], name: str | None = None) -> Screen
     path = Path(path)
     manifest = store.read_manifest(path)
     if manifest["kind"] != "import":
+        if name is not None:
+            raise InputError(
+                f"a screen '{name}' was asked for, and this is a {manifest['kind']}, not an import",
+                where=path,
+                fix="Leave out the name (--screen), or give the import.",
+            )
         return Screen.load(path)
     names = manifest["meta"]["screens"]
     if name is None and len(names) == 1:
@@ -189,11 +205,7 @@ class _Files:
     def __init__(self, folder: Path, progress: Progress | None) -> None:
         self.folder = folder
         self._progress = progress
-        self.paths = sorted(
-            p
-            for p in folder.rglob("*")
-            if p.is_file() and not any(part.startswith(".") for part in p.relative_to(folder).parts)
-        )
+        self.paths = sorted(_files_under(folder))
         self._total = sum(p.stat().st_size for p in self.paths)
         self._done = 0
         self._reader: dict[Path, str | None] = {}
@@ -204,7 +216,11 @@ class _Files:
                 self._reader[path], self._why[path] = None, "it is empty"
                 continue
             self._reader[path] = screen_readers.recognise(path) or cell_readers.recognise(path)
-            self._why[path] = "its content is of no known format"
+            self._why[path] = (
+                "it is a zip of several files; unpack it to have them read"
+                if holds_several_files(path)
+                else "its content is of no known format"
+            )
 
     def of(self, *readers: str) -> list[Path]:
         return [p for p in self.paths if self._reader[p] in readers]
@@ -237,6 +253,30 @@ class _Files:
             for p in self.paths
             if p not in self._read
         ]
+
+
+def _files_under(folder: Path) -> Iterator[Path]:
+    """Give the files of a folder and its subfolders but hidden ones; all must be readable."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(
+            f"the folder cannot be read: {error.strerror}", where=error.filename
+        ) from error
+
+    for where, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = [Path(where, name) for name in names if not name.startswith(".")]
+        for path in paths:
+            if _is_not_text(path.name):
+                raise InputError(
+                    "the file's name is not text (UTF-8)", where=path, fix="Rename it."
+                )
+            if path.is_file():
+                yield path
+
+
+def _is_not_text(name: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _read_genes(files: _Files) -> tuple[Genes | None, list[Source], str]:

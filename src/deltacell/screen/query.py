@@ -70,6 +70,11 @@ def query(screen: Screen, sql: str) -> pl.DataFrame:
             if relation is None:
                 raise InputError("the SQL returns no rows", fix="Ask with SELECT.")
             frame = pl.from_arrow(relation.to_arrow_table())
+    except pl.exceptions.PolarsError as error:
+        raise InputError(
+            f"the result of the SQL is no table: {str(error).splitlines()[0]}",
+            fix="Give every column a name of its own, and cast what is neither number nor text.",
+        ) from error
     except duckdb.Error as error:
         there = "; ".join(f"{name} has {', '.join(t.column_names)}" for name, t in tables.items())
         raise InputError(f"the SQL did not run: {error}", fix=f"Columns: {there}.") from error

@@ -192,6 +192,8 @@ def _crosses(plan: Plan, n: int | None, seed: int) -> _Crosses:
     rng = _generator(seed, "crosses")
     genes = _genes_in_use(plan, rng)
     wanted = _DEFAULT_ROWS if n is None else n
+    if wanted < 1:
+        raise InputError(f"{wanted} rows were asked for, and at least 1 was expected")
     distinct = int(np.ceil(wanted * (1 - _REPEATED) / (1 - _FAILED))) + 4
     n_array = int(min(len(genes) // 2, max(4, round(1.1 * distinct**0.5))))
     array = np.sort(rng.permutation(genes)[:n_array])

@@ -24,7 +24,7 @@ from deltacell.cell.readers import (
 )
 from deltacell.cell.readers.edges import NamedEdges, names_of, relation_of
 from deltacell.cell.readers.reader import EdgeReader, FeatureReader, GeneReader, TextReader
-from deltacell.table import peek
+from deltacell.table import holds_several_files, peek
 
 __all__ = [
     "EDGE_READERS",
@@ -66,6 +66,8 @@ def recognise(path: str | os.PathLike[str]) -> str | None:
     for feature_reader in FEATURE_READERS:
         if feature_reader.recognise(path):
             return feature_reader.NAME
+    if holds_several_files(path):
+        return None
     head = peek(path)
     text_readers: tuple[TextReader, ...] = (sbml, *GENE_READERS, string_genes, *EDGE_READERS)
     for reader in text_readers:

@@ -42,9 +42,12 @@ _SGDID = re.compile(r"[SL]\d+")
 
 
 def recognise(head: Sequence[str], file_name: str) -> bool:
-    """Whether the first line has an SGDID and 16 columns."""
-    first = header_of(head, "\t")
-    return len(first) == len(_COLUMNS) and _SGDID.fullmatch(first[0]) is not None
+    """Whether one of the first lines has an SGDID and 16 columns.
+
+    A header above it does not hide the file from the reader, which names it.
+    """
+    rows = [header_of([line], "\t") for line in head if line.strip()][:3]
+    return any(len(row) == len(_COLUMNS) and _SGDID.fullmatch(row[0]) for row in rows)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Genes, Source]:

@@ -31,7 +31,9 @@ _ORF = re.compile(r"[YQ][A-Z0-9]+(-[A-Z])?(_[A-Za-z]+\d*)?", re.ASCII)
 
 
 def recognise(head: Sequence[str], file_name: str) -> bool:
-    """Whether the first line has seven columns: two ORFs with their names, then three numbers.
+    """Whether one of the first lines is two ORFs with their names, then three numbers.
+
+    A header or a damaged line above it does not hide the file from the reader, which names them.
 
     Parameters
     ----------
@@ -40,12 +42,8 @@ def recognise(head: Sequence[str], file_name: str) -> bool:
     file_name
         Not looked at.
     """
-    fields = header_of(head, "\t")
-    return (
-        len(fields) == len(COLUMNS)
-        and all(_ORF.fullmatch(fields[i]) for i in (0, 2))
-        and all(_is_number(field) for field in fields[4:])
-    )
+    lines = [line for line in head if line.strip()]
+    return any(_is_row(header_of([line], "\t")) for line in lines[:3])
 
 
 def read(
@@ -102,6 +100,14 @@ def _refuse_header(table: Table) -> None:
             fix="Remove the line; this format has seven columns and no header: "
             + ", ".join(COLUMNS),
         )
+
+
+def _is_row(fields: Sequence[str]) -> bool:
+    return (
+        len(fields) == len(COLUMNS)
+        and all(_ORF.fullmatch(fields[i]) for i in (0, 2))
+        and all(_is_number(field) for field in fields[4:])
+    )
 
 
 def _is_number(field: str) -> bool:

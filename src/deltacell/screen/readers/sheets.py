@@ -152,14 +152,5 @@ def open_workbook(path: str | os.PathLike[str], member: str) -> Workbook | None:
         raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
 
 
-def holds_several_files(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a zip of several files, such as an npz."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return sum(not name.endswith("/") for name in archive.namelist()) > 1
-    except (zipfile.BadZipFile, OSError):
-        return False
-
-
 def _is_hidden(name: str) -> bool:
     return name.startswith("__MACOSX/") or Path(name).name.startswith((".", "~$"))

@@ -1,0 +1,96 @@
+"""What a person does who has not read the manual: the program answers with a sentence."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROW = "YAL001C\tTFC3\tYAL002W\tVPS8\t-0.2\t0.02\t1e-3\n"
+SGD = "S000000001\tORF\tVerified\tYAL001C\tTFC3\t\t\t\t1\t151166\t147594\tC\t\t\t\t\n"
+
+
+def folder_with(tmp_path: Path, **files: str) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / f"{name}.txt").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a\tb\tc\td\teps\tsd\tp\n" + ROW, "in/s.txt, line 1: a header was found"),
+        (ROW.replace("-0.2", "x") + ROW, "in/s.txt, line 1: column 'epsilon': 'x'"),
+        ("YAL001C\tYAL002W\n" + ROW, "in/s.txt, line 1: 2 columns where 7"),
+        ("#id" + "\tx" * 15 + "\n" + SGD, "line 1: '#id' is not an SGDID such as S000002635; it "),
+    ],
+)
+def test_a_bad_first_line_does_not_hide_the_file(
+    deltacell: Any, tmp_path: Path, text: str, said: str
+) -> None:
+    folder_with(tmp_path, s=text)
+    assert said in deltacell("data", "import", "in", "--out", "out", code=2).stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_zip_of_several_files_is_left_alone(deltacell: Any, tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, s=ROW)
+    with zipfile.ZipFile(folder / "pairwise.zip", "w") as archive:
+        archive.writestr("one.txt", ROW)
+        archive.writestr("two.txt", ROW)
+    deltacell("data", "import", "in", "--out", "out", "--json", "account.json")
+    (left,) = json.loads((tmp_path / "account.json").read_text())["left_alone"]
+    assert left["file"] == "pairwise.zip"
+    assert "zip of several files" in left["why"]
+
+
+def test_names_are_shown_and_never_obeyed(deltacell: Any, tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, s=ROW)
+    (folder / "\x1b[31m[red]x.txt").write_text("YAL001C\tYAL002W\n")
+    done = deltacell("data", "import", "in", "--out", "out")
+    shown = done.stdout + deltacell("data", "info", "out").stdout
+    assert "\x1b" not in shown
+    assert r"\x1b[31m[red]x" in shown
+    error = deltacell("data", "info", "\x1b[31mx", code=2).stderr
+    assert "\x1b[31mx" not in error
+
+
+def test_nothing_is_said_on_the_way_where_no_one_watches(deltacell: Any, tmp_path: Path) -> None:
+    folder_with(tmp_path, s=ROW)
+    assert deltacell("data", "import", "in", "--out", "out").stderr == ""
+    again = deltacell("data", "import", "in", "--out", "out", code=2).stderr
+    assert again.startswith("error: ")
+    assert "already an import here" in again
+
+
+def test_any_result_of_a_query_is_shown(deltacell: Any) -> None:
+    deltacell("data", "synthetic", "demo", "--out", "demo", "--genotypes", "100")
+    # A title is not folded to the width of a narrow table.
+    assert deltacell("data", "query", "demo", "select 1 as a").stdout.startswith("1 rows\n")
+    sql = "select [1, 2] as a, [[1], [2, 3]] as b, {'x': 1} as c, null::int[] as d, 2 as e"
+    table = 'a,b,c,d,e\n1 2,1 2 3,"{""x"": 1}",,2\n'
+    assert deltacell("data", "query", "demo", sql, "--format", "csv").stdout == table
+    path = "demo/screens/synthetic"
+    error = deltacell("data", "query", path, "select 1", "--screen", "x", code=2).stderr
+    assert "'x' was asked for, and this is a screen" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["import", "in/s.txt", "--out", "out"], "this is a file, and a folder was expected"),
+        (["synthetic", "demo", "--out", "out", "--genotypes", "-5"], "-5 rows were asked for"),
+        (["get", "sgd-features", "--out", "in/s.txt"], "the folder cannot be made"),
+    ],
+)
+def test_rough_arguments_are_answered_with_a_sentence(
+    deltacell: Any, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    folder_with(tmp_path, s=ROW)
+    assert said in deltacell("data", *arguments, code=2).stderr
+    assert not (tmp_path / "out").exists()

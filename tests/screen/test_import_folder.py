@@ -1,0 +1,54 @@
+"""Importing a folder: what it may be called, and what stops it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from deltacell import Cell, Screen
+from deltacell.errors import InputError
+from deltacell.screen.import_folder import Imported, import_folder
+
+
+@pytest.mark.parametrize("name", ["../x", "../../x", "/proc/x", "a/b", "..", ".", ""])
+def test_the_name_of_a_screen_leads_nowhere_else(tmp_path, name):
+    cell = Cell.synthetic("demo")
+    imported = Imported(cell, {name: Screen.synthetic(cell, n=100)})
+    with pytest.raises(InputError, match="cannot be the name of a screen"):
+        imported.save(tmp_path / "deep" / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_subfolder_that_cannot_be_read_is_not_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "mine.tsv").write_text("YAL001C\tYAL002W\n")
+    (tmp_path / "closed").mkdir()
+    listed = os.scandir
+
+    def refused(path):
+        if os.fspath(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(InputError, match=r"closed: the folder cannot be read: Permission denied"):
+        import_folder(tmp_path)
+
+
+def test_hidden_files_and_folders_are_not_read(tmp_path):
+    (tmp_path / "mine.tsv").write_text("YAL001C\tYAL002W\n")
+    (tmp_path / ".other.tsv").write_text("YAL001C\tYAL003W\n")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "more.tsv").write_text("YAL001C\tYAL004W\n")
+    imported = import_folder(tmp_path)
+    assert list(imported.cell.relations) == ["mine"]
+    assert not imported.left_alone
+
+
+def test_a_file_whose_name_is_not_text_is_refused(tmp_path):
+    try:
+        (tmp_path / os.fsdecode(b"a\xff.txt")).write_text("YAL001C\tYAL002W\n")
+    except OSError:
+        pytest.skip("the file system takes no such names")
+    with pytest.raises(InputError, match="name is not text"):
+        import_folder(tmp_path)
