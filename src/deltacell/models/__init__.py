@@ -1,6 +1,7 @@
 """DANGO, HeteroCell, the baselines, and their losses."""
 
 from deltacell.models.dango import STRING_LAMBDAS, STRING_RELATIONS, Dango
+from deltacell.models.hetero_cell import HeteroCell
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.losses import (
     DangoLoss,
@@ -16,6 +17,7 @@ __all__ = [
     "STRING_RELATIONS",
     "Dango",
     "DangoLoss",
+    "HeteroCell",
     "HyperSAGNN",
     "LogCosh",
     "Loss",

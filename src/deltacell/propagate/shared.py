@@ -17,7 +17,9 @@ from deltacell.propagate.product import product
 from deltacell.propagate.protocol import Mutants, WildType
 from deltacell.propagate.row_wise import row_wise
 
-CPU_TILE = 1
+CPU_TILE_NUMBERS = 2**19
+"""The vectors of a tile that stay in a CPU's cache, in numbers: those of one mutant of yeast."""
+
 CPU_ROWS_AT_A_TIME = 1024
 
 
@@ -33,8 +35,9 @@ class Shared:
     Parameters
     ----------
     tile
-        How many mutants go through one product. Where not given, 1 on a CPU, because the vectors of
-        one mutant stay in its cache, and elsewhere the whole batch.
+        How many mutants go through one product. Where not given, on a CPU as many as have
+        `CPU_TILE_NUMBERS` numbers, 1 for a cell of yeast's size, because their vectors stay in its
+        cache; elsewhere the whole batch.
     rows_at_a_time
         See `row_wise`. Where not given, 1,024 on a CPU, and elsewhere all at once; 0 is all at
         once anywhere.
@@ -79,7 +82,7 @@ class Shared:
         genes = wild_type.last[GENE]
         pool = wild_pool(readout.terms(genes, ALL))
         differences, per_gene = [], []
-        width = self.tile or (CPU_TILE if genes.device.type == "cpu" else max(len(deleted), 1))
+        width = self.tile or _width(genes, len(deleted))
         for begin in range(0, len(deleted), width):
             end = min(begin + width, len(deleted))
             tile = _Tile(end - begin, {k: d.tile(begin, end) for k, d in deleted.nodes.items()})
@@ -107,6 +110,12 @@ class Shared:
         if self.rows_at_a_time is not None:
             return self.rows_at_a_time or None
         return CPU_ROWS_AT_A_TIME if device.type == "cpu" else None
+
+
+def _width(genes: torch.Tensor, batch: int) -> int:
+    if genes.device.type != "cpu":
+        return max(batch, 1)
+    return max(1, CPU_TILE_NUMBERS // max(genes.numel(), 1))
 
 
 class _Tile:
