@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from deltacell.models.combine import combination
+from deltacell.models.combine import MeanCombination, SumCombination, combination
 from deltacell.models.gin import GIN
+from deltacell.models.gin_message import gin_message, gin_message_gradients
 from deltacell.models.ranges import named_range
-from deltacell.propagate import GENE, Aggregate, Hop
+from deltacell.propagate import GENE, Aggregate, Hop, Message, MessageGradients
 from deltacell.propagate.hop import Rows
 
 
@@ -54,6 +56,7 @@ class GeneLayer(nn.Module):
         super().__init__()
         self.name = name
         self.residual = residual
+        self.activation = activation
         self.dropout = dropout
         self.gin = GIN(relations, hidden, gin_layers, activation)
         self.combine = combination(combine, relations, hidden, activation)
@@ -74,6 +77,8 @@ class GeneLayer(nn.Module):
             partial(self.update, kept=kept),
             tuple(self.parameters()),
             partial(named_range, self.name),
+            self._messages(kept),
+            self.residual,
         )
 
     def draw(self, x: torch.Tensor) -> torch.Tensor | None:
@@ -118,3 +123,58 @@ class GeneLayer(nn.Module):
         """
         self.gin.compile(**options)
         self.combine.compile(**options)
+
+    def _messages(self, kept: torch.Tensor | None) -> tuple[Message, ...] | None:
+        if not isinstance(self.combine, (SumCombination, MeanCombination)):
+            return None
+        weight = 1.0 if isinstance(self.combine, SumCombination) else 1 / len(self.gin.eps)
+        of_relations = [
+            _OfRelation(parameters, self.activation, weight, None if kept is None else kept[k])
+            for k, parameters in enumerate(self.gin.of_relations())
+        ]
+        return tuple(Message(one.message, one.parameters, one.gradients) for one in of_relations)
+
+
+@dataclass(frozen=True, eq=False)
+class _OfRelation:
+    """What one relation adds to a sum or a mean over relations.
+
+    Parameters
+    ----------
+    parameters, activation
+        See `gin_message`.
+    weight
+        Of the relation.
+    kept
+        What the messages are multiplied by in this step, [n_genes, 1, hidden].
+    """
+
+    parameters: tuple[torch.Tensor, ...]
+    activation: str
+    weight: float
+    kept: torch.Tensor | None
+
+    def message(self, vectors: torch.Tensor, received: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """Return [m, hidden]; see `MessageFunction`."""
+        message = gin_message(vectors, received, self.parameters, self.activation)
+        return self._weighted(message, rows)
+
+    def gradients(
+        self,
+        vectors: torch.Tensor,
+        received: torch.Tensor,
+        rows: Rows,
+        by_message: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> MessageGradients:
+        """Return the gradients; see `MessageGradientFunction`."""
+        by_message = self._weighted(by_message, rows)
+        return gin_message_gradients(
+            vectors, received, self.parameters, self.activation, by_message, out
+        )
+
+    def _weighted(self, x: torch.Tensor, rows: Rows) -> torch.Tensor:
+        if self.kept is not None:
+            kept = self.kept.squeeze(1)
+            x = x * (kept[rows] if isinstance(rows, slice) else kept.index_select(0, rows))
+        return x if self.weight == 1 else x * self.weight

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import cast
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -57,3 +60,10 @@ class GIN(nn.Module):
         h = h.to(torch.promote_types(h.dtype, torch.float32))
         h = functional.layer_norm(h, h.shape[-1:])
         return self.activation(torch.addcmul(self.norm_bias, h, self.norm_weight))
+
+    def of_relations(self) -> list[tuple[torch.Tensor, ...]]:
+        """Return the parameters of each relation, as views that pass gradients on."""
+        stacked = [self.eps, self.norm_weight.squeeze(1), self.norm_bias.squeeze(1)]
+        for linear in cast(Iterable[StackedLinear], self.linears):
+            stacked += [linear.weight, linear.bias.squeeze(1)]
+        return list(zip(*(p.unbind(0) for p in stacked), strict=True))

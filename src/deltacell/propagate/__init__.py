@@ -2,7 +2,17 @@
 
 from deltacell.propagate.deleted import Deleted, DeletedNodes
 from deltacell.propagate.dense import Dense
-from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop, RowWise
+from deltacell.propagate.gradients import gradients_of
+from deltacell.propagate.hop import (
+    GENE,
+    METABOLITE,
+    REACTION,
+    Aggregate,
+    Hop,
+    Message,
+    MessageGradients,
+    RowWise,
+)
 from deltacell.propagate.pool import Readout, Terms
 from deltacell.propagate.product import SparseMatrix
 from deltacell.propagate.protocol import Mutants, Propagation, WildType
@@ -19,6 +29,8 @@ __all__ = [
     "DeletedNodes",
     "Dense",
     "Hop",
+    "Message",
+    "MessageGradients",
     "Mutants",
     "Propagation",
     "Readout",
@@ -27,5 +39,6 @@ __all__ = [
     "SparseMatrix",
     "Terms",
     "WildType",
+    "gradients_of",
     "strategy",
 ]

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 
 from deltacell.propagate.hop import Aggregate
-from deltacell.propagate.product import SparseMatrix, has_sparse_kernels, product
+from deltacell.propagate.product import SparseMatrix, multiply
 
 Scales = tuple[torch.Tensor | None, ...]
 
@@ -94,15 +94,8 @@ class _Spread(torch.autograd.Function):
 
 def _multiply(out: torch.Tensor, matrix: SparseMatrix, x: torch.Tensor, *, add: bool) -> None:
     """Write ``matrix @ x`` to out, or add it; all [rows, width]."""
-    if matrix.n_entries == 0 or x.shape[1] == 0:
-        if not add:
-            out.zero_()
-        return
-    with torch.autocast(x.device.type, enabled=False):
-        if has_sparse_kernels(x.device.type, x.dtype):
-            csr = matrix.csr(device=x.device, dtype=x.dtype)
-            torch.addmm(out, csr, x.contiguous(), beta=float(add), out=out)
-        elif add:
-            out.add_(product(matrix, x))
-        else:
-            out.copy_(product(matrix, x))
+    found = multiply(matrix, x.contiguous())
+    if add:
+        out.add_(found)
+    else:
+        out.copy_(found)

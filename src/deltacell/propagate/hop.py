@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from deltacell.propagate.gradients import gradients_of
 from deltacell.propagate.product import SparseMatrix
 
 GENE, REACTION, METABOLITE = "gene", "reaction", "metabolite"
@@ -42,6 +43,79 @@ class RowWise(Protocol):
         rows
             Which nodes the m are.
         """
+
+
+class MessageFunction(Protocol):
+    """A function of each row on its own, of what the row received over one aggregate alone."""
+
+    def __call__(self, vectors: torch.Tensor, received: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """Return messages [m, hidden] from old vectors and what was received, both [m, hidden]."""
+
+
+MessageGradients = tuple[torch.Tensor | None, torch.Tensor | None, Sequence[torch.Tensor | None]]
+"""Of the vectors, of what was received, and of each parameter."""
+
+
+class MessageGradientFunction(Protocol):
+    """The gradients of a `MessageFunction`, which it computes again."""
+
+    def __call__(
+        self,
+        vectors: torch.Tensor,
+        received: torch.Tensor,
+        rows: Rows,
+        by_message: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> MessageGradients:
+        """Return the gradients from that of the messages, [m, hidden].
+
+        Parameters
+        ----------
+        vectors, received, rows
+            As in `MessageFunction`.
+        by_message
+            The gradient of the messages.
+        out
+            Where the gradient of what was received may be put.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """What one aggregate adds to the new vectors of a hop whose update is a sum.
+
+    Parameters
+    ----------
+    function
+        From a row's vector and what it received over the aggregate to what is added.
+    parameters
+        All tensors that `function` reads and that want a gradient.
+    gradients
+        A faster way to the gradients than automatic differentiation of `function`, if there is one.
+    """
+
+    function: MessageFunction
+    parameters: tuple[torch.Tensor, ...] = ()
+    gradients: MessageGradientFunction | None = None
+
+    def backward(
+        self,
+        vectors: torch.Tensor,
+        received: torch.Tensor,
+        rows: Rows,
+        by_message: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> MessageGradients:
+        """Return the gradients, the faster way or the automatic one."""
+        if self.gradients is not None:
+            return self.gradients(vectors, received, rows, by_message, out)
+        with torch.enable_grad():
+            vectors = vectors.detach().requires_grad_()
+            received = received.detach().requires_grad_()
+            made = self.function(vectors, received, rows)
+        inputs = [vectors, received, *self.parameters]
+        by_vectors, by_received, *others = gradients_of(made, inputs, by_message)
+        return by_vectors, by_received, others
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +163,11 @@ class Hop:
         All tensors that `update` reads and that want a gradient.
     around
         Makes a context to carry the hop out in, such as a profiler's range.
+    messages
+        Where the update is a sum, ``x' = sum over k of message_k(x, a_k)``, the same in parts, one
+        an aggregate; a strategy may then compute each on rows of its own.
+    residual
+        Whether that sum has the old vector in it too, ``x' = x + sum over k of ...``.
     """
 
     target: str
@@ -96,3 +175,5 @@ class Hop:
     update: RowWise
     parameters: tuple[torch.Tensor, ...] = ()
     around: Callable[[], AbstractContextManager[object]] = nullcontext
+    messages: tuple[Message, ...] | None = None
+    residual: bool = False

@@ -7,6 +7,7 @@ tiny difference of large sums and would drown in their rounding.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -34,6 +35,9 @@ class Readout(Protocol):
 
     def terms(self, vectors: torch.Tensor, rows: Rows) -> Terms:
         """Return the terms of genes with the given vectors [m, ..., hidden], in fp32 or better."""
+
+    def parameters(self) -> Iterable[torch.Tensor]:
+        """Return all tensors that `terms` reads and that want a gradient."""
 
 
 class WildPool(NamedTuple):

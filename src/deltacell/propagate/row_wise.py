@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast
 
 import torch
 
+from deltacell.propagate.gradients import gradients_of
 from deltacell.propagate.hop import ALL, Hop, RowWise
 
 
@@ -41,6 +42,18 @@ def row_wise(
     return _in_pieces(hop.update, nodes, vectors, aggregated)
 
 
+def autocast_here(device_type: str) -> Callable[[], AbstractContextManager[object]]:
+    """Return what makes the autocast that is in force here and now, for another place or time."""
+    # Not cached: casts made here without a gradient must not be found by those that need one.
+    return partial(
+        torch.autocast,
+        device_type,
+        torch.get_autocast_dtype(device_type),
+        enabled=torch.is_autocast_enabled(device_type),
+        cache_enabled=False,
+    )
+
+
 class _Recomputed(torch.autograd.Function):
     """``update(vectors, aggregated, rows)``; keeps its arguments and nothing between."""
 
@@ -54,7 +67,7 @@ class _Recomputed(torch.autograd.Function):
         *parameters: torch.Tensor,
     ) -> torch.Tensor:
         ctx.update, ctx.nodes = update, nodes
-        ctx.autocast = _autocast_here(vectors.device.type)
+        ctx.autocast = autocast_here(vectors.device.type)
         ctx.save_for_backward(vectors, aggregated, *parameters)
         return _in_pieces(update, nodes, vectors, aggregated)
 
@@ -73,7 +86,7 @@ class _Recomputed(torch.autograd.Function):
                     received = aggregated[:, rows].detach().requires_grad_(wanted[1])
                     new = ctx.update(old, received, rows)
                 inputs = [old, received, *parameters]
-                parts = _gradients(new, inputs, wanted, gradient[rows])
+                parts = gradients_of(new, inputs, gradient[rows])
                 if by_vectors is not None and parts[0] is not None:
                     by_vectors[rows] = parts[0]
                 if by_aggregated is not None and parts[1] is not None:
@@ -82,22 +95,11 @@ class _Recomputed(torch.autograd.Function):
         return None, None, by_vectors, by_aggregated, *by_parameter
 
 
-def _gradients(
-    new: torch.Tensor,
-    inputs: Sequence[torch.Tensor],
-    wanted: Sequence[bool],
-    gradient: torch.Tensor,
-) -> list[torch.Tensor | None]:
-    chosen = [x for x, want in zip(inputs, wanted, strict=True) if want]
-    found = iter(torch.autograd.grad(new, chosen, gradient.to(new.dtype), allow_unused=True))
-    return [next(found) if want else None for want in wanted]
-
-
 def _in_pieces(
     update: RowWise, nodes: int, vectors: torch.Tensor, aggregated: torch.Tensor
 ) -> torch.Tensor:
     new = torch.empty_like(vectors)
-    with _autocast_here(vectors.device.type)():
+    with autocast_here(vectors.device.type)():
         for rows in _pieces(len(vectors), nodes):
             new[rows] = update(vectors[rows], aggregated[:, rows], rows)
     return new
@@ -111,14 +113,3 @@ def _sum(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
     if a is None or b is None:
         return a if b is None else b
     return a + b
-
-
-def _autocast_here(device_type: str) -> Callable[[], AbstractContextManager[object]]:
-    # Not cached: casts made here without a gradient must not be found by those that need one.
-    return partial(
-        torch.autocast,
-        device_type,
-        torch.get_autocast_dtype(device_type),
-        enabled=torch.is_autocast_enabled(device_type),
-        cache_enabled=False,
-    )
