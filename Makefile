@@ -13,7 +13,7 @@ WORKERS ?= 2
 help:
 	@echo "make demo       build the demo cell and screen, show both, time the loader"
 	@echo "make test       laws, units, real files, commands (a few minutes)"
-	@echo "make test-full  adds what is slow: faults, several processes, README commands"
+	@echo "make test-full  what is slow: faults, several processes, learning, README commands"
 	@echo "make check      lint, types, the import contract, and a wheel from a clean venv"
 	@echo "make setup      make .venv; the others do it when it is needed"
 	@echo "make clean      remove .venv, caches, and the demo"

@@ -217,7 +217,7 @@ class Resumable:
         if have and version:
             headers |= {"Range": f"bytes={have}-", "If-Range": version}
         with requests.get(url, headers=headers, stream=True, timeout=60) as response:
-            if response.status_code == 416:
+            if response.status_code == 416 and "Range" in headers:
                 self._forget()
                 self(url, output_file, _pooch)
                 return

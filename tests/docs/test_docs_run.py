@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,34 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_the_commands_of_the_readme_run_as_written(shared_data: Path, tmp_path: Path) -> None:
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert blocks[0].startswith("make demo")
+    script = "\n".join(blocks[1:]).replace("FOLDER", str(shared_data))
+    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "costanzo2010" in done.stdout
+
+
+@pytest.mark.slow
+def test_make_demo_runs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["make", "demo", f"DEMO={tmp_path / 'demo'}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "columnar" in done.stdout

@@ -62,3 +62,11 @@ def test_what_is_imported_is_the_same_after_saving(imported: Imported, tmp_path:
     assert loaded.cell.equals(imported.cell)
     assert all(loaded.screens[n].equals(s) for n, s in imported.screens.items())
     assert loaded.account() == imported.account()
+
+
+@pytest.mark.real
+def test_edges_before_aliases_made_one_of_some_are_told(imported: Imported) -> None:
+    notes = {source.into: source.notes for source in imported.cell.sources}
+    assert notes["string_neighborhood"]["edges_as_written"] == 45_610
+    assert notes["string_fusion"]["edges_as_written"] == 1_361
+    assert "edges_as_written" not in notes["string_database"]

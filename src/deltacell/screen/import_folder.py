@@ -148,10 +148,13 @@ def import_folder(
         missing = [n for n, i in zip(named, index, strict=True) if i == UNKNOWN]
         genes = known.extended(n.strip() for n in missing)
     if not len(genes):
+        unread = [f"{x.file}: {x.why}" for x in files.unread()[:5]]
         raise InputError(
             "no file of the folder names a gene",
             where=folder,
-            fix="Put networks or screens there; `deltacell data get` fetches some.",
+            fix="\n  ".join(
+                [*unread, "Put networks or screens there; `deltacell data get` fetches some."]
+            ),
         )
     policy = "error" if on_unknown == "error" else "drop"
     relations, relation_sources, renamed = _build_relations(edges, genes, policy)

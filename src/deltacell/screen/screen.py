@@ -415,6 +415,8 @@ class Screen:
             synthetic=stored.meta["synthetic"],
         )
         screen.__dict__["checksum"] = stored.checksum
+        if verify:
+            screen.genotypes.check(len(screen.genes))
         return screen
 
     @cached_property

@@ -119,7 +119,7 @@ def relation_of(
         edges.reader,
         relation.counts,
         into=edges.name,
-        notes=edges.notes,
+        notes={**edges.notes, **_as_written(edges, relation)},
     )
 
 
@@ -136,3 +136,13 @@ def names_of(edges: NamedEdges) -> list[str]:
     for name in names:
         spelling.setdefault(name.upper(), name)
     return list(spelling.values())
+
+
+def _as_written(edges: NamedEdges, relation: Relation) -> dict[str, int]:
+    """Return the number of undirected edges before aliases made one of some, where it differs."""
+    if edges.directed:
+        return {}
+    pairs = pl.DataFrame({"a": edges.source, "b": edges.target}).filter(pl.col("a") != pl.col("b"))
+    ordered = pairs.select(a=pl.min_horizontal("a", "b"), b=pl.max_horizontal("a", "b"))
+    distinct = ordered.n_unique()
+    return {} if distinct == relation.n_edges else {"edges_as_written": distinct}
