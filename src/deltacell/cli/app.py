@@ -48,17 +48,26 @@ bench.command("propagation")(bench_propagation.propagation)
 bench.command("scaling")(bench_scaling.scaling)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"deltacell {version('deltacell')}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
-    show_version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)
+    _show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and stop.",
+            callback=_print_version,
+            is_eager=True,
+        ),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of errors.")] = False,
 ) -> None:
     """Hold the options that come before any command."""
-    if show_version:
-        typer.echo(f"deltacell {version('deltacell')}")
-        raise typer.Exit
     if debug:
         os.environ["DELTACELL_DEBUG"] = "1"
 

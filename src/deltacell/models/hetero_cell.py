@@ -106,7 +106,7 @@ class HeteroCell(nn.Module):
         local_layers: int = 2,
         aggregation: str = "sum",
         activation: str = "gelu",
-        z_norm: str = "scale",
+        z_norm: str = "norm",
         dropout: float = 0.0,
         largest: int | None = None,
         propagation: str | Propagation = "shared",
