@@ -1,6 +1,9 @@
 """How message passing is carried out on many mutants of one cell."""
 
+from deltacell.propagate.auto import Auto, Choice
+from deltacell.propagate.cost import Rates, rates_here
 from deltacell.propagate.deleted import Deleted, DeletedNodes
+from deltacell.propagate.delta import Delta
 from deltacell.propagate.dense import Dense
 from deltacell.propagate.gradients import gradients_of
 from deltacell.propagate.hop import (
@@ -25,14 +28,18 @@ __all__ = [
     "REACTION",
     "STRATEGIES",
     "Aggregate",
+    "Auto",
+    "Choice",
     "Deleted",
     "DeletedNodes",
+    "Delta",
     "Dense",
     "Hop",
     "Message",
     "MessageGradients",
     "Mutants",
     "Propagation",
+    "Rates",
     "Readout",
     "RowWise",
     "Shared",
@@ -40,5 +47,6 @@ __all__ = [
     "Terms",
     "WildType",
     "gradients_of",
+    "rates_here",
     "strategy",
 ]

@@ -7,6 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from deltacell.errors import InputError
+from deltacell.propagate.auto import Auto
+from deltacell.propagate.delta import Delta
 from deltacell.propagate.dense import Dense
 from deltacell.propagate.ladder import DeviceMask, EdgeMask, StoredEdges, StoredMasks, Subgraph
 from deltacell.propagate.protocol import Propagation
@@ -15,6 +17,8 @@ from deltacell.propagate.shared import Shared
 STRATEGIES: Mapping[str, Callable[..., Propagation]] = MappingProxyType(
     {
         "shared": Shared,
+        "delta": Delta,
+        "auto": Auto,
         "dense": Dense,
         "subgraph": Subgraph,
         "edge_mask": EdgeMask,
