@@ -13,7 +13,7 @@ from deltacell.propagate.given import Given, GradientSums, Name
 from deltacell.propagate.tile_backward import TileBackward
 from deltacell.propagate.tile_forward import Kept, TileForward
 from deltacell.propagate.tile_state import Job
-from deltacell.propagate.workers import in_workers
+from deltacell.propagate.workers import in_workers, one_core
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ class _Batch(torch.autograd.Function):
                 kept[i] = made
             return z, vectors if run.vectors else None
 
-        found = in_workers(one, range(len(run.tiles)), run.keeping.workers)
+        with one_core(run.keeping.workers):
+            found = in_workers(one, range(len(run.tiles)), run.keeping.workers)
         ctx.run, ctx.kept = run, kept
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
@@ -119,7 +120,8 @@ class _Batch(torch.autograd.Function):
                 None if by_vectors is None else by_vectors[mutants],
             )
 
-        in_workers(one, range(len(run.tiles)), run.keeping.workers)
-        for other in sums[1:]:
-            sums[0].join(other)
+        with one_core(run.keeping.workers):
+            in_workers(one, range(len(run.tiles)), run.keeping.workers)
+            for other in sums[1:]:
+                sums[0].join(other)
         return None, *(sums[0].sums.get(n) for n in run.names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, cast
 
 import torch
@@ -15,7 +16,7 @@ from deltacell.propagate.places import slices
 from deltacell.propagate.product import SparseMatrix, multiply
 from deltacell.propagate.protocol import WildType
 from deltacell.propagate.row_wise import autocast_here, row_wise
-from deltacell.propagate.workers import in_any_worker
+from deltacell.propagate.workers import in_any_worker, one_core
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +54,13 @@ def wild_type_in_parts(
     messages: list[torch.Tensor | None] = []
     for hop in hops:
         old = states[-1]
+        made = None
         with hop.around():
             if hop.messages is None:
                 new, heard = _updated(hop, old, rows_at_a_time)
-                made = None
             else:
-                new, heard, made = _summed(hop, hop.messages, old, rows_at_a_time, workers)
+                job = _Job(hop, hop.messages, rows_at_a_time, workers)
+                new, heard, made = job.apply(old)
         states.append({**old, hop.target: new})
         sums.append(heard)
         messages.append(made)
@@ -81,65 +83,94 @@ def _updated(
     return new.squeeze(1), sums.squeeze(2)
 
 
-def _summed(
-    hop: Hop,
-    messages: tuple[Message, ...],
-    state: State,
-    rows_at_a_time: int | None,
-    workers: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    kinds = tuple(dict.fromkeys([hop.target, *(a.source for a in hop.aggregates)]))
-    job = _Job(hop, messages, kinds, rows_at_a_time, workers)
-    parameters = [p for m in messages for p in m.parameters]
-    found = _Summed.apply(job, *(state[kind] for kind in kinds), *parameters)  # type: ignore[no-untyped-call]
-    return cast(tuple[torch.Tensor, torch.Tensor, torch.Tensor], found)
+@dataclass(frozen=True)
+class _Part:
+    """A matrix that is multiplied with the vectors of a kind, for one or two aggregates."""
+
+    source: str
+    matrix: SparseMatrix
 
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """A hop with messages, of the wild type."""
+    """A hop with messages, which threads share: the products, the messages, and the sums of rows.
+
+    Parameters
+    ----------
+    hop, messages
+        The hop, and its messages.
+    rows_at_a_time, workers
+        As in `wild_type_in_parts`.
+    """
 
     hop: Hop
     messages: tuple[Message, ...]
-    kinds: tuple[str, ...]
     rows_at_a_time: int | None
     workers: int
 
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of node whose vectors are read, the target first."""
+        return tuple(dict.fromkeys([self.hop.target, *(a.source for a in self.hop.aggregates)]))
+
+    @cached_property
+    def parts(self) -> dict[_Part, list[int]]:
+        """The aggregates that each part belongs to; the largest part first."""
+        belongs: dict[_Part, list[int]] = {}
+        found = in_parts(self.hop.aggregates)
+        for k, (a, parts) in enumerate(zip(self.hop.aggregates, found, strict=True)):
+            for matrix in parts.of(a.matrix):
+                belongs.setdefault(_Part(a.source, matrix), []).append(k)
+        return dict(sorted(belongs.items(), key=lambda part: -part[0].matrix.n_entries))
+
+    def apply(self, state: State) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the new vectors, the sums and the messages."""
+        xs = [state[kind] for kind in self.kinds]
+        parameters = [p for m in self.messages for p in m.parameters]
+        found = _Summed.apply(self, *xs, *parameters)  # type: ignore[no-untyped-call]
+        return cast(tuple[torch.Tensor, torch.Tensor, torch.Tensor], found)
+
+    def rows(self, n: int) -> list[slice]:
+        """Return slices of n rows, one a thread."""
+        return slices(n, -(-n // self.workers) if n else None)
+
 
 class _Summed(torch.autograd.Function):
-    """New vectors, sums and messages of a hop with messages, aggregate by aggregate in threads."""
+    """New vectors, sums and messages of a hop with messages."""
 
     @staticmethod
     def forward(ctx: Any, job: _Job, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        hop = job.hop
         xs = dict(zip(job.kinds, given, strict=False))
-        x = xs[hop.target]
-        parts = in_parts(hop.aggregates)
-        common = {
-            p.common: multiply(p.common, _wide(xs[a.source]))
-            for a, p in zip(hop.aggregates, parts, strict=True)
-            if p.common is not None
-        }
-        sums = _wide(x).new_empty(len(parts), *x.shape)
-        messages = x.new_empty(len(parts), *x.shape)
-        scales = _scales(hop, sums)
+        x, n = xs[job.hop.target], len(job.messages)
+        sums, messages = _wide(x).new_empty(n, *x.shape), x.new_empty(n, *x.shape)
+        new = torch.empty_like(x)
         autocast = autocast_here(x.device.type)
 
-        def one(k: int) -> None:
-            own, *others = parts[k].of(hop.aggregates[k].matrix)
+        def product(part: _Part) -> torch.Tensor:
+            return multiply(part.matrix, _wide(xs[part.source]))
+
+        def message(k: int) -> None:
+            first, *more = [p for part, p in products.items() if k in job.parts[part]]
             with torch.no_grad(), autocast():
-                sums[k] = multiply(own, _wide(xs[hop.aggregates[k].source]))
-                for other in others:
-                    sums[k] += common[other]
+                sums[k] = first
+                for other in more:
+                    sums[k] += other
                 for rows in slices(len(x), job.rows_at_a_time):
                     received = _received(sums[k], scales[k], rows)
                     messages[k, rows] = job.messages[k].function(x[rows], received, rows)
 
-        in_any_worker(one, range(len(parts)), job.workers)
-        new = x.clone() if hop.residual else torch.zeros_like(x)
-        # One after the other, as in mutants, so that rounding is the same.
-        for message in messages:
-            new += message
+        def total(rows: slice) -> None:
+            new[rows] = x[rows] if job.hop.residual else 0
+            # One after the other, as in mutants, so that rounding is the same.
+            for k in range(n):
+                new[rows] += messages[k, rows]
+
+        with one_core(job.workers):
+            scales = _scales(job.hop, sums)
+            found = in_any_worker(product, list(job.parts), job.workers)
+            products = dict(zip(job.parts, found, strict=True))
+            in_any_worker(message, range(n), job.workers)
+            in_any_worker(total, job.rows(len(x)), job.workers)
         ctx.job, ctx.autocast = job, autocast
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(sums, *given)
@@ -154,58 +185,60 @@ class _Summed(torch.autograd.Function):
         by_messages: torch.Tensor | None,
     ) -> tuple[torch.Tensor | None, ...]:
         job: _Job = ctx.job
-        hop = job.hop
         sums, *given = ctx.saved_tensors
         xs = dict(zip(job.kinds, given, strict=False))
-        x = xs[hop.target]
-        parts, scales = in_parts(hop.aggregates), _scales(hop, sums)
+        x, n = xs[job.hop.target], len(job.messages)
 
-        def one(k: int) -> _ByAggregate:
-            message, scale = job.messages[k], scales[k]
-            found = _ByAggregate(x, sums[k], len(message.parameters))
+        def message(k: int) -> _ByMessage:
+            found = _ByMessage(x, sums[k], len(job.messages[k].parameters))
             with torch.no_grad(), ctx.autocast():
-                if by_new is not None or by_messages is not None:
-                    for rows in slices(len(x), job.rows_at_a_time):
-                        gradient = _total(by_new, by_messages, k, rows)
-                        received = _received(sums[k], scale, rows)
+                for rows in slices(len(x), job.rows_at_a_time):
+                    gradient = _total(by_new, by_messages, k, rows)
+                    if gradient is not None:
+                        received = _received(sums[k], scales[k], rows)
                         place = found.sums[rows]
-                        found.add(
-                            rows,
-                            scale,
-                            *message.backward(x[rows], received, rows, gradient, place),
-                        )
-                else:
-                    found.sums.zero_()
+                        parts = job.messages[k].backward(x[rows], received, rows, gradient, place)
+                        found.add(rows, scales[k], *parts)
                 if by_sums is not None:
                     found.sums += by_sums[k]
-                own = parts[k].of(hop.aggregates[k].matrix)[0]
-                found.source = multiply(own.transpose, found.sums)
             return found
 
-        by_given = {kind: torch.zeros_like(value) for kind, value in xs.items()}
-        by_parameters: list[torch.Tensor | None] = []
-        by_common: dict[tuple[str, SparseMatrix], torch.Tensor] = {}
-        for k, found in enumerate(in_any_worker(one, range(len(parts)), job.workers)):
-            source, common = hop.aggregates[k].source, parts[k].common
-            by_given[hop.target] += found.own
-            by_given[source] += found.source
-            by_parameters += found.parameters
-            if common is not None:
-                before = by_common.pop((source, common), None)
-                by_common[source, common] = found.sums if before is None else before + found.sums
-        for (source, common), gradient in by_common.items():
-            by_given[source] += multiply(common.transpose, gradient)
-        if hop.residual and by_new is not None:
-            by_given[hop.target] += by_new
-        return None, *by_given.values(), *by_parameters
+        def product(part: _Part) -> torch.Tensor:
+            first, *more = job.parts[part]
+            gradient = by[first].sums
+            for k in more:
+                gradient = gradient + by[k].sums
+            return multiply(part.matrix.transpose, gradient)
+
+        by_given = {kind: torch.empty_like(value) for kind, value in xs.items()}
+
+        def total(kind: str, rows: slice) -> None:
+            by_rows = by_given[kind][rows]
+            by_rows.zero_()
+            if kind == job.hop.target:
+                if job.hop.residual and by_new is not None:
+                    by_rows += by_new[rows]
+                for found in by:
+                    by_rows += found.own[rows]
+            for part, gradient in products.items():
+                if part.source == kind:
+                    by_rows += gradient[rows]
+
+        with one_core(job.workers):
+            scales = _scales(job.hop, sums)
+            by = in_any_worker(message, range(n), job.workers)
+            found = in_any_worker(product, list(job.parts), job.workers)
+            products = dict(zip(job.parts, found, strict=True))
+            for kind, value in xs.items():
+                in_any_worker(partial(total, kind), job.rows(len(value)), job.workers)
+        return None, *by_given.values(), *(p for one in by for p in one.parameters)
 
 
-class _ByAggregate:
-    """The gradients that come back over one aggregate."""
+class _ByMessage:
+    """The gradients that come back from one message."""
 
     def __init__(self, x: torch.Tensor, sums: torch.Tensor, n_parameters: int) -> None:
-        self.own, self.sums = torch.zeros_like(x), torch.empty_like(sums)
-        self.source = self.own
+        self.own, self.sums = torch.zeros_like(x), torch.zeros_like(sums)
         self.parameters: list[torch.Tensor | None] = [None] * n_parameters
 
     def add(
@@ -219,9 +252,7 @@ class _ByAggregate:
         """Take the gradients of a few rows."""
         if by_own is not None:
             self.own[rows] = by_own
-        if by_received is None:
-            self.sums[rows] = 0
-        else:
+        if by_received is not None:
             self.sums[rows] = by_received if scale is None else by_received * scale[rows]
         self.parameters = [
             before if more is None else more if before is None else before + more
@@ -235,11 +266,10 @@ def _received(sums: torch.Tensor, scale: torch.Tensor | None, rows: slice) -> to
 
 def _total(
     by_new: torch.Tensor | None, by_messages: torch.Tensor | None, k: int, rows: slice
-) -> torch.Tensor:
-    """Return the gradient of messages, which are in the new vectors and wanted for themselves."""
+) -> torch.Tensor | None:
+    """Return the gradient of messages, which are in the new vectors and taken for themselves."""
     if by_messages is None:
-        assert by_new is not None
-        return by_new[rows]
+        return None if by_new is None else by_new[rows]
     return by_messages[k, rows] if by_new is None else by_messages[k, rows] + by_new[rows]
 
 
