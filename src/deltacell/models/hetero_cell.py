@@ -109,7 +109,7 @@ class HeteroCell(nn.Module):
         z_norm: str = "norm",
         dropout: float = 0.0,
         largest: int | None = None,
-        propagation: str | Propagation = "shared",
+        propagation: str | Propagation = "auto",
     ) -> None:
         super().__init__()
         self.n_genes = cell.n_genes

@@ -31,21 +31,23 @@ class Estimate:
         The wild type with its parts, and its backward.
     worker
         What each thread works in, with its sums of gradients.
+    again
+        Of a tile whose vectors were not kept, while it is computed again.
     states
         Of each tile, if its vectors are kept for the backward.
     sums
-        Of each tile, if its sums are kept too; and while it is computed again.
+        Of each tile, if its sums are kept too.
     """
 
     wild_type: int
     worker: int
+    again: int
     states: tuple[int, ...]
     sums: tuple[int, ...]
 
     def of(self, keeping: Keeping) -> int:
         """Return the bytes of a whole batch under what is kept."""
-        # Each thread computes one tile that it has not kept, and then has all of it.
-        again = max(self.states[keeping.states :], default=0)
+        again = self.again if keeping.states < len(self.states) else 0
         return (
             self.wild_type
             + keeping.workers * (self.worker + again)
@@ -55,8 +57,8 @@ class Estimate:
 
     @property
     def least(self) -> int:
-        """The bytes of one tile after the other, with nothing kept."""
-        return self.of(Keeping(states=0, sums=0, workers=1))
+        """The bytes of one tile after the other, with nothing kept, whatever the genotypes."""
+        return self.wild_type + self.worker + self.again
 
 
 def estimate(hops: Sequence[Hop], tiles: Sequence[Tile], rows_at_a_time: int | None) -> Estimate:
@@ -95,6 +97,7 @@ def estimate(hops: Sequence[Hop], tiles: Sequence[Tile], rows_at_a_time: int | N
     return Estimate(
         wild_type=parts + states + going_back,
         worker=max(in_a_hop, _IN_THE_READOUT * t * gene) + row_wise + gradients,
+        again=sum(t * sizes[hop.target] for hop in hops) * number,
         states=tuple(_states(hops, tile, sizes) * number for tile in tiles),
         sums=tuple(_sums(hops, tile, sizes) * number for tile in tiles),
     )
@@ -126,6 +129,9 @@ def keeping_within(estimated: Estimate, workers: int, max_bytes: int | None) -> 
         workers -= 1
     left = max_bytes - estimated.of(Keeping(0, 0, workers))
     states = _fitting(estimated.states, left)
+    # Without any that is computed again, there is room for more.
+    if estimated.of(Keeping(n_tiles, 0, workers)) <= max_bytes:
+        states = n_tiles
     left = max_bytes - estimated.of(Keeping(states, 0, workers))
     sums = _fitting(estimated.sums[:states], left)
     return Keeping(states, sums, workers)

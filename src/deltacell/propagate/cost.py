@@ -8,6 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -283,4 +284,5 @@ def _write(path: Path, kept: dict[str, Any]) -> None:
         whole.replace(path)
     except OSError:
         # A home that cannot be written to only costs the time to measure again.
-        whole.unlink(missing_ok=True)
+        with suppress(OSError):
+            whole.unlink()
