@@ -1,0 +1,1 @@
+"""Training: the task, its loop, the run directory and the config."""

@@ -1,0 +1,387 @@
+"""The config of a training: every key there is, with its type and default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from omegaconf import MISSING
+
+# OmegaConf reads these annotations to check a config, and it knows no literals and no tuples.
+
+
+class Mode(StrEnum):
+    """How much of a training step is carried out."""
+
+    train = "train"
+    step = "step"
+    forward = "forward"
+    data = "data"
+    empty = "empty"
+    fixed = "fixed"
+
+
+@dataclass
+class DataConfig:
+    """What is trained on.
+
+    Parameters
+    ----------
+    folder, screen
+        A directory made by ``deltacell data import``, and the name of one of its screens; the only
+        one where not given.
+    cell
+        A cell of its own, in place of the folder's; then ``screen`` is a directory.
+    synthetic
+        ``demo`` or ``yeast``: a made-up cell and screen in place of a folder.
+    synthetic_seed, synthetic_genotypes
+        Of the made-up ones; as many genotypes as are the default where not given.
+    relations
+        Relations of the cell to keep, by name; all where not given.
+    merge_relations
+        New relations as unions: a name, and the names of those that become one.
+    screen_genes_only
+        Keep only the genes that some genotype of the screen deletes.
+    merge
+        How repeated genotypes become one: ``mean``, ``median`` or ``best-p``; none where null.
+    subset
+        Genotypes to keep, drawn by stratum; all where null.
+    batch_size
+        Genotypes a step over all processes.
+    samples_per_epoch
+        Genotypes an epoch, drawn anew for each; all of the training part where null.
+    standardise
+        Whether targets are brought to mean 0 and deviation 1 of the training part.
+    """
+
+    folder: str | None = None
+    screen: str | None = None
+    cell: str | None = None
+    synthetic: str | None = None
+    synthetic_seed: int = 0
+    synthetic_genotypes: int | None = None
+    relations: list[str] | None = None
+    merge_relations: dict[str, list[str]] = field(default_factory=dict)
+    screen_genes_only: bool = False
+    merge: str | None = None
+    subset: int | None = None
+    batch_size: int = 64
+    samples_per_epoch: int | None = None
+    standardise: bool = True
+
+
+@dataclass
+class SplitConfig:
+    """How the screen is split; see `deltacell.Split`.
+
+    Parameters
+    ----------
+    method
+        ``random``, ``gene``, ``set`` or ``source``.
+    seed
+        Of all that is drawn.
+    validation, test
+        Shares of the genotypes; with ``gene`` and ``source``, validation of those not tested.
+    held_out
+        With ``gene``: the share of the genes.
+    by
+        With ``set``: ``query`` or ``pair``.
+    studies
+        With ``source``: the studies of the test part.
+    """
+
+    method: str = "random"
+    seed: int = 0
+    validation: float = 0.1
+    test: float = 0.1
+    held_out: float = 0.2
+    by: str = "query"
+    studies: list[str] = field(default_factory=list)
+
+
+@dataclass
+class ModelConfig:
+    """What every model has: its name, the config's part that makes it, and its relations.
+
+    Parameters
+    ----------
+    name
+        ``dango`` or ``hetero_cell``.
+    relations
+        By name; where null, the six channels of STRING for DANGO and all for HeteroCell.
+    hidden
+        Width of a vector.
+    layers
+        Attention layers of DANGO; message-passing layers of HeteroCell.
+    """
+
+    name: str = MISSING
+    relations: list[str] | None = None
+    hidden: int = 64
+    layers: int = 2
+
+
+@dataclass
+class DangoConfig(ModelConfig):
+    """`deltacell.models.Dango`; ``lambdas`` are for relations that have no default."""
+
+    name: str = "dango"
+    lambdas: dict[str, float] = field(default_factory=dict)
+    heads: int = 4
+
+
+@dataclass
+class HeteroCellConfig(ModelConfig):
+    """`deltacell.models.HeteroCell`."""
+
+    name: str = "hetero_cell"
+    layers: int = 3
+    gin_layers: int = 2
+    combine: str = "sum"
+    output: str = "mean"
+    residual: bool = False
+    metabolism: bool = False
+    features: list[str] = field(default_factory=list)
+    local_heads: int = 8
+    local_layers: int = 2
+    aggregation: str = "sum"
+    activation: str = "gelu"
+    z_norm: str = "norm"
+    dropout: float = 0.0
+
+
+@dataclass
+class LossConfig:
+    """What every loss has: its name."""
+
+    name: str = MISSING
+
+
+@dataclass
+class LogCoshConfig(LossConfig):
+    """`deltacell.models.LogCosh`."""
+
+    name: str = "log_cosh"
+
+
+@dataclass
+class DangoLossConfig(LossConfig):
+    """`deltacell.models.DangoLoss`."""
+
+    name: str = "dango"
+    schedule: str = "linear_until_uniform"
+    turn: int = 10
+    factor: float = 0.001
+
+
+@dataclass
+class PointDistributionContrastConfig(LossConfig):
+    """`deltacell.models.PointDistributionContrast`; the width is the model's."""
+
+    name: str = "point_distribution_contrast"
+    lambda_mse: float = 1.0
+    lambda_w: float = 0.1
+    lambda_c: float = 0.0
+    buffer: int = 256
+    warmup: int = 100
+    stable: int = 500
+    temperature: float = 1.0
+    final_temperature: float = 0.1
+    gather_interval: int = 1
+
+
+@dataclass
+class OptimizerConfig:
+    """AdamW.
+
+    Parameters
+    ----------
+    lr, weight_decay, beta1, beta2
+        Of AdamW.
+    clip
+        The largest norm of the gradient; any where null.
+    accumulate
+        Batches a step.
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 1e-5
+    beta1: float = 0.9
+    beta2: float = 0.999
+    clip: float | None = 10.0
+    accumulate: int = 1
+
+
+@dataclass
+class ScheduleConfig:
+    """How the learning rate goes.
+
+    Parameters
+    ----------
+    name
+        ``constant``, ``cosine``, ``warm_restarts`` or ``plateau``.
+    warmup_steps
+        Optimizer steps over which it first rises from 0, with any of them.
+    period, period_factor
+        With ``warm_restarts``: epochs to the first restart, and how much longer each is than
+        the one before.
+    min_lr
+        Where it ends.
+    factor, patience
+        With ``plateau``: what it is multiplied by after so many validations without a better one.
+    """
+
+    name: str = "constant"
+    warmup_steps: int = 0
+    period: int = 10
+    period_factor: int = 1
+    min_lr: float = 0.0
+    factor: float = 0.5
+    patience: int = 5
+
+
+@dataclass
+class TrainerConfig:
+    """How it runs.
+
+    Parameters
+    ----------
+    epochs
+        In all.
+    devices, nodes
+        Processes a node, one a device, and nodes.
+    accelerator
+        ``auto``, ``cpu`` or ``cuda``.
+    threads
+        Of each process on a CPU; the cores shared out where null.
+    precision
+        ``32``, ``64`` or ``bf16``.
+    compile
+        Whether the row-wise parts are compiled.
+    ema
+        Decay of an average of the weights, which then is what is validated; none where null.
+    validate_every
+        Epochs from one validation to the next.
+    validation_batch_size
+        Genotypes a step there; the training batch where null.
+    checkpoint_every_steps, checkpoint_every_minutes
+        Between the ends of epochs; whichever comes first.
+    keep
+        Checkpoints to keep beside the best.
+    figures_every
+        Epochs from one set of figures to the next; none where 0.
+    patience
+        Validations without a better one after which it stops; all epochs where null.
+    progress
+        Whether a bar shows it, where someone watches.
+    """
+
+    epochs: int = 10
+    devices: int = 1
+    nodes: int = 1
+    accelerator: str = "auto"
+    threads: int | None = None
+    precision: str = "32"
+    compile: bool = False
+    ema: float | None = None
+    validate_every: int = 1
+    validation_batch_size: int | None = None
+    checkpoint_every_steps: int | None = None
+    checkpoint_every_minutes: float | None = 10.0
+    keep: int = 2
+    figures_every: int = 5
+    patience: int | None = None
+    progress: bool = True
+
+
+@dataclass
+class LoggersConfig:
+    """Where metrics go beside ``metrics.csv``.
+
+    Parameters
+    ----------
+    tensorboard
+        Event files in the run.
+    wandb, mlflow
+        Those services; extras.
+    offline
+        Keep what is for W&B in the run.
+    project
+        The name of the W&B project or the MLflow experiment.
+    """
+
+    tensorboard: bool = True
+    wandb: bool = False
+    mlflow: bool = False
+    offline: bool = False
+    project: str = "deltacell"
+
+
+@dataclass
+class ProfilerConfig:
+    """What is recorded of its time.
+
+    Parameters
+    ----------
+    phases
+        The phases of every step.
+    trace
+        A trace of the window, one a rank.
+    window
+        Steps to wait, to warm up and to record, and how often; ``[wait, warmup, active, repeat]``.
+    record_shapes, profile_memory, with_stack
+        Of the trace.
+    nvtx
+        Phases and parts of the model as NVTX ranges.
+    kind
+        ``cprofile``, ``lines`` or ``memory`` beside the trace; none where null.
+    """
+
+    phases: bool = True
+    trace: bool = False
+    window: list[int] = field(default_factory=lambda: [5, 2, 5, 1])
+    record_shapes: bool = True
+    profile_memory: bool = False
+    with_stack: bool = False
+    nvtx: bool = False
+    kind: str | None = None
+
+
+@dataclass
+class Config:
+    """The whole config of a run.
+
+    Parameters
+    ----------
+    name
+        Of the run; the beginning of its directory's name.
+    directory
+        Of the run; made under ``runs`` from the name, the seed and the time where null.
+    seed
+        Of weights, order and dropout.
+    mode
+        How much of a step is carried out.
+    mode_steps
+        Steps of the modes other than ``train``.
+    propagation
+        How mutants are propagated, by HeteroCell.
+    max_bytes
+        Bound on the memory of a batch's mutants; for ``delta`` and ``auto``.
+    """
+
+    name: str = "run"
+    directory: str | None = None
+    seed: int = 0
+    mode: Mode = Mode.train
+    mode_steps: int = 50
+    propagation: str = "auto"
+    max_bytes: int | None = None
+    data: DataConfig = field(default_factory=DataConfig)
+    split: SplitConfig = field(default_factory=SplitConfig)
+    model: ModelConfig = field(default_factory=DangoConfig)
+    loss: LossConfig = field(default_factory=DangoLossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    loggers: LoggersConfig = field(default_factory=LoggersConfig)
+    profiler: ProfilerConfig = field(default_factory=ProfilerConfig)
