@@ -1,0 +1,18 @@
+"""Where training time goes: phases, the capture window, and what limits a run.
+
+It stands alone, so that any program's time can be looked at without the models.
+"""
+
+from deltacell.profile.phases import PHASES, NoTimer, PhaseTimer, read_phases
+from deltacell.profile.window import Window, check_window, optimizer_steps, steps_per_epoch
+
+__all__ = [
+    "PHASES",
+    "NoTimer",
+    "PhaseTimer",
+    "Window",
+    "check_window",
+    "optimizer_steps",
+    "read_phases",
+    "steps_per_epoch",
+]

@@ -1,0 +1,453 @@
+"""Phases: where the wall time of every training step goes.
+
+At every moment exactly one phase is current, and a clock is read when it changes. So the phases of
+a row add up to its wall time, and the rows of a process follow one another without a gap.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch.autograd import profiler as torch_profiler
+
+from deltacell.errors import InputError, StoreError
+from deltacell.profile.device_times import DeviceRow, DeviceTimes
+
+PHASES = (
+    "data_wait",
+    "transfer",
+    "preparation",
+    "forward",
+    "loss",
+    "backward",
+    "communication",
+    "optimizer",
+    "logging",
+    "validation",
+    "checkpoint",
+    "other",
+)
+KINDS = ("train", "between")
+COLUMNS = pl.Schema(
+    {
+        "rank": pl.Int64(),
+        "attempt": pl.Int64(),
+        "epoch": pl.Int64(),
+        "step": pl.Int64(),
+        "kind": pl.String(),
+        "samples": pl.Int64(),
+        "profiled": pl.Boolean(),
+        "begin_s": pl.Float64(),
+        "wall_s": pl.Float64(),
+        **{f"{phase}_s": pl.Float64() for phase in PHASES},
+    }
+)
+
+
+class PhaseTimer:
+    """The phases of one process, in rows: one a training step, and one for what lies between.
+
+    It belongs to one thread. While torch's profiler is on, the current phase is a range
+    ``phase.<name>`` of the trace, from a switch to the next or to the end of the row.
+
+    Parameters
+    ----------
+    device
+        Where the work is done. On CUDA an event is recorded at every switch, so that the device's
+        own times are known too; the device is never waited for.
+    nvtx
+        Whether phases are also NVTX ranges.
+    clock
+        Nanoseconds, never going back.
+    """
+
+    __slots__ = (
+        "_begin",
+        "_clock",
+        "_device",
+        "_index",
+        "_marked",
+        "_nvtx",
+        "_nvtx_open",
+        "_profiled",
+        "_range",
+        "_rows",
+        "_since",
+        "_spent",
+        "_start",
+    )
+
+    def __init__(
+        self,
+        device: str | torch.device = "cpu",
+        nvtx: bool = False,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        if nvtx:
+            _check_nvtx()
+        self._clock = clock
+        self._nvtx = nvtx
+        self._nvtx_open = False
+        self._device = DeviceTimes(len(PHASES)) if torch.device(device).type == "cuda" else None
+        self._range: torch_profiler.record_function | None = None
+        self._marked = nvtx or self._device is not None
+        self._profiled = torch_profiler._is_profiler_enabled
+        self._rows: list[_Row] = []
+        self._index = _OTHER
+        self._spent = [0] * len(PHASES)
+        self._start = self._begin = self._since = clock()
+        if self._device is not None:
+            self._device.mark(_OTHER)
+
+    @property
+    def current(self) -> str:
+        """The phase that time goes to now."""
+        return PHASES[self._index]
+
+    @property
+    def rows_since_flush(self) -> int:
+        """How many rows are not yet in a file."""
+        return len(self._rows)
+
+    def switch(self, phase: str) -> None:
+        """Let time go to this phase from now on."""
+        now = self._clock()
+        try:
+            index = _INDEX[phase]
+        except KeyError:
+            raise _unknown(phase) from None
+        self._spent[self._index] += now - self._since
+        self._since = now
+        self._index = index
+        if self._marked or torch_profiler._is_profiler_enabled:
+            self._mark()
+
+    def phase(self, name: str) -> _Within:
+        """Return a block in which time goes to this phase, and after it to the one before."""
+        return _Within(self, name)
+
+    def move(self, from_phase: str, to_phase: str, seconds: float) -> float:
+        """Move time of the open row from one phase to another, at most what is there.
+
+        This is for what is known only afterwards, such as the communication that the backward
+        could not hide. Times of the device stay as they are.
+
+        Returns
+        -------
+        The seconds that were moved.
+        """
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"{seconds} seconds cannot be moved")
+        for name in (from_phase, to_phase):
+            if name not in _INDEX:
+                raise _unknown(name)
+        self._settle()
+        moved = min(round(seconds * 1e9), self._spent[_INDEX[from_phase]])
+        self._spent[_INDEX[from_phase]] -= moved
+        self._spent[_INDEX[to_phase]] += moved
+        return moved / 1e9
+
+    def end_step(self, epoch: int, step: int, samples: int, kind: str = "train") -> None:
+        """Close the row. The next begins at once, in the phase that is current.
+
+        Parameters
+        ----------
+        epoch, step
+            Where the training is.
+        samples
+            What this process worked on: its share of the batch, not the whole.
+        kind
+            ``train`` for an optimizer step; ``between`` for what lies between, such as a
+            validation.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"a row is one of {', '.join(KINDS)}, and '{kind}' was given")
+        now = self._settle()
+        device = None if self._device is None else self._device.end_row(self._index)
+        profiled = torch_profiler._is_profiler_enabled
+        self._rows.append(
+            _Row(
+                epoch,
+                step,
+                kind,
+                samples,
+                # What starts and writes a trace runs between two rows, so it falls into the next.
+                profiled or self._profiled,
+                self._begin - self._start,
+                now - self._begin,
+                self._spent,
+                device,
+            )
+        )
+        self._profiled = profiled
+        self._spent = [0] * len(PHASES)
+        self._begin = now
+        # A range that stayed open would reach over the profiler's own mark of the step.
+        self._close_ranges()
+
+    def flush(self, folder: str | os.PathLike[str], rank: int, attempt: int) -> Path | None:
+        """Write the rows that are not yet in a file as a new part, all of it or nothing.
+
+        Parameters
+        ----------
+        folder
+            Where the parts are; made where it is missing.
+        rank
+            Of this process.
+        attempt
+            How often this run was started before, resumptions counted.
+
+        Returns
+        -------
+        The file, or nothing where there were no rows. Rows that could not be written are kept.
+        """
+        if not self._rows:
+            return None
+        if self._device is not None:
+            self._device.resolve()
+        folder = Path(folder)
+        temporary = folder / f".{secrets.token_hex(6)}.parquet.tmp"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / _part_name(rank, attempt, _next_part(folder, rank, attempt))
+            pq.write_table(self._table(rank, attempt), temporary, compression="zstd")
+            temporary.rename(path)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise StoreError(
+                f"the phases could not be written: {error.strerror or error}",
+                where=folder,
+                fix="Free some space; nothing was left half-written.",
+            ) from error
+        self._rows = []
+        return path
+
+    def close(self) -> None:
+        """End the ranges that are open. It can be called at any time and more than once."""
+        self._close_ranges()
+
+    def _settle(self) -> int:
+        """Give the time up to now to the current phase, and return now."""
+        now = self._clock()
+        self._spent[self._index] += now - self._since
+        self._since = now
+        return now
+
+    def _mark(self) -> None:
+        """Make the change of phase seen by the device, by torch's profiler and by NVTX."""
+        if self._device is not None:
+            self._device.mark(self._index)
+        self._close_ranges()
+        name = f"phase.{PHASES[self._index]}"
+        if torch_profiler._is_profiler_enabled:
+            self._range = torch_profiler.record_function(name)
+            self._range.__enter__()  # type: ignore[no-untyped-call]
+            self._marked = True
+        if self._nvtx:
+            torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
+            self._nvtx_open = True
+
+    def _close_ranges(self) -> None:
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+            self._range = None
+            self._marked = self._nvtx or self._device is not None
+        if self._nvtx_open:
+            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+            self._nvtx_open = False
+
+    def _table(self, rank: int, attempt: int) -> pa.Table:
+        rows = self._rows
+        columns: dict[str, Any] = {
+            "rank": pa.array([rank] * len(rows), pa.int64()),
+            "attempt": pa.array([attempt] * len(rows), pa.int64()),
+            "epoch": pa.array([row.epoch for row in rows], pa.int64()),
+            "step": pa.array([row.step for row in rows], pa.int64()),
+            "kind": pa.array([row.kind for row in rows], pa.string()),
+            "samples": pa.array([row.samples for row in rows], pa.int64()),
+            "profiled": pa.array([row.profiled for row in rows], pa.bool_()),
+            "begin_s": np.array([row.begin for row in rows], dtype=np.int64) / 1e9,
+            "wall_s": np.array([row.wall for row in rows], dtype=np.int64) / 1e9,
+        }
+        spent = np.array([row.spent for row in rows], dtype=np.int64) / 1e9
+        for index, phase in enumerate(PHASES):
+            columns[f"{phase}_s"] = spent[:, index]
+        if self._device is not None:
+            for index, phase in enumerate(PHASES):
+                times = [row.device.seconds[index] if row.device else None for row in rows]
+                columns[f"device_{phase}_s"] = pa.array(times, pa.float64())
+        return pa.table(columns)
+
+
+class NoTimer:
+    """A timer that does nothing, to see what the other one costs."""
+
+    current = "other"
+    rows_since_flush = 0
+
+    def switch(self, phase: str) -> None:
+        """Do nothing."""
+
+    def phase(self, name: str) -> NoTimer:
+        """Return a block that does nothing."""
+        return self
+
+    def move(self, from_phase: str, to_phase: str, seconds: float) -> float:
+        """Move nothing."""
+        return 0.0
+
+    def end_step(self, epoch: int, step: int, samples: int, kind: str = "train") -> None:
+        """Do nothing."""
+
+    def flush(self, folder: str | os.PathLike[str], rank: int, attempt: int) -> Path | None:
+        """Write nothing."""
+        return None
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+def read_phases(folder: str | os.PathLike[str]) -> pl.DataFrame:
+    """Read the rows of all processes of a run.
+
+    An attempt continues from the state before its first training step. So what earlier attempts
+    did from that step on was thrown away, and their rows are left out.
+
+    Parameters
+    ----------
+    folder
+        Where the parts are.
+
+    Returns
+    -------
+    The rows by attempt, rank and time. Seconds of the device are null where they are not known.
+    Without any part, no rows.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(
+            "there is no folder of phases here",
+            where=folder,
+            fix="Phases are recorded with profiler.phases=true, which is the default.",
+        )
+    parts = [_read_part(file) for file in sorted(folder.iterdir()) if _PART.fullmatch(file.name)]
+    if not parts:
+        return pl.DataFrame(schema=COLUMNS)
+    rows = pl.concat(parts, how="diagonal").sort("attempt", "rank", "begin_s")
+    return rows.filter(pl.col("step") < _redone_from(rows))
+
+
+class _Row(NamedTuple):
+    """A closed row; times in nanoseconds."""
+
+    epoch: int
+    step: int
+    kind: str
+    samples: int
+    profiled: bool
+    begin: int
+    wall: int
+    spent: list[int]
+    device: DeviceRow | None
+
+
+class _Within:
+    """A block that is a phase."""
+
+    __slots__ = ("_before", "_name", "_timer")
+
+    def __init__(self, timer: PhaseTimer, name: str) -> None:
+        self._timer = timer
+        self._name = name
+        self._before = name
+
+    def __enter__(self) -> None:
+        self._before = self._timer.current
+        self._timer.switch(self._name)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._timer.switch(self._before)
+
+
+_INDEX = {phase: index for index, phase in enumerate(PHASES)}
+_OTHER = _INDEX["other"]
+_PART = re.compile(r"rank(\d+)-attempt(\d+)-part(\d+)\.parquet")
+
+
+def _unknown(phase: str) -> ValueError:
+    return ValueError(f"there is no phase '{phase}'; the phases are {', '.join(PHASES)}")
+
+
+def _check_nvtx() -> None:
+    try:
+        torch.cuda.nvtx.range_push("phase.check")  # type: ignore[no-untyped-call]
+        torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise InputError(
+            "NVTX ranges were asked for, and this build of torch has none",
+            fix="Set profiler.nvtx=false, or install a build of torch with CUDA.",
+        ) from error
+
+
+def _part_name(rank: int, attempt: int, part: int) -> str:
+    return f"rank{rank}-attempt{attempt}-part{part}.parquet"
+
+
+def _next_part(folder: Path, rank: int, attempt: int) -> int:
+    names = [_PART.fullmatch(file.name) for file in folder.iterdir()]
+    numbers = [tuple(map(int, name.groups())) for name in names if name]
+    return 1 + max((part for r, a, part in numbers if (r, a) == (rank, attempt)), default=-1)
+
+
+def _read_part(file: Path) -> pl.DataFrame:
+    try:
+        part = pl.read_parquet(file)
+        columns = [*COLUMNS, *(name for name in part.columns if name.startswith("device_"))]
+        return part.select(columns).cast(COLUMNS)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise InputError(
+            f"this is not a part of a run's phases: {str(error).splitlines()[0]}",
+            where=file,
+            fix="Delete this file to read the others; its steps are then missing.",
+        ) from error
+
+
+def _redone_from(rows: pl.DataFrame) -> pl.Series:
+    """Return for each row the first step that a later attempt did again."""
+    first = (
+        rows.filter(pl.col("kind") == "train")
+        .group_by("attempt")
+        .agg(pl.col("step").min())
+        .sort("attempt")
+    )
+    attempts = first["attempt"].to_numpy()
+    never = np.iinfo(np.int64).max
+    later = np.append(np.minimum.accumulate(first["step"].to_numpy()[::-1])[::-1], never)
+    place = np.searchsorted(attempts, rows["attempt"].to_numpy(), side="right")
+    return pl.Series("redone_from", later[place])
