@@ -1,0 +1,1 @@
+"""The configs that ship; `deltacell.train.compose` puts them together."""
