@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from deltacell.errors import StoreError
+from deltacell.files import flush
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -333,12 +334,7 @@ def _is_ours(entry: Path) -> bool:
 def _flush(directory: Path) -> None:
     """Wait until everything in a directory is on the disk, so that no rename comes before it."""
     for entry in (*directory.rglob("*"), directory):
-        if entry.is_file() or os.name == "posix":
-            handle = os.open(entry, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        flush(entry)
 
 
 def _move_into_place(temporary: Path, path: Path) -> None:
