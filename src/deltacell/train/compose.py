@@ -30,7 +30,7 @@ from deltacell.train.config_errors import (
     unknown_key,
     unreadable_override,
 )
-from deltacell.train.config_keys import LOSS_CONFIGS, MODEL_CONFIGS, Key, keys_of
+from deltacell.train.config_keys import ANY_KEYS, LOSS_CONFIGS, MODEL_CONFIGS
 
 GROUPS = ("experiment", "model", "loss", "schedule", "ablation")
 """What is chosen by the name of a file that ships, such as ``experiment=demo``."""
@@ -56,10 +56,9 @@ def compose(
         choices = [o for o in given if o.key_or_group in GROUPS]
         for override in choices:
             _check_choice(override, options(override.key_or_group, loader, search))
-        chosen = [*search, *(_choice(o) for o in choices)]
-        keys = _keys(_composed(chosen, given))
-        values = [_value(o, keys) for o in given if o.key_or_group not in GROUPS]
-        composed = _composed([*chosen, *values], given)
+        chosen = [_choice(o) for o in choices]
+        values = [_value(o) for o in given if o.key_or_group not in GROUPS]
+        composed = _composed([*search, *chosen, *values], given)
         _check_ablation(composed, choices, [*search, *values])
     return _checked(composed)
 
@@ -99,7 +98,7 @@ def from_yaml(text: str, *, where: str | os.PathLike[str] | None = None) -> Conf
     try:
         return _checked(cast(DictConfig, OmegaConf.merge(schema, given)), where)
     except OmegaConfBaseException as error:
-        raise config_error(error, keys_of(model, loss), where=where) from error
+        raise config_error(error, where=where) from error
 
 
 def options(
@@ -141,6 +140,8 @@ def _hydra() -> Iterator[ConfigLoader]:
 
 def _store_schemas() -> None:
     store = ConfigStore.instance()
+    if "deltacell" in store.repo:
+        return
     whole = OmegaConf.structured(Config)
     # Left open, or the keys of one model would stay when another is chosen.
     whole.model = whole.loss = "???"
@@ -196,17 +197,21 @@ def _choice(override: Override) -> str:
     return str(override.input_line).lstrip("+")
 
 
-def _value(override: Override, keys: dict[str, Key]) -> str:
-    """Return an override of a key that there is, with the pluses that Hydra wants."""
+def _value(override: Override) -> str:
+    """Return the override of a key with the pluses that Hydra wants, and no others."""
     name, text = override.key_or_group, str(override.input_line).lstrip("+")
     group = name.removesuffix(".name")
     if group in ("model", "loss") and group != name:
         raise InputError(f"'{text}': a {group} is chosen as a whole", fix=f"Write {group}=NAME")
-    if name in keys or any(known.startswith(f"{name}.") for known in keys):
-        return text
-    if any(key.holds_names and name.startswith(f"{key.name}.") for key in keys.values()):
+    if name.startswith(_MAPPINGS):
+        # Of a mapping new names are welcome, which Hydra takes with pluses only.
         return f"++{text}"
-    raise unknown_key(name, keys, groups=GROUPS)
+    if name not in ANY_KEYS and not any(key.startswith(f"{name}.") for key in ANY_KEYS):
+        raise unknown_key(name, ANY_KEYS, groups=GROUPS)
+    return text
+
+
+_MAPPINGS = tuple(f"{key.name}." for key in ANY_KEYS.values() if key.holds_names)
 
 
 def _composed(overrides: Sequence[str], given: Sequence[Override]) -> DictConfig:
@@ -214,13 +219,8 @@ def _composed(overrides: Sequence[str], given: Sequence[Override]) -> DictConfig
         composed = hydra_compose("config", overrides=list(overrides))
         OmegaConf.resolve(composed)
     except (HydraException, OmegaConfBaseException) as error:
-        raise config_error(error, keys_of(), given) from error
+        raise config_error(error, given, groups=GROUPS) from error
     return composed
-
-
-def _keys(composed: DictConfig) -> dict[str, Key]:
-    kinds = (OmegaConf.get_type(composed, part) for part in ("model", "loss"))
-    return keys_of(*cast(Any, kinds))
 
 
 def _check_ablation(

@@ -18,11 +18,13 @@ from omegaconf.errors import (
 )
 
 from deltacell.errors import InputError
+from deltacell.train.config import LossConfig, ModelConfig
 from deltacell.train.config_keys import (
     LOSS_CONFIGS,
     MODEL_CONFIGS,
     Key,
     expected,
+    keys_of,
     keys_of_class,
     nearest,
 )
@@ -112,9 +114,9 @@ def no_option(
 
 def config_error(
     error: Exception,
-    keys: Mapping[str, Key],
     given: Sequence[Override] = (),
     *,
+    groups: Sequence[str] = (),
     where: str | os.PathLike[str] | None = None,
 ) -> InputError:
     """Return an error of Hydra or OmegaConf in words.
@@ -123,10 +125,10 @@ def config_error(
     ----------
     error
         Theirs.
-    keys
-        Those there are.
     given
         The overrides it may come from.
+    groups
+        Names that can be given a choice of files.
     where
         The file it may come from.
     """
@@ -137,8 +139,9 @@ def config_error(
     if cause is None:
         return InputError(_first_line(error), where=where)
     name = re.sub(r"\[.*", "", str(cause.full_key or ""))
+    keys = _keys_at(cause)
     if isinstance(cause, (ConfigAttributeError, ConfigKeyError)):
-        return unknown_key(name, keys, where=where)
+        return unknown_key(name, keys, groups=groups, where=where)
     if isinstance(cause, (InterpolationResolutionError, GrammarParseError)):
         return InputError(
             f"the value of {name or 'a key'} refers to what there is not: {_first_line(cause)}",
@@ -163,6 +166,16 @@ def _cause(error: BaseException) -> OmegaConfBaseException | None:
     while found is not None and not isinstance(found, OmegaConfBaseException):
         found = found.__cause__ or found.__context__
     return found
+
+
+def _keys_at(error: OmegaConfBaseException) -> dict[str, Key]:
+    """Return the keys of a config with the model or the loss that an error is about."""
+    owner = error.object_type
+    if isinstance(owner, type) and issubclass(owner, ModelConfig):
+        return keys_of(model=owner)
+    if isinstance(owner, type) and issubclass(owner, LossConfig):
+        return keys_of(loss=owner)
+    return keys_of()
 
 
 def _first_line(error: BaseException) -> str:

@@ -150,6 +150,14 @@ def _keys(owner: type, prefix: str, chosen: Mapping[str, type]) -> Iterator[Key]
         yield Key(name, owner, annotation, default)
 
 
+def _any_keys() -> dict[str, Key]:
+    found: dict[str, Key] = {}
+    for model in MODEL_CONFIGS.values():
+        for loss in LOSS_CONFIGS.values():
+            found |= keys_of(model, loss)
+    return found
+
+
 def _is_optional(annotation: Any) -> bool:
     return get_origin(annotation) in (Union, types.UnionType)
 
@@ -157,3 +165,7 @@ def _is_optional(annotation: Any) -> bool:
 def _closest(given: str, names: Sequence[str], cutoff: float) -> str | None:
     found = difflib.get_close_matches(given, names, n=1, cutoff=cutoff)
     return found[0] if found else None
+
+
+ANY_KEYS: Mapping[str, Key] = MappingProxyType(_any_keys())
+"""The keys that a config may have with some model and some loss, by their names."""
