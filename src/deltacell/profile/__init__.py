@@ -3,11 +3,13 @@
 It stands alone, so that any program's time can be looked at without the models.
 """
 
+from deltacell.profile.capture import Capture
 from deltacell.profile.phases import PHASES, NoTimer, PhaseTimer, read_phases
 from deltacell.profile.window import Window, check_window, optimizer_steps, steps_per_epoch
 
 __all__ = [
     "PHASES",
+    "Capture",
     "NoTimer",
     "PhaseTimer",
     "Window",

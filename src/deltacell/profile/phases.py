@@ -199,6 +199,10 @@ class PhaseTimer:
         # A range that stayed open would reach over the profiler's own mark of the step.
         self._close_ranges()
 
+    def note_profiler(self) -> None:
+        """Say that a profiler is on in the open row, so that it is no measure of the others."""
+        self._profiled = True
+
     def flush(self, folder: str | os.PathLike[str], rank: int, attempt: int) -> Path | None:
         """Write the rows that are not yet in a file as a new part, all of it or nothing.
 
@@ -312,6 +316,9 @@ class NoTimer:
         return 0.0
 
     def end_step(self, epoch: int, step: int, samples: int, kind: str = "train") -> None:
+        """Do nothing."""
+
+    def note_profiler(self) -> None:
         """Do nothing."""
 
     def flush(self, folder: str | os.PathLike[str], rank: int, attempt: int) -> Path | None:

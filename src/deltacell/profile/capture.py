@@ -1,0 +1,251 @@
+"""The capture: a trace of some steps of a training, one file a window and rank.
+
+A capture is there to look at a training and must not harm it. What goes wrong in it is kept as a
+notice, and the training goes on.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch.profiler import ProfilerAction
+
+from deltacell.profile.phases import NoTimer, PhaseTimer
+from deltacell.profile.window import Window
+
+
+class Capture:
+    """torch's profiler in a window of optimizer steps.
+
+    Outside the window it costs a comparison a step. A window that the training ends in is not
+    written. After a restart, windows that are there already are not recorded again.
+
+    Parameters
+    ----------
+    window
+        The steps to record.
+    folder
+        Where the traces go, as ``trace-rank{rank}-window{k}.json.gz``; made where it is missing.
+    rank
+        Of this process.
+    record_shapes, profile_memory, with_stack
+        As in `torch.profiler.profile`.
+    world_size
+        Processes that trace. With more than one, a window counts as there when all ranks have it.
+    timer
+        Of the phases. It is told in which of its rows the profiler was on.
+
+    Attributes
+    ----------
+    notices
+        Sentences on what was not recorded, and why. They are for whoever runs the training.
+    files
+        The traces written since it was made.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        folder: str | os.PathLike[str],
+        rank: int = 0,
+        record_shapes: bool = True,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        *,
+        world_size: int = 1,
+        timer: PhaseTimer | NoTimer | None = None,
+    ) -> None:
+        self.window = window
+        self.folder = Path(folder)
+        self.rank = rank
+        self.notices: list[str] = []
+        self.files: list[Path] = []
+        self._timer = timer
+        self._ranks = range(world_size) if world_size > 1 else (rank,)
+        self._record_shapes = record_shapes
+        self._profile_memory = profile_memory
+        self._with_stack = with_stack
+        self._profiler: torch.profiler.profile | None = None
+        self._running = False
+        self._first = 0
+        self._done = 0
+        self._number = 0
+
+    @property
+    def recording(self) -> bool:
+        """Whether the profiler is on, warm-up included."""
+        return self._profiler is not None
+
+    @property
+    def remaining(self) -> int | None:
+        """How many windows are still to be recorded; null where there is no end to them."""
+        if not self.window.repeat:
+            return None
+        done = self._number if self._running else self._windows_there()
+        return max(self.window.repeat - done, 0)
+
+    def start(self, step: int = 0) -> None:
+        """Begin to count, just before the first step.
+
+        Parameters
+        ----------
+        step
+            The number of that step, which the trace shows as ``ProfilerStep#``.
+        """
+        if self._running:
+            return
+        self._number = self._windows_there()
+        self._running = True
+        self._first = step
+        self._done = 0
+        self._open_if_due()
+
+    def step(self) -> None:
+        """Say that an optimizer step is over; best just after the phases' row was closed."""
+        if not self._running:
+            return
+        self._done += 1
+        if self._profiler is not None:
+            if self._timer is not None:
+                self._timer.close()
+            self._note_profiler()
+            if self._done % self.window.cycle == 0:
+                self._close(self._profiler, write=True)
+            else:
+                self._go_on(self._profiler)
+        self._open_if_due()
+
+    def stop(self) -> None:
+        """End it, wherever it is. It can be called at any time and more than once."""
+        if not self._running:
+            return
+        if self._profiler is not None:
+            begun = self._done % self.window.cycle - self.window.wait
+            self.notices.append(
+                f"the training ended after {begun} of the "
+                f"{self.window.warmup + self.window.active} steps of window {self._number}, "
+                "so that was not written"
+            )
+            self._close(self._profiler, write=False)
+        elif not self.files and self.remaining != 0 and not self.notices:
+            self.notices.append(
+                f"the training ended at step {self._done}, and the window begins after step "
+                f"{self.window.wait}, so nothing was recorded"
+            )
+        self._running = False
+
+    def __enter__(self) -> Capture:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _open_if_due(self) -> None:
+        due = self._running and self._done % self.window.cycle == self.window.wait
+        if not due or self._profiler is not None or self.remaining == 0:
+            return
+        if torch.autograd.profiler._is_profiler_enabled:
+            # torch would not complain, and would end the other one's recording with ours.
+            self._give_up("another of torch's profilers is on")
+            return
+        begin = self._first + self._done
+        recorded_from = begin + self.window.warmup
+
+        def action(step: int) -> ProfilerAction:
+            # torch asks for step 0 before it is told where it begins.
+            warm = max(step, begin) < recorded_from
+            return ProfilerAction.WARMUP if warm else ProfilerAction.RECORD
+
+        try:
+            self._profiler = torch.profiler.profile(
+                schedule=action,
+                record_shapes=self._record_shapes,
+                profile_memory=self._profile_memory,
+                with_stack=self._with_stack,
+            )
+            self._profiler.step_num = begin
+            self._profiler.start()
+        except _FAILURES as error:
+            self._give_up(f"torch's profiler did not start: {error}")
+        self._note_profiler()
+
+    def _go_on(self, profiler: torch.profiler.profile) -> None:
+        try:
+            profiler.step()
+        except _FAILURES as error:
+            self._give_up(f"torch's profiler failed: {error}")
+
+    def _close(self, profiler: torch.profiler.profile, *, write: bool) -> None:
+        self._profiler = None
+        file = self.folder / _name(self.rank, self._number)
+        try:
+            profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            if write:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                _write(profiler, file)
+                self.files.append(file)
+                self._number += 1
+        except _FAILURES as error:
+            self._give_up(f"the trace {file} could not be written: {error}")
+
+    def _give_up(self, why: str) -> None:
+        self._running = False
+        self.notices.append(f"the capture was given up, and the training went on: {why}")
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            with suppress(*_FAILURES):
+                profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def _note_profiler(self) -> None:
+        if self._timer is not None:
+            self._timer.note_profiler()
+
+    def _windows_there(self) -> int:
+        """Return how many windows, from the first, all ranks have written before."""
+        number = 0
+        while all((self.folder / _name(rank, number)).is_file() for rank in self._ranks):
+            number += 1
+        return number
+
+
+_FAILURES = (OSError, RuntimeError, AssertionError, ValueError)
+
+
+def _name(rank: int, number: int) -> str:
+    return f"trace-rank{rank}-window{number}.json.gz"
+
+
+def _write(profiler: torch.profiler.profile, file: Path) -> None:
+    """Write a trace, all of it or nothing."""
+    plain, packed = (file.with_name(f".{file.name}.{kind}.tmp") for kind in ("plain", "packed"))
+    try:
+        profiler.export_chrome_trace(str(plain))
+        # torch says nothing where it could not write, or not all.
+        if not _ends_well(plain):
+            raise OSError(f"torch left it unfinished; is there space in {file.parent}?")
+        with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=5) as sink:
+            shutil.copyfileobj(source, sink, 1 << 20)
+        packed.rename(file)
+    finally:
+        for temporary in (plain, packed):
+            temporary.unlink(missing_ok=True)
+
+
+def _ends_well(trace: Path) -> bool:
+    if not trace.is_file():
+        return False
+    with trace.open("rb") as file:
+        file.seek(max(trace.stat().st_size - 64, 0))
+        return file.read().rstrip().endswith(b"}")
