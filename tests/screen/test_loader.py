@@ -169,6 +169,7 @@ def test_the_state_is_plain_data() -> None:
         "seed",
         "shuffle",
         "batch_size",
+        "samples_per_epoch",
         "rows",
         "screen",
     }
@@ -190,13 +191,27 @@ def test_the_checksum_of_the_screen_is_not_computed_for_batches() -> None:
         ({"seed": 1}, "another seed: 0, and this loader has 1"),
         ({"batch_size": 3}, "another batch size: 2, and this loader has 3"),
         ({"shuffle": False}, "another setting of shuffle"),
-        ({"rows": [0, 1, 2]}, "another choice of rows"),
+        ({"rows": [0, 1, 2, 3, 4, 6], "samples_per_epoch": 6}, "another choice of rows"),
+        ({"samples_per_epoch": 5}, "another number of samples an epoch: 6, and this loader has 5"),
     ],
 )
 def test_a_state_of_another_order_is_refused(other: dict[str, object], said: str) -> None:
-    state = Loader(screen_of(), batch_size=2).state_dict()
+    same = {"batch_size": 2, "samples_per_epoch": 6}
+    state = Loader(screen_of(), **same).state_dict()
     with pytest.raises(InputError, match=said):
-        Loader(screen_of(), **({"batch_size": 2} | other)).load_state_dict(state)
+        Loader(screen_of(), **(same | other)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_epoch_of_some_samples_is_the_beginning_of_its_order(shuffle: bool) -> None:
+    whole = Loader(screen_of(), batch_size=2, shuffle=shuffle)
+    some = Loader(screen_of(), batch_size=2, shuffle=shuffle, samples_per_epoch=3)
+    assert len(some) == 2
+    for _ in range(3):
+        rows = [row for batch in whole for row in batch.rows.tolist()]
+        assert [row for batch in some for row in batch.rows.tolist()] == rows[:3]
+    with pytest.raises(InputError, match="samples_per_epoch is 0"):
+        Loader(screen_of(), samples_per_epoch=0)
 
 
 def test_a_state_of_another_screen_is_refused() -> None:

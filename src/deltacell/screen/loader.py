@@ -17,7 +17,7 @@ from deltacell.screen.screen import Screen
 
 
 class Loader:
-    """Hands out the genotypes of a screen in batches, every one once an epoch.
+    """Hands out the genotypes of a screen in batches, every one at most once an epoch.
 
     An epoch has one order, drawn from ``(seed, epoch)`` and the same for any number of ranks. Each
     global batch is ``batch_size`` consecutive genotypes of that order, cut into one contiguous
@@ -50,6 +50,9 @@ class Loader:
         One positive number a row of the whole screen; equal where not given.
     batches_per_gather
         How many batches are gathered at once.
+    samples_per_epoch
+        Genotypes an epoch, the first so many of its order; all where not given or where there are
+        fewer.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Loader:
         targets: Targets = "score",
         sample_weights: npt.ArrayLike | None = None,
         batches_per_gather: int = 256,
+        samples_per_epoch: int | None = None,
     ) -> None:
         if batch_size < 1 or batches_per_gather < 1:
             raise InputError(
@@ -76,6 +80,8 @@ class Loader:
             raise InputError(f"rank {rank} of {world_size}; ranks are 0 to world_size - 1")
         if seed < 0:
             raise InputError(f"the seed is {seed}; it must not be negative")
+        if samples_per_epoch is not None and samples_per_epoch < 1:
+            raise InputError(f"samples_per_epoch is {samples_per_epoch}; it must be at least 1")
         self.screen = screen
         self.rows = checked_rows(screen, rows)
         self.batch_size = batch_size
@@ -85,6 +91,8 @@ class Loader:
         self.world_size = world_size
         self.device = torch.device(device)
         self.batches_per_gather = batches_per_gather
+        n = len(self.rows)
+        self.samples_per_epoch = n if samples_per_epoch is None else min(samples_per_epoch, n)
         self._columns = Columns(screen, self.rows, targets=targets, sample_weights=sample_weights)
         self._epoch = 0
         self._start = 0
@@ -93,7 +101,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Return the steps of an epoch, the same on every rank."""
-        return -(-len(self.rows) // self.batch_size)
+        return -(-self.samples_per_epoch // self.batch_size)
 
     @property
     def epoch(self) -> int:
@@ -168,16 +176,17 @@ class Loader:
             "seed": self.seed,
             "shuffle": self.shuffle,
             "batch_size": self.batch_size,
+            "samples_per_epoch": self.samples_per_epoch,
             "rows": hashlib.sha256(self.rows.astype("<i8").tobytes()).hexdigest(),
             "screen": self.screen.checksum,
         }
 
     def _order(self, epoch: int) -> Ints:
         if not self.shuffle:
-            return self.rows
+            return self.rows[: self.samples_per_epoch]
         generator = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
         order: Ints = np.random.Generator(generator).permutation(self.rows)
-        return order
+        return order[: self.samples_per_epoch]
 
     def _batches(self, epoch: int, start: int) -> Iterator[Batch]:
         order = self._order(epoch)
@@ -197,6 +206,7 @@ _SAID = {
     "seed": "seed",
     "shuffle": "setting of shuffle",
     "batch_size": "batch size",
+    "samples_per_epoch": "number of samples an epoch",
     "rows": "choice of rows",
     "screen": "screen",
 }
