@@ -4,6 +4,7 @@ It stands alone, so that any program's time can be looked at without the models.
 """
 
 from deltacell.profile.capture import Capture
+from deltacell.profile.limits import PhaseSummary, PhaseTime, Rate, steady_steps, summarise
 from deltacell.profile.phases import PHASES, NoTimer, PhaseTimer, read_phases
 from deltacell.profile.window import Window, check_window, optimizer_steps, steps_per_epoch
 
@@ -11,10 +12,15 @@ __all__ = [
     "PHASES",
     "Capture",
     "NoTimer",
+    "PhaseSummary",
+    "PhaseTime",
     "PhaseTimer",
+    "Rate",
     "Window",
     "check_window",
     "optimizer_steps",
     "read_phases",
+    "steady_steps",
     "steps_per_epoch",
+    "summarise",
 ]
