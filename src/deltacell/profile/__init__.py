@@ -4,6 +4,7 @@ It stands alone, so that any program's time can be looked at without the models.
 """
 
 from deltacell.profile.capture import Capture
+from deltacell.profile.host_profilers import HostProfiler, host_profiler
 from deltacell.profile.limits import PhaseSummary, PhaseTime, Rate, steady_steps, summarise
 from deltacell.profile.phases import PHASES, NoTimer, PhaseTimer, read_phases
 from deltacell.profile.window import Window, check_window, optimizer_steps, steps_per_epoch
@@ -11,6 +12,7 @@ from deltacell.profile.window import Window, check_window, optimizer_steps, step
 __all__ = [
     "PHASES",
     "Capture",
+    "HostProfiler",
     "NoTimer",
     "PhaseSummary",
     "PhaseTime",
@@ -18,6 +20,7 @@ __all__ = [
     "Rate",
     "Window",
     "check_window",
+    "host_profiler",
     "optimizer_steps",
     "read_phases",
     "steady_steps",
