@@ -82,7 +82,7 @@ def test_names_of_a_mapping_may_be_any() -> None:
             "data.merge_relations.all=[physical,regulatory]",
         ]
     )
-    assert config.model.lambdas == {"physical": 0.5}
+    assert config.model.lambdas["physical"] == 0.5
     assert config.data.merge_relations == {"all": ["physical", "regulatory"]}
 
 

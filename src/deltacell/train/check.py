@@ -117,6 +117,7 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "trainer.ema": _SHARE,
         "trainer.validate_every": _ONE,
         "trainer.validation_batch_size": _ONE,
+        "trainer.validation_samples": _ONE,
         "trainer.checkpoint_every_steps": _ONE,
         "trainer.checkpoint_every_minutes": _POSITIVE,
         "trainer.keep": _ONE,

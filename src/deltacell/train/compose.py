@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from deltacell.errors import InputError
+from deltacell.models.dango import STRING_RELATIONS
 from deltacell.train.check import check
 from deltacell.train.config import Config
 from deltacell.train.config_errors import (
@@ -129,6 +130,7 @@ def _hydra() -> Iterator[ConfigLoader]:
     """Have Hydra look into the configs that ship; a Hydra that is in use is put back after."""
     with _LOCK:
         _store_schemas()
+        _register_resolvers()
         ours = GlobalHydra.instance()
         theirs, ours.hydra = ours.hydra, None
         try:
@@ -150,6 +152,31 @@ def _store_schemas() -> None:
         store.store(group="deltacell/model", name=name, node=model)
     for name, loss in LOSS_CONFIGS.items():
         store.store(group="deltacell/loss", name=name, node=loss)
+
+
+def _register_resolvers() -> None:
+    OmegaConf.register_new_resolver("deltacell.string_channels", _string_channels, replace=True)
+    OmegaConf.register_new_resolver("deltacell.string_merged", _string_merged, replace=True)
+
+
+def _string_channels(_root_: DictConfig) -> list[str]:
+    """Return the channels of STRING among the cell's relations; all six where none is named."""
+    return [name for name in _named_relations(_root_) if name in STRING_RELATIONS]
+
+
+def _string_merged(_root_: DictConfig) -> list[str] | None:
+    """Return the model's relations with one, ``string``, in place of the channels of STRING."""
+    if OmegaConf.select(_root_, "model.name") != "dango":
+        # All that the cell has after the merge.
+        return None
+    named = _named_relations(_root_)
+    return list(dict.fromkeys("string" if n in STRING_RELATIONS else n for n in named))
+
+
+def _named_relations(root: DictConfig) -> Sequence[str]:
+    # Asked for by what Hydra merges too, which is not all of the config; hence select.
+    named = OmegaConf.select(root, "data.relations")
+    return STRING_RELATIONS if named is None else named
 
 
 def _search_path(folder: str | os.PathLike[str]) -> str:
@@ -231,7 +258,7 @@ def _check_ablation(
         if ablation.key_or_group != "ablation" or ablation.value() is None:
             continue
         others = [_choice(o) for o in choices if o.key_or_group != "ablation"]
-        if hydra_compose("config", overrides=[*others, *values]) == composed:
+        if _composed([*others, *values], ()) == composed:
             raise InputError(
                 f"the ablation '{ablation.value()}' changes nothing here: what it would take away "
                 "is not there",

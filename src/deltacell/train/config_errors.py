@@ -143,10 +143,8 @@ def config_error(
     if isinstance(cause, (ConfigAttributeError, ConfigKeyError)):
         return unknown_key(name, keys, groups=groups, where=where)
     if isinstance(cause, (InterpolationResolutionError, GrammarParseError)):
-        return InputError(
-            f"the value of {name or 'a key'} refers to what there is not: {_first_line(cause)}",
-            where=where,
-        )
+        what = f"the value of {name if name in keys else 'a key'} refers to what there is not"
+        return InputError(f"{what}: {_first_line(cause)}", where=where)
     if isinstance(cause, ValidationError) and name in keys:
         value = next((_text(o) for o in given if o.key_or_group == name), None)
         was = "has a value of another kind" if value is None else f"is {value}"

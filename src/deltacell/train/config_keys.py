@@ -96,7 +96,7 @@ def keys_of_class(owner: type, prefix: str = "") -> list[Key]:
 
 def expected(annotation: Any) -> str:
     """Return a type in words, such as "a whole number or null"."""
-    if _is_optional(annotation):
+    if is_optional(annotation):
         (given,) = (kind for kind in get_args(annotation) if kind is not type(None))
         return f"{expected(given)} or null"
     if isinstance(annotation, type) and issubclass(annotation, Enum):
@@ -108,6 +108,11 @@ def expected(annotation: Any) -> str:
         each = "a list" if get_origin(value) is list else _WORDS[value]
         return f"names in braces with {each} for each"
     return _WORDS[annotation]
+
+
+def is_optional(annotation: Any) -> bool:
+    """Return whether null is a value of a type."""
+    return get_origin(annotation) in (Union, types.UnionType)
 
 
 def nearest(given: str, known: Sequence[str]) -> str | None:
@@ -156,10 +161,6 @@ def _any_keys() -> dict[str, Key]:
         for loss in LOSS_CONFIGS.values():
             found |= keys_of(model, loss)
     return found
-
-
-def _is_optional(annotation: Any) -> bool:
-    return get_origin(annotation) in (Union, types.UnionType)
 
 
 def _closest(given: str, names: Sequence[str], cutoff: float) -> str | None:
