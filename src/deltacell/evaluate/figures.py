@@ -1,0 +1,201 @@
+"""The figures of an evaluation, drawn from what was computed; computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deltacell.errors import InputError
+from deltacell.evaluate.calibration import Calibration
+from deltacell.evaluate.density import Density
+from deltacell.evaluate.relation_weights import RelationWeights
+from deltacell.evaluate.residuals import ResidualByDegree
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg")
+
+_BLUE, _ORANGE, _GREY = "#2a6f97", "#c1440e", "#8a8a8a"
+
+
+def draw_density(data: Density, path: Path, title: str = "") -> None:
+    """Draw predicted against measured, the darker the more rows.
+
+    Parameters
+    ----------
+    data
+        From `density`.
+    path
+        The figure, PNG or SVG by its name.
+    title
+        Such as the predictor's name.
+    """
+
+    def draw(figure: Figure, axes: Axes) -> None:
+        from matplotlib.colors import LogNorm
+
+        mesh = axes.pcolormesh(
+            data.measured_edges,
+            data.predicted_edges,
+            np.ma.masked_equal(data.counts, 0),
+            norm=LogNorm(vmin=1, vmax=max(int(data.counts.max()), 2)),
+            cmap="viridis_r",
+            rasterized=True,
+        )
+        figure.colorbar(mesh, ax=axes, label="rows")
+        _identity(axes)
+        axes.set_xlim(data.measured_edges[0], data.measured_edges[-1])
+        axes.set_ylim(data.predicted_edges[0], data.predicted_edges[-1])
+        said = [] if data.pearson is None else [f"Pearson {data.pearson:.3f}"]
+        said += [f"{data.outside:,} rows beyond the frame"] if data.outside else []
+        _corner(axes, said)
+        axes.set_xlabel("measured score")
+        axes.set_ylabel("predicted score")
+
+    _draw(draw, path, title or "Predicted against measured", (5.6, 4.6))
+
+
+def draw_calibration(data: Calibration, path: Path, title: str = "") -> None:
+    """Draw the mean that was measured against the mean predicted, bin by bin.
+
+    Parameters
+    ----------
+    data
+        From `calibration`.
+    path
+        The figure, PNG or SVG by its name.
+    title
+        Such as the predictor's name.
+    """
+
+    def draw(figure: Figure, axes: Axes) -> None:
+        axes.errorbar(
+            data.predicted,
+            data.measured,
+            yerr=np.nan_to_num(data.error),
+            fmt="o",
+            color=_BLUE,
+            capsize=3,
+            label="mean of a bin and its standard error",
+        )
+        _identity(axes, label="calibrated")
+        _corner(axes, [] if data.slope is None else [f"slope {data.slope:.2f}"])
+        axes.set_xlabel("mean predicted score")
+        axes.set_ylabel("mean measured score")
+        axes.legend(fontsize=8, frameon=False, loc="lower right")
+
+    _draw(draw, path, title or "Calibration", (4.8, 4.4))
+
+
+def draw_residuals(data: ResidualByDegree, path: Path, title: str = "") -> None:
+    """Draw the residual against the degree of the deleted genes.
+
+    Parameters
+    ----------
+    data
+        From `residual_by_degree`.
+    path
+        The figure, PNG or SVG by its name.
+    title
+        Such as the predictor's name.
+    """
+
+    def draw(figure: Figure, axes: Axes) -> None:
+        axes.fill_between(
+            data.degree, data.low, data.high, color=_BLUE, alpha=0.2, label="quartiles"
+        )
+        axes.plot(data.degree, data.mean, "o-", color=_BLUE, label="mean")
+        axes.plot(data.degree, data.rms, "s--", color=_ORANGE, label="root mean square")
+        axes.axhline(0, color=_GREY, linewidth=1)
+        axes.set_xscale("symlog", linthresh=1)
+        shown = data.degree[np.unique(np.linspace(0, len(data.degree) - 1, 4).astype(int))]
+        axes.set_xticks(shown, [f"{degree:,.0f}" for degree in shown])
+        axes.xaxis.minorticks_off()
+        axes.set_xlabel("edges of a deleted gene, over all relations")
+        axes.set_ylabel("measured - predicted")
+        axes.legend(fontsize=8, frameon=False)
+
+    _draw(draw, path, title or "Residual by gene degree", (5.6, 4.0))
+
+
+def draw_relation_weights(data: RelationWeights, path: Path, title: str = "") -> None:
+    """Draw the weight of each relation as a bar.
+
+    Parameters
+    ----------
+    data
+        From `relation_weights`.
+    path
+        The figure, PNG or SVG by its name.
+    title
+        Such as the model's name.
+    """
+
+    def draw(figure: Figure, axes: Axes) -> None:
+        y = np.arange(len(data.names))
+        axes.barh(y, data.mean, color=_BLUE)
+        axes.set_yticks(y, data.names, parse_math=False)
+        axes.invert_yaxis()
+        if data.genes > 1:
+            axes.hlines(y, data.low, data.high, color="black", linewidth=1.5)
+            axes.set_xlabel(f"weight: mean and quartiles over {data.genes:,} genes")
+        else:
+            axes.set_xlabel("weight")
+
+    _draw(draw, path, title or "Weight of each relation", (6.0, 0.35 * len(data.names) + 1.4))
+
+
+def check_figure(path: Path) -> None:
+    """Raise where a figure could not be written in the end, before anything is computed.
+
+    Parameters
+    ----------
+    path
+        Of the figure.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"a figure is written as {' or '.join(SUFFIXES)}, and this ends in '{path.suffix}'",
+            where=path,
+        )
+
+
+def _draw(
+    draw: Callable[[Figure, Axes], None], path: Path, title: str, size: tuple[float, float]
+) -> None:
+    # A Figure of its own is drawn by Agg or as SVG and leaves the user's pyplot alone.
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    check_figure(path)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    draw(figure, axes)
+    # What a user called a predictor or a relation is text and no formula.
+    axes.set_title(title, fontsize=11, parse_math=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    # Without a date and with settled names, so that the same result is the same file.
+    dateless = {"Date": None} if path.suffix.lower() == ".svg" else {}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with rc_context({"svg.hashsalt": "deltacell"}):
+            figure.savefig(path, dpi=150, metadata=dateless)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=path) from error
+
+
+def _identity(axes: Axes, label: str | None = None) -> None:
+    at = (0.0, 0.0)
+    axes.axline(at, slope=1, color=_GREY, linestyle=":", linewidth=1, label=label)
+
+
+def _corner(axes: Axes, lines: list[str]) -> None:
+    readable = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none"}
+    axes.text(
+        0.03, 0.97, "\n".join(lines), transform=axes.transAxes, va="top", fontsize=9, bbox=readable
+    )

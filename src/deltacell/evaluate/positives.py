@@ -1,0 +1,191 @@
+"""What counts as a positive for AUROC and AUPR, and a sentence that says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from deltacell.arrays import Bools, Ints
+from deltacell.errors import InputError
+from deltacell.screen import Screen
+
+Doubles = npt.NDArray[np.float64]
+Side = Literal["below", "above"]
+
+_FEW = 0.05
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """From where on a score is a hit.
+
+    Parameters
+    ----------
+    score
+        The score itself is a hit.
+    side
+        Whether hits are ``below`` or ``above``.
+    p_value
+        The largest p-value of a hit, where the screen has p-values; None to go by the score alone.
+    """
+
+    score: float = -0.08
+    side: Side = "below"
+    p_value: float | None = 0.05
+
+    def __post_init__(self) -> None:
+        if self.side not in get_args(Side):
+            raise InputError(
+                f"hits cannot be '{self.side}'; they are {' or '.join(get_args(Side))}"
+            )
+        if not np.isfinite(self.score):
+            raise InputError(f"the threshold is {self.score}; expected a finite number")
+        if self.p_value is not None and not 0 < self.p_value <= 1:
+            raise InputError(f"the largest p-value is {self.p_value}; expected above 0, at most 1")
+
+
+@dataclass(frozen=True, eq=False)
+class Positives:
+    """Which rows are positives.
+
+    Parameters
+    ----------
+    label
+        1 for a positive, 0 for another, NaN for a row that is left out, [rows].
+    direction
+        What a prediction is multiplied by so that larger means positive.
+    among
+        ``tested``: hits against all else that was tested. ``hits``: one sign against the other,
+        where only hits are listed.
+    sentence
+        All of this for a person.
+    """
+
+    label: Doubles
+    direction: Literal[-1, 1]
+    among: Literal["tested", "hits"]
+    sentence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data without the rows."""
+        known = self.label[np.isfinite(self.label)]
+        return {
+            "among": self.among,
+            "rows": len(known),
+            "positives": int(known.sum()),
+            "sentence": self.sentence,
+        }
+
+
+def positives(screen: Screen, rows: Ints, threshold: Threshold | None = None) -> Positives:
+    """Return which rows of a screen are positives.
+
+    Where the whole screen is a list of hits, a threshold would call all rows positive; then the
+    classes are the signs among the significant rows. See `lists_only_hits`.
+
+    Parameters
+    ----------
+    screen
+        What was measured.
+    rows
+        The rows to label.
+    threshold
+        From where on a score is a hit; below -0.08 with a p-value of at most 0.05 where not given.
+    """
+    threshold = Threshold() if threshold is None else threshold
+    if lists_only_hits(screen, threshold):
+        return _by_sign(screen, rows, threshold)
+    return _by_threshold(screen, rows, threshold)
+
+
+def lists_only_hits(screen: Screen, threshold: Threshold | None = None) -> bool:
+    """Whether a screen holds hits only.
+
+    That is so where no row has a score and some have a sign. It is so too where the coverage of
+    no study is complete and the rows bear it out: all but a few p-values are significant or, after
+    a merge that leaves none, all but a few scores keep clear of 0 (farther from it than half of
+    the median distance).
+
+    Parameters
+    ----------
+    screen
+        What was measured.
+    threshold
+        For its largest p-value.
+    """
+    limit = (Threshold() if threshold is None else threshold).p_value
+    score = screen.column("score").astype(np.float64)
+    known = np.isfinite(score)
+    if not known.any():
+        return bool((screen.column("sign") != 0).any())
+    studies = screen.coverage.studies
+    if not studies or any(study.complete for study in studies):
+        return False
+    if (screen.column("phenotype") != "interaction").any():
+        return False
+    p_value = screen.column("p_value")
+    p_known = np.isfinite(p_value)
+    if p_known.any() and limit is not None:
+        return bool((p_value[p_known] > limit).mean() < _FEW)
+    size = np.abs(score[known])
+    return bool((size <= np.median(size) / 2).mean() < _FEW)
+
+
+def _by_sign(screen: Screen, rows: Ints, threshold: Threshold) -> Positives:
+    below = threshold.side == "below"
+    sign = screen.column("sign")[rows]
+    used = sign != 0
+    p_value = screen.column("p_value")[rows]
+    if threshold.p_value is not None:
+        used &= ~(p_value > threshold.p_value)
+    label = np.where(used, (sign < 0) == below, np.nan).astype(np.float64)
+    one, other = ("negative", "positive") if below else ("positive", "negative")
+    n, among = _counts(label)
+    sentence = (
+        "The screen lists only significant interactions, so AUROC and AUPR tell "
+        f"{one} from {other} ones among these ({n:,} of {among:,} test rows are {one}), "
+        "and not interactions from pairs without one."
+        + _left_out(~used, "neither sign is known or significant")
+    )
+    return Positives(label, -1 if below else 1, "hits", sentence)
+
+
+def _by_threshold(screen: Screen, rows: Ints, threshold: Threshold) -> Positives:
+    below = threshold.side == "below"
+    score = screen.column("score")[rows]
+    # Scores are kept in float32, where a written -0.08 is not the threshold's float64.
+    limit = np.float32(threshold.score)
+    beyond: Bools = score <= limit if below else score >= limit
+    used = np.isfinite(score)
+    p_value = screen.column("p_value")[rows]
+    p_known = np.isfinite(p_value)
+    why = "no score"
+    if threshold.p_value is None:
+        significance = ""
+    elif not p_known.any():
+        significance = ", whatever its significance, as these rows have no p-values"
+    else:
+        significance = f" with a p-value of at most {threshold.p_value:g}"
+        beyond &= p_value <= threshold.p_value
+        used &= p_known
+        why = "no score or no p-value"
+    label = np.where(used, beyond, np.nan).astype(np.float64)
+    n, among = _counts(label)
+    sentence = (
+        f"A positive, for AUROC and AUPR, is a score of {threshold.score:g} or {threshold.side}"
+        f"{significance} ({n:,} of {among:,} test rows)." + _left_out(~used, why)
+    )
+    return Positives(label, -1 if below else 1, "tested", sentence)
+
+
+def _counts(label: Doubles) -> tuple[int, int]:
+    known = label[np.isfinite(label)]
+    return int(known.sum()), len(known)
+
+
+def _left_out(rows: Bools, why: str) -> str:
+    n = int(rows.sum())
+    return f" {n:,} rows are left out: {why}." if n else ""

@@ -1,0 +1,44 @@
+"""Renderings of an evaluation: as given, nothing left out, nothing computed."""
+
+from __future__ import annotations
+
+import json
+
+from deltacell.report.evaluate import markdown_evaluation, print_evaluation
+
+
+def test_markdown_has_the_tables_and_the_sentences(evaluation):
+    text = markdown_evaluation(evaluation.to_json())
+    lines = text.splitlines()
+    assert "| predictor | Pearson ↑ | Spearman ↑ | MSE ↓ | AUROC ↑ | AUPR ↑ |" in lines
+    good = next(line for line in lines if line.startswith("| good (2 seeds)"))
+    estimate = evaluation.test.scores["good"]["pearson"]
+    assert f"{estimate.value:.3f} ± {estimate.seed_deviation:.3f}" in good
+    assert f"({estimate.low:.3f} to {estimate.high:.3f})" in good
+    (constant, *_) = (line for line in lines if line.startswith("| global\\_mean"))
+    assert constant.startswith("| global\\_mean | - | - | 0.0")
+    for sentence in (*evaluation.beats_additive, evaluation.ceiling.sentence):
+        assert f"- {sentence}".replace("_", "\\_") in lines
+    assert "Not given on test: Pearson, Spearman of global\\_mean: the predictions" in text
+    # A table of one group would repeat the first.
+    assert "by perturbation" not in text
+    tables = [line for line in lines if line.startswith("|")]
+    assert all(line.count(" | ") in (2, 5, len(evaluation.by("unseen"))) for line in tables)
+
+
+def test_names_are_shown_and_not_interpreted(evaluation, capsys):
+    result = json.loads(json.dumps(evaluation.to_json()).replace("shuffled", "[red]x|y"))
+    print_evaluation(result)
+    assert "[red]x|y does not beat the additive baseline" in capsys.readouterr().out
+    text = markdown_evaluation(result)
+    assert "| \\[red\\]x\\|y | " in text
+
+
+def test_the_terminal_shows_what_it_is_given(evaluation, capsys):
+    result = evaluation.to_json()
+    result["groups"][0]["scores"]["additive"]["pearson"].update(value=0.7777, low=None)
+    print_evaluation(result)
+    shown = capsys.readouterr().out
+    assert "0.778" in shown
+    assert "Pearson by number of unseen genes (95 % interval)" in shown
+    assert evaluation.positives["sentence"][:60] in shown

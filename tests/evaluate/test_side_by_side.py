@@ -1,0 +1,239 @@
+"""Models and baselines side by side."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from deltacell.cell import Cell
+from deltacell.errors import InputError
+from deltacell.evaluate import METRICS, Bootstrap, baselines, evaluate
+from deltacell.screen import Screen, Split
+
+FEW = Bootstrap(50)
+
+
+def test_groups_cover_the_test_part(evaluation, screen, split):
+    assert evaluation.test.rows == len(split.test)
+    for by in ("unseen", "kind", "perturbation"):
+        assert sum(group.rows for group in evaluation.by(by)) == len(split.test)
+    assert [g.label for g in evaluation.by("kind")] == ["digenic", "trigenic"]
+    assert {g.label: g.rows for g in evaluation.by("unseen")} == {
+        f"{k} unseen gene{'s' * (k != 1)}": n for k, n in split.unseen_counts.items()
+    }
+    assert [g.label for g in evaluation.by("perturbation")] == ["deletion"]
+
+
+def test_values_are_those_of_the_rows(evaluation, screen, split, predictions):
+    truth = screen.column("score")[split.test].astype(float)
+    (_, trigenic) = evaluation.by("kind")
+    members = np.array(screen.kind)[split.test] == "trigenic"
+    estimate = trigenic.scores["additive"]["pearson"]
+    expected = np.corrcoef(predictions["additive"][members], truth[members])[0, 1]
+    assert estimate.value == pytest.approx(expected)
+    assert estimate.low < estimate.value < estimate.high
+    hits = (truth <= -0.08) & (screen.column("p_value")[split.test] <= 0.05)
+    assert evaluation.test.positives == hits.sum()
+    # A good predictor of scores puts hits, which are low, first.
+    assert evaluation.test.scores["good"]["auroc"].value > 0.8
+
+
+def test_several_seeds_are_averaged_metric_by_metric(evaluation, screen, split, predictions):
+    truth = screen.column("score")[split.test].astype(float)
+    each = [METRICS["mse"](p, truth) for p in predictions["good"].values()]
+    estimate = evaluation.test.scores["good"]["mse"]
+    assert evaluation.predictors["good"] == (0, 5)
+    assert estimate.seeds == pytest.approx(each)
+    assert estimate.value == pytest.approx(np.mean(each))
+    assert estimate.seed_deviation == pytest.approx(np.std(each, ddof=1))
+    assert evaluation.test.scores["additive"]["mse"].seed_deviation is None
+
+
+def test_undefined_is_none_with_a_reason(evaluation):
+    constant = evaluation.test.scores["global_mean"]
+    assert constant["pearson"].value is None
+    assert constant["pearson"].reason == "the predictions are all the same"
+    assert constant["mse"].value is not None
+    difference = evaluation.test.differences["global_mean"]["pearson"]
+    assert difference.value is None
+    assert difference.reason == "global_mean: the predictions are all the same"
+
+
+def test_verdicts_are_plain(evaluation):
+    said = {(v.predictor, v.group): v for v in evaluation.verdicts}
+    assert said["good", "test"].beats
+    assert said["good", "test"].sentence.startswith("good beats the additive baseline on test: ")
+    for name in ("shuffled", "global_mean"):
+        assert not said[name, "test"].beats
+        assert f"{name} does not beat the additive baseline on test" in said[name, "test"].sentence
+    last = evaluation.by("unseen")[-1]
+    assert last.scores["additive"]["pearson"].value is None
+    assert said["good", last.label].beats
+    assert "says the same of every row" in said["good", last.label].sentence
+    assert not said["shuffled", last.label].beats
+    assert "additive" not in {v.predictor for v in evaluation.verdicts}
+    assert evaluation.beats_additive[0] == evaluation.verdicts[0].sentence
+
+
+def test_a_model_that_is_only_as_good_does_not_beat_it(cell, screen, split, predictions):
+    additive = predictions["additive"].astype(float)
+    noise = np.random.default_rng(1).normal(size=len(additive))
+    given = {"additive": additive, "twin": additive + 1e-3 * noise, "worse": -additive}
+    twin, worse = evaluate(cell, screen, split, given, bootstrap=FEW).verdicts[:2]
+    assert not twin.beats
+    assert "which does not lie above 0" in twin.sentence
+    assert not worse.beats
+    assert "all of it below 0" in worse.sentence
+
+
+def test_differences_are_paired(cell, screen, split, predictions):
+    additive = predictions["additive"].astype(float)
+    noise = np.random.default_rng(1).normal(size=len(additive))
+    given = {"additive": additive, "twin": additive + 1e-3 * noise}
+    test = evaluate(cell, screen, split, given, bootstrap=FEW).test
+    own, between = test.scores["twin"]["pearson"], test.differences["twin"]["pearson"]
+    assert between.high - between.low < 0.2 * (own.high - own.low)
+    assert between.low < between.value < between.high
+
+
+def test_the_result_is_plain_json_and_the_same_again(evaluation, cell, screen, split, predictions):
+    first = json.dumps(evaluation.to_json(), allow_nan=False)
+    again = evaluate(cell, screen, split, predictions, bootstrap=Bootstrap(200))
+    assert json.dumps(again.to_json()) == first
+    other = evaluate(cell, screen, split, predictions, bootstrap=Bootstrap(200, seed=1))
+    assert other.test.scores["good"]["pearson"].value == pytest.approx(
+        evaluation.test.scores["good"]["pearson"].value
+    )
+    assert other.test.scores["good"]["pearson"].low != evaluation.test.scores["good"]["pearson"].low
+
+
+def test_a_predictors_result_does_not_depend_on_the_others(evaluation, cell, screen, split):
+    alone = baselines(cell, screen, split, ["additive"])
+    result = evaluate(cell, screen, split, alone, bootstrap=Bootstrap(200))
+    assert result.test.scores["additive"] == evaluation.test.scores["additive"]
+
+
+def test_without_the_additive_baseline_nothing_is_compared(cell, screen, split, predictions):
+    result = evaluate(cell, screen, split, {"x": predictions["good"]}, bootstrap=FEW)
+    assert result.verdicts == ()
+    assert "'additive' is not among the predictions" in result.notes[0]
+
+
+def test_progress_reaches_its_end(cell, screen, split, predictions):
+    calls = []
+    given = {"additive": predictions["additive"]}
+    evaluate(cell, screen, split, given, bootstrap=FEW, progress=lambda *a: calls.append(a))
+    assert ("resamples of test", 50, 50) in calls
+    assert ("resamples of trigenic", 50, 50) in calls
+
+
+def test_test_rows_without_a_score_are_left_out(plain_cell, pairs):
+    score = np.linspace(-0.5, 0.5, 40)
+    screen = pairs(np.where(np.arange(40) % 4 == 0, np.nan, score), complete=True)
+    split = Split.random(screen, validation=0.1, test=0.6)
+    given = baselines(plain_cell, screen, split, ["additive"])
+    result = evaluate(plain_cell, screen, split, given, bootstrap=FEW)
+    known = np.isfinite(screen.column("score")[split.test])
+    assert result.test.rows == known.sum() < len(split.test)
+    assert f"{(~known).sum()} of {len(split.test)} test rows have no score" in result.notes[0]
+    assert result.test.scores["additive"]["mse"].value is not None
+
+
+def test_tiny_test_parts_do_not_crash(plain_cell, pairs):
+    screen = pairs(np.linspace(-0.5, 0.5, 12), complete=True)
+    rows = np.arange(12)
+    split = Split(rows[2:], rows[:0], rows[:2], "random", 0, screen.checksum)
+    result = evaluate(plain_cell, screen, split, {"additive": [0, 1], "m": [1, 0]}, bootstrap=FEW)
+    estimate = result.test.scores["m"]["mse"]
+    assert (estimate.value, estimate.reason) == (None, "there are fewer than 3 rows")
+    assert "cannot be said" in result.beats_additive[0]
+    assert any("does not say how many genes" in note for note in result.notes)
+    json.dumps(result.to_json(), allow_nan=False)
+
+
+def test_one_class_only_and_resamples_that_lose_one(plain_cell, pairs):
+    screen = pairs([0.1, 0.2, 0.3, 0.1, -0.5, *np.linspace(0.1, 0.2, 10)], complete=True)
+    rows = np.arange(15)
+    prediction = np.arange(5.0)
+    split = Split(rows[5:], rows[:0], rows[:5], "random", 0, screen.checksum)
+    one_positive = evaluate(plain_cell, screen, split, {"m": prediction}, bootstrap=FEW)
+    estimate = one_positive.test.scores["m"]["auroc"]
+    assert estimate.value == 0.0
+    assert estimate.low is None
+    assert "of 50 resamples" in estimate.reason
+    split = replace(split, train=rows[4:], test=rows[:4])
+    none = evaluate(plain_cell, screen, split, {"m": prediction[:4]}, bootstrap=FEW)
+    for name in ("auroc", "aupr"):
+        assert none.test.scores["m"][name].value is None
+        assert "one class, the negative" in none.test.scores["m"][name].reason
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "no predictions were given"),
+        ({"m": {}}, "'m' are of no seed"),
+        ({"m": np.zeros(3)}, r"'m' have the shape \(3,\), and the test part has"),
+    ],
+)
+def test_predictions_that_cannot_be(cell, screen, split, given, said):
+    with pytest.raises(InputError, match=said):
+        evaluate(cell, screen, split, given, bootstrap=FEW)
+
+
+def test_a_prediction_that_is_no_number_is_named(cell, screen, split):
+    values = np.zeros(len(split.test))
+    values[3] = np.nan
+    first = screen.genotypes.take(torch.tensor(split.test[3:4])).genes
+    named = " ".join(screen.genes[int(gene)] for gene in first)
+    said = f"1 of {len(values)} predictions of 'm' with seed 7 are not finite .* that of {named} "
+    with pytest.raises(InputError, match=said):
+        evaluate(cell, screen, split, {"m": {7: values}}, bootstrap=FEW)
+
+
+def test_what_does_not_belong_together(cell, screen, split, plain_cell):
+    with pytest.raises(InputError, match=r"screen\.on\(cell\)"):
+        evaluate(plain_cell, screen, split, {"m": np.zeros(len(split.test))})
+    other = Screen.synthetic(cell, n=1_400)
+    with pytest.raises(InputError, match="split is of another screen"):
+        baselines(cell, other, split)
+    rows = np.arange(len(screen))
+    no_test = Split(rows, rows[:0], rows[:0], "random", 0, screen.checksum)
+    with pytest.raises(InputError, match="no test part"):
+        baselines(cell, screen, no_test)
+
+
+def test_bootstraps_that_cannot_be():
+    for wrong in ({"resamples": 0}, {"level": 1.0}, {"seed": -1}):
+        with pytest.raises(InputError):
+            Bootstrap(**wrong)
+
+
+def test_baselines_see_no_test_score(cell: Cell, screen: Screen, split: Split):
+    names = ["additive", "query_pair_mean"]
+    calls = []
+    first = baselines(cell, screen, split, names)
+    changed = screen.column("score").copy()
+    changed[split.test] = 99.0
+    rows = screen.rows.set_column(
+        screen.rows.column_names.index("score"), "score", [changed.astype(np.float32)]
+    )
+    blind = Screen(screen.genes, rows, screen.deleted, screen.coverage)
+    same_rows = replace(split, screen_checksum=blind.checksum)
+    second = baselines(cell, blind, same_rows, names, progress=lambda *a: calls.append(a))
+    for name in names:
+        np.testing.assert_array_equal(first[name], second[name])
+        assert first[name].shape == split.test.shape
+    with pytest.raises(InputError, match="no baseline 'nothing'"):
+        baselines(cell, screen, split, ["nothing"])
+
+
+def test_baselines_report_under_their_name(cell, screen, split):
+    calls = []
+    baselines(cell, screen, split, ["embedding_mlp"], progress=lambda *a: calls.append(a))
+    assert calls
+    assert all(call[0].startswith("embedding_mlp: ") for call in calls)
