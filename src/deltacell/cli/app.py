@@ -19,6 +19,7 @@ from deltacell.cli import (
     data_info,
     data_query,
     data_synthetic,
+    train,
 )
 from deltacell.errors import DeltacellError
 
@@ -37,6 +38,7 @@ bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 
+app.command("train")(train.train)
 data.command("get")(data_get.get)
 data.command("import")(data_import.import_)
 data.command("synthetic")(data_synthetic.synthetic)

@@ -17,8 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from deltacell.errors import StoreError
+from deltacell.errors import InputError, StoreError
 from deltacell.files import TEMPORARY, new_file, read_json
+from deltacell.profile.record import Reached
 from deltacell.store import sha256_of_file
 from deltacell.train.checkpoint_file import check_contents, read_checkpoint, write_checkpoint
 
@@ -48,6 +49,13 @@ class Checkpoint:
     epoch: int
     metric: float | None
 
+    def reached(self, metric: str) -> Reached:
+        """Return it as the record of a run has it, given the name of the metric."""
+        named = None if self.metric is None else metric
+        return Reached(
+            epoch=self.epoch, step=self.step, file=self.file, metric=named, value=self.metric
+        )
+
 
 class Checkpoints:
     """The folder of a run's checkpoints.
@@ -72,7 +80,7 @@ class Checkpoints:
         higher_is_better: bool = True,
     ) -> None:
         if keep < 1:
-            raise ValueError(f"at least the last checkpoint has to be kept, and keep is {keep}")
+            raise InputError(f"trainer.keep is {keep}, and at least the last checkpoint is kept")
         self.folder = Path(folder)
         self.keep = keep
         self.higher_is_better = higher_is_better
@@ -215,7 +223,7 @@ class Checkpoints:
         """Return an index of the files that are there, of the whole ones."""
         found = []
         for file in _files_in(self.folder):
-            with suppress(StoreError):
+            with suppress(StoreError, OSError):
                 check_contents(file)
                 saved = read_checkpoint(file)
                 facts = (saved["step"], saved["epoch"], saved["metric"])

@@ -263,7 +263,9 @@ class TrainerConfig:
     validate_every
         Epochs from one validation to the next.
     validation_batch_size
-        Genotypes a step there; the training batch where null.
+        Genotypes a step there; where null, 4,096 with DANGO and else the training batch.
+    validation_samples
+        Genotypes of the validation part that are looked at, the same every time; all where null.
     checkpoint_every_steps, checkpoint_every_minutes
         Between the ends of epochs; whichever comes first.
     keep
@@ -286,6 +288,7 @@ class TrainerConfig:
     ema: float | None = None
     validate_every: int = 1
     validation_batch_size: int | None = None
+    validation_samples: int | None = None
     checkpoint_every_steps: int | None = None
     checkpoint_every_minutes: float | None = 10.0
     keep: int = 2

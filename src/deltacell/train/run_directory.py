@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from deltacell.errors import DeltacellError, InputError, StoreError
+from deltacell.errors import InputError, StoreError
 from deltacell.files import write_text
 from deltacell.profile import record as names
 from deltacell.profile.record import Attempt, RunRecord, Status, now, read_run, write_run
@@ -69,12 +69,21 @@ class RunDirectory:
         path = Path(path).absolute()
         _refuse_to_clobber(path)
         made = [folder for folder in (path, *path.parents) if not folder.exists()]
-        lock: _Lock | None = None
         try:
             path.mkdir(parents=True, exist_ok=True)
-            lock = _Lock(path / LOCK_FILE)
+        except OSError as error:
+            _remove((), made)
+            raise StoreError(
+                f"the run's directory could not be made: {error.strerror or error}", where=path
+            ) from error
+        lock = _Lock(path / LOCK_FILE)
+        try:
             # Another process may have been faster by a moment.
             _refuse_to_clobber(path)
+        except BaseException:
+            lock.release()
+            raise
+        try:
             started = now()
             size = config.trainer.devices * config.trainer.nodes
             size = size if world_size is None else world_size
@@ -94,20 +103,10 @@ class RunDirectory:
             )
             write_text(path / names.CONFIG_FILE, to_yaml(config), what=_THE_CONFIG)
             write_run(path, record)
-        except (OSError, DeltacellError) as error:
-            if lock is not None:
-                lock.release()
-                for file in (names.RUN_FILE, names.CONFIG_FILE, LOCK_FILE):
-                    with suppress(OSError):
-                        (path / file).unlink()
-            for folder in made:
-                with suppress(OSError):
-                    folder.rmdir()
-            if isinstance(error, DeltacellError):
-                raise
-            raise StoreError(
-                f"the run's directory could not be made: {error.strerror or error}", where=path
-            ) from error
+        except BaseException:
+            _remove([path / names.RUN_FILE, path / names.CONFIG_FILE, path / LOCK_FILE], made)
+            lock.release()
+            raise
         return cls(record, lock, running=True)
 
     @classmethod
@@ -236,9 +235,9 @@ class RunDirectory:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if self._running:
-                # With a disk that is full, the error that is on its way is the one to see.
-                with suppress(StoreError):
+            if self._running and self._lock.held:
+                # With a disk that is full, an error that is on its way is the one to see.
+                with suppress(*(() if error is None else (StoreError,))):
                     if isinstance(error, Exception):
                         self.fail(str(error) or type(error).__name__)
                     else:
@@ -270,19 +269,32 @@ class _Lock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._handle: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            self._take(self._handle)
-            os.ftruncate(self._handle, 0)
-            os.write(self._handle, f"{os.getpid()}\n".encode())
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise StoreError(
+                f"the run cannot be written to: {error.strerror or error}", where=path.parent
+            ) from error
+        self._handle: int | None = handle
+        try:
+            self._take(handle)
         except BaseException:
             self.release()
             raise
         _HELD.add(self)
+        # Who holds it is said to others only for their convenience; the disk may be full.
+        with suppress(OSError):
+            os.ftruncate(handle, 0)
+            os.write(handle, f"{os.getpid()}\n".encode())
+
+    @property
+    def held(self) -> bool:
+        """Whether it is still held, by this process."""
+        return self._handle is not None
 
     def check(self) -> None:
         """Raise where the run was let go of."""
-        if self._handle is None:
+        if not self.held:
             raise RuntimeError(f"the run was closed: {self._path.parent}")
 
     def release(self) -> None:
@@ -297,6 +309,9 @@ class _Lock:
             return
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever made it may have failed and removed it, and a lock on that keeps nobody out.
+            if not (self._path.exists() and os.path.samestat(os.fstat(handle), self._path.stat())):
+                raise BlockingIOError
         except BlockingIOError:
             holder = os.read(handle, 32).decode(errors="replace").strip()
             raise InputError(
@@ -332,7 +347,10 @@ def _refuse_to_clobber(path: Path) -> None:
         return
     if not path.is_dir():
         raise InputError("there is a file of this name", where=path, fix="Choose another place.")
-    there = sorted(entry.name for entry in path.iterdir() if entry.name != LOCK_FILE)
+    try:
+        there = sorted(entry.name for entry in path.iterdir() if entry.name != LOCK_FILE)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
     if names.RUN_FILE in there:
         raise InputError(
             "there is a run here already",
@@ -345,3 +363,12 @@ def _refuse_to_clobber(path: Path) -> None:
             where=path,
             fix="Choose an empty or a new directory.",
         )
+
+
+def _remove(files: Sequence[Path], folders: Sequence[Path]) -> None:
+    for file in files:
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()

@@ -1,0 +1,117 @@
+"""`deltacell train`: from a config to a run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from deltacell.train.config import Config
+    from deltacell.train.run import Outcome
+
+
+def train(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Such as experiment=demo model=hetero_cell trainer.devices=2."),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with this run, from its last checkpoint.")
+    ] = None,
+    from_: Annotated[
+        str, typer.Option("--from", help="With --resume: best, or the name of a checkpoint.")
+    ] = "last",
+    cfg: Annotated[
+        str | None, typer.Option(help="Print the config and stop: job, all of it.")
+    ] = None,
+    config_dir: Annotated[
+        Path | None, typer.Option(help="Of your own configs, such as DIR/experiment/mine.yaml.")
+    ] = None,
+) -> None:
+    """Train a model; the run is a directory that explains itself and can be resumed.
+
+    A signal (Ctrl-C, Slurm's pre-emption) saves first; the exit code is then 128 and its number.
+
+    Example: deltacell train experiment=demo trainer.epochs=5 seed=1
+    """
+    from deltacell.errors import InputError
+    from deltacell.train.changes import resumed_config
+    from deltacell.train.compose import compose, to_yaml
+
+    if resume is not None:
+        config = resumed_config(resume, overrides or [])
+    else:
+        if from_ != "last":
+            raise InputError("--from is for --resume RUN")
+        config = compose(overrides or [], folder=config_dir)
+    if cfg is not None:
+        if cfg != "job":
+            raise InputError(f"--cfg is '{cfg}'; expected job")
+        typer.echo(to_yaml(config), nl=False)
+        return
+    _carry_out(config, resume, from_, overrides or [])
+
+
+def _carry_out(config: Config, resume: Path | None, which: str, overrides: list[str]) -> None:
+    from deltacell.train.fabric import accelerator_of, check_devices
+    from deltacell.train.launch import is_launched, launch, needs_launch, reported
+    from deltacell.train.signals import exit_code
+
+    if needs_launch(config.trainer):
+        check_devices(config.trainer, accelerator_of(config.trainer))
+        path, words = _words(config, resume, which, overrides)
+        signal = launch(words, config.trainer.devices)
+        if signal:
+            raise typer.Exit(exit_code(signal))
+        code = _code_of(path)
+        if code:
+            raise typer.Exit(code)
+        return
+    outcome = (
+        reported(_run)(config, resume, which) if is_launched() else _run(config, resume, which)
+    )
+    # A launcher takes any other code for a failure; it reads the run's record instead.
+    if outcome.signal and not is_launched():
+        raise typer.Exit(exit_code(outcome.signal))
+
+
+def _run(config: Config, resume: Path | None, which: str) -> Outcome:
+    from deltacell.report.train import TrainingBar, print_outcome
+    from deltacell.train.meter import Latest
+    from deltacell.train.run import resume as go_on
+    from deltacell.train.run import train as start
+
+    tell = [TrainingBar(Latest().look, watched=config.trainer.progress)]
+    if resume is not None:
+        outcome = go_on(resume, config, which=which, tell=tell)
+    else:
+        outcome = start(config, command=sys.argv, tell=tell)
+    if outcome.is_first:
+        sentence = None if outcome.phases is None else outcome.phases.sentence
+        print_outcome(outcome.path, signal=outcome.signal, best=outcome.best, sentence=sentence)
+    return outcome
+
+
+def _words(
+    config: Config, resume: Path | None, which: str, overrides: list[str]
+) -> tuple[Path, list[str]]:
+    """Return the run's directory and the command of each rank, which all have the same one."""
+    from deltacell.train.run import new_path
+
+    if resume is not None:
+        return resume, ["train", *overrides, "--resume", str(resume), "--from", which]
+    path = new_path(config)
+    return path, ["train", *overrides, f"directory='{path}'"]
+
+
+def _code_of(path: Path) -> int:
+    """Return the exit code of a run whose ranks have all ended well."""
+    from signal import SIGTERM
+
+    from deltacell.profile.record import Status, read_run
+    from deltacell.train.signals import exit_code
+
+    return exit_code(SIGTERM) if read_run(path).status is Status.interrupted else 0

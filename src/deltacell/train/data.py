@@ -1,0 +1,147 @@
+"""What a config trains on: the cell, the screen and its split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from deltacell.cell import Cell
+from deltacell.errors import InputError
+from deltacell.screen import Screen, Split
+from deltacell.train.config import Config, DataConfig, SplitConfig
+from deltacell.train.standard import Standard
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """A cell, a screen of it, and which rows of that are for what.
+
+    Parameters
+    ----------
+    cell
+        The wild type.
+    screen
+        What was measured.
+    split
+        Of the screen.
+    standard
+        The scale of the targets.
+    notes
+        What a person should know of it, in sentences.
+    """
+
+    cell: Cell
+    screen: Screen
+    split: Split
+    standard: Standard
+    notes: tuple[str, ...] = ()
+
+    @property
+    def targets(self) -> np.ndarray:
+        """Every row's target on the common scale, float32."""
+        return self.standard.apply(self.screen.column("score")).astype(np.float32)
+
+
+def load_data(config: Config) -> TrainingData:
+    """Return what a config names.
+
+    Parameters
+    ----------
+    config
+        Of a run.
+    """
+    cell, screen = _sources(config.data)
+    screen = screen.on(cell)
+    notes = []
+    if config.data.relations is not None:
+        cell = cell.with_relations(config.data.relations)
+    if config.data.merge_relations:
+        cell = cell.merge_relations(config.data.merge_relations)
+    finite = np.isfinite(screen.column("score"))
+    if not finite.all():
+        notes.append(f"{int((~finite).sum()):,} genotypes have no score and are left out.")
+        screen = screen.take(np.flatnonzero(finite))
+    if config.data.merge is not None:
+        screen = screen.merge(config.data.merge)  # type: ignore[arg-type]
+    if config.data.subset is not None:
+        screen = screen.subset(config.data.subset, seed=config.split.seed)
+    if config.data.screen_genes_only:
+        cell = cell.subset(np.unique(screen.genotypes.genes.numpy()))
+        screen = screen.on(cell)
+    split = make_split(screen, config.split)
+    if not len(split.train):
+        raise InputError("the split leaves no genotype for training")
+    if not len(split.test):
+        raise InputError(
+            f"the split '{config.split.method}' has no test part: {split!r}",
+            fix="Set split.test (or split.held_out, split.studies) so that there is one.",
+        )
+    standard = (
+        Standard.of(screen.column("score")[split.train]) if config.data.standardise else Standard()
+    )
+    return TrainingData(cell, screen, split, standard, tuple(notes))
+
+
+def make_split(screen: Screen, config: SplitConfig) -> Split:
+    """Return the split that a config describes.
+
+    Parameters
+    ----------
+    screen
+        What was measured.
+    config
+        How to split it.
+    """
+    if config.method == "random":
+        return Split.random(screen, config.seed, config.validation, config.test)
+    if config.method == "gene":
+        return Split.gene(screen, config.seed, config.held_out, config.validation)
+    if config.method == "set":
+        return Split.sets(screen, config.by, config.seed, config.validation, config.test)  # type: ignore[arg-type]
+    if config.method == "source":
+        return Split.source(screen, config.studies, config.validation, config.seed)
+    raise InputError(f"there is no split '{config.method}'; there are random, gene, set, source")
+
+
+def _sources(config: DataConfig) -> tuple[Cell, Screen]:
+    if config.synthetic is not None:
+        cell = Cell.synthetic(config.synthetic, seed=config.synthetic_seed)
+        return cell, Screen.synthetic(
+            cell, n=config.synthetic_genotypes, seed=config.synthetic_seed
+        )
+    if config.cell is not None:
+        if config.screen is None:
+            raise InputError(
+                "data.cell is given and data.screen is not", fix="Set data.screen=DIRECTORY."
+            )
+        return Cell.load(config.cell), Screen.load(config.screen)
+    if config.folder is None:
+        raise InputError(
+            "the config names no data",
+            fix="Set data.folder=DIRECTORY, one that `deltacell data import` made; or try "
+            "experiment=demo.",
+        )
+    folder = Path(config.folder)
+    if not (folder / "cell").is_dir():
+        raise InputError(
+            "this is no directory with a cell and screens",
+            where=folder,
+            fix=f"Make it: deltacell data import SOURCES --out {folder}; or set data.folder.",
+        )
+    return Cell.load(folder / "cell"), Screen.load(_screen_in(folder, config.screen))
+
+
+def _screen_in(folder: Path, name: str | None) -> Path:
+    there = sorted(path.name for path in (folder / "screens").glob("*") if path.is_dir())
+    if name is None and len(there) == 1:
+        name = there[0]
+    if name is None or name not in there:
+        said = "data.screen is not set" if name is None else f"there is no screen '{name}'"
+        raise InputError(
+            f"{said}; there are {', '.join(there) or 'none'}",
+            where=folder / "screens",
+            fix="Set data.screen to one of them.",
+        )
+    return folder / "screens" / name
