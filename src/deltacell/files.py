@@ -62,13 +62,15 @@ def write_text(path: str | os.PathLike[str], text: str, *, what: str) -> None:
 def write_json(path: str | os.PathLike[str], data: Mapping[str, Any], *, what: str) -> None:
     """Write a JSON file whole, or raise a `StoreError` that says `what` could not be written."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    # A file name that is no text, as in a command, has no UTF-8; its escape is what JSON has too.
+    text = text.encode("utf-8", "backslashreplace").decode()
     write_text(path, text + "\n", what=what)
 
 
 def read_json(path: str | os.PathLike[str], *, what: str) -> Any:
     """Read a JSON file, or raise a `StoreError` that says `what` is damaged or cannot be read."""
     try:
-        return json.loads(Path(path).read_bytes())
+        return json.loads(Path(path).read_bytes(), parse_constant=_refuse)
     except OSError as error:
         raise StoreError(f"{what} cannot be read: {error.strerror or error}", where=path) from error
     except (ValueError, RecursionError) as error:
@@ -84,3 +86,7 @@ def flush(path: str | os.PathLike[str]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import math
 import os
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -230,22 +232,23 @@ def read_metrics(path: str | os.PathLike[str]) -> pl.DataFrame:
     """Read a ``metrics.csv``: ``epoch`` and ``step`` as integers, all else as numbers or null."""
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
     except ValueError as error:
         raise InputError("this is not text in UTF-8", where=path) from error
-    rows = list(csv.reader(lines))
-    names = rows[0] if rows else []
+    reader = csv.reader(io.StringIO(text, newline=""))
+    rows = [(reader.line_num, row) for row in reader if row]
+    names = rows[0][1] if rows else []
     if names[:2] != ["epoch", "step"] or len(set(names)) < len(names):
         raise InputError(
             "the first line has to name the columns, each once, 'epoch' and 'step' first; "
-            f"it is '{lines[0] if lines else ''}'",
+            f"it names {', '.join(names) or 'none'}",
             where=path,
             line=1,
         )
     columns: dict[str, list[float | None]] = {name: [] for name in names}
-    for number, row in enumerate(rows[1:], start=2):
+    for number, row in rows[1:]:
         if len(row) != len(names):
             raise InputError(
                 f"{len(row)} values where there are {len(names)} columns", where=path, line=number
@@ -269,13 +272,14 @@ _TIMES = ("started", "ended")
 
 def _number(name: str, text: str, path: Path, line: int) -> float | None:
     try:
-        if name in ("epoch", "step"):
-            return int(text)
-        return float(text) if text else None
+        if name not in ("epoch", "step"):
+            return float(text) if text else None
+        whole = int(text)
+        if abs(whole) < 2**63:
+            return whole
     except ValueError:
-        raise InputError(
-            f"'{text}' in the column '{name}' is not a number", where=path, line=line
-        ) from None
+        pass
+    raise InputError(f"'{text}' in the column '{name}' is not a number", where=path, line=line)
 
 
 def _encoded(part: Part, where: str) -> dict[str, Any]:
@@ -343,9 +347,9 @@ def _checked(hint: Any, value: Any, file: Path, where: str) -> Any:
         if value not in list(hint):
             raise _wrong(where, value, f"one of {', '.join(hint)}", file)
         return hint(value)
-    if hint is float and type(value) is int:
+    if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
-    if type(value) is not hint:
+    if type(value) is not hint or (hint is float and not math.isfinite(value)):
         raise _wrong(where, value, _SAID[hint], file)
     return value
 

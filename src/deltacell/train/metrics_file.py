@@ -60,6 +60,8 @@ class MetricsFile:
             if type(row[name]) is not int:
                 raise TypeError(f"'{name}' of a row of metrics has to be an int, not {row[name]!r}")
         for name, value in row.items():
+            if not name or not name.isprintable():
+                raise ValueError(f"{name!r} cannot be the name of a column")
             if value is not None and not isinstance(value, (int, float)):
                 raise TypeError(
                     f"'{name}' of a row of metrics has to be a number, not {type(value).__name__}"
