@@ -50,7 +50,7 @@ class Range:
     with_high: bool = False
 
     def __contains__(self, value: float) -> bool:
-        above = value >= self.low
+        above = value >= self.low if self.with_low else value > self.low
         below = value <= self.high if self.with_high else value < self.high
         return above and below
 
