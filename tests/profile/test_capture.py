@@ -67,8 +67,11 @@ def test_a_trace_holds_the_window_and_its_phases(tmp_path):
     assert any(event["name"] == "aten::mul" for event in events_of(capture.files[0]))
 
 
-def test_phases_lie_within_their_step(tmp_path):
-    capture = run(Window(1, 0, 3, 1), tmp_path, 5)
+@pytest.mark.parametrize("told", [True, False])
+def test_phases_lie_within_their_step(tmp_path, told):
+    timer = PhaseTimer()
+    with Capture(Window(1, 0, 3, 1), tmp_path, timer=timer if told else None) as capture:
+        train(capture, timer, 5)
     ranges = [e for e in events_of(capture.files[0]) if e.get("cat") == "user_annotation"]
     steps = [e for e in ranges if e["name"].startswith("ProfilerStep#")]
     for phase in (e for e in ranges if e["name"].startswith("phase.")):

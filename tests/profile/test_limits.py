@@ -208,6 +208,10 @@ def test_a_gap_and_a_sum_that_is_off_are_seen():
     gap = gap.with_columns(pl.col("begin_s").fill_null(frame["begin_s"]))
     assert summarise(gap).residual == pytest.approx(0.05 / 0.248)
     assert "beware, the phases are off by 20 %" in summarise(gap).sentence
+    # A gap of one rank is not made good by an overlap of another.
+    overlap = frame.with_columns(begin_s=2 * frame["begin_s"] - gap["begin_s"], rank=pl.lit(1))
+    both = pl.concat([gap, overlap.cast(gap.schema)])
+    assert summarise(both).residual == pytest.approx(0.1 / (0.248 + 0.148))
     off = frame.with_columns(backward_s=pl.col("backward_s") * 2)
     assert not summarise(off).adds_up
 

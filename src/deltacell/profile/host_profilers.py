@@ -97,7 +97,7 @@ class HostProfiler(ABC):
     def _do(self, act: Callable[[], None], how: str) -> bool:
         try:
             act()
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, pl.exceptions.PolarsError) as error:
             self.notices.append(f"the profiler {type(self).__name__} {how}: {error}")
             return False
         return True
