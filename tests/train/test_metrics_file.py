@@ -71,6 +71,16 @@ def test_dropping_of_a_file_that_is_not_there_makes_none(file):
     assert not file.exists()
 
 
+def test_the_end_of_an_epoch_that_is_done_again_takes_the_place_of_the_first(file):
+    metrics = MetricsFile(file)
+    metrics.append(row(0, train_loss=0.5))
+    metrics.append(row(1, train_loss=0.25))
+    again = MetricsFile(file)
+    again.truncate_after(16)
+    again.append(row(1, train_loss=0.25, lr=0.1))
+    assert [r["lr"] for r in MetricsFile(file).rows] == [None, 0.1]
+
+
 @pytest.mark.parametrize("step", [8, 3])
 def test_a_step_cannot_come_twice(file, step):
     metrics = MetricsFile(file)

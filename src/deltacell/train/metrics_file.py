@@ -51,6 +51,9 @@ class MetricsFile:
     def append(self, row: Mapping[str, float | None]) -> None:
         """Add a row, whose ``step`` is after that of the last.
 
+        A row of the same epoch and step takes the place of the last: the end of that epoch was
+        done again, because a run was stopped just before it and killed just after.
+
         Parameters
         ----------
         row
@@ -66,12 +69,15 @@ class MetricsFile:
                 raise TypeError(
                     f"'{name}' of a row of metrics has to be a number, not {type(value).__name__}"
                 )
-        if self._rows and _step(row) <= _step(self._rows[-1]):
+        before = self._rows
+        if before and all(before[-1][name] == row[name] for name in ("epoch", "step")):
+            before = before[:-1]
+        if before and _step(row) <= _step(before[-1]):
             raise ValueError(
                 f"a row of step {row['step']} cannot come after one of step "
-                f"{self._rows[-1]['step']}; call truncate_after first"
+                f"{before[-1]['step']}; call truncate_after first"
             )
-        self._write([*self._rows, dict(row)])
+        self._write([*before, dict(row)])
 
     def truncate_after(self, step: int) -> None:
         """Drop the rows of steps after this one, which a resumed run makes again."""

@@ -1,0 +1,105 @@
+"""Save then load is identity, and of any sequence the last few and the best are kept."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltacell.train.checkpoints import Checkpoints
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+
+
+@st.composite
+def tensors(draw):
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    bits = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    numbers = torch.randint(-128, 128, shape, generator=bits).to(draw(st.sampled_from(DTYPES)))
+    if numbers.is_floating_point() and draw(st.booleans()):
+        numbers = numbers.masked_fill(numbers > 64, math.nan).masked_fill(numbers < -64, -math.inf)
+    if numbers.dim() > 1 and draw(st.booleans()):
+        numbers = numbers.transpose(0, 1)
+    return numbers
+
+
+values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | tensors()
+states = st.dictionaries(
+    st.text(max_size=5),
+    st.recursive(
+        values,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.lists(inner, max_size=3).map(tuple)
+            | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3)
+        ),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
+
+
+def assert_same(one, two):
+    assert type(one) is type(two)
+    if isinstance(one, torch.Tensor):
+        assert (one.dtype, one.shape) == (two.dtype, two.shape)
+        same = one == two
+        assert (same | (one != one) & (two != two)).all()
+    elif isinstance(one, dict):
+        assert list(one) == list(two)
+        assert [type(key) for key in one] == [type(key) for key in two]
+        for key in one:
+            assert_same(one[key], two[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(two)
+        for inner, other in zip(one, two, strict=True):
+            assert_same(inner, other)
+    else:
+        # As text, because NaN differs from itself and -0.0 does not from 0.0.
+        assert repr(one) == repr(two)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return lambda: tmp_path_factory.mktemp("law") / "checkpoints"
+
+
+@settings(max_examples=80, deadline=None)
+@given(state=states)
+def test_save_then_load_is_identity(folders, state):
+    folder = folders()
+    Checkpoints(folder).save(state, step=1, epoch=0)
+    assert_same(Checkpoints(folder).load(), state)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    metrics=st.lists(st.none() | st.sampled_from([-1.0, 0.0, 0.5, math.nan, math.inf]), max_size=8),
+    keep=st.integers(1, 3),
+    higher=st.booleans(),
+    reopened=st.booleans(),
+)
+def test_the_last_few_and_the_best_are_kept(folders, metrics, keep, higher, reopened):
+    folder = folders()
+    checkpoints = Checkpoints(folder, keep, higher_is_better=higher)
+    for step, metric in enumerate(metrics):
+        if reopened:
+            checkpoints = Checkpoints(folder, keep, higher_is_better=higher)
+        checkpoints.save({"step": step}, step=step, epoch=0, metric=metric)
+    measured = [
+        (-metric if higher else metric, step)
+        for step, metric in enumerate(metrics)
+        if metric is not None and math.isfinite(metric)
+    ]
+    best = min(measured)[1] if measured else None
+    expected = set(range(len(metrics))[-keep:]) | ({best} - {None})
+    again = Checkpoints(folder)
+    assert [one.step for one in again.kept] == sorted(expected)
+    assert (again.best.step if again.best else None) == best
+    assert (again.last.step if again.last else None) == (len(metrics) - 1 if metrics else None)
+    assert {again.load(one.file)["step"] for one in again.kept} == expected
+    on_disk = {file.name for file in folder.glob("*")} - {"index.json"}
+    assert on_disk == {one.file for one in again.kept}
