@@ -84,6 +84,7 @@ def test_a_model_that_is_only_as_good_does_not_beat_it(cell, screen, split, pred
     noise = np.random.default_rng(1).normal(size=len(additive))
     given = {"additive": additive, "twin": additive + 1e-3 * noise, "worse": -additive}
     twin, worse = evaluate(cell, screen, split, given, bootstrap=FEW).verdicts[:2]
+    assert twin.group == worse.group == "test"
     assert not twin.beats
     assert "which does not lie above 0" in twin.sentence
     assert not worse.beats
@@ -121,6 +122,14 @@ def test_without_the_additive_baseline_nothing_is_compared(cell, screen, split, 
     result = evaluate(cell, screen, split, {"x": predictions["good"]}, bootstrap=FEW)
     assert result.verdicts == ()
     assert "'additive' is not among the predictions" in result.notes[0]
+
+
+def test_tensors_and_numpy_seeds_are_taken(cell, screen, split, predictions):
+    tensor = torch.tensor(predictions["additive"], requires_grad=True)
+    given = {"additive": tensor, "m": {np.int64(3): tensor.double()}}
+    result = evaluate(cell, screen, split, given, bootstrap=FEW)
+    assert json.loads(json.dumps(result.to_json()))["predictors"] == {"additive": [None], "m": [3]}
+    assert result.test.scores["m"]["mse"].value == result.test.scores["additive"]["mse"].value
 
 
 def test_progress_reaches_its_end(cell, screen, split, predictions):

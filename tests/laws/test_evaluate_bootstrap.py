@@ -8,11 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.evaluate import METRICS, Bootstrap
+from deltacell.evaluate.ranking import Column, Weights
 
 
 def drawn(bootstrap, name, prediction, truth, keys):
     return np.concatenate(
-        [METRICS[name].function(prediction, truth, w) for w in bootstrap.weights(keys)]
+        [
+            METRICS[name].function(Column(prediction), Column(truth), Weights(block))
+            for block in bootstrap.weights(keys)
+        ]
     )
 
 
@@ -44,7 +48,7 @@ def test_sets_of_several_rows_are_drawn_whole_and_widen_the_interval():
         widths.append(high - low)
     assert widths[0] > 2.5 * widths[1]
     (weights,) = bootstrap.weights(keys)
-    assert (weights.reshape(40, 10, -1) == weights.reshape(40, 10, -1)[:, :1]).all()
+    assert (weights.reshape(-1, 40, 10) == weights.reshape(-1, 40, 10)[:, :, :1]).all()
 
 
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=20), seed=st.integers(0, 99))
@@ -52,9 +56,9 @@ def test_sets_of_several_rows_are_drawn_whole_and_widen_the_interval():
 def test_as_many_sets_are_drawn_as_there_are(sizes, seed):
     keys = np.repeat(np.arange(len(sizes)) * 7, sizes)
     first = np.unique(keys, return_index=True)[1]
-    weights = np.concatenate(list(Bootstrap(30, seed=seed).weights(keys)), axis=1)
-    assert weights.shape == (len(keys), 30)
-    np.testing.assert_array_equal(weights[first].sum(axis=0), len(sizes))
+    weights = np.concatenate(list(Bootstrap(30, seed=seed).weights(keys)))
+    assert weights.shape == (30, len(keys))
+    np.testing.assert_array_equal(weights[:, first].sum(axis=1), len(sizes))
 
 
 @given(seed=st.integers(0, 99))
@@ -66,7 +70,7 @@ def test_resamples_do_not_depend_on_the_order_of_rows(seed):
     bootstrap = Bootstrap(20, seed=seed)
     (weights,) = bootstrap.weights(keys)
     (shuffled,) = bootstrap.weights(keys[order])
-    np.testing.assert_array_equal(weights[order], shuffled)
+    np.testing.assert_array_equal(weights[:, order], shuffled)
 
 
 def test_blocks_change_nothing(monkeypatch):
@@ -75,7 +79,7 @@ def test_blocks_change_nothing(monkeypatch):
     monkeypatch.setattr("deltacell.evaluate.bootstrap._NUMBERS_A_BLOCK", 350)
     blocks = list(Bootstrap(40).weights(keys))
     assert len(blocks) == 6
-    np.testing.assert_array_equal(np.concatenate(blocks, axis=1), whole)
+    np.testing.assert_array_equal(np.concatenate(blocks), whole)
 
 
 def test_shuffled_labels_leave_intervals_that_hold_chance():

@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from deltacell.evaluate import METRICS
-from deltacell.evaluate.metrics import midranks
+from deltacell.evaluate.ranking import Column, Weights
 
 fast = settings(max_examples=60, deadline=None)
 
@@ -59,8 +59,9 @@ def test_equal_to_the_libraries(name, case):
 @fast
 def test_weights_write_rows_out(name, case):
     prediction, truth, positive, counts = case
-    given_weights = np.stack([counts, np.ones_like(counts)], axis=1)
-    values = METRICS[name].function(prediction, truth_of(name, truth, positive), given_weights)
+    weights = Weights(np.stack([counts, np.ones_like(counts)]))
+    column = Column(truth_of(name, truth, positive))
+    values = METRICS[name].function(Column(prediction), column, weights)
     often = counts.astype(int)
     expected = [
         reference(name, *(np.repeat(column, often) for column in (prediction, truth, positive))),
@@ -102,5 +103,20 @@ def test_midranks_are_scipys(case):
     prediction, _, _, counts = case
     often = counts.astype(int)
     written = np.repeat(prediction, often)
-    ranks = midranks(prediction, counts[:, None])[:, 0]
+    column = Column(prediction)
+    ranking = Weights(counts[None]).ranking(column)
+    ranks = ranking.rank[0][column.group]
     np.testing.assert_allclose(np.repeat(ranks, often), stats.rankdata(written))
+    np.testing.assert_allclose(ranking.weighted[0], ranks * counts)
+    below = [(written < value).sum() for value in np.unique(prediction)]
+    np.testing.assert_allclose(ranking.below[0], below)
+
+
+def test_rankings_that_are_forgotten_come_back_the_same():
+    rng = np.random.default_rng(0)
+    weights = Weights(rng.integers(0, 3, (4, 30)).astype(float))
+    columns = [Column(rng.integers(0, 9, 30)) for _ in range(8)]
+    first = [weights.ranking(column).rank for column in columns]
+    for column, rank in zip(columns, first, strict=True):
+        np.testing.assert_array_equal(weights.ranking(column).rank, rank)
+    assert weights.ranking(columns[-1]) is weights.ranking(columns[-1])

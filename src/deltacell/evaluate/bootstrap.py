@@ -17,7 +17,7 @@ Doubles = npt.NDArray[np.float64]
 ENOUGH_DEFINED = 0.95
 """The share of resamples in which a value must be defined for an interval to be given."""
 
-_NUMBERS_A_BLOCK = 2_000_000
+_NUMBERS_A_BLOCK = 500_000
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Bootstrap:
             raise InputError(f"the seed is {self.seed}; it must not be negative")
 
     def weights(self, keys: AnyArray, name: str = "") -> Iterator[Doubles]:
-        """Yield how often each row is in each resample, [rows, b] a block, `resamples` in all.
+        """Yield how often each row is in each resample, [b, rows] a block, `resamples` in all.
 
         As many gene sets as there are are drawn with replacement, and a set brings all its rows.
         What is drawn depends on the sets and not on the order of the rows.
@@ -68,7 +68,7 @@ class Bootstrap:
             drawn = rng.integers(0, n, (wide, n))
             at = (drawn + n * np.arange(wide)[:, None]).ravel()
             counts = np.bincount(at, minlength=wide * n).reshape(wide, n)
-            yield np.ascontiguousarray(counts.T[of_row], dtype=np.float64)
+            yield counts.astype(np.float64).take(of_row, axis=1)
 
     def interval(self, values: Doubles) -> tuple[float, float] | None:
         """Return the percentiles of resampled values, or None where too many are undefined.

@@ -116,11 +116,11 @@ def replicate_ceiling(
             variance,
         )
     noises = [
-        squares @ w / (freedom @ w) * share
+        w @ squares / (w @ freedom) * share
         for w in bootstrap.weights(np.arange(n_sets), "noise between repeats")
     ]
     variances = [
-        score**2 @ w / w.sum(axis=0) - (score @ w / w.sum(axis=0)) ** 2
+        w @ score**2 / w.sum(axis=1) - (w @ score / w.sum(axis=1)) ** 2
         for w in bootstrap.weights(screen.keys[rows][known], "spread of the test rows")
     ]
     drawn = 1 - np.concatenate(noises) / np.concatenate(variances)

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from deltacell.arrays import Ints
+from deltacell.evaluate.ranking import Column, Weights
 
 Doubles = npt.NDArray[np.float64]
 
@@ -20,7 +20,7 @@ FEWEST_ROWS = 3
 CONSTANT = "the predictions are all the same"
 """Why a predictor that says one thing of all rows has no correlation."""
 
-Function = Callable[[Doubles, Doubles, Doubles], Doubles]
+Function = Callable[[Column, Column, Weights], Doubles]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Metric:
     better
         Which way is better.
     function
-        From predictions [n], truth [n] and weights [n, b] to values [b]; NaN where undefined.
+        From predictions [n], truth [n] and weights [b, n] to values [b]; NaN where undefined.
     """
 
     name: str
@@ -69,11 +69,10 @@ class Metric:
         prediction, truth
             One number a row.
         """
-        x = np.asarray(prediction, dtype=np.float64)
-        y = np.asarray(truth, dtype=np.float64)
-        if self.undefined(x, y) is not None:
+        x, y = Column(prediction), Column(truth)
+        if self.undefined(x.values, y.values) is not None:
             return None
-        value = float(self.function(x, y, np.ones((len(y), 1)))[0])
+        value = float(self.function(x, y, Weights(np.ones((1, len(y)))))[0])
         return value if np.isfinite(value) else None
 
 
@@ -82,7 +81,7 @@ def is_constant(values: Doubles) -> bool:
     return bool(np.ptp(values) <= 4 * np.finfo(np.float32).eps * np.abs(values).max())
 
 
-def pearson(prediction: Doubles, truth: Doubles, weights: Doubles) -> Doubles:
+def pearson(prediction: Column, truth: Column, weights: Weights) -> Doubles:
     """Return Pearson's correlation, ``cov(x, y) / sqrt(var(x) var(y))``, weighted; [b].
 
     Parameters
@@ -90,36 +89,40 @@ def pearson(prediction: Doubles, truth: Doubles, weights: Doubles) -> Doubles:
     prediction, truth
         One number a row, [n].
     weights
-        How often each row counts, [n, b].
+        How often each row counts, [b, n].
     """
-    x, y = _standard(prediction), _standard(truth)
-    mean = np.stack([x, y, x * x, y * y, x * y]) @ weights / weights.sum(axis=0)
+    x, y = prediction.standard, truth.standard
+    moments = np.stack([x, y, x * x, y * y, x * y], axis=1)
+    mean = weights.mean(moments).T
     covariance = mean[4] - mean[0] * mean[1]
     return _correlation(covariance, mean[2] - mean[0] ** 2, mean[3] - mean[1] ** 2)
 
 
-def spearman(prediction: Doubles, truth: Doubles, weights: Doubles) -> Doubles:
+def spearman(prediction: Column, truth: Column, weights: Weights) -> Doubles:
     """Return Spearman's correlation: Pearson's of the ranks, equal values sharing theirs; [b].
+
+    With N rows in all, each counted as often as its weight says, the variance of ranks whose ties
+    have the sizes t is ``(N^3 - sum of t^3) / 12 N``.
 
     Parameters
     ----------
     prediction, truth
         One number a row, [n].
     weights
-        How often each row counts, [n, b]; with whole numbers, the ranks are those among the rows
-        written out so often.
+        How often each row counts, [b, n], in whole numbers.
     """
-    middle = (weights.sum(axis=0) + 1) / 2
-    x = midranks(prediction, weights) - middle
-    y = midranks(truth, weights) - middle
-    total = (middle * 2 - 1) ** 3
-    covariance = np.einsum("nb,nb,nb->b", weights, x, y) / total
-    of_x = np.einsum("nb,nb,nb->b", weights, x, x) / total
-    of_y = np.einsum("nb,nb,nb->b", weights, y, y) / total
+    x, y = weights.ranking(prediction), weights.ranking(truth)
+    n = weights.total
+    product = np.einsum(
+        "bn,bn->b", x.rank, prediction.sums(y.weighted.take(prediction.order, axis=1))
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        covariance = (product - n * ((n + 1) / 2) ** 2) / n**3
+        of_x, of_y = ((1 - ranking.cubes / n**3) / 12 for ranking in (x, y))
     return _correlation(covariance, of_x, of_y)
 
 
-def mse(prediction: Doubles, truth: Doubles, weights: Doubles) -> Doubles:
+def mse(prediction: Column, truth: Column, weights: Weights) -> Doubles:
     """Return the mean of ``(x - y)^2``, weighted; [b].
 
     Parameters
@@ -127,13 +130,12 @@ def mse(prediction: Doubles, truth: Doubles, weights: Doubles) -> Doubles:
     prediction, truth
         One number a row, [n].
     weights
-        How often each row counts, [n, b].
+        How often each row counts, [b, n].
     """
-    squares: Doubles = (prediction - truth) ** 2 @ weights / weights.sum(axis=0)
-    return squares
+    return weights.mean((prediction.values - truth.values) ** 2)
 
 
-def auroc(prediction: Doubles, positive: Doubles, weights: Doubles) -> Doubles:
+def auroc(prediction: Column, positive: Column, weights: Weights) -> Doubles:
     """Return the share of pairs of a positive and another that are in the right order; [b].
 
     ``(sum of the positives' ranks - P (P + 1) / 2) / (P N)`` for P positives and N others; a pair
@@ -146,17 +148,19 @@ def auroc(prediction: Doubles, positive: Doubles, weights: Doubles) -> Doubles:
     positive
         1 for a positive and 0 for another, [n].
     weights
-        How often each row counts, [n, b].
+        How often each row counts, [b, n], in whole numbers.
     """
-    positives = positive @ weights
-    others = weights.sum(axis=0) - positives
-    ranks = np.einsum("n,nb,nb->b", positive, weights, midranks(prediction, weights))
+    groups, found = _positives(prediction, positive, weights)
+    ranks = np.einsum("bn,bn->b", found, weights.ranking(prediction).rank.take(groups, axis=1))
+    positives = found.sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        share: Doubles = (ranks - positives * (positives + 1) / 2) / (positives * others)
+        share: Doubles = (ranks - positives * (positives + 1) / 2) / (
+            positives * (weights.total - positives)
+        )
     return share
 
 
-def aupr(prediction: Doubles, positive: Doubles, weights: Doubles) -> Doubles:
+def aupr(prediction: Column, positive: Column, weights: Weights) -> Doubles:
     """Return the average precision, the area under precision against recall in steps; [b].
 
     ``sum over k of (R_k - R_{k-1}) P_k`` over the distinct predictions, from the largest down, with
@@ -170,59 +174,31 @@ def aupr(prediction: Doubles, positive: Doubles, weights: Doubles) -> Doubles:
     positive
         1 for a positive and 0 for another, [n].
     weights
-        How often each row counts, [n, b].
+        How often each row counts, [b, n].
     """
-    order, starts = _ties(-prediction)
-    found = _sums(weights[order] * positive[order, None], starts)
-    seen = np.cumsum(_sums(weights[order], starts), axis=0)
-    all_found = np.cumsum(found, axis=0)
+    groups, found = _positives(prediction, positive, weights)
+    positives = found.sum(axis=1)
+    # Recall only grows at predictions that a positive has, so the others need not be looked at.
+    below = np.cumsum(found, axis=1) - found
+    seen = weights.total[:, None] - weights.ranking(prediction).below.take(groups, axis=1)
+    precision = np.zeros_like(seen)
+    np.divide(positives[:, None] - below, seen, out=precision, where=seen > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        precision = np.where(seen > 0, all_found / seen, 0.0)
-        area: Doubles = (found * precision).sum(axis=0) / all_found[-1]
-    none_of_a_class = (all_found[-1] == 0) | (all_found[-1] == seen[-1])
-    return np.where(none_of_a_class, np.nan, area)
+        area: Doubles = np.einsum("bn,bn->b", found, precision) / positives
+    return np.where((positives == 0) | (positives == weights.total), np.nan, area)
 
 
-def midranks(values: Doubles, weights: Doubles) -> Doubles:
-    """Return the rank of each row among the rows written out ``weights`` times, [n, b].
-
-    Ranks begin at 1, and equal values share the mean of theirs.
-
-    Parameters
-    ----------
-    values
-        One number a row, [n].
-    weights
-        How often each row counts, [n, b].
-    """
-    order, starts = _ties(values)
-    size = _sums(weights[order], starts)
-    rank = np.cumsum(size, axis=0) - (size - 1) / 2
-    group = np.empty(len(values), dtype=np.int64)
-    group[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
-    return rank[group]
-
-
-def _ties(values: Doubles) -> tuple[Ints, Ints]:
-    """Return the ascending order of values, and where in it each distinct value begins."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    return order, np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-
-
-def _sums(rows: Doubles, starts: Ints) -> Doubles:
-    if len(starts) == len(rows):
-        return rows
-    sums: Doubles = np.add.reduceat(rows, starts, axis=0)
-    return sums
-
-
-def _standard(values: Doubles) -> Doubles:
-    # Moments about the mean and in units of the spread, so that little is lost to rounding.
-    centred = values - values.mean()
-    spread = float(np.sqrt(np.mean(centred**2)))
-    standard: Doubles = centred / spread if spread > 0 else centred
-    return standard
+def _positives(
+    prediction: Column, positive: Column, weights: Weights
+) -> tuple[npt.NDArray[np.int64], Doubles]:
+    """Return the distinct predictions that a positive has, and the positives at each, [b, k]."""
+    rows = prediction.order[positive.values[prediction.order] > 0]
+    group = prediction.group[rows]
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    found = weights.array.take(rows, axis=1)
+    if len(starts) < len(rows):
+        found = np.add.reduceat(found, starts, axis=1)
+    return group[starts], found
 
 
 def _correlation(covariance: Doubles, of_x: Doubles, of_y: Doubles) -> Doubles:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from deltacell.arrays import AnyArray, Bools
 from deltacell.cell import Cell
@@ -19,11 +20,13 @@ from deltacell.evaluate.fits import check_fit
 from deltacell.evaluate.groups import Group, groups
 from deltacell.evaluate.metrics import METRICS, Metric
 from deltacell.evaluate.positives import Positives, Threshold, positives
+from deltacell.evaluate.ranking import Column, Weights
 from deltacell.evaluate.verdicts import REFERENCE, verdicts
 from deltacell.screen import Screen, Split
 
 Doubles = npt.NDArray[np.float64]
-Predictions = Mapping[str, npt.ArrayLike | Mapping[int, npt.ArrayLike]]
+Values = npt.ArrayLike | torch.Tensor
+Predictions = Mapping[str, Values | Mapping[int, Values]]
 Progress = Callable[[str, int, int], None]
 
 
@@ -108,7 +111,7 @@ _Given = dict[str, dict[int | None, Doubles]]
 
 
 class _TestRows:
-    """What was measured in the test rows, and which of them each metric looks at."""
+    """What was measured in the test rows, and which of them have a score and a class."""
 
     def __init__(self, screen: Screen, split: Split, labelled: Positives) -> None:
         self.keys: AnyArray = screen.keys[split.test]
@@ -117,35 +120,25 @@ class _TestRows:
         self.scored: Bools = np.isfinite(self.score)
         self.labelled: Bools = np.isfinite(labelled.label)
 
-    def rows(self, metric: Metric) -> Bools:
-        return self.scored if metric.of == "score" else self.labelled
-
-    def truth(self, metric: Metric) -> Doubles:
-        return self.score if metric.of == "score" else self.positives.label
-
-    def turned(self, metric: Metric, prediction: Doubles) -> Doubles:
-        return prediction if metric.of == "score" else self.positives.direction * prediction
-
 
 def _checked(predictions: Predictions, screen: Screen, split: Split) -> _Given:
     if not predictions:
         raise InputError("there is nothing to evaluate: no predictions were given")
     given: _Given = {}
     for name, values in predictions.items():
-        by_seed: Mapping[Any, npt.ArrayLike] = (
-            values if isinstance(values, Mapping) else {None: values}
-        )
+        by_seed: Mapping[Any, Values] = values if isinstance(values, Mapping) else {None: values}
         if not by_seed:
             raise InputError(f"the predictions of '{name}' are of no seed at all")
         given[name] = {
-            seed: _column(column, _said(name, seed), screen, split)
+            None if seed is None else int(seed): _column(column, _said(name, seed), screen, split)
             for seed, column in by_seed.items()
         }
     return given
 
 
-def _column(values: npt.ArrayLike, said: str, screen: Screen, split: Split) -> Doubles:
-    column = np.asarray(values, dtype=np.float64)
+def _column(values: Values, said: str, screen: Screen, split: Split) -> Doubles:
+    plain = values.detach().cpu() if isinstance(values, torch.Tensor) else values
+    column = np.asarray(plain, dtype=np.float64)
     if column.shape != split.test.shape:
         raise InputError(
             f"the predictions of {said} have the shape {column.shape}, and the test part has "
@@ -176,17 +169,23 @@ def _group_result(
     progress: Progress | None,
 ) -> GroupResult:
     members = group.members
+    parts = {of: _Part(of, test, members) for of in ("score", "class")}
     each = {
-        (name, seed, metric.name): _OneSeed(metric, prediction, test, members)
+        (name, seed, metric.name): one
         for name, by_seed in given.items()
         for seed, prediction in by_seed.items()
-        for metric in METRICS.values()
+        for part in parts.values()
+        for metric, one in part.metrics(prediction)
     }
     done = 0
-    for weights in bootstrap.weights(test.keys[members], group.label):
+    for block in bootstrap.weights(test.keys[members], group.label):
+        weights = {of: Weights(part.of_mine(block)) for of, part in parts.items()}
+        if all(part.is_all for part in parts.values()):
+            # The same ranks then serve both.
+            weights["class"] = weights["score"]
         for one in each.values():
-            one.resample(weights)
-        done += weights.shape[1]
+            one.resample(weights[one.metric.of])
+        done += len(block)
         if progress is not None:
             progress(f"resamples of {group.label}", done, bootstrap.resamples)
     scores: dict[str, dict[str, Estimate]] = {}
@@ -209,31 +208,48 @@ def _group_result(
     )
 
 
+class _Part:
+    """Those rows of a group that some metrics look at, as they have a score, or a class."""
+
+    def __init__(self, of: str, test: _TestRows, members: Bools) -> None:
+        self._of = of
+        has = test.scored if of == "score" else test.labelled
+        self._direction = 1 if of == "score" else test.positives.direction
+        self._used = has & members
+        self._among_members = has[members]
+        self._truth = Column((test.score if of == "score" else test.positives.label)[self._used])
+
+    @property
+    def is_all(self) -> bool:
+        return bool(self._among_members.all())
+
+    def of_mine(self, block: Doubles) -> Doubles:
+        return block if self.is_all else block[:, self._among_members]
+
+    def metrics(self, prediction: Doubles) -> Iterator[tuple[Metric, _OneSeed]]:
+        column = Column(self._direction * prediction[self._used])
+        for metric in METRICS.values():
+            if metric.of == self._of:
+                yield metric, _OneSeed(metric, column, self._truth)
+
+
 class _OneSeed:
     """One metric of one seed of a predictor on a group, and its values in the resamples."""
 
-    def __init__(
-        self, metric: Metric, prediction: Doubles, test: _TestRows, members: Bools
-    ) -> None:
-        used = test.rows(metric) & members
-        self._function = metric.function
-        self._prediction = test.turned(metric, prediction)[used]
-        self._truth = test.truth(metric)[used]
-        # Weights come for the rows of the group, of which the metric may look at a part.
-        self._rows = None if np.array_equal(used, members) else used[members]
+    def __init__(self, metric: Metric, prediction: Column, truth: Column) -> None:
+        self.metric = metric
+        self._prediction = prediction
+        self._truth = truth
         self._blocks: list[Doubles] = []
-        self.reason = metric.undefined(self._prediction, self._truth)
-        self.value = metric(self._prediction, self._truth)
+        self.reason = metric.undefined(prediction.values, truth.values)
+        self.value = metric(prediction.values, truth.values)
 
-    def resample(self, weights: Doubles) -> None:
-        if self.reason is not None:
-            self._blocks.append(np.full(weights.shape[1], np.nan))
-            return
-        mine = weights if self._rows is None else weights[self._rows]
-        empty = mine.sum(axis=0) == 0
-        # A resample without any of the rows is undefined; the ones only avoid dividing by 0.
-        values = self._function(self._prediction, self._truth, np.where(empty, 1.0, mine))
-        self._blocks.append(np.where(empty, np.nan, values))
+    def resample(self, weights: Weights) -> None:
+        if self.reason is None:
+            values = self.metric.function(self._prediction, self._truth, weights)
+        else:
+            values = np.full(len(weights.total), np.nan)
+        self._blocks.append(values)
 
     @property
     def drawn(self) -> Doubles:

@@ -17,6 +17,8 @@ METRIC = "pearson"
 def verdicts(groups: Sequence[GroupResult], level: float) -> tuple[Verdict, ...]:
     """Return for the test part, and by number of unseen genes, whether each predictor beats it.
 
+    Where all test genotypes have the same number, that would be the same twice and is left out.
+
     It does where the interval of the difference in Pearson correlation lies above 0. Where the
     additive baseline says the same of every row, as it does of genes it has never seen, the
     predictor's own interval has to.
@@ -24,16 +26,13 @@ def verdicts(groups: Sequence[GroupResult], level: float) -> tuple[Verdict, ...]
     Parameters
     ----------
     groups
-        Of an evaluation.
+        Of an evaluation, the whole test part first.
     level
         Of its intervals.
     """
-    return tuple(
-        _verdict(name, group, level)
-        for group in groups
-        if group.by in ("test", "unseen")
-        for name in group.differences
-    )
+    unseen = [group for group in groups if group.by == "unseen"]
+    looked_at = [*groups[:1], *(unseen if len(unseen) > 1 else ())]
+    return tuple(_verdict(name, group, level) for group in looked_at for name in group.differences)
 
 
 def _verdict(name: str, group: GroupResult, level: float) -> Verdict:
