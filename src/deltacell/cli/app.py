@@ -19,6 +19,7 @@ from deltacell.cli import (
     data_info,
     data_query,
     data_synthetic,
+    modes,
     train,
 )
 from deltacell.errors import DeltacellError
@@ -39,6 +40,7 @@ app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 
 app.command("train")(train.train)
+app.command("modes")(modes.modes)
 data.command("get")(data_get.get)
 data.command("import")(data_import.import_)
 data.command("synthetic")(data_synthetic.synthetic)

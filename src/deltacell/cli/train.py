@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -70,26 +71,38 @@ def _carry_out(config: Config, resume: Path | None, which: str, overrides: list[
         if code:
             raise typer.Exit(code)
         return
-    outcome = (
-        reported(_run)(config, resume, which) if is_launched() else _run(config, resume, which)
-    )
-    # A launcher takes any other code for a failure; it reads the run's record instead.
-    if outcome.signal and not is_launched():
+    if is_launched():
+        try:
+            reported(_run)(config, resume, which)
+        except Exception as error:
+            # The launcher has it by now and says it once, for whichever rank was the first.
+            raise typer.Exit(1) from error
+        # It would take any code but 0 for a failure; it reads the run's record instead.
+        return
+    outcome = _run(config, resume, which)
+    if outcome.signal:
         raise typer.Exit(exit_code(outcome.signal))
 
 
 def _run(config: Config, resume: Path | None, which: str) -> Outcome:
+    from deltacell.report.phases import print_rates
     from deltacell.report.train import TrainingBar, print_outcome
     from deltacell.train.meter import Latest
     from deltacell.train.run import resume as go_on
     from deltacell.train.run import train as start
 
+    # It announces every process on a line of its own.
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     tell = [TrainingBar(Latest().look, watched=config.trainer.progress)]
     if resume is not None:
         outcome = go_on(resume, config, which=which, tell=tell)
     else:
         outcome = start(config, command=sys.argv, tell=tell)
+    for notice in outcome.notices:
+        typer.secho(f"note: {notice}", err=True)
     if outcome.is_first:
+        if outcome.phases is not None:
+            print_rates([(config.mode.value, outcome.phases)])
         sentence = None if outcome.phases is None else outcome.phases.sentence
         print_outcome(outcome.path, signal=outcome.signal, best=outcome.best, sentence=sentence)
     return outcome

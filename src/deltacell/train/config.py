@@ -365,7 +365,7 @@ class Config:
     mode
         How much of a step is carried out.
     mode_steps
-        Steps of the modes other than ``train``.
+        Batches after which it stops; where null, 50 in the modes other than ``train``.
     propagation
         How mutants are propagated, by HeteroCell.
     max_bytes
@@ -376,7 +376,7 @@ class Config:
     directory: str | None = None
     seed: int = 0
     mode: Mode = Mode.train
-    mode_steps: int = 50
+    mode_steps: int | None = None
     propagation: str = "auto"
     max_bytes: int | None = None
     data: DataConfig = field(default_factory=DataConfig)

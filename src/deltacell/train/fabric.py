@@ -10,7 +10,7 @@ import torch
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from deltacell.errors import InputError
-from deltacell.train.config import TrainerConfig
+from deltacell.train.config import Config, HeteroCellConfig, TrainerConfig
 
 PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 """What Fabric calls them."""
@@ -19,21 +19,23 @@ PATIENCE = timedelta(minutes=30)
 """How long a rank waits for another, such as while that one writes a checkpoint."""
 
 
-def make_fabric(config: TrainerConfig) -> lightning.Fabric:
+def make_fabric(whole: Config) -> lightning.Fabric:
     """Return Fabric, launched: this process is one rank from here on.
 
     Parameters
     ----------
-    config
-        Of the run.
+    whole
+        The config of the run.
     """
+    config, model = whole.trainer, whole.model
     kind = accelerator_of(config)
     check_devices(config, kind)
     world = config.devices * config.nodes
     strategy: DDPStrategy | str = "auto"
     if world > 1:
         strategy = DDPStrategy(
-            find_unused_parameters=True,
+            # Of the last metabolic layer no gene hears, so some of its weights have no gradient.
+            find_unused_parameters=isinstance(model, HeteroCellConfig) and model.metabolism,
             process_group_backend="nccl" if kind == "cuda" else "gloo",
             timeout=PATIENCE,
         )

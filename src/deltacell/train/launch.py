@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -65,6 +67,10 @@ def launch(words: Sequence[str], processes: int) -> int:
     processes
         How many.
     """
+    # What it logs of a failure is in the error that is raised.
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     before = os.environ.get(LAUNCHED)
     os.environ[LAUNCHED] = "1"
     with tempfile.TemporaryDirectory(prefix="deltacell-") as logs:
@@ -109,4 +115,9 @@ def _said(failure: ProcessFailure) -> str:
     if isinstance(message, dict):
         trace = message.get("extraInfo", {}).get("py_callstack", "")
         message = trace or message.get("message", "")
-    return f"failed, and the others were stopped:\n{str(message).rstrip()}"
+    text = str(message).rstrip()
+    # An error that a user can act on is its sentence alone.
+    for_users = re.search(r"^deltacell\.[\w.]+Error: ", text, re.MULTILINE)
+    if for_users is not None and "DELTACELL_DEBUG" not in os.environ:
+        text = text[for_users.end() :]
+    return f"failed, and the others were stopped:\n{text}"

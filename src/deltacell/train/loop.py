@@ -260,6 +260,9 @@ class Loop:
                 self._save(None)
             timer.switch("other")
             timer.end_step(position.epoch, position.step, self._own)
+            # A capture's step begins where the row does, so that phases lie inside of it.
+            timer.switch("logging")
+            self.hooks.optimizer_step()
             if signal:
                 return signal
             if self._batches_short():
@@ -293,8 +296,6 @@ class Loop:
         elif mode is Mode.step:
             self.optimizer.zero_grad()
         position.step += 1
-        timer.switch("logging")
-        self.hooks.optimizer_step()
 
     def _next(self, batches: Iterator[Batch]) -> tuple[Prepared, int]:
         loader, timer = self.training, self.timer

@@ -134,6 +134,7 @@ class Task(lightning.LightningModule):
             lr=config.lr,
             betas=(config.beta1, config.beta2),
             weight_decay=config.weight_decay,
+            fused=True,
         )
 
     def _loss(self, prediction: Prediction, batch: Batch) -> LossValue:

@@ -1,0 +1,44 @@
+"""`deltacell modes`: what each part of a step costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deltacell.cli.json_file import write_json
+
+
+def modes(
+    overrides: Annotated[
+        list[str], typer.Argument(help="A config as for `deltacell train`: experiment=demo.")
+    ],
+    steps: Annotated[int, typer.Option(help="Batches of each mode.")] = 30,
+    json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
+) -> None:
+    """Run every execution mode of a config shortly: rates, marginal costs, exposed times.
+
+    Example: deltacell modes experiment=demo --steps 20
+    """
+    from dataclasses import asdict
+
+    from deltacell.report.phases import print_marginals, print_phases, print_rates
+    from deltacell.report.progress import progress_bar
+    from deltacell.train.compose import compose
+    from deltacell.train.modes import marginals, run_modes
+
+    compose(overrides)
+    with progress_bar() as report:
+        times = run_modes(overrides, steps, report)
+    parts = marginals(times)
+    print_rates([(time.mode, time.summary) for time in times])
+    print_marginals(parts)
+    print_phases(next(time.summary for time in times if time.mode == "train"))
+    write_json(
+        json,
+        {
+            "modes": [asdict(time) for time in times],
+            "marginals": [asdict(part) for part in parts],
+        },
+    )

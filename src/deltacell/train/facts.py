@@ -1,0 +1,81 @@
+"""What a run records of itself when it begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning
+
+from deltacell.profile.record import CellFacts, Reached, Samples, ScreenFacts, Target
+from deltacell.train.assemble import steps_per_epoch
+from deltacell.train.build import propagation_record
+from deltacell.train.checkpoints import Checkpoint, Checkpoints
+from deltacell.train.config import Config
+from deltacell.train.data import TrainingData
+from deltacell.train.task import Task
+
+METRIC = "validation_pearson"
+"""What the best checkpoint is chosen by."""
+
+
+def facts(
+    fabric: lightning.Fabric, config: Config, data: TrainingData, task: Task
+) -> dict[str, Any]:
+    """Return the fields of the record that are known before the first step.
+
+    Parameters
+    ----------
+    fabric, config, data, task
+        Of the run.
+    """
+    split, model = data.split, task.model
+    studies = data.screen.rows["study"].unique().cast("string").to_pylist()
+    propagation = propagation_record(model)
+    choice = (
+        None
+        if propagation is None or propagation["choice"] is None
+        else (propagation["choice"]["choice"])
+    )
+    return {
+        "cell": CellFacts(
+            checksum=data.cell.checksum,
+            n_genes=data.cell.n_genes,
+            relations=tuple(data.cell.relations),
+        ),
+        "screen": ScreenFacts(
+            checksum=data.screen.checksum,
+            genotypes=len(data.screen),
+            studies=tuple(sorted(studies)),
+        ),
+        "split": split.to_json() | {"leakage": split.leakage(data.screen).sentence},
+        "samples": Samples(
+            train=len(split.train), validation=len(split.validation), test=len(split.test)
+        ),
+        "device": str(fabric.device),
+        "precision": config.trainer.precision,
+        "batch_size": config.data.batch_size,
+        "accumulate": config.optimizer.accumulate,
+        "steps_per_epoch": steps_per_epoch(config, data),
+        "epochs": config.trainer.epochs,
+        "propagation": propagation,
+        "micro_batch": None if choice is None else choice["tile"],
+        "n_parameters": sum(weight.numel() for weight in model.parameters()),
+        "target": Target(mean=data.standard.mean, std=data.standard.std),
+    }
+
+
+def reached(checkpoints: Checkpoints) -> dict[str, Reached | None]:
+    """Return the best and the last checkpoint as the record has them."""
+    return {"best": _reached(checkpoints.best), "last": _reached(checkpoints.last)}
+
+
+def _reached(checkpoint: Checkpoint | None) -> Reached | None:
+    if checkpoint is None:
+        return None
+    return Reached(
+        epoch=checkpoint.epoch,
+        step=checkpoint.step,
+        file=checkpoint.file,
+        metric=None if checkpoint.metric is None else METRIC,
+        value=checkpoint.metric,
+    )
