@@ -19,6 +19,7 @@ from deltacell.cli import (
     data_info,
     data_query,
     data_synthetic,
+    evaluate,
     modes,
     train,
 )
@@ -41,6 +42,7 @@ app.add_typer(bench, name="bench")
 
 app.command("train")(train.train)
 app.command("modes")(modes.modes)
+app.command("evaluate")(evaluate.evaluate)
 data.command("get")(data_get.get)
 data.command("import")(data_import.import_)
 data.command("synthetic")(data_synthetic.synthetic)

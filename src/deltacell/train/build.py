@@ -30,9 +30,6 @@ from deltacell.train.config import (
     PointDistributionContrastConfig,
 )
 
-PLAIN_LAMBDA = 1.0
-"""The weight of a non-edge where neither STRING nor the config has one."""
-
 
 def build_model(
     config: Config, cell: Cell, largest: int, propagation: Propagation | None = None
@@ -60,11 +57,10 @@ def build_model(
                 f"takes by default; it has {', '.join(cell.relations)}",
                 fix="Set model.relations=[...].",
             )
-        lambdas = {name: STRING_LAMBDAS.get(name, PLAIN_LAMBDA) for name in relations}
         return Dango(
             cell,
             relations,
-            lambdas | model.lambdas,
+            {**STRING_LAMBDAS, **model.lambdas},
             hidden=model.hidden,
             heads=model.heads,
             layers=model.layers,

@@ -42,6 +42,8 @@ class DataConfig:
         New relations as unions: a name, and the names of those that become one.
     screen_genes_only
         Keep only the genes that some genotype of the screen deletes.
+    where
+        Genotypes to keep, by column of the screen: such as ``{kind: [trigenic]}``.
     merge
         How repeated genotypes become one: ``mean``, ``median`` or ``best-p``; none where null.
     subset
@@ -63,6 +65,7 @@ class DataConfig:
     relations: list[str] | None = None
     merge_relations: dict[str, list[str]] = field(default_factory=dict)
     screen_genes_only: bool = False
+    where: dict[str, list[str]] = field(default_factory=dict)
     merge: str | None = None
     subset: int | None = None
     batch_size: int = 64

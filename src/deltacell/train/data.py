@@ -30,6 +30,8 @@ class TrainingData:
         The scale of the targets.
     notes
         What a person should know of it, in sentences.
+    repeats
+        The screen before its repeated genotypes became one; None where they did not.
     """
 
     cell: Cell
@@ -37,6 +39,7 @@ class TrainingData:
     split: Split
     standard: Standard
     notes: tuple[str, ...] = ()
+    repeats: Screen | None = None
 
     @property
     def targets(self) -> np.ndarray:
@@ -59,17 +62,22 @@ def load_data(config: Config) -> TrainingData:
         cell = cell.with_relations(config.data.relations)
     if config.data.merge_relations:
         cell = cell.merge_relations(config.data.merge_relations)
+    if config.data.where:
+        screen = screen.where(**config.data.where)
     finite = np.isfinite(screen.column("score"))
     if not finite.all():
         notes.append(f"{int((~finite).sum()):,} genotypes have no score and are left out.")
         screen = screen.take(np.flatnonzero(finite))
+    repeats = None
     if config.data.merge is not None:
+        repeats = screen
         screen = screen.merge(config.data.merge)  # type: ignore[arg-type]
     if config.data.subset is not None:
         screen = screen.subset(config.data.subset, seed=config.split.seed)
     if config.data.screen_genes_only:
         cell = cell.subset(np.unique(screen.genotypes.genes.numpy()))
         screen = screen.on(cell)
+        repeats = None if repeats is None else repeats.on(cell, on_unknown="drop")
     split = make_split(screen, config.split)
     if not len(split.train):
         raise InputError("the split leaves no genotype for training")
@@ -81,7 +89,7 @@ def load_data(config: Config) -> TrainingData:
     standard = (
         Standard.of(screen.column("score")[split.train]) if config.data.standardise else Standard()
     )
-    return TrainingData(cell, screen, split, standard, tuple(notes))
+    return TrainingData(cell, screen, split, standard, tuple(notes), repeats)
 
 
 def make_split(screen: Screen, config: SplitConfig) -> Split:

@@ -9,7 +9,7 @@ import lightning
 from deltacell.profile.record import CellFacts, Reached, Samples, ScreenFacts, Target
 from deltacell.train.assemble import steps_per_epoch
 from deltacell.train.build import propagation_record
-from deltacell.train.checkpoints import Checkpoint, Checkpoints
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData
 from deltacell.train.task import Task
@@ -66,16 +66,8 @@ def facts(
 
 def reached(checkpoints: Checkpoints) -> dict[str, Reached | None]:
     """Return the best and the last checkpoint as the record has them."""
-    return {"best": _reached(checkpoints.best), "last": _reached(checkpoints.last)}
-
-
-def _reached(checkpoint: Checkpoint | None) -> Reached | None:
-    if checkpoint is None:
-        return None
-    return Reached(
-        epoch=checkpoint.epoch,
-        step=checkpoint.step,
-        file=checkpoint.file,
-        metric=None if checkpoint.metric is None else METRIC,
-        value=checkpoint.metric,
-    )
+    best, last = checkpoints.best, checkpoints.last
+    return {
+        "best": None if best is None else best.reached(METRIC),
+        "last": None if last is None else last.reached(METRIC),
+    }

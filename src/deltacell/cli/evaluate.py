@@ -1,0 +1,68 @@
+"""`deltacell evaluate`: runs and baselines side by side on the test part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deltacell.cli.json_file import write_json
+
+
+def evaluate(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Directories of runs; seeds of one name join.")
+    ],
+    baselines: Annotated[
+        str, typer.Option(help="Names with commas between; fitted on the same training part.")
+    ] = "global_mean,additive,boosted_trees",
+    weights: Annotated[
+        str, typer.Option(help="best, chosen by validation, or last; never by the test part.")
+    ] = "best",
+    samples: Annotated[
+        int | None, typer.Option(help="Test rows to look at, the same for all; all by default.")
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(help="A score below it is a hit, for AUROC and AUPR.")
+    ] = -0.08,
+    json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Also write the tables there.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Draw into this directory: density, calibration, …")
+    ] = None,
+) -> None:
+    """Test runs and baselines on the same rows: metrics with intervals, and a plain verdict.
+
+    Example: deltacell evaluate runs/demo-seed0 runs/demo-seed1 --figures figures
+    """
+    from deltacell.evaluate import Threshold, draw_figures
+    from deltacell.evaluate.runs import evaluate_runs
+    from deltacell.files import write_text
+    from deltacell.report.evaluate import markdown_evaluation, print_evaluation
+    from deltacell.report.progress import progress_bar
+
+    names = [name.strip() for name in baselines.split(",") if name.strip()]
+    with progress_bar() as report:
+        found = evaluate_runs(
+            runs,
+            baseline_names=names,
+            which=weights,
+            samples=samples,
+            threshold=Threshold(threshold),
+            progress=report,
+        )
+    result = found.evaluation.to_json()
+    print_evaluation(result)
+    write_json(json, result)
+    if markdown is not None:
+        write_text(markdown, markdown_evaluation(result), what="the tables")
+    if figures is not None:
+        draw_figures(
+            found.data.cell,
+            found.data.screen,
+            found.split,
+            found.predictions,
+            figures,
+            weights=found.weights,
+        )

@@ -1,0 +1,256 @@
+"""Runs as predictors: their chosen weights, asked about the test part of their split."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from deltacell.errors import InputError
+from deltacell.evaluate.baseline_predictions import baselines
+from deltacell.evaluate.evaluation import Evaluation
+from deltacell.evaluate.positives import Threshold
+from deltacell.evaluate.relation_weights import RelationWeights, relation_weights
+from deltacell.evaluate.side_by_side import Progress, evaluate
+from deltacell.models import Dango
+from deltacell.profile.record import CHECKPOINTS, RunRecord, read_run
+from deltacell.screen import Split
+from deltacell.train.assemble import WIDE_VALIDATION, make_task
+from deltacell.train.build import recorded_propagation
+from deltacell.train.changes import resumed_config
+from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.config import Config
+from deltacell.train.data import TrainingData, load_data
+from deltacell.train.standard import Standard
+from deltacell.train.task import Task
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRun:
+    """A run with the weights that were chosen by validation.
+
+    Parameters
+    ----------
+    record, config
+        As the run has them.
+    data
+        The cell, the screen and the split.
+    task
+        With the weights.
+    """
+
+    record: RunRecord
+    config: Config
+    data: TrainingData
+    task: Task
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluatedRuns:
+    """Runs and baselines on one test part.
+
+    Parameters
+    ----------
+    evaluation
+        Side by side.
+    data
+        What they were tested on.
+    split
+        With the test rows that were looked at.
+    predictions
+        One score a test row, by predictor; of the first seed.
+    weights
+        Of each relation, by predictor that has such.
+    """
+
+    evaluation: Evaluation
+    data: TrainingData
+    split: Split
+    predictions: dict[str, Floats]
+    weights: dict[str, RelationWeights]
+
+
+def load_run(
+    path: str | os.PathLike[str], which: str = "best", data: TrainingData | None = None
+) -> LoadedRun:
+    """Load a run to predict with it.
+
+    Parameters
+    ----------
+    path
+        Its directory.
+    which
+        ``best`` by validation, ``last``, or the name of a checkpoint.
+    data
+        What it was trained on, where that is loaded already.
+    """
+    record, config = read_run(path), resumed_config(Path(path))
+    data = load_data(config) if data is None else data
+    for what, was, found in (
+        ("cell", record.cell, data.cell.checksum),
+        ("screen", record.screen, data.screen.checksum),
+    ):
+        if was is not None and was.checksum != found:
+            raise InputError(
+                f"the {what} is not the one that the run was trained on: its checksum is "
+                f"{found[:12]}, and it was {was.checksum[:12]}",
+                where=record.path,
+                fix="Evaluate runs of the same data together, and keep the data as they were.",
+            )
+    recorded = record.propagation
+    propagation = None if recorded is None else recorded_propagation(recorded, config)
+    task = make_task(config, data, propagation)
+    checkpoints = Checkpoints(record.path / CHECKPOINTS)
+    if which == "best" and checkpoints.best is None:
+        which = "last"
+    state = checkpoints.load(which)
+    task.model.load_state_dict(
+        state["model"] if state["ema"] is None else state["ema"], strict=False
+    )
+    task.standard = Standard(**state["standard"])
+    task.eval()
+    return LoadedRun(record, config, data, task)
+
+
+def predict_test(run: LoadedRun, split: Split, progress: Progress | None = None) -> Floats:
+    """Return the scores of the test rows, in the unit of the screen.
+
+    Parameters
+    ----------
+    run
+        Loaded.
+    split
+        Whose test rows.
+    progress
+        Called as ``progress(what, done, total)``.
+    """
+    model = run.task.model
+    size = WIDE_VALIDATION if isinstance(model, Dango) else run.config.data.batch_size
+    rows = torch.from_numpy(np.array(split.test))
+    genotypes = run.data.screen.genotypes
+    scores = []
+    for begin in range(0, len(rows), size):
+        if progress is not None:
+            progress(f"{run.record.name}, seed {run.record.seed}", begin, len(rows))
+        scores.append(run.task.predict(genotypes.take(rows[begin : begin + size])))
+    return torch.cat(scores).float().cpu().numpy()
+
+
+def evaluate_runs(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    baseline_names: Sequence[str] = ("global_mean", "additive", "boosted_trees"),
+    which: str = "best",
+    samples: int | None = None,
+    threshold: Threshold | None = None,
+    progress: Progress | None = None,
+) -> EvaluatedRuns:
+    """Evaluate runs and baselines on the test part that the runs share.
+
+    Runs of one name with several seeds are one predictor.
+
+    Parameters
+    ----------
+    paths
+        Directories of runs.
+    baseline_names
+        Fitted on the same training part.
+    which
+        Weights to take: ``best`` by validation, or ``last``.
+    samples
+        Test rows to look at, the same for all; all where not given.
+    threshold
+        From where on a score is a hit.
+    progress
+        Called as ``progress(what, done, total)``.
+    """
+    if not paths:
+        raise InputError("no run was given")
+    runs = [load_run(paths[0], which)]
+    data = runs[0].data
+    for path in paths[1:]:
+        run = load_run(path, which, _shared(runs, path))
+        _check_split(data.split, run)
+        runs.append(run)
+    split = data.split if samples is None else _fewer(data.split, samples)
+    by_name: dict[str, dict[int, Floats]] = {}
+    weights = {}
+    for run in runs:
+        name, seed = run.record.name, run.record.seed
+        if seed in by_name.get(name, {}):
+            name = run.record.path.name
+        by_name.setdefault(name, {})[seed] = predict_test(run, split, progress)
+        if name not in weights:
+            found = _weights(run, split)
+            if found is not None:
+                weights[name] = found
+    fitted = baselines(
+        data.cell, data.screen, split, baseline_names, seed=data.split.seed, progress=progress
+    )
+    evaluation = evaluate(
+        data.cell,
+        data.screen,
+        split,
+        {**by_name, **fitted},
+        threshold=threshold,
+        repeats=data.repeats,
+        progress=progress,
+    )
+    first = {name: next(iter(seeds.values())) for name, seeds in by_name.items()}
+    return EvaluatedRuns(evaluation, data, split, {**first, **fitted}, weights)
+
+
+def _shared(runs: Sequence[LoadedRun], path: str | os.PathLike[str]) -> TrainingData | None:
+    """Return the data of a run that names the same."""
+    config = resumed_config(Path(path))
+    for run in runs:
+        if (run.config.data, run.config.split) == (config.data, config.split):
+            return run.data
+    return None
+
+
+def _check_split(split: Split, run: LoadedRun) -> None:
+    if not run.data.split.equals(split):
+        raise InputError(
+            "this run was trained on another split or screen than the first, so their numbers "
+            "cannot stand side by side",
+            where=run.record.path,
+            fix="Evaluate it by itself.",
+        )
+
+
+def _fewer(split: Split, samples: int) -> Split:
+    """Return a split whose other test rows are dropped."""
+    if samples < 1:
+        raise InputError(f"{samples} test rows were asked for; expected 1 or more")
+    if samples >= len(split.test):
+        return split
+    drawn = np.sort(np.random.default_rng(split.seed).permutation(len(split.test))[:samples])
+    kept = np.zeros(len(split.test), dtype=bool)
+    kept[drawn] = True
+    note = f"{samples:,} of {len(split.test):,} test rows were drawn, with seed {split.seed}."
+    return dataclasses.replace(
+        split,
+        test=split.test[kept],
+        unseen=split.unseen[kept] if len(split.unseen) else split.unseen,
+        dropped=np.concatenate([split.dropped, split.test[~kept]]),
+        notes=(*split.notes, note),
+    )
+
+
+def _weights(run: LoadedRun, split: Split) -> RelationWeights | None:
+    model = run.task.model
+    if not isinstance(model, Dango):
+        return None
+    genotypes = run.data.screen.genotypes.take(torch.from_numpy(np.array(split.test)))
+    with torch.no_grad():
+        attention = model.encode(run.data.cell).attention.cpu().numpy()
+    return relation_weights(model.relations, attention, genotypes.genes.numpy())
