@@ -128,13 +128,24 @@ def print_outcome(path: Any, *, signal: int, best: float | None, sentence: str |
     sentence
         What limits the run, where that is known.
     """
+    # Commands are to be copied, so no line is folded.
     to = console()
     if signal:
-        to.print(f"Stopped by signal {signal} and saved: {printable(str(path))}", markup=False)
-        to.print(f"Go on with: deltacell train --resume {printable(str(path))}", markup=False)
+        to.print(
+            f"Stopped by signal {signal} and saved: {printable(str(path))}",
+            markup=False,
+            soft_wrap=True,
+        )
+        to.print(
+            f"Go on with: deltacell train --resume {printable(str(path))}",
+            markup=False,
+            soft_wrap=True,
+        )
         return
     told = "" if best is None else f" (best validation Pearson {best:.3f})"
-    to.print(f"Finished: {printable(str(path))}{told}", markup=False)
+    to.print(f"Finished: {printable(str(path))}{told}", markup=False, soft_wrap=True)
     if sentence is not None:
-        to.print(sentence, markup=False)
-    to.print(f"Test it with: deltacell evaluate {printable(str(path))}", markup=False)
+        to.print(sentence, markup=False, soft_wrap=True)
+    to.print(
+        f"Test it with: deltacell evaluate {printable(str(path))}", markup=False, soft_wrap=True
+    )

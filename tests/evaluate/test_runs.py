@@ -1,0 +1,102 @@
+"""Runs as predictors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from deltacell.errors import InputError
+from deltacell.evaluate.runs import evaluate_runs, load_run, predict_test
+from deltacell.models import Dango
+from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.compose import compose
+from deltacell.train.run import train
+
+SMALL = [
+    "experiment=demo",
+    "data.synthetic_genotypes=400",
+    "data.batch_size=32",
+    "trainer.epochs=2",
+    "trainer.figures_every=0",
+    "loggers.tensorboard=false",
+    "model.hidden=8",
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    asked = {
+        "seed0": [],
+        "seed1": ["seed=1", "trainer.ema=0.5"],
+        "other_split": ["split.seed=1"],
+        "hetero": [
+            "model=hetero_cell",
+            "model.relations=[physical]",
+            "model.layers=1",
+            "model.local_heads=2",
+            "name=hetero",
+        ],
+    }
+    for name, more in asked.items():
+        train(compose([*SMALL, *more, f"directory={folder / name}"]))
+    return {name: folder / name for name in asked}
+
+
+def test_the_best_weights_score_the_test_rows_in_the_unit_of_the_screen(
+    runs: dict[str, Path],
+) -> None:
+    run = load_run(runs["seed0"])
+    state = Checkpoints(runs["seed0"] / "checkpoints").load("best")
+    model = run.task.model
+    assert isinstance(model, Dango)
+    assert torch.equal(model.embedding, state["model"]["embedding"])
+    rows = torch.from_numpy(np.array(run.data.split.test))
+    genotypes = run.data.screen.genotypes.take(rows)
+    with torch.no_grad():
+        by_hand = model(run.data.cell, genotypes).score * run.data.standard.std
+    expected = (by_hand + run.data.standard.mean).numpy()
+    np.testing.assert_allclose(predict_test(run, run.data.split), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_average_of_weights_is_what_predicts(runs: dict[str, Path]) -> None:
+    state = Checkpoints(runs["seed1"] / "checkpoints").load("best")
+    model = load_run(runs["seed1"]).task.model
+    assert isinstance(model, Dango)
+    assert torch.equal(model.embedding, state["ema"]["embedding"])
+    assert not torch.equal(model.embedding, state["model"]["embedding"])
+
+
+def test_seeds_of_one_name_are_one_predictor_beside_the_baselines(runs: dict[str, Path]) -> None:
+    found = evaluate_runs(
+        [runs["seed0"], runs["seed1"], runs["hetero"]],
+        baseline_names=["global_mean", "additive"],
+        samples=60,
+    )
+    assert found.evaluation.predictors["demo"] == (0, 1)
+    assert set(found.predictions) == {"demo", "hetero", "global_mean", "additive"}
+    assert all(len(scores) == 60 for scores in found.predictions.values())
+    assert set(found.weights) == {"demo"}
+    whole = load_run(runs["seed0"]).data.split
+    assert set(found.split.test.tolist()) < set(whole.test.tolist())
+    assert any("60 of" in note for note in found.split.notes)
+    assert found.evaluation.test.rows == 60
+
+
+def test_runs_of_different_splits_do_not_stand_side_by_side(runs: dict[str, Path]) -> None:
+    with pytest.raises(InputError, match="trained on another split"):
+        evaluate_runs([runs["seed0"], runs["other_split"]], baseline_names=["additive"])
+
+
+def test_what_cannot_be_evaluated(runs: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run was given"):
+        evaluate_runs([])
+    with pytest.raises(InputError, match="not a run"):
+        evaluate_runs([tmp_path])
+    with pytest.raises(InputError, match="0 test rows"):
+        evaluate_runs([runs["seed0"]], samples=0)
+    with pytest.raises(InputError, match="no baseline 'trees'"):
+        evaluate_runs([runs["seed0"]], baseline_names=["trees"], samples=30)
