@@ -1,0 +1,1 @@
+"""Traces: reading them into columns, and telling where the time goes."""

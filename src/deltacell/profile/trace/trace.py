@@ -1,0 +1,155 @@
+"""A trace as columns: one row an event, names interned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+
+NOTHING = -1
+"""In a column of numbers: the event has none."""
+
+
+class Kind(IntEnum):
+    """What an event is, whatever the version of PyTorch called its category."""
+
+    operator = 0
+    """Of PyTorch on the host: ``Operator``, ``cpu_op``."""
+    runtime = 1
+    """A call of the host into CUDA or ROCm: ``Runtime``, ``cuda_runtime``, ``cuda_driver``."""
+    kernel = 2
+    """On the device: ``Kernel``, ``kernel``; collectives are among them."""
+    copy = 3
+    """On the device: ``Memcpy``, ``gpu_memcpy``."""
+    fill = 4
+    """On the device: ``Memset``, ``gpu_memset``."""
+    annotation = 5
+    """A named range of the host: ``user_annotation``, ``record_function``, ``ProfilerStep``."""
+    device_annotation = 6
+    """The same as the device saw it: ``gpu_user_annotation``."""
+    python = 7
+    """A Python function: ``python_function``."""
+    other = 8
+    """Anything else, such as the profiler's own overhead."""
+
+
+ON_DEVICE = (Kind.kernel, Kind.copy, Kind.fill)
+"""Kinds whose time is the device's."""
+
+
+@dataclass(frozen=True)
+class Thread:
+    """Where events are: a thread of the host, or a stream of a device.
+
+    Parameters
+    ----------
+    pid, tid
+        As written; text where they were.
+    name
+        What the trace calls it, or nothing.
+    is_device
+        Whether it is a stream.
+    device
+        Of a stream; None where it is not known.
+    """
+
+    pid: str
+    tid: str
+    name: str = ""
+    is_device: bool = False
+    device: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Events of one process, by beginning; among those that begin together the longest is first.
+
+    Parameters
+    ----------
+    path
+        The file.
+    name, names
+        Of each event, as an index into the names, int32 [n].
+    kind
+        Of each event, one of `Kind`, int8 [n].
+    begin, duration
+        In nanoseconds, int64 [n]; the first event begins at 0, see ``origin``.
+    thread, threads
+        Where each event is, as an index, int32 [n].
+    correlation
+        What a call of the host and the event of the device that it caused have in common, int64
+        [n]; `NOTHING` where there is none.
+    sequence
+        That a forward operator and its backward have in common, int64 [n]; or `NOTHING`.
+    stream
+        Of an event of the device, int32 [n]; or `NOTHING`.
+    size
+        Bytes of a copy or a collective, int64 [n]; or `NOTHING`.
+    parent
+        The row of the Python function that a Python function was called from, int32 [n]; or
+        `NOTHING`.
+    origin
+        The time of the first event as written, in nanoseconds.
+    rank, world_size
+        As ``distributedInfo`` or the file's name says; None where neither does.
+    torch_version, device_name
+        As written; None where they are not.
+    settings
+        What the profiler was told, where written: ``record_shapes``, ``with_stack``,
+        ``profile_memory``.
+    memory
+        Where recorded: times [m] in nanoseconds, total bytes allocated after them [m], and the
+        device type [m]; by name ``time``, ``total``, ``device``.
+    collectives
+        Rows of collective kernels with what the trace says of them, such as their group.
+    warnings
+        What a person should know of how it was read, in sentences.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    name: Codes
+    kind: npt.NDArray[np.int8]
+    begin: Ints
+    duration: Ints
+    thread: Codes
+    threads: tuple[Thread, ...]
+    correlation: Ints
+    sequence: Ints
+    stream: Codes
+    size: Ints
+    parent: Codes
+    origin: int = 0
+    rank: int | None = None
+    world_size: int | None = None
+    torch_version: str | None = None
+    device_name: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    memory: Mapping[str, Ints] = field(default_factory=dict)
+    collectives: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    @property
+    def end(self) -> Ints:
+        """The end of each event, int64 [n]."""
+        return self.begin + self.duration
+
+    @property
+    def has_device(self) -> bool:
+        """Whether anything ran on a device."""
+        return bool(np.isin(self.kind, [int(kind) for kind in ON_DEVICE]).any())
+
+    def text(self, row: int) -> str:
+        """Return the name of an event; it is untrusted, so escape it where it is shown."""
+        return self.names[self.name[row]]
