@@ -11,7 +11,7 @@ WORKERS ?= 2
 .PHONY: setup demo test test-full lint types contract wheel check clean help
 
 help:
-	@echo "make demo       build the demo cell and screen, show both, time the loader"
+	@echo "make demo       build a cell and its screen, train DANGO on it, test it against baselines"
 	@echo "make test       laws, units, real files, commands (a few minutes)"
 	@echo "make test-full  what is slow: faults, several processes, learning, README commands"
 	@echo "make check      lint, types, the import contract, and a wheel from a clean venv"
@@ -32,7 +32,10 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/deltacell data synthetic demo --out $(DEMO) --overwrite
 	$(BIN)/deltacell data info $(DEMO)
-	$(BIN)/deltacell bench data --quick
+	rm -rf $(DEMO)/dango
+	$(BIN)/deltacell train experiment=demo "directory='$(DEMO)/dango'"
+	$(BIN)/deltacell evaluate $(DEMO)/dango --figures $(DEMO)/figures
+	@echo "Now open $(DEMO)/figures/demo-predicted.png. With your own data: README.md"
 
 test: setup
 	$(PYTEST) -m "not slow" -n $(WORKERS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ BLOCKS = [
     for page in PAGES
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S), 1)
 ]
+
+RUNNABLE = [ROOT / "docs" / "how-to" / "train.md"]
 
 
 def test_there_are_blocks_to_run() -> None:
@@ -62,4 +66,21 @@ def test_make_demo_runs(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "columnar" in done.stdout
+    assert "demo beats the additive baseline on test:" in done.stdout
+    assert (tmp_path / "demo" / "figures" / "demo-predicted.png").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_run_as_written(page: Path, tmp_path: Path) -> None:
+    script = "\n".join(re.findall(r"```bash\n(.*?)```", page.read_text(), re.S))
+    assert script.count("deltacell ") >= 3
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
