@@ -97,7 +97,7 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "loss.stable": _ONE,
         "loss.temperature": _POSITIVE,
         "loss.final_temperature": _POSITIVE,
-        "loss.gather_interval": _ONE,
+        "loss.gather_interval": _ZERO,
         "optimizer.lr": _POSITIVE,
         "optimizer.weight_decay": _ZERO,
         "optimizer.beta1": Range(0, 1),

@@ -160,8 +160,8 @@ def test_bad_input() -> None:
         PointDistributionContrast(temperature=0.0)
     with pytest.raises(InputError, match="lambda_w is -1; expected 0 or more"):
         PointDistributionContrast(lambda_w=-1)
-    with pytest.raises(InputError, match="gather_interval is 0"):
-        PointDistributionContrast(gather_interval=0)
+    with pytest.raises(InputError, match="gather_interval is -1"):
+        PointDistributionContrast(gather_interval=-1)
     loss = PointDistributionContrast(lambda_c=0.1, width=4, vectors="z_global")
     with pytest.raises(InputError, match="no vectors 'z_global'; it has z"):
         loss(*_batch(3), epoch=0)

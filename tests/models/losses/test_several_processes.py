@@ -107,3 +107,9 @@ def test_gathering_now_and_then_is_exact_when_it_happens() -> None:
     of_step = [together[4 * step : 4 * step + 4] for step in range(STEPS)]
     torch.testing.assert_close(of_step[0], alone[:4], rtol=1e-10, atol=1e-12)
     assert not torch.allclose(of_step[1][0], alone[4])
+
+
+def test_never_gathering_is_not_even_the_first_time() -> None:
+    alone = _gradients(0, 1, 1)
+    together, _ = _spawned(2, 0)
+    assert not torch.allclose(together[0], alone[0])

@@ -49,7 +49,7 @@ class PointDistributionContrast(nn.Module):
     temperature, final_temperature
         Of SupCR in the first epoch and at ``max_epochs``.
     gather_interval
-        Steps from one gather to the next.
+        Steps from one gather to the next; never where 0.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class PointDistributionContrast(nn.Module):
                 "lambda_w": lambda_w,
                 "lambda_c": lambda_c,
                 "buffer": buffer,
+                "gather_interval": gather_interval,
             },
             above=None,
         )
@@ -85,7 +86,6 @@ class PointDistributionContrast(nn.Module):
                 "max_epochs": max_epochs,
                 "temperature": temperature,
                 "final_temperature": final_temperature,
-                "gather_interval": gather_interval,
             },
             above=0,
         )
@@ -167,7 +167,8 @@ class PointDistributionContrast(nn.Module):
         if self.lambda_c:
             rows["z"] = self._vectors(prediction).to(score.dtype)
         alone = not gathers()
-        gather = self.training and not alone and self.steps % self.gather_interval == 0
+        every = self.gather_interval
+        gather = self.training and not alone and every > 0 and self.steps % every == 0
         if gather:
             rows = dict(zip(rows, gather_rows(*rows.values()), strict=True))
         if not self.training:
