@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from deltacell.errors import DeltacellError
     from deltacell.train.config import Config
     from deltacell.train.run import Outcome
 
@@ -53,18 +54,25 @@ def train(
             raise InputError(f"--cfg is '{cfg}'; expected job")
         typer.echo(to_yaml(config), nl=False)
         return
-    _carry_out(config, resume, from_, overrides or [])
+    words = overrides or []
+    if config_dir is not None:
+        words = [*words, "--config-dir", str(config_dir)]
+    _carry_out(config, resume, from_, words)
 
 
-def _carry_out(config: Config, resume: Path | None, which: str, overrides: list[str]) -> None:
+def _carry_out(config: Config, resume: Path | None, which: str, given: list[str]) -> None:
     from deltacell.train.fabric import accelerator_of, check_devices
-    from deltacell.train.launch import is_launched, launch, needs_launch, reported
+    from deltacell.train.launch import RankError, is_launched, launch, needs_launch, reported
     from deltacell.train.signals import exit_code
 
     if needs_launch(config.trainer):
         check_devices(config.trainer, accelerator_of(config.trainer))
-        path, words = _words(config, resume, which, overrides)
-        signal = launch(words, config.trainer.devices)
+        path, words = _words(config, resume, which, given)
+        try:
+            signal = launch(words, config.trainer.devices)
+        except RankError as error:
+            _record_first_error(path, error)
+            raise
         if signal:
             raise typer.Exit(exit_code(signal))
         code = _code_of(path)
@@ -87,13 +95,17 @@ def _carry_out(config: Config, resume: Path | None, which: str, overrides: list[
 def _run(config: Config, resume: Path | None, which: str) -> Outcome:
     from deltacell.report.phases import print_rates
     from deltacell.report.train import TrainingBar, print_outcome
+    from deltacell.train.config import Mode
     from deltacell.train.meter import Latest
     from deltacell.train.run import resume as go_on
     from deltacell.train.run import train as start
 
     # It announces every process on a line of its own.
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
-    tell = [TrainingBar(Latest().look, watched=config.trainer.progress)]
+    # A rank's loss is its share of the batch's.
+    latest, ranks = Latest(), config.trainer.devices * config.trainer.nodes
+    bar = TrainingBar(lambda loss: ranks * latest.look(loss), watched=config.trainer.progress)
+    tell = [bar]
     if resume is not None:
         outcome = go_on(resume, config, which=which, tell=tell)
     else:
@@ -104,20 +116,39 @@ def _run(config: Config, resume: Path | None, which: str) -> Outcome:
         if outcome.phases is not None:
             print_rates([(config.mode.value, outcome.phases)])
         sentence = None if outcome.phases is None else outcome.phases.sentence
-        print_outcome(outcome.path, signal=outcome.signal, best=outcome.best, sentence=sentence)
+        print_outcome(
+            outcome.path,
+            signal=outcome.signal,
+            best=outcome.best,
+            sentence=sentence,
+            learned=config.mode is Mode.train,
+        )
     return outcome
 
 
 def _words(
-    config: Config, resume: Path | None, which: str, overrides: list[str]
+    config: Config, resume: Path | None, which: str, given: list[str]
 ) -> tuple[Path, list[str]]:
     """Return the run's directory and the command of each rank, which all have the same one."""
     from deltacell.train.run import new_path
 
     if resume is not None:
-        return resume, ["train", *overrides, "--resume", str(resume), "--from", which]
+        return resume, ["train", *given, "--resume", str(resume), "--from", which]
     path = new_path(config)
-    return path, ["train", *overrides, f"directory='{path}'"]
+    return path, ["train", *given, f"directory='{path}'"]
+
+
+def _record_first_error(path: Path, error: DeltacellError) -> None:
+    """Let the record of a failed run say what failed first; the first rank may only know later."""
+    from contextlib import suppress
+
+    from deltacell.errors import DeltacellError
+    from deltacell.profile.record import Status
+    from deltacell.train.run_directory import RunDirectory
+
+    with suppress(DeltacellError), RunDirectory.open(path) as directory:
+        if directory.record.status is Status.failed:
+            directory.update(error=str(error))
 
 
 def _code_of(path: Path) -> int:

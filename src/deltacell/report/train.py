@@ -114,7 +114,9 @@ class TrainingBar:
         return self._genotypes / max(now - self._since, 1e-9)
 
 
-def print_outcome(path: Any, *, signal: int, best: float | None, sentence: str | None) -> None:
+def print_outcome(
+    path: Any, *, signal: int, best: float | None, sentence: str | None, learned: bool = True
+) -> None:
     """Print how a run ended, and what to type next.
 
     Parameters
@@ -127,9 +129,16 @@ def print_outcome(path: Any, *, signal: int, best: float | None, sentence: str |
         The highest validation Pearson, where it was measured.
     sentence
         What limits the run, where that is known.
+    learned
+        Whether there is a model to go on with; not in modes that leave out a part of the step.
     """
     # Commands are to be copied, so no line is folded.
     to = console()
+    if signal and not learned:
+        to.print(
+            f"Stopped by signal {signal}: {printable(str(path))}", markup=False, soft_wrap=True
+        )
+        return
     if signal:
         to.print(
             f"Stopped by signal {signal} and saved: {printable(str(path))}",
@@ -146,6 +155,7 @@ def print_outcome(path: Any, *, signal: int, best: float | None, sentence: str |
     to.print(f"Finished: {printable(str(path))}{told}", markup=False, soft_wrap=True)
     if sentence is not None:
         to.print(sentence, markup=False, soft_wrap=True)
-    to.print(
-        f"Test it with: deltacell evaluate {printable(str(path))}", markup=False, soft_wrap=True
-    )
+    if learned:
+        to.print(
+            f"Test it with: deltacell evaluate {printable(str(path))}", markup=False, soft_wrap=True
+        )

@@ -72,7 +72,7 @@ def make_loop(
     trainer = config.trainer
     every_minutes = trainer.checkpoint_every_minutes
     limits = Limits(
-        epochs=trainer.epochs if config.mode is Mode.train else 2**31,
+        epochs=_epochs(config, len(training)),
         accumulate=config.optimizer.accumulate,
         clip=config.optimizer.clip,
         validate_every=trainer.validate_every,
@@ -132,6 +132,14 @@ def most_batches(config: Config) -> int | None:
     if config.mode is Mode.train or config.mode_steps is not None:
         return config.mode_steps
     return MODE_STEPS
+
+
+def _epochs(config: Config, batches: int) -> int:
+    """Return the epochs; in a mode other than ``train``, those that its batches are part of."""
+    most = most_batches(config)
+    if config.mode is Mode.train or most is None:
+        return config.trainer.epochs
+    return -(-most // batches)
 
 
 def _validation_loader(

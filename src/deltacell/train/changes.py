@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from deltacell.errors import InputError
 from deltacell.profile.record import CONFIG_FILE, read_run
@@ -57,5 +59,13 @@ def resumed_config(path: Path, overrides: Sequence[str] = ()) -> Config:
                 f"{', '.join(may + '*' if may.endswith('.') else may for may in MAY_CHANGE)}",
                 fix="Start a new run for anything else.",
             )
-    merged = OmegaConf.merge(OmegaConf.structured(config), OmegaConf.from_dotlist(list(overrides)))
-    return from_yaml(to_yaml(cast(Config, OmegaConf.to_object(cast(DictConfig, merged)))))
+    try:
+        merged = OmegaConf.merge(
+            OmegaConf.structured(config), OmegaConf.from_dotlist(list(overrides))
+        )
+        return from_yaml(to_yaml(cast(Config, OmegaConf.to_object(cast(DictConfig, merged)))))
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise InputError(
+            f"{' '.join(overrides)}: {str(error).splitlines()[0]}",
+            fix="deltacell train --cfg job --resume RUN shows the config as it is.",
+        ) from error

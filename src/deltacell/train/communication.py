@@ -11,6 +11,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+SAVE = 1
+"""What a rank gives `Agreement.reached` when it is time to save; below the signals that stop."""
+
 
 def world_size() -> int:
     """Return how many ranks there are."""
@@ -60,7 +63,7 @@ def _first(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
 
 
 class Agreement:
-    """All ranks stop after the same step where one of them has to.
+    """All ranks stop, or save, after the same step where one of them has to.
 
     The question goes round while the next step is computed, so nobody waits for it, and the
     answer is one step old.
@@ -77,7 +80,7 @@ class Agreement:
         Parameters
         ----------
         mine
-            0 to go on, or the number of a signal.
+            0 to go on, `SAVE`, or the number of a signal.
         """
         if self._alone:
             return mine

@@ -38,6 +38,8 @@ def make_fabric(whole: Config) -> lightning.Fabric:
             find_unused_parameters=isinstance(model, HeteroCellConfig) and model.metabolism,
             process_group_backend="nccl" if kind == "cuda" else "gloo",
             timeout=PATIENCE,
+            # They are the same on every rank, and sending them would be a part of the forward.
+            broadcast_buffers=False,
         )
     fabric = lightning.Fabric(
         accelerator=kind,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.profile.record import FIGURES
 from deltacell.report.training_figures import draw_learning, draw_scores
 from deltacell.train.metrics_file import MetricsFile
@@ -24,12 +25,17 @@ class Figures:
         Its metrics.
     every
         Epochs from one set of figures to the next; none where 0.
+    timer
+        Of the phases: drawing goes with checkpoints, not with logging.
     """
 
-    def __init__(self, run: Path, metrics: MetricsFile, every: int) -> None:
+    def __init__(
+        self, run: Path, metrics: MetricsFile, every: int, timer: PhaseTimer | NoTimer
+    ) -> None:
         self.folder = run / FIGURES
         self.metrics = metrics
         self.every = every
+        self.timer = timer
 
     def begin(self, epoch: int, epochs: int, step: int, steps: int) -> None:
         """Nothing to draw."""
@@ -41,14 +47,15 @@ class Figures:
         """Draw, where it is time to."""
         if not self.every or int(row["epoch"]) % self.every:
             return
-        self.folder.mkdir(exist_ok=True)
-        draw_learning(self.metrics.rows, self.folder / "learning.svg")
-        if validation is not None:
-            draw_scores(
-                validation.measured,
-                validation.predicted,
-                self.folder / f"validation-epoch{int(row['epoch']):04d}.png",
-            )
+        with self.timer.phase("checkpoint"):
+            self.folder.mkdir(exist_ok=True)
+            draw_learning(self.metrics.rows, self.folder / "learning.svg")
+            if validation is not None:
+                draw_scores(
+                    validation.measured,
+                    validation.predicted,
+                    self.folder / f"validation-epoch{int(row['epoch']):04d}.png",
+                )
 
     def close(self) -> None:
         """Nothing is left to draw."""

@@ -15,7 +15,7 @@ LOOK_EVERY = 16
 
 
 class NotFiniteError(DeltacellError):
-    """The loss became infinite or no number.
+    """The loss, or something else, became infinite or no number.
 
     Parameters
     ----------
@@ -25,11 +25,15 @@ class NotFiniteError(DeltacellError):
         What it was.
     rows
         Rows of the screen in this rank's part of the batch.
+    what
+        What it is that is not finite.
     """
 
-    def __init__(self, step: int, epoch: int, value: float, rows: torch.Tensor) -> None:
+    def __init__(
+        self, step: int, epoch: int, value: float, rows: torch.Tensor, what: str = "the loss"
+    ) -> None:
         self.step, self.epoch, self.value, self.rows = step, epoch, value, rows
-        super().__init__(f"the loss is {value} at step {step:,} (epoch {epoch})")
+        super().__init__(f"{what} is {value} at step {step:,} (epoch {epoch})")
 
 
 class FiniteGuard:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,8 @@ class WandB(Logger):
     """
 
     def __init__(self, run: Path, config: LoggersConfig) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise MissingExtraError("loggers.wandb=true", "wandb") from error
+        import wandb
+
         self._run: Any = wandb.init(
             project=config.project,
             name=run.name,
@@ -112,10 +111,8 @@ class MLflow(Logger):
     """
 
     def __init__(self, run: Path, config: LoggersConfig) -> None:
-        try:
-            import mlflow
-        except ImportError as error:
-            raise MissingExtraError("loggers.mlflow=true", "mlflow") from error
+        import mlflow
+
         if config.offline:
             mlflow.set_tracking_uri((run / "mlflow").absolute().as_uri())
         mlflow.set_experiment(config.project)
@@ -129,6 +126,20 @@ class MLflow(Logger):
     def close(self) -> None:
         """Finish the run there."""
         self._mlflow.end_run()
+
+
+def check_loggers(config: LoggersConfig) -> None:
+    """Raise where a logger that a config asks for is not installed.
+
+    Parameters
+    ----------
+    config
+        Of the run.
+    """
+    for name, asked in (("wandb", config.wandb), ("mlflow", config.mlflow)):
+        # A folder of that name, such as W&B leaves behind, is no package: it has no file.
+        if asked and getattr(find_spec(name), "origin", None) is None:
+            raise MissingExtraError(f"loggers.{name}=true", name)
 
 
 def make_loggers(config: LoggersConfig, run: Path) -> list[Logger]:

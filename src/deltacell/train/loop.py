@@ -16,10 +16,10 @@ from torch import nn
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.screen import Batch, Loader
 from deltacell.train.callback import Callback
-from deltacell.train.communication import Agreement, GradientSum
+from deltacell.train.communication import SAVE, Agreement, GradientSum
 from deltacell.train.config import Mode
 from deltacell.train.ema import Ema
-from deltacell.train.finite import FiniteGuard
+from deltacell.train.finite import FiniteGuard, NotFiniteError
 from deltacell.train.meter import Meter
 from deltacell.train.schedule import Schedule
 from deltacell.train.task import Prepared, Task
@@ -172,6 +172,8 @@ class Loop:
         self._before = 0.0
         self._batches_done = 0
         self._own = self._genotypes = 0
+        self._rows = torch.empty(0, dtype=torch.int64)
+        self._saved_step = -1
         self._epoch_began = self._began
 
     def run(self) -> int:
@@ -234,7 +236,7 @@ class Loop:
 
     def _enough(self) -> bool:
         patience = self.limits.patience
-        return patience is not None and self.position.waited > patience
+        return patience is not None and self.position.waited >= patience
 
     def _batches_short(self) -> bool:
         return self.limits.batches is not None and self._batches_done >= self.limits.batches
@@ -253,9 +255,10 @@ class Loop:
         while position.batch < steps:
             self._accumulated_step(batches, steps)
             timer.switch("communication")
-            signal = self.agreement.reached(self.hooks.stop())
+            asked = self.agreement.reached(self.hooks.stop() or self._time_to_save())
+            signal = 0 if asked == SAVE else asked
             # At the end of an epoch it is saved anyway, after the validation.
-            due = self._save_due() and position.batch < steps
+            due = self._save_due(asked) and position.batch < steps
             if self.mode is Mode.train and (signal or due):
                 self._save(None)
             timer.switch("other")
@@ -272,13 +275,23 @@ class Loop:
     def _accumulated_step(self, batches: Iterator[Batch], steps: int) -> None:
         """Do the batches of one optimizer step, and the step."""
         position, timer, mode = self.position, self.timer, self.mode
+        loader = self.training
         together = min(self.limits.accumulate, steps - position.batch)
+        left = loader.samples_per_epoch - position.batch * loader.batch_size
+        whole = (
+            loader.batch_size * together
+            if mode is Mode.fixed
+            else min(loader.batch_size * together, left)
+        )
         self._own = 0
         for i in range(together):
             prepared, genotypes = self._next(batches)
             self._own += len(prepared.batch)
             self._genotypes += genotypes
-            loss = self._forward_backward(prepared, together, last=i == together - 1)
+            self._rows = prepared.batch.rows
+            # The last batch of an epoch may be short, and every genotype counts the same.
+            share = genotypes / whole
+            loss = self._forward_backward(prepared, share, last=i == together - 1)
             timer.switch("logging")
             if loss is not None:
                 if mode in (Mode.train, Mode.step, Mode.forward, Mode.fixed):
@@ -314,7 +327,7 @@ class Loop:
         return prepared, genotypes
 
     def _forward_backward(
-        self, prepared: Prepared, together: int, *, last: bool
+        self, prepared: Prepared, share: float, *, last: bool
     ) -> dict[str, torch.Tensor] | None:
         timer, mode = self.timer, self.mode
         if mode is Mode.data:
@@ -334,7 +347,7 @@ class Loop:
                 return {name: value.detach() for name, value in values.items()}
             timer.switch("backward")
             self.gradients.begin()
-            self.fabric.backward(values["loss"] / together)
+            self.fabric.backward(values["loss"] * share)
             if distributed and last:
                 timer.move("backward", "communication", self.gradients.exposed())
         return {name: value.detach() for name, value in values.items()}
@@ -348,18 +361,31 @@ class Loop:
         if self.ema is not None:
             self.ema.update(self.position.step)
 
-    def _save_due(self) -> bool:
-        steps, seconds = self.limits.save_every_steps, self.limits.save_every_seconds
-        return bool(steps and self.position.step % steps == 0) or (
-            seconds is not None and time.monotonic() - self._saved >= seconds
-        )
+    def _time_to_save(self) -> int:
+        seconds = self.limits.save_every_seconds
+        due = seconds is not None and time.monotonic() - self._saved >= seconds
+        return SAVE if due else 0
+
+    def _save_due(self, asked: int) -> bool:
+        steps, step = self.limits.save_every_steps, self.position.step
+        # What was asked before the last save came true with it.
+        by_time = asked == SAVE and step > self._saved_step + 1
+        return by_time or bool(steps and step % steps == 0)
 
     def _save(self, metric: float | None) -> None:
         with self.timer.phase("checkpoint"):
             self.guard.settle()
+            self._check_weights()
             self._count_seconds()
             self.hooks.save(self.state_dict(), metric)
-            self._saved = time.monotonic()
+            self._saved, self._saved_step = time.monotonic(), self.position.step
+
+    def _check_weights(self) -> None:
+        """Raise where a weight is no number, so that every checkpoint is a good one."""
+        finite = [torch.isfinite(weight).all() for weight in self.task.parameters()]
+        if finite and not bool(torch.stack(finite).all()):
+            step, epoch = self.position.step, self.task.epoch + 1
+            raise NotFiniteError(step, epoch, math.nan, self._rows.cpu(), what="a weight")
 
     def _count_seconds(self) -> None:
         self.position.seconds = self._before + time.monotonic() - self._began

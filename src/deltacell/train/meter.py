@@ -7,6 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deltacell.train.communication import world_size
+
 
 class Meter:
     """Means over the genotypes of an epoch; nothing is read before its end.
@@ -43,10 +45,7 @@ class Meter:
         """Return the means over all ranks; one collective for all of them."""
         if not self._sums:
             return {}
-        together = torch.stack(list(self._sums.values()))
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            dist.all_reduce(together)
-        means = (together / max(1, self.genotypes)).tolist()
+        means = (self._over_ranks() / max(1, self.genotypes)).tolist()
         return dict(zip(self._sums, means, strict=True))
 
     def reset(self) -> None:
@@ -55,10 +54,11 @@ class Meter:
         self._sums = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums so far, over all ranks."""
+        """Return the sums so far, over all ranks, which all have to call this."""
+        sums = dict(zip(self._sums, self._over_ranks(), strict=True)) if self._sums else {}
         return {
             "genotypes": self.genotypes,
-            "sums": {name: total.detach().clone() for name, total in self._sums.items()},
+            "sums": {name: total.clone() for name, total in sums.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any], *, first: bool = True) -> None:
@@ -76,6 +76,12 @@ class Meter:
             name: total.to(self.device, torch.float64) * (1.0 if first else 0.0)
             for name, total in state["sums"].items()
         }
+
+    def _over_ranks(self) -> torch.Tensor:
+        together = torch.stack(list(self._sums.values()))
+        if world_size() > 1:
+            dist.all_reduce(together)
+        return together
 
 
 class Latest:

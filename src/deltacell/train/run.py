@@ -29,7 +29,7 @@ from deltacell.train.fabric import make_fabric
 from deltacell.train.facts import facts, reached
 from deltacell.train.figures import Figures
 from deltacell.train.finite import NotFiniteError
-from deltacell.train.loggers import make_loggers
+from deltacell.train.loggers import check_loggers, make_loggers
 from deltacell.train.loop import Hooks, Loop
 from deltacell.train.metrics_file import MetricsFile
 from deltacell.train.run_directory import RunDirectory
@@ -151,6 +151,7 @@ class _Run:
         self.fabric, self.config, self.data, self.path = fabric, config, data, path
         self.tell: tuple[Callback, ...] = tuple(tell) if fabric.is_global_zero else ()
         self.which = which
+        check_loggers(config.loggers)
         self.directory: RunDirectory | None = None
         self.metrics: MetricsFile | None = None
         self.attempt = 0
@@ -184,26 +185,27 @@ class _Run:
             self.metrics = MetricsFile(self.path / METRICS_FILE)
             self.tell += (
                 *make_loggers(self.config.loggers, self.path),
-                Figures(self.path, self.metrics, self.config.trainer.figures_every),
+                Figures(self.path, self.metrics, self.config.trainer.figures_every, self.timer),
             )
         self.loop.hooks.callbacks = self.tell
-        try:
-            self._begin()
-            with self.signals:
+        # Also while it begins and ends, so that the record says what happened.
+        with self.signals:
+            try:
+                self._begin()
                 signal = self._train()
-        except NotFiniteError as error:
-            raise self._told(error) from error
-        finally:
-            for callback in self.tell:
-                callback.close()
-        summary = self._flush()
-        if directory is not None:
-            changes: dict[str, Any] = dict(reached(self.checkpoints))
-            changes["limits"] = None if summary is None else summary.sentence
-            if signal:
-                directory.interrupt(**changes)
-            else:
-                directory.finish(**changes)
+            except NotFiniteError as error:
+                raise self._told(error) from error
+            finally:
+                for callback in self.tell:
+                    callback.close()
+            summary = self._flush()
+            if directory is not None:
+                changes: dict[str, Any] = dict(reached(self.checkpoints))
+                changes["limits"] = None if summary is None else summary.sentence
+                if signal:
+                    directory.interrupt(**changes)
+                else:
+                    directory.finish(**changes)
         profilers = [p for p in (self.capture, self.host) if p is not None]
         notices = tuple(notice for profiler in profilers for notice in profiler.notices)
         best = None if self.checkpoints.best is None else self.checkpoints.best.metric
@@ -322,7 +324,8 @@ class _Run:
             for begin, end in zip(genotypes.offsets[:-1], genotypes.offsets[1:], strict=True)
         ]
         more = len(error.rows) - len(names)
-        last = self.checkpoints.last
+        # Of ranks but the first, what was read when the attempt began may be old.
+        last = Checkpoints(self.path / CHECKPOINTS, self.config.trainer.keep).last
         back = (
             "There is no checkpoint before it."
             if last is None

@@ -20,8 +20,8 @@ class Schedule:
     that ``t`` is in (``warm_restarts``), the rate is ``min_lr + (lr - min_lr) * f`` with
     ``f = (1 + cos(pi * t / T)) / 2``, so the first step has the full rate and the step after a
     restart has it again. Over the first ``warmup_steps`` it is ``lr * (t + 1) / warmup_steps``
-    where that is less. ``plateau`` multiplies it after ``patience`` validations in a row without a
-    better one.
+    where that is less. ``plateau`` lets ``patience`` validations in a row be without a better one,
+    and multiplies it at the next.
 
     Parameters
     ----------

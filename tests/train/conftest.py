@@ -1,0 +1,43 @@
+"""A training small enough to be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deltacell.train.compose import compose
+from deltacell.train.config import Config
+
+SMALL = (
+    "experiment=demo",
+    "data.synthetic_genotypes=150",
+    "data.batch_size=16",
+    "model.hidden=8",
+    "trainer.epochs=2",
+    "trainer.threads=1",
+    "trainer.figures_every=0",
+    "trainer.progress=false",
+    "loggers.tensorboard=false",
+)
+HETERO = (
+    "model=hetero_cell",
+    "model.hidden=8",
+    "model.relations=[physical,string_database]",
+    "model.layers=2",
+    "model.local_heads=2",
+    "loss=log_cosh",
+)
+Small = Callable[..., Config]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Small:
+    """Configs of a training of DANGO on 150 genotypes into ``tmp_path / "run"``."""
+
+    def make(*overrides: str, hetero: bool = False, run: str = "run") -> Config:
+        model = HETERO if hetero else ()
+        return compose([*SMALL, *model, f"directory={tmp_path / run}", *overrides])
+
+    return make
