@@ -21,6 +21,7 @@ from deltacell.cli import (
     data_synthetic,
     evaluate,
     modes,
+    reconcile,
     train,
 )
 from deltacell.errors import DeltacellError
@@ -43,6 +44,7 @@ app.add_typer(bench, name="bench")
 app.command("train")(train.train)
 app.command("modes")(modes.modes)
 app.command("evaluate")(evaluate.evaluate)
+app.command("reconcile")(reconcile.reconcile)
 data.command("get")(data_get.get)
 data.command("import")(data_import.import_)
 data.command("synthetic")(data_synthetic.synthetic)

@@ -1,0 +1,185 @@
+"""Explanations on the terminal and as Markdown: the sentence first, then numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from deltacell.report.terminal import console, print_table, printable, shown
+
+
+class _Table(NamedTuple):
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    total: bool = False
+
+
+class _List(NamedTuple):
+    title: str
+    sentences: Sequence[str]
+
+
+_Piece = _Table | _List
+
+
+def print_reconciliation(result: Mapping[str, Any]) -> None:
+    """Print one account of measurements that disagree.
+
+    Parameters
+    ----------
+    result
+        From `Reconciliation.to_json`.
+    """
+    _print(result["sentence"], _reconciliation(result))
+
+
+def markdown_reconciliation(result: Mapping[str, Any]) -> str:
+    """Return one account of measurements that disagree as Markdown.
+
+    Parameters
+    ----------
+    result
+        From `Reconciliation.to_json`.
+    """
+    return _markdown(result["sentence"], _reconciliation(result))
+
+
+def _reconciliation(result: Mapping[str, Any]) -> Iterator[_Piece]:
+    a, b = result["a"], result["b"]
+    yield _List("evidence", result["evidence"])
+    yield _List("what is wrong or missing", [one["sentence"] for one in result["contradictions"]])
+    yield _Table(
+        f"what each measurement supports, {b} by {a}",
+        ("measurement", "claimed", "supports"),
+        [
+            (
+                one["name"],
+                "-" if one["claimed"] is None else f"{one['claimed']:g}x",
+                _supports(one),
+            )
+            for one in result["measurements"]
+        ],
+    )
+    rows = []
+    for one in result["measurements"]:
+        cells = [
+            _time(one[side][f"{per}_s"])
+            for per in ("step", "sample", "epoch")
+            for side in ("a", "b")
+        ]
+        if any(cell != "-" for cell in cells):
+            rows.append((one["name"], *cells))
+    columns = [f"{per}, {side}" for per in ("step", "sample", "epoch") for side in (a, b)]
+    yield _Table(
+        "times of each; an epoch is its samples at this rate", ("measurement", *columns), rows
+    )
+    if result["comparison"] is not None:
+        yield from _comparison(result["comparison"], a, b)
+    yield _List("what to measure next", result["advice"])
+
+
+def _supports(one: Mapping[str, Any]) -> str:
+    if one["supports"] is None:
+        return f"nothing: {one['of']}"
+    return f"{_ratio(one['supports'])} per {one['per']}, of {one['of']}"
+
+
+def _comparison(result: Mapping[str, Any], a: str, b: str) -> Iterator[_Piece]:
+    for waterfall in result["waterfalls"]:
+        ratio = "" if waterfall["ratio"] is None else f": {_ratio(waterfall['ratio'])}"
+        yield _Table(
+            f"from {a} to {b} per {waterfall['per']}{ratio}",
+            ("part", a, b, "change", "share of the gap"),
+            [
+                *(
+                    (
+                        bar["part"],
+                        _time(bar["a_s"]),
+                        _time(bar["b_s"]),
+                        _change(bar["change_s"]),
+                        _share(bar["share_of_gap"]),
+                    )
+                    for bar in waterfall["bars"]
+                ),
+                (
+                    "all",
+                    _time(waterfall["a_s"]),
+                    _time(waterfall["b_s"]),
+                    _change(waterfall["gap_s"]),
+                    _share(1.0 if waterfall["gap_s"] else None),
+                ),
+            ],
+            total=True,
+        )
+    lines = [] if result["epoch_ratio"] is None else [result["epoch_ratio"]["line"]]
+    yield _List("the ratio of epochs", lines)
+    yield _List("not equal in both", result["unequal"])
+
+
+def _print(sentence: str, pieces: Iterator[_Piece]) -> None:
+    to = console()
+    to.print(printable(sentence), style="bold", markup=False)
+    for piece in pieces:
+        if isinstance(piece, _Table):
+            if piece.rows:
+                to.print()
+                print_table(piece.title, piece.columns, piece.rows, total=piece.total)
+        elif piece.sentences:
+            to.print()
+            to.print(printable(piece.title), style="bold", markup=False)
+            for one in piece.sentences:
+                to.print(f"- {printable(one)}", markup=False)
+
+
+def _markdown(sentence: str, pieces: Iterator[_Piece]) -> str:
+    parts = [f"**{_escaped(sentence)}**"]
+    for piece in pieces:
+        if isinstance(piece, _Table):
+            if piece.rows:
+                parts.append(f"## {_escaped(piece.title)}\n\n{_markdown_table(piece)}")
+        elif piece.sentences:
+            lines = "\n".join(f"- {_escaped(one)}" for one in piece.sentences)
+            parts.append(f"## {_escaped(piece.title)}\n\n{lines}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(table: _Table) -> str:
+    lines = [table.columns, ["---"] * len(table.columns), *table.rows]
+    cells = [
+        [cell if i == 1 else _escaped(shown(cell)) for cell in line] for i, line in enumerate(lines)
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _escaped(text: str) -> str:
+    """Return a text that Markdown shows as it is, in one line and one cell."""
+    plain = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for mark in ("\\", "|", "*", "_", "`", "[", "]", "#", "!", "~"):
+        plain = plain.replace(mark, f"\\{mark}")
+    return plain
+
+
+def _ratio(ratio: float) -> str:
+    if abs(ratio) >= 9.95:
+        return f"{ratio:,.0f}x"
+    return f"{ratio:.1f}x" if abs(ratio) >= 1.495 else f"{ratio:.3g}x"
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    size = abs(seconds)
+    for unit, length in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if size >= 0.9995 * length:
+            value = seconds / length
+            return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.3g} {unit}"
+    return "0" if size < 5e-10 else f"{seconds * 1e9:.3g} ns"
+
+
+def _change(seconds: float) -> str:
+    return f"{'+' if seconds >= 0 else '-'}{_time(abs(seconds))}"
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
