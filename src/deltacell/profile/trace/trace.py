@@ -97,7 +97,8 @@ class Trace:
         The row of the Python function that a Python function was called from, int32 [n]; or
         `NOTHING`.
     origin
-        The time of the first event as written, in nanoseconds.
+        The time of the first event as written, in nanoseconds; where the trace says what its times
+        are counted from (``baseTimeNanoseconds``), that is added, so ranks share a clock.
     rank, world_size
         As ``distributedInfo`` or the file's name says; None where neither does.
     torch_version, device_name
@@ -106,12 +107,18 @@ class Trace:
         What the profiler was told, where written: ``record_shapes``, ``with_stack``,
         ``profile_memory``.
     memory
-        Where recorded: times [m] in nanoseconds, total bytes allocated after them [m], and the
-        device type [m]; by name ``time``, ``total``, ``device``.
+        Where recorded, int64 [m] each, by time: ``time`` in nanoseconds, ``total`` bytes allocated
+        after it, ``change`` in bytes, ``device`` (its type: 0 the host, 1 CUDA) and ``device_id``.
+        Old traces have only changes; the total is then what was allocated since the trace began,
+        and ``settings["memory_since_begin"]`` is true.
     collectives
         Rows of collective kernels with what the trace says of them, such as their group.
     warnings
         What a person should know of how it was read, in sentences.
+    stack, stacks
+        The Python call stack that old traces wrote with an operator, innermost call first, calls
+        parted by ``;``, as an index, int32 [n]; or `NOTHING`. Empty where no event has one; new
+        traces have Python functions instead.
     """
 
     path: Path
@@ -136,6 +143,8 @@ class Trace:
     memory: Mapping[str, Ints] = field(default_factory=dict)
     collectives: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    stack: Codes = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    stacks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -152,4 +161,4 @@ class Trace:
 
     def text(self, row: int) -> str:
         """Return the name of an event; it is untrusted, so escape it where it is shown."""
-        return self.names[self.name[row]]
+        return self.names[int(self.name[row])]

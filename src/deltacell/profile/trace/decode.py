@@ -1,0 +1,425 @@
+"""From the bytes of a trace to its events, some megabytes at a time.
+
+Pieces of the array of events are cut between two events and decoded with their types. Where to cut
+is guessed from the text, and the decoder proves it: an array that is cut within a string or an
+object cannot be decoded. Only where that fails is the text looked at one sign at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import msgspec
+
+from deltacell.errors import InputError
+from deltacell.profile.trace.events import WITHOUT_ARGUMENTS, Arguments, Event
+from deltacell.profile.trace.source import Source
+
+PIECE = 4 << 20
+"""Bytes of text to decode at once."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some events in a row.
+
+    Parameters
+    ----------
+    events
+        As decoded.
+    text
+        The array they are from; nothing where they were put right one by one.
+    """
+
+    events: Sequence[Event]
+    text: bytes | bytearray | memoryview = b""
+
+    def written_times(self) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the times and the durations of the events with all their digits."""
+        if not self.text:
+            return [e.ts for e in self.events], [e.dur for e in self.events]
+        times = _TIMES.decode(self.text)
+        return [e.ts for e in times], [e.dur for e in times]
+
+    def put_right(self) -> Piece:
+        """Return the same events with numbers that do not fit left out."""
+        return Piece(_one_by_one(self.text)[0]) if self.text else self
+
+
+@dataclass
+class Decoder:
+    """The events of a trace and what it says of itself.
+
+    Parameters
+    ----------
+    source
+        The file's bytes.
+
+    Attributes
+    ----------
+    about
+        What stands before and after the events, known when they have all been given.
+    lost
+        Events that could not be decoded.
+    repaired
+        Pieces in which signs were put right that JSON does not allow.
+    cut
+        Whether the text ends before its end.
+    unclear
+        Whether something of ``about`` could not be decoded.
+    """
+
+    source: Source
+    about: dict[str, Any] = field(default_factory=dict)
+    lost: int = 0
+    repaired: int = 0
+    cut: bool = False
+    unclear: bool = False
+
+    def pieces(self) -> Iterator[Piece]:
+        """Give the events, and free each piece before the next is asked for."""
+        text, is_bare = self._begin()
+        ended = False
+        while True:
+            if not ended and len(text) < PIECE:
+                ended = not self._more(text)
+                if not ended and len(text) < PIECE:
+                    continue
+            piece, used = self._guess(text, 1)
+            if piece is None:
+                self.repaired += _repair(text)
+                piece, used = self._guess(text, _GUESSES)
+            if piece is not None:
+                yield piece
+                text = _rest(text, used + 1)
+                continue
+            end = _scan(text)
+            if end.closed is not None and (piece := self._decode(text, end.closed)) is not None:
+                yield piece
+                self._after(text[end.closed + 1 :], is_bare)
+                return
+            if end.closed is None and end.last:
+                piece = self._decode(text, end.last)
+                if piece is not None:
+                    yield piece
+                    text = _rest(text, end.last)
+                    continue
+            piece, used = self._save(text)
+            if piece is not None:
+                yield piece
+                text = _rest(text, used + 1)
+            elif ended:
+                self._give_up(text, is_bare)
+                return
+            elif len(text) > _LONGEST:
+                raise InputError(
+                    f"no end of an event within {_LONGEST >> 20} MiB, after "
+                    f"{self.source.given - len(text):,} bytes: this is no trace, or it is damaged",
+                    where=self.source.path,
+                )
+            else:
+                ended = not self._more(text)
+
+    def _more(self, text: bytearray) -> bool:
+        # As much again as there is, so that a very long event is not looked at too often.
+        more = self.source.read(max(PIECE, len(text)))
+        text += more
+        return bool(more)
+
+    def _begin(self) -> tuple[bytearray, bool]:
+        """Return a text that begins with the array of events, and whether it is all there is."""
+        text = bytearray()
+        searched = 0
+        while True:
+            more = self.source.read(PIECE)
+            text += more
+            if text.startswith(b"\xef\xbb\xbf"):
+                del text[:3]
+            first = bytes(text.lstrip()[:1])
+            if first == b"[":
+                return text[text.index(b"[") :], True
+            if first not in (b"{", b""):
+                raise self._no_trace(f"it begins with {bytes(text.lstrip()[:20])!r}")
+            if found := _EVENTS.search(text, max(0, searched - 64)):
+                self._learn(bytes(text[: found.end() - 1]) + b"[]}")
+                return text[found.end() - 1 :], False
+            searched = len(text)
+            if not more or searched > _LONGEST:
+                break
+        if not text.strip():
+            raise InputError(
+                "the trace is empty", where=self.source.path, fix="Was its writing stopped?"
+            )
+        raise self._no_trace(
+            f"there is no list of traceEvents in it{self._why_cut()}"
+            if not more
+            else f"there is no list of traceEvents in its first {_LONGEST >> 20} MiB"
+        )
+
+    def _no_trace(self, why: str) -> InputError:
+        return InputError(
+            f"this is not a trace: {why}",
+            where=self.source.path,
+            fix="Expected a Chrome trace, as torch.profiler's export_chrome_trace writes it.",
+        )
+
+    def _why_cut(self) -> str:
+        return f", and {self.source.damage}" if self.source.damage else ""
+
+    def _guess(self, text: bytearray, guesses: int) -> tuple[Piece | None, int]:
+        """Decode up to where an event seems to end; return the place of the comma after it."""
+        found = [m.start(1) for m in _BETWEEN.finditer(text, max(0, len(text) - _NEAR))]
+        if not found:
+            found = [m.start(1) for m in _BETWEEN.finditer(text)]
+        for comma in reversed(found[-guesses:]):
+            text[comma] = _CLOSE
+            view = memoryview(text)[: comma + 1]
+            try:
+                return Piece(_EVENT_LIST.decode(view), view), comma
+            except (msgspec.ValidationError, OverflowError):
+                events, lost = _one_by_one(view)
+                self.lost += lost
+                return Piece(events), comma
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                view.release()
+                text[comma] = _COMMA
+        return None, 0
+
+    def _decode(self, text: bytearray, end: int) -> Piece | None:
+        """Decode the array up to a place, which is where it ends or just after an event."""
+        array = bytes(text[:end]) + b"]"
+        try:
+            return Piece(_EVENT_LIST.decode(array), array)
+        except (msgspec.ValidationError, OverflowError):
+            events, lost = _one_by_one(array)
+            self.lost += lost
+            return Piece(events)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def _save(self, text: bytearray) -> tuple[Piece | None, int]:
+        """Decode one by one what seems to be events, all but the last; count those that fail."""
+        commas = [m.start(1) for m in _BETWEEN.finditer(text)]
+        events: list[Event] = []
+        begin = 1
+        for comma in commas:
+            event = _alone(text[begin:comma])
+            if event is None:
+                self.lost += 1
+            else:
+                events.append(event)
+            begin = comma + 1
+        return (Piece(events), commas[-1]) if commas else (None, 0)
+
+    def _give_up(self, text: bytearray, is_bare: bool) -> None:
+        """Say what the last bytes are, which are no events."""
+        rest = text[1:].strip()
+        if _LAST.search(rest):
+            self.lost += 1
+            self.unclear = not is_bare
+            self.cut = not rest.endswith((b"}", b"]"))
+        else:
+            # In a bare array the last bracket may be left out.
+            self.cut = not is_bare or bool(rest)
+
+    def _after(self, rest: bytearray, is_bare: bool) -> None:
+        while len(rest) < _LONGEST and (more := self.source.read(PIECE)):
+            rest += more
+        rest = rest.strip()
+        if is_bare and not rest:
+            return
+        self.cut = not rest.endswith(b"}")
+        self._learn(b"{" + bytes(rest.removeprefix(b",")))
+
+    def _learn(self, text: bytes) -> None:
+        for attempt in (text, None):
+            if attempt is None:
+                repaired = bytearray(text)
+                _repair(repaired)
+                attempt = bytes(repaired)
+            try:
+                about = msgspec.json.decode(attempt)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+            if isinstance(about, Mapping):
+                self.about.update({str(key): value for key, value in about.items()})
+                return
+        self.unclear = True
+
+
+class _Loose(msgspec.Struct, gc=False):
+    ph: Any = None
+    name: Any = None
+    cat: Any = None
+    pid: Any = None
+    tid: Any = None
+    ts: msgspec.Raw | None = None
+    dur: msgspec.Raw | None = None
+    args: Any = None
+
+
+class _TimesAsText(msgspec.Struct, gc=False):
+    ts: msgspec.Raw | None = None
+    dur: msgspec.Raw | None = None
+
+
+@dataclass(frozen=True)
+class _End:
+    """Just after the last event that is whole, and where the array ends."""
+
+    last: int
+    closed: int | None
+
+
+_EVENT_LIST = msgspec.json.Decoder(list[Event])
+_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_LOOSE = msgspec.json.Decoder(_Loose)
+_TIMES = msgspec.json.Decoder(list[_TimesAsText])
+
+_LONGEST = 64 << 20
+_NEAR = 1 << 16
+_GUESSES = 3
+_CLOSE = ord("]")
+_COMMA = ord(",")
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:)')
+_LAST = re.compile(rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:.*\}\s*\]', re.DOTALL)
+_TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]"]', re.DOTALL)
+# Between events a line break is as good as a space, and within a name it is not allowed.
+_CONTROL = bytes(range(32))
+_WITHOUT_CONTROL = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))
+_NO_NUMBER = re.compile(
+    rb"(?<=[:,\[])(\s*)[+-]?(?:inf(?:inity)?|nan)(?:\([a-z0-9]*\))?(?=\s*[,}\]])", re.IGNORECASE
+)
+_ESCAPE = re.compile(
+    rb'\\(?:["\\/bfnrt]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
+    rb"|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}|(u[dD][0-9a-fA-F]{3})|(.))",
+    re.DOTALL,
+)
+
+
+def _repair(text: bytearray) -> bool:
+    """Put right what JSON does not allow and traces have all the same; return if there was any."""
+    repaired = bytes(text).translate(_WITHOUT_CONTROL)
+    try:
+        repaired.decode()
+    except UnicodeDecodeError:
+        repaired = repaired.decode("utf-8", "replace").encode()
+    repaired = _NO_NUMBER.sub(rb"\1null", repaired)
+    if b"\\" in repaired:
+        repaired = _ESCAPE.sub(_escaped, repaired)
+    changed = bytes(text.translate(_ONLY_BREAKS)) != repaired
+    text[:] = repaired
+    return changed
+
+
+_ONLY_BREAKS = bytes.maketrans(b"\t\n\r", b"   ")
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    if found[1] is not None:
+        return rb"\ufffd"
+    return found[0] if found[2] is None else rb"\\" + found[2]
+
+
+def _rest(text: bytearray, begin: int) -> bytearray:
+    return bytearray(b"[") + text[begin:].lstrip(b", \t\r\n")
+
+
+def _scan(text: bytearray) -> _End:
+    depth = last = 0
+    for token in _TOKENS.finditer(text):
+        sign = text[token.start()]
+        if sign == 0x22:
+            if token.end() - token.start() == 1:
+                break
+        elif sign in b"{[":
+            depth += 1
+        else:
+            depth -= 1
+            if depth == 1 and sign == 0x7D:
+                last = token.end()
+            elif depth == 0:
+                return _End(last, token.start())
+    return _End(last, None)
+
+
+def _one_by_one(array: bytes | bytearray | memoryview) -> tuple[list[Event], int]:
+    events = [_tidy(raw) for raw in _RAW_LIST.decode(array)]
+    whole = [event for event in events if event is not None]
+    return whole, len(events) - len(whole)
+
+
+def _alone(text: bytearray) -> Event | None:
+    """Decode one event, or return nothing where it is none."""
+    repaired = bytearray(text.strip())
+    _repair(repaired)
+    return _tidy(repaired)
+
+
+def _tidy(text: msgspec.Raw | bytearray) -> Event | None:
+    try:
+        loose = _LOOSE.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return Event(
+        ph=_text(loose.ph),
+        name=_text(loose.name),
+        cat=None if loose.cat is None else _text(loose.cat),
+        pid=_text(loose.pid),
+        tid=_text(loose.tid),
+        ts=_number(loose.ts),
+        dur=_number(loose.dur),
+        args=_arguments(loose.args),
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _number(raw: msgspec.Raw | None) -> Any:
+    """Return a `Decimal`, so that no digit is lost; the columns know what to do with it."""
+    if raw is None:
+        return None
+    try:
+        number = Decimal(bytes(raw).decode().strip('"'))
+    except (InvalidOperation, UnicodeDecodeError):
+        return None
+    return number if number.is_finite() else None
+
+
+def _arguments(args: Any) -> Arguments:
+    if not isinstance(args, Mapping):
+        return WITHOUT_ARGUMENTS
+    values = {}
+    for known in msgspec.structs.fields(Arguments):
+        if known.encode_name not in args:
+            continue
+        value = args[known.encode_name]
+        if known.name in _NUMBERS:
+            value = _whole(value)
+        elif known.name in _TEXTS and value is not None:
+            value = _text(value)
+        if value is not None:
+            values[known.name] = value
+    return Arguments(**values)
+
+
+_TEXTS = {"stack", "collective"}
+_NUMBERS = {
+    *("correlation", "stream", "device", "bytes", "sequence", "external", "python_id"),
+    *("python_parent", "changed", "allocated", "device_type", "device_id"),
+}
+
+
+def _whole(value: Any) -> int | None:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if -(2**63) <= number < 2**63 else None

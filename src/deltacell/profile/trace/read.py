@@ -1,0 +1,214 @@
+"""Reading traces of PyTorch's profiler, of any version since 1.8, into columns."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from deltacell.errors import InputError
+from deltacell.profile.trace.columns import Columns, Finished
+from deltacell.profile.trace.decode import Decoder
+from deltacell.profile.trace.ranks_of_run import check_ranks, find_traces, missing_ranks
+from deltacell.profile.trace.source import Progress, Source
+from deltacell.profile.trace.trace import Trace
+
+
+def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Trace:
+    """Read the trace of one process.
+
+    It is read in pieces, so that memory holds the columns and a few megabytes of text. What is
+    wrong with the file and can be read around is in the trace's warnings.
+
+    Parameters
+    ----------
+    path
+        A Chrome trace as PyTorch writes it, plain or packed with gzip.
+    progress
+        Called as ``progress(label, done, total)``.
+
+    Raises
+    ------
+    InputError
+        Where it is not a trace, or has no event with a duration.
+    """
+    path = Path(path)
+    columns = Columns()
+    with Source(path, progress) as source:
+        decoder = Decoder(source)
+        for piece in decoder.pieces():
+            columns.add(piece)
+        grown = source.grown()
+    finished = columns.finish()
+    warnings = _warnings(decoder, columns, grown)
+    if not finished.n:
+        raise InputError(
+            "the trace has no event with a duration",
+            where=path,
+            fix=" ".join(warnings) or "Was anything recorded? Look at the profiler's schedule.",
+        )
+    about = decoder.about
+    rank, world_size = _rank(about, path)
+    return Trace(
+        path=path,
+        names=finished.names,
+        name=finished.name,
+        kind=finished.kind,
+        begin=finished.begin,
+        duration=finished.duration,
+        thread=finished.thread,
+        threads=finished.threads,
+        correlation=finished.correlation,
+        sequence=finished.sequence,
+        stream=finished.stream,
+        size=finished.size,
+        parent=finished.parent,
+        origin=finished.origin + (_int(about, "baseTimeNanoseconds") or 0),
+        rank=rank,
+        world_size=world_size,
+        torch_version=_torch_version(about),
+        device_name=_device_name(about, finished),
+        settings=_settings(about, finished),
+        memory=finished.memory,
+        collectives=finished.collectives,
+        warnings=warnings,
+        stack=finished.stack,
+        stacks=finished.stacks,
+    )
+
+
+def read_traces(
+    path: str | os.PathLike[str],
+    *,
+    window: int | None = None,
+    progress: Progress | None = None,
+) -> list[Trace]:
+    """Read the traces of all ranks of one run, by rank.
+
+    Ranks that are missing are named in the warnings of every trace.
+
+    Parameters
+    ----------
+    path
+        A trace; a directory with one trace a rank; or a run, whose traces are in ``traces``.
+    window
+        Which of a run's windows; the last that most ranks have where not given.
+    progress
+        Called as ``progress(label, done, total)``, for each file anew.
+
+    Raises
+    ------
+    InputError
+        Where there is no trace, or where they are not the ranks of one run.
+    """
+    path = Path(path)
+    files, notices = find_traces(path, window)
+    traces: list[Trace] = []
+    for file in files:
+        try:
+            traces.append(read_trace(file, progress=progress))
+        except InputError as error:
+            if len(files) == 1:
+                raise
+            notices.append(f"{file.name} was left out: {error.what}.")
+    if not traces:
+        raise InputError(
+            f"none of its {len(files)} files is a trace", where=path, fix=" ".join(notices)
+        )
+    check_ranks(traces, path)
+    traces.sort(key=lambda trace: (trace.rank is None, trace.rank or 0))
+    notices += missing_ranks(traces)
+    return [replace(trace, warnings=(*trace.warnings, *notices)) for trace in traces]
+
+
+def _warnings(decoder: Decoder, columns: Columns, grown: int) -> tuple[str, ...]:
+    said = []
+    source = decoder.source
+    if decoder.cut or source.damage:
+        why = f" ({source.damage})" if source.damage else ""
+        said.append(f"The file is cut off{why}: what stands before the cut was read.")
+    if grown:
+        change = f"grew by {grown:,}" if grown > 0 else f"lost {-grown:,}"
+        said.append(
+            f"The file {change} bytes while it was read: what it had at first was read; "
+            "read it again when it is complete."
+        )
+    if decoder.repaired:
+        said.append("The file has characters or numbers that JSON does not allow: put right.")
+    if decoder.lost:
+        said.append(f"{decoder.lost:,} events could not be decoded and were left out.")
+    if decoder.unclear:
+        said.append("What the file says of itself beside the events could not all be decoded.")
+    if columns.without_duration:
+        said.append(
+            f"{columns.without_duration:,} events have no time or no duration and were left out."
+        )
+    if columns.negative:
+        said.append(f"{columns.negative:,} events have a negative duration and were left out.")
+    if columns.unpaired:
+        said.append(
+            f"{columns.unpaired:,} beginnings without an end, or ends without a beginning, were "
+            "left out."
+        )
+    return tuple(said)
+
+
+_RANK = re.compile(
+    r"(?<![a-z])(?:rank|worker)[_-]?(\d{1,7})(?:[_-]?of[_-]?(\d{1,7}))?(?![0-9])", re.I
+)
+_WORLD = re.compile(r"(?<![a-z])world(?:_?size)?[_-]?(\d{1,7})(?![0-9])", re.I)
+
+
+def _rank(about: Mapping[str, Any], path: Path) -> tuple[int | None, int | None]:
+    said = about.get("distributedInfo")
+    said = said if isinstance(said, Mapping) else {}
+    rank, world_size = _int(said, "rank"), _int(said, "world_size")
+    by_name = _RANK.search(path.name)
+    if rank is None and by_name:
+        rank = int(by_name[1])
+    if world_size is None:
+        if by_name and by_name[2]:
+            world_size = int(by_name[2])
+        elif by_world := _WORLD.search(path.name):
+            world_size = int(by_world[1])
+    return rank, world_size
+
+
+def _int(said: Mapping[str, Any], key: str) -> int | None:
+    value = said.get(key)
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _torch_version(about: Mapping[str, Any]) -> str | None:
+    for key in ("pytorch_version", "torch_version"):
+        if about.get(key):
+            return str(about[key])
+    return None
+
+
+def _device_name(about: Mapping[str, Any], finished: Finished) -> str | None:
+    listed = about.get("deviceProperties")
+    devices = [
+        device
+        for device in (listed if isinstance(listed, list) else [])
+        if isinstance(device, Mapping) and "name" in device
+    ]
+    used = [d for d in devices if "id" in d and d["id"] in finished.devices]
+    return str((used or devices)[0]["name"]) if devices else None
+
+
+def _settings(about: Mapping[str, Any], finished: Finished) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for key in ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules"):
+        if key in about:
+            settings[key] = bool(about[key])
+    if finished.memory_since_begin:
+        settings["memory_since_begin"] = True
+    if isinstance(about.get("distributedInfo"), Mapping):
+        settings["distributed"] = about["distributedInfo"]
+    return settings
