@@ -1,0 +1,241 @@
+"""Categories: what a moment of a training step was for."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from deltacell.profile.trace.self_time import Nesting
+from deltacell.profile.trace.trace import NOTHING, Ints, Kind, Trace
+
+
+class Category(IntEnum):
+    """What time is spent for; every moment of a step has one."""
+
+    data_loading = 0
+    transfer = 1
+    preparation = 2
+    forward = 3
+    loss = 4
+    backward = 5
+    communication = 6
+    optimizer = 7
+    logging = 8
+    validation = 9
+    checkpoint = 10
+    other = 11
+
+    @property
+    def title(self) -> str:
+        """What a person reads."""
+        return _TITLES[self]
+
+
+def classify(name: str, kind: Kind) -> Category | None:
+    """Return the category that a name alone tells, or nothing.
+
+    Parameters
+    ----------
+    name
+        Of an event.
+    kind
+        Of the event. What runs on a device is not the host's, so it has none.
+    """
+    if kind in _UNTOLD:
+        return None
+    if kind is Kind.python:
+        return _first(_PYTHON, name)
+    if name.startswith("phase."):
+        return _PHASES.get(name[6:])
+    if kind is Kind.annotation:
+        return _first(_RANGES, name)
+    return _first(_OPERATORS, name)
+
+
+def own_categories(trace: Trace) -> npt.NDArray[np.int8]:
+    """Return the category that each event's own name tells, int8 [n]; `NOTHING` where none."""
+    kinds = len(Kind)
+    pairs = trace.name.astype(np.int64) * kinds + trace.kind
+    there = np.zeros(len(trace.names) * kinds, dtype=bool)
+    there[pairs] = True
+    told = np.full(len(there), NOTHING, dtype=np.int8)
+    for pair in np.flatnonzero(there).tolist():
+        category = classify(trace.names[pair // kinds], Kind(pair % kinds))
+        if category is not None:
+            told[pair] = category
+    found: npt.NDArray[np.int8] = told[pairs]
+    return found
+
+
+def categories(trace: Trace, nesting: Nesting) -> npt.NDArray[np.int8]:
+    """Return the category of the nearest classified ancestor of each event, itself included.
+
+    Parameters
+    ----------
+    trace
+        Events.
+    nesting
+        What lies in what.
+
+    Returns
+    -------
+    int8 [n]; `NOTHING` where no ancestor is classified. Calls that send a batch to the device
+    are a transfer where nothing above them says otherwise.
+    """
+    own = own_categories(trace)
+    found = nearest(own, nesting.parent)
+    sends = _sends(trace, nesting, found)
+    if len(sends):
+        own[sends] = Category.transfer
+        found = nearest(own, nesting.parent)
+    return found
+
+
+def nearest(own: npt.NDArray[np.int8], parent: npt.NDArray[np.int32]) -> npt.NDArray[np.int8]:
+    """Return of each event what the nearest of it and its ancestors has that has any, int8 [n]."""
+    place = np.arange(len(own))
+    climb = (own == NOTHING) & (parent != NOTHING)
+    place[climb] = parent[climb]
+    while True:
+        # Going up twice as far every time: the deepest stack takes a few rounds.
+        further = place[place]
+        if np.array_equal(further, place):
+            return own[place]
+        place = further
+
+
+def is_collective(name: str) -> bool:
+    """Return whether a name is that of a collective, of the device or of the host."""
+    return bool(_COLLECTIVE.search(name))
+
+
+def is_loader(name: str) -> bool:
+    """Return whether a range is the wait of the training for its next batch."""
+    return bool(_LOADER.search(name))
+
+
+_TITLES = {
+    Category.data_loading: "data loading",
+    Category.transfer: "transfer to device",
+    Category.preparation: "graph preparation",
+    Category.forward: "forward",
+    Category.loss: "loss",
+    Category.backward: "backward",
+    Category.communication: "gradient communication",
+    Category.optimizer: "optimizer",
+    Category.logging: "logging and callbacks",
+    Category.validation: "validation",
+    Category.checkpoint: "checkpoints and figures",
+    Category.other: "other",
+}
+_PHASES = {
+    "data_wait": Category.data_loading,
+    "transfer": Category.transfer,
+    "preparation": Category.preparation,
+    "forward": Category.forward,
+    "loss": Category.loss,
+    "backward": Category.backward,
+    "communication": Category.communication,
+    "optimizer": Category.optimizer,
+    "logging": Category.logging,
+    "validation": Category.validation,
+    "checkpoint": Category.checkpoint,
+    "other": Category.other,
+}
+_UNTOLD = (Kind.runtime, Kind.kernel, Kind.copy, Kind.fill, Kind.device_annotation, Kind.other)
+_LOADER = re.compile(
+    r"^enumerate\(DataLoader\)#|^phase\.data_wait$|dataloader_next|wait_for_(?:batch|data)"
+    r"|\bdata_(?:load|wait)\b|DataLoaderIter\.__next__|^next\(.*[Ll]oader",
+)
+_COLLECTIVE = re.compile(
+    r"^(?:nccl|gloo|mpi|ucc|xccl|rccl):|^c10d::|^_?c10d_functional::|[nr]cclKernel|[nr]cclDevKernel"
+    r"|^(?:nccl|rccl|oneccl)|\ball_?to_?all|\ball_?reduce|\ball_?gather|\breduce_?scatter",
+    re.IGNORECASE,
+)
+_BACKWARD = re.compile(
+    r"^autograd::engine::|Backward\d*>?$|^torch::autograd::|^CompiledFunctionBackward"
+)
+_LOSS = re.compile(r"(?:^|::)\w*(?:_loss\w*|cross_entropy\w*|kl_div)(?<!_backward)$")
+_Rules = tuple[tuple[re.Pattern[str], Category], ...]
+
+
+def _rules(*rules: tuple[str, Category]) -> _Rules:
+    return tuple((re.compile(text, re.IGNORECASE), category) for text, category in rules)
+
+
+_RANGES: _Rules = (
+    (_LOADER, Category.data_loading),
+    (re.compile(r"^Optimizer\.(?:step|zero_grad)#"), Category.optimizer),
+    (_COLLECTIVE, Category.communication),
+    (_BACKWARD, Category.backward),
+    *_rules(
+        (r"batch_to_(?:device|gpu)|\b(?:to_device|host_to_device|pin_memory)\b", Category.transfer),
+        (r"collat|\bsubgraph\b|graph_prep|\bpreparation\b|preprocess", Category.preparation),
+        (r"checkpoint|\bfigures?\b|\bplot(?:ting)?\b", Category.checkpoint),
+        (
+            r"\bvalid(?:ation)?\b|validation_step|\bval_|\beval(?:uat\w*)?\b|sanity_check|test_step",
+            Category.validation,
+        ),
+        (
+            r"\[callback\]|\blog(?:ging|ger)?\b|\bmetrics?\b|recmetrics|progress_?bar|\bon_train_",
+            Category.logging,
+        ),
+        (r"zero_grad|\boptimi[sz]er\b|optimizer_step|\bopt(?:im)?[._ ]step\b", Category.optimizer),
+        (r"\bbackward\b", Category.backward),
+        (r"(?:^|[\W_])(?:loss|criterion)(?:$|[\W_])", Category.loss),
+        (r"\bforward\b|\btraining_step\b", Category.forward),
+    ),
+)
+_OPERATORS: _Rules = (
+    (_LOADER, Category.data_loading),
+    (re.compile(r"^Optimizer\.(?:step|zero_grad)#"), Category.optimizer),
+    (_COLLECTIVE, Category.communication),
+    (_BACKWARD, Category.backward),
+    (_LOSS, Category.loss),
+)
+_PYTHON: _Rules = _rules(
+    (r"torch/utils/data/dataloader\.py\(\d+\): __next__", Category.data_loading),
+    (r"collat|torch_geometric/.*subgraph", Category.preparation),
+    (
+        r"torch/_tensor\.py\(\d+\): backward|torch/autograd/__init__\.py\(\d+\): backward",
+        Category.backward,
+    ),
+    (r"torch/optim/\w+\.py\(\d+\): (?:step|zero_grad)", Category.optimizer),
+    (r"torch/nn/modules/loss\.py|nn\.Module: \w*Loss_\d+", Category.loss),
+    (
+        r"torch/serialization\.py\(\d+\): save|matplotlib/|: savefig|: save_checkpoint",
+        Category.checkpoint,
+    ),
+    (r"/(?:wandb|mlflow|tensorboard|tensorboardX|logging)/|/tqdm/", Category.logging),
+    (r"nn\.Module: ", Category.forward),
+)
+
+
+def _first(rules: _Rules, name: str) -> Category | None:
+    for pattern, category in rules:
+        if pattern.search(name):
+            return category
+    return None
+
+
+def _sends(trace: Trace, nesting: Nesting, found: npt.NDArray[np.int8]) -> Ints:
+    """Return operators and calls that copy to the device and lie in nothing classified."""
+    to_device = np.array(["HtoD" in name or "HostToDevice" in name for name in trace.names], bool)
+    if not to_device.any():
+        return np.empty(0, dtype=np.int64)
+    copies = trace.correlation[to_device[trace.name] & (trace.kind == Kind.copy)]
+    calls = (trace.kind == Kind.runtime) & np.isin(trace.correlation, copies[copies >= 0])
+    rows = np.flatnonzero(calls & (found == NOTHING))
+    sends = [rows]
+    moves = np.isin(
+        np.array(trace.names), ["aten::copy_", "aten::_to_copy", "aten::to", "aten::pin_memory"]
+    )
+    while len(rows):
+        above = nesting.parent[rows]
+        above = above[above >= 0]
+        rows = np.unique(above[moves[trace.name[above]]]).astype(np.int64)
+        sends.append(rows)
+    return np.concatenate(sends)

@@ -1,0 +1,217 @@
+"""Steps: where each training step of a trace begins and ends, and which of them count."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from deltacell.profile.trace.trace import Ints, Kind, Trace
+
+WARM_UP = 1.4
+"""A leading step that takes this many times the median of those after it is warm-up."""
+
+
+@dataclass(frozen=True)
+class CutStep:
+    """A step that does not count.
+
+    Parameters
+    ----------
+    number
+        Of the step.
+    why
+        In a sentence.
+    """
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The steps of a trace, by time.
+
+    Parameters
+    ----------
+    begin, end
+        Of each step in nanoseconds, int64 [s].
+    number
+        What the program calls each, int64 [s]; counted from 0 where it does not say.
+    counted
+        Whether a step is neither warm-up nor the profiler's first, bool [s]; at least one is.
+    how
+        By what they were found, in words.
+    thread
+        That the steps are on: the one that everything waits for.
+    cut
+        The steps that do not count, and why.
+    """
+
+    begin: Ints
+    end: Ints
+    number: Ints
+    counted: npt.NDArray[np.bool_]
+    how: str
+    thread: int
+    cut: tuple[CutStep, ...]
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    @property
+    def wall(self) -> Ints:
+        """Nanoseconds of each step, int64 [s]."""
+        return self.end - self.begin
+
+
+def find_steps(trace: Trace) -> Steps:
+    """Find the steps of a trace.
+
+    They are its ``ProfilerStep`` ranges; else the ranges that are named as a step and follow one
+    another; else they end where the calls of the optimizer that come last in each round end; else
+    the whole trace is one step. Between two ``ProfilerStep`` is only the profiler's own work,
+    which belongs to no step.
+
+    The profiler starts in the first step, so that one is cut, and so is a leading one of at least
+    `WARM_UP` times the median of those after it. The only step is never cut.
+
+    Parameters
+    ----------
+    trace
+        Events; at least one.
+    """
+    for find in (_profiler_steps, _named_steps, _optimizer_steps):
+        found = find(trace)
+        if found is not None:
+            break
+    else:
+        found = _whole(trace)
+    begin, end, number, how, thread = found
+    counted, cut = _count(end - begin, number)
+    return Steps(begin, end, number, counted, how, thread, cut)
+
+
+_Found = tuple[Ints, Ints, Ints, str, int]
+_PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)$")
+_STEP = re.compile(
+    r"^\W*(?:train(?:ing)?[\s_.]*)?(?:step|iteration|iter|batch)\b\W*(\d*)\W*$|run_training_batch",
+    re.IGNORECASE,
+)
+_OPTIMIZER = re.compile(
+    r"^Optimizer\.step#|^phase\.optimizer$|^\W*optimizer\W*$|optimizer_step|^opt(?:im)?[._ ]step$"
+)
+_OPTIMIZER_FUNCTION = re.compile(r"torch/optim/\w+\.py\(\d+\): step$")
+_RANGES = (int(Kind.annotation), int(Kind.operator))
+
+
+def _rows(trace: Trace, pattern: re.Pattern[str], kinds: tuple[int, ...] = _RANGES) -> Ints:
+    """Return the rows of the host of these kinds whose names match."""
+    named = np.array([bool(pattern.search(name)) for name in trace.names], dtype=bool)
+    if not named.any():
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero(named[trace.name] & np.isin(trace.kind, kinds))
+
+
+def _on_one_thread(trace: Trace, rows: Ints) -> tuple[Ints, int]:
+    """Return those rows that are on the thread with most of them, and the thread."""
+    thread = int(np.bincount(trace.thread[rows]).argmax())
+    return rows[trace.thread[rows] == thread], thread
+
+
+def _outermost(trace: Trace, rows: Ints) -> Ints:
+    """Return those of the rows that begin inside none of the others."""
+    reached = np.maximum.accumulate(trace.end[rows])
+    first = np.ones(len(rows), dtype=bool)
+    first[1:] = trace.begin[rows][1:] >= reached[:-1]
+    return rows[first]
+
+
+def _profiler_steps(trace: Trace) -> _Found | None:
+    rows = _rows(trace, _PROFILER_STEP)
+    if not len(rows):
+        return None
+    rows, thread = _on_one_thread(trace, rows)
+    rows = rows[trace.duration[rows] > 0]
+    if not len(rows):
+        return None
+    begin, end = trace.begin[rows], trace.end[rows]
+    # One that outlasts the beginning of the next would be counted twice.
+    end[:-1] = np.minimum(end[:-1], begin[1:])
+    numbers = [_number(_PROFILER_STEP, trace.text(row)) for row in rows.tolist()]
+    return begin, end, np.array(numbers, dtype=np.int64), "ProfilerStep", thread
+
+
+def _named_steps(trace: Trace) -> _Found | None:
+    rows = _rows(trace, _STEP, (int(Kind.annotation),))
+    if not len(rows):
+        return None
+    rows, thread = _on_one_thread(trace, rows)
+    rows = _outermost(trace, rows)
+    rows = rows[trace.duration[rows] > 0]
+    if len(rows) < 2:
+        return None
+    # From one beginning to the next, because the wait for a batch may lie between.
+    begin = trace.begin[rows]
+    end = np.append(begin[1:], trace.end[rows[-1]])
+    name = re.sub(r"\d+", "*", trace.text(int(rows[0])))
+    return begin, end, np.arange(len(rows)), f"ranges named '{name}'", thread
+
+
+def _optimizer_steps(trace: Trace) -> _Found | None:
+    rows = _rows(trace, _OPTIMIZER)
+    if not len(rows):
+        rows = _rows(trace, _OPTIMIZER_FUNCTION, (int(Kind.python),))
+    if not len(rows):
+        return None
+    rows, thread = _on_one_thread(trace, rows)
+    rows = _outermost(trace, rows)
+    # Several optimizers take turns; a round ends with the one that the trace ends with.
+    last = rows[trace.name[rows] == trace.name[rows[-1]]]
+    end = trace.end[last]
+    first = trace.begin[trace.thread == thread].min()
+    begin = np.append(first, end[:-1])
+    lasting = end > begin
+    if not lasting.any():
+        return None
+    how = f"calls of '{trace.text(int(last[-1]))}'"
+    return begin[lasting], end[lasting], np.arange(int(lasting.sum())), how, thread
+
+
+def _whole(trace: Trace) -> _Found:
+    host = np.array([not thread.is_device for thread in trace.threads], dtype=bool)
+    there = host[trace.thread] & (trace.kind != Kind.other)
+    if not there.any():
+        there = np.ones(len(trace), dtype=bool)
+    rows = np.flatnonzero(there)
+    busy = np.bincount(trace.thread[rows], weights=np.maximum(trace.duration[rows], 0))
+    begin = np.array([trace.begin[rows].min()])
+    end = np.array([max(trace.end[rows].max(), begin[0] + 1)])
+    how = "the whole trace, because nothing in it repeats"
+    return begin, end, np.zeros(1, dtype=np.int64), how, int(busy.argmax())
+
+
+def _number(pattern: re.Pattern[str], text: str) -> int:
+    found = pattern.search(text)
+    # Names are untrusted: a number that no column holds is none.
+    return int(found[1][-18:]) if found else 0
+
+
+def _count(wall: Ints, number: Ints) -> tuple[npt.NDArray[np.bool_], tuple[CutStep, ...]]:
+    """Return which steps count, and why the others do not."""
+    counted = np.ones(len(wall), dtype=bool)
+    cut: list[CutStep] = []
+    for place in range(len(wall) - 1):
+        rest = float(np.median(wall[place + 1 :]))
+        times = wall[place] / rest if rest else float("inf")
+        if times >= WARM_UP:
+            why = f"warm-up: {times:.1f} times the median of the steps after it"
+        elif place == 0:
+            why = "the profiler starts in it"
+        else:
+            break
+        counted[place] = False
+        cut.append(CutStep(int(number[place]), why))
+    return counted, tuple(cut)
