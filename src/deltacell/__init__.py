@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
     from deltacell.errors import DeltacellError, InputError
+    from deltacell.profile.explain import explain
     from deltacell.screen import (
         Batch,
         Coverage,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _HOME = {
     "cell": ("Cell", "Feature", "Genes", "Metabolism", "Relation"),
     "errors": ("DeltacellError", "InputError"),
+    "profile.explain": ("explain",),
     "screen": (
         "Batch",
         "Coverage",
@@ -51,6 +53,7 @@ __all__ = [
     "Screen",
     "Split",
     "StudyCoverage",
+    "explain",
 ]
 
 

@@ -20,6 +20,7 @@ from deltacell.cli import (
     data_query,
     data_synthetic,
     evaluate,
+    explain,
     modes,
     reconcile,
     train,
@@ -44,6 +45,7 @@ app.add_typer(bench, name="bench")
 app.command("train")(train.train)
 app.command("modes")(modes.modes)
 app.command("evaluate")(evaluate.evaluate)
+app.command("explain")(explain.explain)
 app.command("reconcile")(reconcile.reconcile)
 data.command("get")(data_get.get)
 data.command("import")(data_import.import_)

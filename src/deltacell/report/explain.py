@@ -45,6 +45,53 @@ def markdown_reconciliation(result: Mapping[str, Any]) -> str:
     return _markdown(result["sentence"], _reconciliation(result))
 
 
+def print_explanation(result: Mapping[str, Any]) -> None:
+    """Print where the time goes, or why B is slower than A.
+
+    Parameters
+    ----------
+    result
+        From `Explanation.to_json`.
+    """
+    _print(result["sentence"], _explanation(result))
+
+
+def markdown_explanation(result: Mapping[str, Any]) -> str:
+    """Return where the time goes, or why B is slower than A, as Markdown.
+
+    Parameters
+    ----------
+    result
+        From `Explanation.to_json`.
+    """
+    return _markdown(result["sentence"], _explanation(result))
+
+
+def _explanation(result: Mapping[str, Any]) -> Iterator[_Piece]:
+    yield _List("not equal in both", result["unequal"])
+    yield _List("evidence", result["evidence"])
+    yield _List("what to try", result["advice"])
+    low = ["Confidence is low."] if result["confidence"] == "low" else []
+    yield _List("to be aware of", [*low, *result["warnings"]])
+    names = [account["name"] for account in result["accounts"]]
+    if len(names) == 2:
+        yield from _waterfalls(result["waterfalls"], *names)
+    for table in result["tables"]:
+        if not table["key"].startswith("waterfall_"):
+            yield _Table(table["title"], table["columns"], _cells(table))
+    for name, facts in zip(names, result["facts"], strict=True):
+        yield _Table(f"facts of {name}", ("fact", "value"), list(facts.items()))
+
+
+def _cells(table: Mapping[str, Any]) -> list[list[Any]]:
+    """Return the rows of a table; shares in percent."""
+    shares = [name.startswith("share") for name in table["columns"]]
+    return [
+        [_share(value) if share else value for value, share in zip(row, shares, strict=True)]
+        for row in table["rows"]
+    ]
+
+
 def _reconciliation(result: Mapping[str, Any]) -> Iterator[_Piece]:
     a, b = result["a"], result["b"]
     yield _List("evidence", result["evidence"])
@@ -86,7 +133,14 @@ def _supports(one: Mapping[str, Any]) -> str:
 
 
 def _comparison(result: Mapping[str, Any], a: str, b: str) -> Iterator[_Piece]:
-    for waterfall in result["waterfalls"]:
+    yield from _waterfalls(result["waterfalls"], a, b)
+    lines = [] if result["epoch_ratio"] is None else [result["epoch_ratio"]["line"]]
+    yield _List("the ratio of epochs", lines)
+    yield _List("not equal in both", result["unequal"])
+
+
+def _waterfalls(waterfalls: Sequence[Mapping[str, Any]], a: str, b: str) -> Iterator[_Piece]:
+    for waterfall in waterfalls:
         ratio = "" if waterfall["ratio"] is None else f": {_ratio(waterfall['ratio'])}"
         yield _Table(
             f"from {a} to {b} per {waterfall['per']}{ratio}",
@@ -112,9 +166,6 @@ def _comparison(result: Mapping[str, Any], a: str, b: str) -> Iterator[_Piece]:
             ],
             total=True,
         )
-    lines = [] if result["epoch_ratio"] is None else [result["epoch_ratio"]["line"]]
-    yield _List("the ratio of epochs", lines)
-    yield _List("not equal in both", result["unequal"])
 
 
 def _print(sentence: str, pieces: Iterator[_Piece]) -> None:

@@ -1,0 +1,47 @@
+"""`deltacell explain`: where the time goes, and why this is slower than that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deltacell.cli.json_file import write_json
+
+
+def explain(
+    a: Annotated[
+        Path, typer.Argument(help="A run, a trace (.json, .json.gz) or a directory of traces.")
+    ],
+    b: Annotated[Path | None, typer.Argument(help="Another: why does it take longer?")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write all of it to a file.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Also write it as Markdown.")] = None,
+    fail_if: Annotated[
+        str | None, typer.Option(help="End with code 1 where this holds: 'slower > 10%'.")
+    ] = None,
+) -> None:
+    """Say where the time goes, or why B takes longer than A: the cause, then the numbers.
+
+    Of runs of this program and of traces of any PyTorch program.
+
+    Example: deltacell explain runs/before runs/after --fail-if "slower > 10%"
+    """
+    from deltacell.files import write_text
+    from deltacell.profile.explain.condition import read_condition
+    from deltacell.profile.explain.explaining import explain as explained
+    from deltacell.report.explain import markdown_explanation, print_explanation
+    from deltacell.report.progress import progress_bar
+    from deltacell.report.terminal import printable
+
+    condition = None if fail_if is None else read_condition(fail_if)
+    with progress_bar() as report:
+        explanation = explained(a, b, progress=report)
+    result = explanation.to_json()
+    print_explanation(result)
+    write_json(json, result)
+    if markdown is not None:
+        write_text(markdown, markdown_explanation(result), what="the explanation")
+    if condition is not None and condition.holds(explanation):
+        typer.secho(f"failed: {printable(condition.told(explanation))}", fg="red", err=True)
+        raise typer.Exit(1)

@@ -1,0 +1,220 @@
+"""Explaining two: why B takes longer than A, as a waterfall that adds up."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from deltacell.profile.explain.account import Account
+from deltacell.profile.explain.advice import advice_on
+from deltacell.profile.explain.compare import OUTSIDE, Bar, Comparison, Waterfall, compare
+from deltacell.profile.explain.explanation import Explanation, Table
+from deltacell.profile.explain.one import (
+    category_table,
+    epoch_sentences,
+    one_warnings,
+    parts_sentence,
+)
+from deltacell.profile.explain.subject import Subject
+from deltacell.profile.explain.words import (
+    change_text,
+    listed,
+    ratio_text,
+    seconds_text,
+    share_text,
+)
+
+SAME = 0.02
+"""Times that differ by less than this share are called the same."""
+
+
+def explain_two(a: Subject, b: Subject) -> Explanation:
+    """Return why B takes longer than A, or less.
+
+    Parameters
+    ----------
+    a, b
+        Of `deltacell.profile.explain.subject.open_subject`.
+    """
+    compared = compare(a.account, b.account)
+    doubts = _doubts(a, b)
+    noise = _within_noise(a, b)
+    evidence = _evidence(compared)
+    if noise is not None:
+        evidence.insert(0, noise)
+    return Explanation(
+        _sentence(compared, is_noise=noise is not None),
+        tuple(evidence),
+        tuple(_advice(compared, of_run=b.run is not None)),
+        "low" if doubts else "high",
+        (a.account, b.account),
+        comparison=compared,
+        tables=(
+            *(
+                Table(f"waterfall_{fall.per}", _title(compared, fall), waterfall_table(fall))
+                for fall in (compared.steps, compared.epochs)
+                if fall is not None
+            ),
+            Table("categories_a", f"where the time of {a.name} goes", category_table(a.account)),
+            Table("categories_b", f"where the time of {b.name} goes", category_table(b.account)),
+        ),
+        facts=(a.facts, b.facts),
+        warnings=(
+            *doubts,
+            *(
+                f"{account.name}: {warning}"
+                for account in (a.account, b.account)
+                for warning in one_warnings(account)
+            ),
+        ),
+    )
+
+
+def waterfall_table(fall: Waterfall) -> pl.DataFrame:
+    """Return the bars of a waterfall, the largest change first, and their sum."""
+    bars = [*fall.bars, Bar("all", fall.a, fall.b)]
+    gap = fall.gap
+    return pl.DataFrame(
+        {
+            "part": [bar.part for bar in bars],
+            "a_s": [bar.a for bar in bars],
+            "b_s": [bar.b for bar in bars],
+            "change_s": [*(bar.change for bar in fall.bars), gap],
+            "share of the gap": [bar.change / gap if gap else None for bar in fall.bars]
+            + [1.0 if gap else None],
+        },
+        schema={
+            "part": pl.String(),
+            "a_s": pl.Float64(),
+            "b_s": pl.Float64(),
+            "change_s": pl.Float64(),
+            "share of the gap": pl.Float64(),
+        },
+    )
+
+
+def _title(compared: Comparison, fall: Waterfall) -> str:
+    return f"from {compared.a.name} to {compared.b.name}, seconds per {fall.per}"
+
+
+def _sentence(compared: Comparison, *, is_noise: bool) -> str:
+    fall, a, b = compared.steps, compared.a.name, compared.b.name
+    ratio = fall.ratio
+    times = f"{seconds_text(fall.b)} against {seconds_text(fall.a)}"
+    if ratio is None:
+        return f"No time of {a} was measured, so {b} cannot be compared with it."
+    if is_noise or abs(ratio - 1) <= SAME:
+        said = f"{b} and {a} take the same time per {fall.per} ({times})"
+        if is_noise and abs(ratio - 1) > SAME:
+            said = f"{b} and {a} cannot be told apart per {fall.per} ({times}): it is within noise"
+    else:
+        said = f"{b} takes {ratio_text(ratio)} as long per {fall.per} as {a} ({times})"
+        said += f": {_cause(fall)}"
+    return f"{said}.{_epochs(compared, close=_NOISE if is_noise else SAME)}"
+
+
+def _cause(fall: Waterfall) -> str:
+    """Return which bar explains the gap, how much of it, and what counteracts it."""
+    along = [bar for bar in fall.bars if bar.change * fall.gap > 0]
+    lead = along[0]
+    share = lead.change / fall.gap
+    said = f"{lead.part} is {change_text(lead.change)}, {share_text(share)} of the gap"
+    if share > 1.005:
+        back = fall.gap - lead.change
+        return f"{said}, which is more than all of it; the other parts are {change_text(back)}"
+    others = [
+        f"{bar.part} {change_text(bar.change)} ({share_text(bar.change / fall.gap)})"
+        for bar in along[1:3]
+        if bar.change / fall.gap >= 0.05
+    ]
+    return f"{said}, then {listed(others)}" if others else said
+
+
+_NOISE = 0.25
+
+
+def _epochs(compared: Comparison, *, close: float) -> str:
+    """Return what is to be added of epochs, where it is another ratio than that of steps."""
+    ratio, fall = compared.epoch_ratio, compared.epochs
+    if ratio is None or fall is None or fall.ratio is None or compared.steps.ratio is None:
+        return ""
+    if abs(fall.ratio / compared.steps.ratio - 1) <= close:
+        return ""
+    lead = max(fall.bars, key=lambda bar: bar.change * (1 if fall.gap >= 0 else -1))
+    said = f" Per epoch it is {ratio_text(fall.ratio)} ({ratio.line})"
+    if lead.part.startswith(OUTSIDE) and abs(lead.change) > abs(fall.gap) / 2 > 0:
+        said += f", and most of that lies {lead.part} ({change_text(lead.change)})"
+    return f"{said}."
+
+
+def _evidence(compared: Comparison) -> list[str]:
+    fall = compared.steps
+    found = []
+    if fall.bars and fall.gap:
+        bars = [f"{bar.part} {change_text(bar.change)}" for bar in fall.bars]
+        shown = bars if len(bars) <= 6 else [*bars[:5], f"{len(bars) - 5} smaller ones"]
+        found.append(
+            f"The gap of {change_text(fall.gap)} per {fall.per} is the sum of {listed(shown)}."
+        )
+    if compared.epoch_ratio is not None:
+        found.append(f"{compared.epoch_ratio.line}.")
+    for only, has in ((compared.a, "a"), (compared.b, "b")):
+        parts = [
+            f"{bar.part} ({seconds_text(getattr(bar, has))})"
+            for bar in fall.bars
+            if (bar.b if has == "a" else bar.a) == 0 and getattr(bar, has) > 0.01 * fall.a
+        ]
+        if parts:
+            found.append(f"Only {only.name} has {listed(parts)}.")
+    found += [parts_sentence(compared.a), parts_sentence(compared.b)]
+    return [*found, *epoch_sentences(compared.a), *epoch_sentences(compared.b)]
+
+
+def _advice(compared: Comparison, *, of_run: bool) -> list[str]:
+    found = []
+    for fall in (compared.steps, compared.epochs):
+        if fall is None or not fall.gap or fall.gap < SAME * fall.a:
+            continue
+        for bar in fall.bars[:4]:
+            if bar.change > 0.1 * fall.gap:
+                part = bar.part.removeprefix(OUTSIDE)
+                found.append(f"{part}: {advice_on(part, of_run=of_run)}")
+    return list(dict.fromkeys(found))
+
+
+def _doubts(a: Subject, b: Subject) -> list[str]:
+    """Return why confidence is low, in sentences."""
+    found = []
+    for account in (a.account, b.account):
+        if not account.adds_up:
+            found.append(f"Confidence is low: the parts of {account.name} do not add up.")
+    if a.account.source != b.account.source:
+        found.append(
+            f"Confidence is low: {a.name} is a {a.account.source} and {b.name} a "
+            f"{b.account.source}, which count differently."
+        )
+    elif not _same_program(a.account, b.account):
+        found.append(
+            f"Confidence is low: {a.name} and {b.name} are different programs, so a ratio of them "
+            "says little of either."
+        )
+    return found
+
+
+def _same_program(a: Account, b: Account) -> bool:
+    modes = (a.facts.get("mode"), b.facts.get("mode"))
+    return modes[0] == modes[1]
+
+
+def _within_noise(a: Subject, b: Subject) -> str | None:
+    """Return that the rates of two runs cannot be told apart, where they cannot."""
+    if a.run is None or b.run is None:
+        return None
+    rates = (a.run.summary.samples_per_s, b.run.summary.samples_per_s)
+    if rates[0] is None or rates[1] is None:
+        return None
+    if rates[0].low > rates[1].high or rates[1].low > rates[0].high:
+        return None
+    return (
+        f"The samples a second of both overlap with 95 %: {rates[0].low:.4g} to "
+        f"{rates[0].high:.4g} and {rates[1].low:.4g} to {rates[1].high:.4g}."
+    )
