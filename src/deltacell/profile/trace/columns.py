@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +23,8 @@ class Columns:
     Attributes
     ----------
     without_duration, negative
-        Events that were left out because their duration, or their time, is missing or below 0.
+        Events that were left out because their time or duration is missing or beyond all clocks,
+        or because their duration is below 0.
     unpaired
         Beginnings without an end and ends without a beginning, which were left out.
     """
@@ -61,7 +62,8 @@ class Columns:
 
     def _add(self, piece: Piece) -> None:
         events = piece.events
-        timed = [e for e in events if e.ph == "X" and e.ts is not None and e.dur is not None]
+        complete = [e for e in events if e.ph == "X"]
+        timed = [e for e in complete if e.ts is not None and e.dur is not None]
         rest = [e for e in events if e.ph in _OTHER_PHASES]
         begin, duration = self._times(piece, timed)
         part = self._part(timed, begin, duration)
@@ -70,7 +72,7 @@ class Columns:
         memory_part = self._memory_part(piece, memory) if memory else None
         halves_part = self._halves_part(piece, halves) if halves else None
         # From here on nothing fails.
-        self.without_duration += sum(1 for e in events if e.ph == "X") - len(timed)
+        self.without_duration += len(complete) - len(timed)
         self._keep(part, [e.args for e in timed])
         if memory_part is not None:
             self._memory.append(memory_part)
@@ -122,25 +124,29 @@ class Columns:
         return part | {"begin": begin, "duration": duration}
 
     def _keep(self, part: dict[str, npt.NDArray[Any]], args: Sequence[Arguments]) -> None:
-        good = part["duration"] >= 0
+        begin, duration = part["begin"], part["duration"]
+        in_range = (begin >= -_FAR) & (begin < 2 * _FAR) & (duration < _FAR)
+        good = in_range & (duration >= 0)
         if not good.all():
-            self.negative += int((~good).sum())
+            self.negative += int((in_range & ~good).sum())
+            self.without_duration += int((~in_range).sum())
             part = {name: column[good] for name, column in part.items()}
             args = [a for a, is_good in zip(args, good, strict=True) if is_good]
         kind, thread, device = part["kind"], part["thread"], part.pop("device")
-        for of_device in np.flatnonzero(np.isin(kind, _DEVICE_KINDS)).tolist():
-            self._devices.setdefault(int(thread[of_device]), int(device[of_device]))
+        on_device = np.flatnonzero(np.isin(kind, _DEVICE_KINDS) & (device >= 0))
+        streams, first = np.unique(thread[on_device], return_index=True)
+        for stream, said_device in zip(streams, device[on_device][first], strict=True):
+            self._devices.setdefault(int(stream), int(said_device))
         python = np.flatnonzero(kind == Kind.python)
         if len(python):
             said = [args[i] for i in python.tolist()]
             ids = [a.python_id for a in said]
             parents = [NOTHING if a.python_parent is None else a.python_parent for a in said]
             self._python.append(np.array([python + self._n, ids, parents], dtype=np.int64))
-        for row, one in enumerate(args):
-            if one.collective is not None:
-                told = self._collective(one)
-                self._collectives[self._n + row] = told
-                part["size"][row] = told["bytes"]
+        for row in [row for row, a in enumerate(args) if a.collective is not None]:
+            told = self._collective(args[row])
+            self._collectives[self._n + row] = told
+            part["size"][row] = told["bytes"]
         for name, column in part.items():
             self._parts[name].append(column)
         self._n += len(kind)
@@ -201,6 +207,7 @@ class Finished:
         duration = _whole(parts, "duration")
         kind = _with_names(_whole(parts, "kind"), name := _whole(parts, "name"), self.names)
         thread = _whole(parts, "thread")
+        kind[(kind == Kind.operator) & self._is_of_autograd_on_device()[thread]] = Kind.kernel
         self.threads = self._make_threads(kind, thread)
         self.origin = int(begin.min()) if self.n else 0
         begin -= self.origin
@@ -232,6 +239,11 @@ class Finished:
         """Devices on which something ran."""
         return tuple(sorted({d for d in self._columns._devices.values() if d >= 0}))
 
+    def _is_of_autograd_on_device(self) -> npt.NDArray[np.bool_]:
+        """Return which threads are where autograd's own profiler puts what the device did."""
+        pids = [pid for pid, _ in self._columns._threads.keys_by_text]
+        return np.array([pid == "CUDA functions" for pid in pids], dtype=bool)
+
     def _make_threads(self, kind: npt.NDArray[np.int8], thread: Codes) -> tuple[Thread, ...]:
         devices, names = self._columns._devices, self._columns._thread_names
         keys = tuple(self._columns._threads.keys_by_text)
@@ -242,14 +254,7 @@ class Finished:
             name = names[pid, tid].strip() if (pid, tid) in names else ""
             device = None
             if is_device[code]:
-                said = devices.get(code)
-                device = (
-                    said
-                    if said is not None and said >= 0
-                    else int(pid)
-                    if pid.isdecimal()
-                    else None
-                )
+                device = devices.get(code, int(pid) if pid.isdecimal() else None)
             threads.append(Thread(pid, tid, name, bool(is_device[code]), device))
         return tuple(threads)
 
@@ -301,6 +306,8 @@ _TYPES: dict[str, Any] = {
     "device": np.int64,
     "stack": np.int32,
 }
+# So far apart that differences of times still fit; 73 years.
+_FAR = 2**61
 _OTHER_PHASES = frozenset("MBEiI")
 _DEVICE_KINDS = [int(kind) for kind in (*ON_DEVICE, Kind.device_annotation)]
 _OUTER_FIRST = {Kind.annotation: 0, Kind.python: 1, Kind.operator: 2}
@@ -337,13 +344,9 @@ class _Kinds(dict[str | None, int]):
         return kind
 
 
-def _rows_of(chosen: Sequence[Event], events: Sequence[Event]) -> Iterator[int]:
-    wanted = iter(chosen)
-    one = next(wanted, None)
-    for row, event in enumerate(events):
-        if event is one:
-            yield row
-            one = next(wanted, None)
+def _rows_of(chosen: Sequence[Event], events: Sequence[Event]) -> list[int]:
+    wanted = {id(event) for event in chosen}
+    return [row for row, event in enumerate(events) if id(event) in wanted]
 
 
 def _whole(parts: dict[str, list[npt.NDArray[Any]]], name: str) -> npt.NDArray[Any]:

@@ -91,7 +91,7 @@ class Decoder:
                     continue
             piece, used = self._guess(text, 1)
             if piece is None:
-                self.repaired += _repair(text)
+                self.repaired += _repair(text, len(text) if ended else text.rfind(b"},") + 1)
                 piece, used = self._guess(text, _GUESSES)
             if piece is not None:
                 yield piece
@@ -108,6 +108,9 @@ class Decoder:
                     yield piece
                     text = _rest(text, end.last)
                     continue
+            if end.closed is None and not end.last and not ended and len(text) < _LONGEST:
+                ended = not self._more(text)
+                continue
             piece, used = self._save(text)
             if piece is not None:
                 yield piece
@@ -115,19 +118,17 @@ class Decoder:
             elif ended:
                 self._give_up(text, is_bare)
                 return
-            elif len(text) > _LONGEST:
+            else:
                 raise InputError(
                     f"no end of an event within {_LONGEST >> 20} MiB, after "
                     f"{self.source.given - len(text):,} bytes: this is no trace, or it is damaged",
                     where=self.source.path,
                 )
-            else:
-                ended = not self._more(text)
 
     def _more(self, text: bytearray) -> bool:
         # As much again as there is, so that a very long event is not looked at too often.
         more = self.source.read(max(PIECE, len(text)))
-        text += more
+        text += more.lstrip(_GAP) if len(text) == 1 else more
         return bool(more)
 
     def _begin(self) -> tuple[bytearray, bool]:
@@ -234,12 +235,13 @@ class Decoder:
             return
         self.cut = not rest.endswith(b"}")
         self._learn(b"{" + bytes(rest.removeprefix(b",")))
+        self.unclear &= not self.cut
 
     def _learn(self, text: bytes) -> None:
         for attempt in (text, None):
             if attempt is None:
                 repaired = bytearray(text)
-                _repair(repaired)
+                _repair(repaired, len(repaired))
                 attempt = bytes(repaired)
             try:
                 about = msgspec.json.decode(attempt)
@@ -251,20 +253,23 @@ class Decoder:
         self.unclear = True
 
 
+_MISSING = msgspec.Raw(b"null")
+
+
 class _Loose(msgspec.Struct, gc=False):
     ph: Any = None
     name: Any = None
     cat: Any = None
     pid: Any = None
     tid: Any = None
-    ts: msgspec.Raw | None = None
-    dur: msgspec.Raw | None = None
+    ts: msgspec.Raw = _MISSING
+    dur: msgspec.Raw = _MISSING
     args: Any = None
 
 
 class _TimesAsText(msgspec.Struct, gc=False):
-    ts: msgspec.Raw | None = None
-    dur: msgspec.Raw | None = None
+    ts: msgspec.Raw = _MISSING
+    dur: msgspec.Raw = _MISSING
 
 
 @dataclass(frozen=True)
@@ -285,6 +290,7 @@ _NEAR = 1 << 16
 _GUESSES = 3
 _CLOSE = ord("]")
 _COMMA = ord(",")
+_GAP = b", \t\r\n"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:)')
 _LAST = re.compile(rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:.*\}\s*\]', re.DOTALL)
@@ -292,6 +298,7 @@ _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]"]', re.DOTALL)
 # Between events a line break is as good as a space, and within a name it is not allowed.
 _CONTROL = bytes(range(32))
 _WITHOUT_CONTROL = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))
+_WITHOUT_BREAKS = bytes.maketrans(b"\t\n\r", b"   ")
 _NO_NUMBER = re.compile(
     rb"(?<=[:,\[])(\s*)[+-]?(?:inf(?:inity)?|nan)(?:\([a-z0-9]*\))?(?=\s*[,}\]])", re.IGNORECASE
 )
@@ -302,9 +309,13 @@ _ESCAPE = re.compile(
 )
 
 
-def _repair(text: bytearray) -> bool:
-    """Put right what JSON does not allow and traces have all the same; return if there was any."""
-    repaired = bytes(text).translate(_WITHOUT_CONTROL)
+def _repair(text: bytearray, end: int) -> bool:
+    """Put right what JSON does not allow and traces have all the same; return if there was any.
+
+    Only up to a place, because what follows may go on in the next piece.
+    """
+    before = bytes(text[:end])
+    repaired = before.translate(_WITHOUT_CONTROL)
     try:
         repaired.decode()
     except UnicodeDecodeError:
@@ -312,12 +323,8 @@ def _repair(text: bytearray) -> bool:
     repaired = _NO_NUMBER.sub(rb"\1null", repaired)
     if b"\\" in repaired:
         repaired = _ESCAPE.sub(_escaped, repaired)
-    changed = bytes(text.translate(_ONLY_BREAKS)) != repaired
-    text[:] = repaired
-    return changed
-
-
-_ONLY_BREAKS = bytes.maketrans(b"\t\n\r", b"   ")
+    text[:end] = repaired
+    return before.translate(_WITHOUT_BREAKS) != repaired
 
 
 def _escaped(found: re.Match[bytes]) -> bytes:
@@ -327,7 +334,7 @@ def _escaped(found: re.Match[bytes]) -> bytes:
 
 
 def _rest(text: bytearray, begin: int) -> bytearray:
-    return bytearray(b"[") + text[begin:].lstrip(b", \t\r\n")
+    return bytearray(b"[") + text[begin:].lstrip(_GAP)
 
 
 def _scan(text: bytearray) -> _End:
@@ -357,7 +364,7 @@ def _one_by_one(array: bytes | bytearray | memoryview) -> tuple[list[Event], int
 def _alone(text: bytearray) -> Event | None:
     """Decode one event, or return nothing where it is none."""
     repaired = bytearray(text.strip())
-    _repair(repaired)
+    _repair(repaired, len(repaired))
     return _tidy(repaired)
 
 
@@ -382,10 +389,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
-def _number(raw: msgspec.Raw | None) -> Any:
+def _number(raw: msgspec.Raw) -> Any:
     """Return a `Decimal`, so that no digit is lost; the columns know what to do with it."""
-    if raw is None:
-        return None
     try:
         number = Decimal(bytes(raw).decode().strip('"'))
     except (InvalidOperation, UnicodeDecodeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -31,7 +30,7 @@ def find_traces(path: Path, window: int | None = None) -> tuple[list[Path], list
         return [path], []
     folder = path / "traces" if (path / "traces").is_dir() else path
     try:
-        names = sorted(os.listdir(folder))
+        names = sorted(file.name for file in folder.iterdir())
     except OSError as error:
         raise InputError(
             f"the directory cannot be read: {error.strerror or error}", where=folder

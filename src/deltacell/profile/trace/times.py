@@ -57,7 +57,7 @@ def exact_nanoseconds(written: Sequence[Written]) -> Ints:
 
 _EXACT = 2.0**43
 _LAST = (2**63 - 1) // 1000
-_THREE_PLACES = re.compile(rb"(?:-?[0-9]{1,15}\.[0-9]{3},)+")
+_THREE_PLACES = re.compile(rb"(?:-?(?:[0-8][0-9]{15}|[0-9]{1,15})\.[0-9]{3},)+")
 
 
 def _exact(text: str | msgspec.Raw) -> int:
