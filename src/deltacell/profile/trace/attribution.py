@@ -1,0 +1,432 @@
+"""Attribution: where the time of a trace goes, of one rank or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from deltacell.errors import InputError
+from deltacell.profile.trace.categories import Category, is_loader
+from deltacell.profile.trace.components import components
+from deltacell.profile.trace.critical_path import CriticalPath, critical_path
+from deltacell.profile.trace.device import PARTS, DeviceTime, device_time, launches
+from deltacell.profile.trace.host import HostTime, host_time
+from deltacell.profile.trace.intervals import Covered
+from deltacell.profile.trace.memory import MemoryPeak, memory_peaks
+from deltacell.profile.trace.operations import call_paths, operations
+from deltacell.profile.trace.ranks import Alignment, RankView, align_ranks
+from deltacell.profile.trace.self_time import Nesting, nest
+from deltacell.profile.trace.steps import Steps, find_steps
+from deltacell.profile.trace.syncs import sync_points
+from deltacell.profile.trace.trace import Kind, Trace
+
+MUCH = 0.1
+"""A share of time in no category that is a finding of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loader:
+    """What the training saw of its loader.
+
+    Parameters
+    ----------
+    wait
+        Nanoseconds that it waited for a batch, of each step, int64 [s].
+    per_step
+        The mean of the counted steps, in nanoseconds.
+    share
+        Of their wall.
+    names
+        Of the ranges it was seen by; empty where the trace has none, and then the wait is not
+        known to be nothing.
+    workers
+        Threads of the loader that the trace saw: ``thread``, ``busy`` in nanoseconds and ``share``
+        of counted steps. Workers that are processes write no trace.
+    """
+
+    wait: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    per_step: float
+    share: float
+    names: tuple[str, ...]
+    workers: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class Residual:
+    """What does not add up, in nanoseconds; each is checked to be 0 when it is computed.
+
+    Parameters
+    ----------
+    self_times
+        Self times of a thread against the union of its events, the worst thread.
+    host
+        Categories against the wall of the steps.
+    device
+        Parts of the device against the wall of the steps.
+    critical_path
+        Its stretches against its step.
+    """
+
+    self_times: int
+    host: int
+    device: int
+    critical_path: int
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """Where the time of one trace goes. Times are in nanoseconds, and of counted steps.
+
+    Parameters
+    ----------
+    trace, nesting, steps, host
+        What it is made from.
+    categories
+        All categories in their order: ``category``, ``title``, ``time``, ``per_step``, ``share``,
+        and ``inferred``: what of the time is known only from what lies around it.
+    per_step
+        One row a step, those that do not count too: ``number``, ``counted``, ``begin``, ``wall``,
+        ``loader``, one column a category, ``residual``.
+    operations
+        By self time: ``operation``, ``category``, ``count``, ``time``, ``per_step``, ``share``.
+    other
+        The operations in no category, where these are more than `MUCH` of the time; else empty.
+    loader
+        The wait for batches.
+    device
+        The device's time; None where there is none.
+    syncs, components
+        Where the host waits for the device; the forward by named range.
+    critical_path
+        Of a typical step.
+    memory
+        Peaks, where recorded.
+    residual
+        What does not add up.
+    notices
+        What a person should know before believing the numbers, in sentences.
+    """
+
+    trace: Trace
+    nesting: Nesting
+    steps: Steps
+    host: HostTime
+    categories: pl.DataFrame
+    per_step: pl.DataFrame
+    operations: pl.DataFrame
+    other: pl.DataFrame
+    loader: Loader
+    device: DeviceTime | None
+    syncs: pl.DataFrame
+    components: pl.DataFrame
+    critical_path: CriticalPath
+    memory: tuple[MemoryPeak, ...]
+    residual: Residual
+    notices: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.trace.path
+
+    @property
+    def wall_per_step(self) -> float:
+        """The mean wall of the counted steps, in nanoseconds."""
+        return float(self.steps.wall[self.steps.counted].mean())
+
+    @cached_property
+    def call_paths(self) -> pl.DataFrame:
+        """Operations by the path of calls that leads to them: ``path`` for ``operation``."""
+        return call_paths(self.trace, self.nesting, self.steps, self.host)
+
+    def seconds_per_step(self) -> dict[str, float]:
+        """Return the mean seconds of a counted step by category; they add up to its wall."""
+        names = self.categories["category"].to_list()
+        times = self.categories["per_step"].to_list()
+        return {name: time / 1e9 for name, time in zip(names, times, strict=True)}
+
+
+@dataclass(frozen=True, eq=False)
+class RanksAttribution:
+    """Where the time of several ranks goes.
+
+    Parameters
+    ----------
+    ranks
+        By rank.
+    world_size
+        How many there were, as far as is known.
+    missing
+        Ranks that no trace was given of.
+    device
+        One row a rank: ``rank``, ``wall``, ``compute``, ``communication``, ``copies``, ``idle``
+        from the first event of the device to the last, in nanoseconds. Empty without a device.
+    shares
+        The mean over ranks of ``compute``, ``communication``, ``copies``, ``idle``, and of
+        ``non_compute`` (communication and copies), as shares of the wall.
+    alignment
+        Who came last to which collective; None where there is one rank only, or no collective.
+    notices
+        In sentences.
+    """
+
+    ranks: tuple[Attribution, ...]
+    world_size: int
+    missing: tuple[int, ...]
+    device: pl.DataFrame
+    shares: dict[str, float]
+    alignment: Alignment | None
+    notices: tuple[str, ...]
+
+
+def attribute(trace: Trace) -> Attribution:
+    """Tell where the time of a trace goes.
+
+    Parameters
+    ----------
+    trace
+        With at least one event that lasts.
+
+    Raises
+    ------
+    InputError
+        Where nothing in the trace lasts.
+    """
+    if not len(trace) or not (trace.duration > 0).any():
+        raise InputError(
+            "no event of the trace lasts, so no time can be told",
+            where=trace.path,
+            fix="Was anything recorded? Look at the profiler's schedule.",
+        )
+    nesting = nest(trace)
+    steps = find_steps(trace)
+    host = host_time(trace, nesting, steps)
+    launch = launches(trace)
+    device = device_time(trace, steps, host)
+    path = critical_path(trace, steps, host, launch)
+    operators = operations(trace, steps, host)
+    by_category = _categories(steps, host)
+    per_step = _per_step(steps, host)
+    missed = 0 if device is None else int(_device_residual(device.steps))
+    other = operators.filter(pl.col("category") == Category.other.name)
+    if float(other["share"].sum()) <= MUCH:
+        other = other.clear()
+    return Attribution(
+        trace=trace,
+        nesting=nesting,
+        steps=steps,
+        host=host,
+        categories=by_category,
+        per_step=per_step,
+        operations=operators,
+        other=other,
+        loader=_loader(trace, nesting, steps, host),
+        device=device,
+        syncs=sync_points(trace, nesting, steps),
+        components=components(trace, nesting, steps, host, launch),
+        critical_path=path,
+        memory=memory_peaks(trace, steps, host),
+        residual=Residual(nesting.residual, host.residual, missed, path.residual),
+        notices=_notices(trace, steps, device, other),
+    )
+
+
+def attribute_ranks(traces: Sequence[Trace]) -> RanksAttribution:
+    """Tell where the time of several ranks goes, and who is waited for.
+
+    Parameters
+    ----------
+    traces
+        One a rank. Where a trace does not say its rank, its place is taken for it.
+    """
+    if not traces:
+        raise InputError("no trace was given, and at least one was expected")
+    placed = sorted(
+        (
+            (place if trace.rank is None else trace.rank, trace)
+            for place, trace in enumerate(traces)
+        ),
+        key=lambda pair: pair[0],
+    )
+    numbers = [rank for rank, _ in placed]
+    if len(set(numbers)) < len(numbers):
+        twice = next(rank for rank in numbers if numbers.count(rank) > 1)
+        raise InputError(
+            f"two traces are of rank {twice}, and one trace a rank was expected",
+            where=next(trace.path for rank, trace in placed if rank == twice),
+            fix="Give the traces of one run and one window.",
+        )
+    ranks = tuple(attribute(trace) for _, trace in placed)
+    world = max([trace.world_size or 0 for trace in traces] + [max(numbers) + 1])
+    missing = tuple(sorted(set(range(world)) - set(numbers)))
+    alignment = None
+    if len(ranks) > 1:
+        views = [
+            RankView(rank, one.trace, one.steps, one.host)
+            for rank, one in zip(numbers, ranks, strict=True)
+        ]
+        alignment = align_ranks(views)
+        if not len(alignment.collectives):
+            alignment = None
+    device = _devices(numbers, ranks)
+    notices = _rank_notices(world, missing, numbers, ranks, alignment)
+    return RanksAttribution(ranks, world, missing, device, _shares(device), alignment, notices)
+
+
+def _categories(steps: Steps, host: HostTime) -> pl.DataFrame:
+    """Return the time of each category in counted steps."""
+    counted = int(steps.counted.sum())
+    wall = int(steps.wall[steps.counted].sum())
+    time = host.by_category(len(steps))[steps.counted].sum(axis=0)
+    known = steps.counted[host.step] & host.inferred
+    inferred = np.bincount(
+        host.category[known], weights=host.length[known], minlength=len(Category)
+    )
+    return pl.DataFrame(
+        {
+            "category": [category.name for category in Category],
+            "title": [category.title for category in Category],
+            "time": time,
+            "per_step": time / counted,
+            "share": time / wall,
+            "inferred": inferred.astype(np.int64),
+        }
+    )
+
+
+def _per_step(steps: Steps, host: HostTime) -> pl.DataFrame:
+    """Return the time of each category in each step."""
+    time = host.by_category(len(steps))
+    return pl.DataFrame(
+        {
+            "number": steps.number,
+            "counted": steps.counted,
+            "begin": steps.begin,
+            "wall": steps.wall,
+            "loader": host.loader,
+            **{category.name: time[:, category] for category in Category},
+            "residual": steps.wall - time.sum(axis=1),
+        }
+    )
+
+
+def _device_residual(steps: pl.DataFrame) -> int:
+    """Return the worst that the parts of the device miss of a step."""
+    missed = pl.col("wall") - pl.sum_horizontal(PARTS)
+    return int(steps.select(missed.abs().max()).item())
+
+
+def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Loader:
+    """Return what was seen of the loader."""
+    named = np.array([is_loader(name) for name in trace.names], dtype=bool)
+    seen = np.unique(trace.name[named[trace.name] & (trace.thread == steps.thread)])
+    wait = host.loader[steps.counted]
+    wall = int(steps.wall[steps.counted].sum())
+    return Loader(
+        wait=host.loader,
+        per_step=float(wait.mean()),
+        share=int(wait.sum()) / wall,
+        names=tuple(trace.names[code] for code in seen.tolist()),
+        workers=_workers(trace, nesting, steps, host, wall),
+    )
+
+
+def _workers(
+    trace: Trace, nesting: Nesting, steps: Steps, host: HostTime, wall: int
+) -> pl.DataFrame:
+    """Return the threads that are the loader's, and how busy they are."""
+    begin, end = steps.begin[steps.counted], steps.end[steps.counted]
+    rows = []
+    told = ("pt_data", "pin_memory", "pt_data_pin", "dataloader", "data_worker")
+    loads = np.array(["_MultiProcessing" in n or "fetch" in n for n in trace.names], dtype=bool)
+    for lane, thread in enumerate(trace.threads):
+        if thread.is_device or lane == steps.thread or lane in host.helpers:
+            continue
+        mine = np.flatnonzero((nesting.lane == lane) & (trace.kind != Kind.other))
+        named = any(word in thread.name.lower() for word in told)
+        if not len(mine) or not (named or loads[trace.name[mine]].any()):
+            continue
+        union = Covered.of(trace.begin[mine], trace.end[mine])
+        busy = int(union.within(begin, end).sum())
+        rows.append((thread.name or thread.tid, busy, busy / wall))
+    schema = {"thread": pl.String(), "busy": pl.Int64(), "share": pl.Float64()}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _notices(
+    trace: Trace, steps: Steps, device: DeviceTime | None, other: pl.DataFrame
+) -> tuple[str, ...]:
+    """Return what a person should know first."""
+    notices = list(trace.warnings)
+    notices += [f"Step {cut.number} does not count: {cut.why}." for cut in steps.cut]
+    if len(steps) == 1:
+        notices.append(f"There is one step only ({steps.how}), so it counts, warm-up or not.")
+    elif steps.how != "ProfilerStep":
+        notices.append(f"The trace does not mark its steps; they were found from {steps.how}.")
+    if device is not None and device.others:
+        notices.append(
+            f"The trace has {device.others + 1} devices; times are those of the busiest."
+        )
+    if len(other):
+        share = float(other["share"].sum())
+        notices.append(f"{100 * share:.0f} % of the time is in no category.")
+    return tuple(notices)
+
+
+def _devices(numbers: Sequence[int], ranks: Sequence[Attribution]) -> pl.DataFrame:
+    """Return the account of each rank's device, from its first event to its last."""
+    rows = [
+        {
+            "rank": rank,
+            "wall": one.device.kernels.wall,
+            **{part: getattr(one.device.kernels, part) for part in PARTS},
+        }
+        for rank, one in zip(numbers, ranks, strict=True)
+        if one.device is not None
+    ]
+    schema = {"rank": pl.Int64(), "wall": pl.Int64(), **dict.fromkeys(PARTS, pl.Int64())}
+    return pl.DataFrame(rows, schema=schema)
+
+
+def _shares(device: pl.DataFrame) -> dict[str, float]:
+    """Return the mean over ranks of each part's share."""
+    if not len(device):
+        return {}
+    shares = {part: float((device[part] / device["wall"]).to_numpy().mean()) for part in PARTS}
+    shares["non_compute"] = shares["communication"] + shares["copies"]
+    return shares
+
+
+def _rank_notices(
+    world: int,
+    missing: Sequence[int],
+    numbers: Sequence[int],
+    ranks: Sequence[Attribution],
+    alignment: Alignment | None,
+) -> tuple[str, ...]:
+    """Return what a person should know first, of all ranks."""
+    notices = []
+    if missing:
+        shown = ", ".join(str(rank) for rank in missing[:8])
+        more = "" if len(missing) <= 8 else f" and {len(missing) - 8} more"
+        notices.append(
+            f"{len(numbers)} of {world} ranks have a trace here; missing: {shown}{more}. "
+            "Who is last among the others is not known."
+        )
+    if alignment is not None and any(alignment.shift):
+        notices.append("The clocks of the ranks differ; they were laid on the ends of collectives.")
+    if alignment is not None and alignment.unaligned:
+        notices.append(f"{alignment.unaligned} collectives were seen on some ranks only.")
+    seen: dict[str, list[int]] = {}
+    for rank, one in zip(numbers, ranks, strict=True):
+        for notice in one.notices:
+            seen.setdefault(notice, []).append(rank)
+    for notice, of in seen.items():
+        where = "" if len(of) == len(numbers) else f"Rank {', '.join(map(str, of))}: "
+        notices.append(f"{where}{notice}")
+    return tuple(notices)

@@ -1,0 +1,437 @@
+"""The device's time: compute, communication and copies that nothing hides, and idle.
+
+compute + exposed communication + exposed copies + idle = wall, of every window. Communication is
+exposed where no computation runs at the same time, a copy where neither does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from deltacell.profile.trace.categories import Category, is_collective
+from deltacell.profile.trace.host import HostTime
+from deltacell.profile.trace.intervals import Covered
+from deltacell.profile.trace.steps import Steps
+from deltacell.profile.trace.syncs import is_sync_call
+from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Codes, Ints, Kind, Trace
+
+REASONS = {
+    "data": "the host waited for the loader",
+    "sync": "the host had waited for the device and had nothing ready after it",
+    "launch": "the host was busy with operators and launches: kernels are shorter than these",
+    "host": "the host was busy with something that no operator is",
+    "device": "it was launched, and waited for another stream, rank or for its start",
+    "end": "nothing follows in the trace",
+}
+"""Why a device is idle, by name."""
+
+PARTS = ("compute", "communication", "copies", "idle")
+"""What a device's time is made of; communication and copies as far as they are exposed."""
+
+
+@dataclass(frozen=True)
+class DeviceAccount:
+    """What a device did in a window; nanoseconds.
+
+    Parameters
+    ----------
+    begin, end
+        Of the window.
+    compute, communication, copies, idle
+        Computation; communication and copies that are not hidden; and nothing at all.
+    """
+
+    begin: int
+    end: int
+    compute: int
+    communication: int
+    copies: int
+    idle: int
+
+    @property
+    def wall(self) -> int:
+        """Of the window."""
+        return self.end - self.begin
+
+    @property
+    def residual(self) -> int:
+        """What the parts miss of the wall."""
+        return self.wall - self.compute - self.communication - self.copies - self.idle
+
+    def share(self, part: str) -> float:
+        """Return a part as a share of the wall, 0 to 1."""
+        value: int = getattr(self, part)
+        return value / self.wall if self.wall else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTime:
+    """Where the time of the busiest device of a trace goes.
+
+    Parameters
+    ----------
+    device
+        Which one; None where the trace does not say.
+    steps
+        One row a step: its ``number``, whether it is ``counted``, ``wall``, ``compute``,
+        ``communication``, ``copies``, ``idle``; ``kernels`` and ``launches``, the time covered by
+        kernels that the host launched in this step and how many; all times in nanoseconds.
+    kernels
+        From the first event of the device to its last, as HolisticTraceAnalysis counts.
+    idle
+        Of counted steps, one row a reason: ``reason``, ``time``, ``gaps``; times add up to the
+        idle time.
+    idle_by_category
+        Of counted steps: ``category`` of what the host did meanwhile, and ``time``.
+    gaps
+        The longest in counted steps: ``begin``, ``length``, ``step``, ``reason``; the ``host``
+        call that most of it waits for and its ``category``; what runs ``next`` and its ``launch``.
+    small
+        Kernels that take less time than the call that launched them, by name: ``kernel``,
+        ``count``, ``time``, ``launch_time``; of counted steps.
+    others
+        How many other devices the trace has.
+    """
+
+    device: int | None
+    steps: pl.DataFrame
+    kernels: DeviceAccount
+    idle: pl.DataFrame
+    idle_by_category: pl.DataFrame
+    gaps: pl.DataFrame
+    small: pl.DataFrame
+    others: int
+
+
+def device_time(
+    trace: Trace, steps: Steps, host: HostTime, *, longest: int = 50
+) -> DeviceTime | None:
+    """Tell where the time of the device goes, and what it waits for when it is idle.
+
+    Parameters
+    ----------
+    trace
+        Events.
+    steps
+        Windows of the host; what the device does in them is cut at their bounds.
+    host
+        What the host did meanwhile.
+    longest
+        How many gaps to list.
+
+    Returns
+    -------
+    Nothing where the trace has no device.
+    """
+    rows, device, others = _busiest(trace)
+    if not len(rows):
+        return None
+    compute, busy_with, busy = _covered(trace, rows)
+    parts = _parts(compute, busy_with, busy, steps.begin, steps.end)
+    launch = launches(trace)
+    first, last = int(trace.begin[rows].min()), int(trace.end[rows].max())
+    whole = _parts(compute, busy_with, busy, np.array([first]), np.array([last]))
+    account = DeviceAccount(first, last, *(int(whole[part][0]) for part in PARTS))
+    gaps = _gaps(trace, steps, host, rows, busy, launch)
+    return DeviceTime(
+        device=device,
+        steps=_step_frame(trace, steps, rows, launch, parts),
+        kernels=account,
+        idle=_by_reason(gaps, parts, steps),
+        idle_by_category=_by_category(gaps, host),
+        gaps=_longest(trace, steps, host, gaps, launch, longest),
+        small=_small(trace, steps, rows, launch),
+        others=others,
+    )
+
+
+def launches(trace: Trace) -> Codes:
+    """Return the row of the host's call that caused each event of the device, int32 [n].
+
+    `NOTHING` where there is none.
+    """
+    found = np.full(len(trace), NOTHING, dtype=np.int32)
+    calls = np.flatnonzero((trace.kind == Kind.runtime) & (trace.correlation >= 0))
+    work = np.flatnonzero(on_device(trace) & (trace.correlation >= 0))
+    if not len(calls) or not len(work):
+        return found
+    calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
+    numbers = trace.correlation[calls]
+    place = np.searchsorted(numbers, trace.correlation[work])
+    place = np.minimum(place, len(calls) - 1)
+    same = numbers[place] == trace.correlation[work]
+    found[work[same]] = calls[place[same]]
+    return found
+
+
+def on_device(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Return which events are work of a device, bool [n]."""
+    table = np.zeros(len(Kind), dtype=bool)
+    table[[int(kind) for kind in ON_DEVICE]] = True
+    there: npt.NDArray[np.bool_] = table[trace.kind]
+    return there
+
+
+def collective_rows(trace: Trace) -> Ints:
+    """Return the kernels that are collectives, by beginning."""
+    named = np.array([is_collective(name) for name in trace.names], dtype=bool)
+    return np.flatnonzero(named[trace.name] & (trace.kind == Kind.kernel))
+
+
+@dataclass(frozen=True, eq=False)
+class _Gaps:
+    """Idle stretches within counted steps."""
+
+    begin: Ints
+    end: Ints
+    step: Ints
+    following: Ints
+    late: Ints
+    """Until when the host is what is waited for; the beginning where it is not."""
+    reason: Ints
+
+
+_REASONS = tuple(REASONS)
+
+
+def _busiest(trace: Trace) -> tuple[Ints, int | None, int]:
+    """Return the events of the device with most time, which one it is, and how many others."""
+    rows = np.flatnonzero(on_device(trace) & (trace.duration >= 0))
+    if not len(rows):
+        return rows, None, 0
+    devices = np.array(
+        [NOTHING if thread.device is None else thread.device for thread in trace.threads]
+    )
+    of = devices[trace.thread[rows]]
+    numbers, place = np.unique(of, return_inverse=True)
+    chosen = int(np.bincount(place, weights=trace.duration[rows]).argmax())
+    device = int(numbers[chosen])
+    return rows[place == chosen], None if device == NOTHING else device, len(numbers) - 1
+
+
+def _covered(trace: Trace, rows: Ints) -> tuple[Covered, Covered, Covered]:
+    """Return when it computes; when it computes or communicates; and when it does anything."""
+    named = np.array([is_collective(name) for name in trace.names], dtype=bool)
+    is_kernel = trace.kind[rows] == Kind.kernel
+    is_compute = is_kernel & ~named[trace.name[rows]]
+    begin, end = trace.begin[rows], trace.end[rows]
+    return (
+        Covered.of(begin[is_compute], end[is_compute]),
+        Covered.of(begin[is_kernel], end[is_kernel]),
+        Covered.of(begin, end),
+    )
+
+
+def _parts(
+    compute: Covered, busy_with: Covered, busy: Covered, begin: Ints, end: Ints
+) -> dict[str, Ints]:
+    """Return the parts of each window; they add up to it."""
+    computing, working, any_work = (x.within(begin, end) for x in (compute, busy_with, busy))
+    parts = {
+        "compute": computing,
+        "communication": working - computing,
+        "copies": any_work - working,
+        "idle": end - begin - any_work,
+    }
+    total = np.sum(list(parts.values()), axis=0)
+    if (total != end - begin).any() or any((part < 0).any() for part in parts.values()):
+        raise AssertionError("the parts of the device's time miss the wall")
+    return parts
+
+
+def _step_frame(
+    trace: Trace, steps: Steps, rows: Ints, launch: Codes, parts: dict[str, Ints]
+) -> pl.DataFrame:
+    """Return one row a step."""
+    kernels = rows[(trace.kind[rows] == Kind.kernel) & (launch[rows] >= 0)]
+    named = np.array([is_collective(name) for name in trace.names], dtype=bool)
+    kernels = kernels[~named[trace.name[kernels]]]
+    step = _step_of(steps, trace.begin[launch[kernels]])
+    covered, count = [], []
+    order = np.argsort(step, kind="stable")
+    bounds = np.searchsorted(step[order], np.arange(len(steps) + 1))
+    for first, last in pairwise(bounds.tolist()):
+        mine = kernels[order[first:last]]
+        union = Covered.of(trace.begin[mine], trace.end[mine])
+        covered.append(int((union.end - union.begin).sum()))
+        count.append(len(mine))
+    return pl.DataFrame(
+        {
+            "number": steps.number,
+            "counted": steps.counted,
+            "wall": steps.wall,
+            **parts,
+            "kernels": pl.Series(covered, dtype=pl.Int64),
+            "launches": pl.Series(count, dtype=pl.Int64),
+        }
+    )
+
+
+def _step_of(steps: Steps, times: Ints) -> Ints:
+    """Return the place of the step that each time lies in; `NOTHING` where in none."""
+    step = np.searchsorted(steps.begin, times, side="right") - 1
+    return np.where((step >= 0) & (times < steps.end[step]), step, NOTHING)
+
+
+def _gaps(
+    trace: Trace, steps: Steps, host: HostTime, rows: Ints, busy: Covered, launch: Codes
+) -> _Gaps:
+    """Find the idle stretches of counted steps, and why each is."""
+    begin, end, step = _idle_pieces(steps, busy)
+    # What runs next begins where an interval of the union does.
+    starts = trace.begin[rows]
+    place = np.searchsorted(busy.begin, end - 1, side="right")
+    follows = place < len(busy.begin)
+    following = np.full(len(begin), NOTHING, dtype=np.int64)
+    following[follows] = rows[np.searchsorted(starts, busy.begin[place[follows]])]
+    call = np.where(following >= 0, launch[following], NOTHING)
+    called = np.where(call >= 0, trace.end[call], end)
+    late = np.clip(called, begin, end)
+    reason = np.full(len(begin), _REASONS.index("host"))
+    loading = _spent(host, host.category == Category.data_loading, begin, late)
+    kind = trace.kind[host.row]
+    working = (host.row >= 0) & ((kind == Kind.operator) | (kind == Kind.runtime))
+    operating = _spent(host, working, begin, late)
+    reason[2 * operating >= late - begin] = _REASONS.index("launch")
+    named = np.array([is_sync_call(name) for name in trace.names], dtype=bool)
+    syncing = (host.row >= 0) & named[trace.name[host.row]] & (kind == Kind.runtime)
+    # A call that waits returns a moment after the device is done.
+    reason[_spent(host, syncing, begin - 1, np.minimum(begin + 1, late)) > 0] = _REASONS.index(
+        "sync"
+    )
+    reason[2 * loading > late - begin] = _REASONS.index("data")
+    reason[late == begin] = _REASONS.index("device")
+    # Not a call that is too late, but no call that is known.
+    reason[(following >= 0) & (call < 0)] = _REASONS.index("device")
+    reason[following < 0] = _REASONS.index("end")
+    return _Gaps(begin, end, step, following, late, reason)
+
+
+def _idle_pieces(steps: Steps, busy: Covered) -> tuple[Ints, Ints, Ints]:
+    """Return what of the counted steps is idle, cut at the bounds of steps."""
+    far = np.iinfo(np.int64).max
+    begin = np.concatenate([[np.int64(-1)], busy.end])
+    end = np.concatenate([busy.begin, [np.int64(far)]])
+    pieces = []
+    for place in np.flatnonzero(steps.counted).tolist():
+        start, stop = steps.begin[place], steps.end[place]
+        first = int(np.searchsorted(end, start, side="right"))
+        last = int(np.searchsorted(begin, stop, side="left"))
+        left = np.maximum(begin[first:last], start)
+        right = np.minimum(end[first:last], stop)
+        inside = right > left
+        pieces.append((left[inside], right[inside], np.full(int(inside.sum()), place)))
+    lefts, rights, places = zip(*pieces, strict=True)
+    return np.concatenate(lefts), np.concatenate(rights), np.concatenate(places)
+
+
+def _spent(host: HostTime, which: npt.NDArray[np.bool_], begin: Ints, end: Ints) -> Ints:
+    """Return how much of each window the host spent in these of its pieces."""
+    return Covered.of(host.begin[which], host.end[which]).within(begin, np.maximum(begin, end))
+
+
+def _by_reason(gaps: _Gaps, parts: dict[str, Ints], steps: Steps) -> pl.DataFrame:
+    """Return idle time by reason, the longest first; it adds up."""
+    length = gaps.end - gaps.begin
+    time = np.bincount(gaps.reason, weights=length, minlength=len(_REASONS)).astype(np.int64)
+    count = np.bincount(gaps.reason, minlength=len(_REASONS))
+    if int(time.sum()) != int(parts["idle"][steps.counted].sum()):
+        raise AssertionError("the gaps miss the device's idle time")
+    frame = pl.DataFrame(
+        {"reason": _REASONS, "meaning": list(REASONS.values()), "time": time, "gaps": count}
+    )
+    return frame.filter(pl.col("gaps") > 0).sort("time", descending=True)
+
+
+def _by_category(gaps: _Gaps, host: HostTime) -> pl.DataFrame:
+    """Return idle time by what the host did meanwhile."""
+    times = [
+        int(_spent(host, host.category == category, gaps.begin, gaps.end).sum())
+        for category in Category
+    ]
+    frame = pl.DataFrame(
+        {"category": [c.name for c in Category], "time": pl.Series(times, dtype=pl.Int64)}
+    )
+    return frame.filter(pl.col("time") > 0).sort("time", descending=True)
+
+
+def _longest(
+    trace: Trace, steps: Steps, host: HostTime, gaps: _Gaps, launch: Codes, longest: int
+) -> pl.DataFrame:
+    """Return the longest gaps with the host's call that most of each waits for."""
+    length = gaps.end - gaps.begin
+    rows = []
+    for place in np.argsort(-length, kind="stable")[:longest].tolist():
+        begin, late, end = (int(x[place]) for x in (gaps.begin, gaps.late, gaps.end))
+        row, category = host_row(host, begin, late if late > begin else end)
+        following = int(gaps.following[place])
+        call = int(launch[following]) if following >= 0 else NOTHING
+        rows.append(
+            {
+                "begin": begin,
+                "length": int(length[place]),
+                "step": int(steps.number[gaps.step[place]]),
+                "reason": _REASONS[int(gaps.reason[place])],
+                "host": None if row < 0 else trace.text(row),
+                "category": None if category is None else category.name,
+                "next": None if following < 0 else trace.text(following),
+                "launch": None if call < 0 else trace.text(call),
+            }
+        )
+    return pl.DataFrame(rows, schema=_GAP_COLUMNS)
+
+
+def host_row(host: HostTime, begin: int, end: int) -> tuple[int, Category | None]:
+    """Return the event of the host that most of a stretch belongs to, and its category.
+
+    Of the pieces of the category that has most of the stretch, the event with most of it.
+    """
+    places, inside = host.between(begin, end)
+    if not len(places):
+        return NOTHING, None
+    per_category = np.bincount(host.category[places], weights=inside, minlength=len(Category))
+    category = int(per_category.argmax())
+    mine = host.category[places] == category
+    rows, place = np.unique(host.row[places[mine]], return_inverse=True)
+    most = int(np.bincount(place, weights=inside[mine]).argmax())
+    return int(rows[most]), Category(category)
+
+
+_GAP_COLUMNS = pl.Schema(
+    {
+        "begin": pl.Int64(),
+        "length": pl.Int64(),
+        "step": pl.Int64(),
+        "reason": pl.String(),
+        "host": pl.String(),
+        "category": pl.String(),
+        "next": pl.String(),
+        "launch": pl.String(),
+    }
+)
+
+
+def _small(trace: Trace, steps: Steps, rows: Ints, launch: Codes) -> pl.DataFrame:
+    """Return kernels that are shorter than their launch."""
+    kernels = rows[(trace.kind[rows] == Kind.kernel) & (launch[rows] >= 0)]
+    step = _step_of(steps, trace.begin[launch[kernels]])
+    kernels = kernels[(step >= 0) & steps.counted[step]]
+    call = trace.duration[launch[kernels]]
+    short = trace.duration[kernels] < call
+    kernels, call = kernels[short], call[short]
+    codes, place = np.unique(trace.name[kernels], return_inverse=True)
+    time = np.bincount(place, weights=trace.duration[kernels], minlength=len(codes))
+    calls = np.bincount(place, weights=call, minlength=len(codes))
+    return pl.DataFrame(
+        {
+            "kernel": pl.Series([trace.names[code] for code in codes.tolist()], dtype=pl.String),
+            "count": np.bincount(place, minlength=len(codes)).astype(np.int64),
+            "time": time.astype(np.int64),
+            "launch_time": calls.astype(np.int64),
+        }
+    ).sort("launch_time", "kernel", descending=[True, False])

@@ -1,0 +1,241 @@
+"""The host's time: of every moment of a step, what the program was busy with.
+
+It is that of the thread the steps are on. Where that thread only waits for the threads that run
+the backward, it is theirs; where it waits for a collective of the host, it is the collective's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from deltacell.profile.trace.categories import (
+    Category,
+    categories,
+    is_collective,
+    is_loader,
+    nearest,
+    own_categories,
+)
+from deltacell.profile.trace.intervals import Covered, merge
+from deltacell.profile.trace.self_time import Nesting, moments, timeline
+from deltacell.profile.trace.steps import Steps
+from deltacell.profile.trace.trace import NOTHING, Codes, Ints, Kind, Trace
+
+
+@dataclass(frozen=True, eq=False)
+class HostTime:
+    """Pieces of time, one after another, that fill all steps.
+
+    Parameters
+    ----------
+    begin, end
+        Of each piece in nanoseconds, int64 [k].
+    row
+        The event that the piece belongs to, int32 [k]; `NOTHING` where none was recorded.
+    category
+        Of each piece, int8 [k].
+    step
+        The place of the step that each lies in, int32 [k].
+    inferred
+        Whether the category is not from a name but from what lies around, bool [k].
+    loader
+        Nanoseconds of each step that the training was in its loader, int64 [s].
+    helpers
+        The threads that ran the backward for it.
+    residual
+        Nanoseconds by which the pieces and the steps differ.
+    """
+
+    begin: Ints
+    end: Ints
+    row: Codes
+    category: npt.NDArray[np.int8]
+    step: Codes
+    inferred: npt.NDArray[np.bool_]
+    loader: Ints
+    helpers: tuple[int, ...]
+    residual: int
+
+    @property
+    def length(self) -> Ints:
+        """Nanoseconds of each piece, int64 [k]."""
+        return self.end - self.begin
+
+    def by_category(self, steps: int) -> Ints:
+        """Return the nanoseconds of each step and category, int64 [s, 12]."""
+        place = self.step.astype(np.int64) * len(Category) + self.category
+        total = np.bincount(place, weights=self.length, minlength=steps * len(Category))
+        return total.astype(np.int64).reshape(steps, len(Category))
+
+    def between(self, begin: int, end: int) -> tuple[Ints, Ints]:
+        """Return the places of the pieces of a stretch of time, and what of each lies in it."""
+        first = int(np.searchsorted(self.end, begin, side="right"))
+        last = int(np.searchsorted(self.begin, end, side="left"))
+        places = np.arange(first, max(first, last))
+        inside = np.minimum(self.end[places], end) - np.maximum(self.begin[places], begin)
+        return places, inside
+
+
+def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
+    """Tell what the host was busy with at every moment of every step.
+
+    Parameters
+    ----------
+    trace, nesting
+        Events, and what lies in what.
+    steps
+        Where the steps are; their thread is the one that counts.
+    """
+    told = own_categories(trace)
+    found = _with_forward(trace, nesting, steps, told, categories(trace, nesting))
+    helpers = _helpers(trace, steps, told)
+    main = timeline(trace, nesting, steps.thread)
+    others = [timeline(trace, nesting, lane) for lane in helpers]
+    collectives = _collectives(trace, nesting, steps)
+    times = moments(
+        main.times,
+        steps.begin,
+        steps.end,
+        *(line.times for line in others),
+        *collectives,
+    )
+    begin, end, step = _within(steps, times)
+    row = main.at(begin)
+    category = np.where(row >= 0, found[row], NOTHING).astype(np.int8)
+    waits = _waits(trace, row) & ((category == NOTHING) | (category == Category.backward))
+    for line in others:
+        other = line.at(begin)
+        helped = waits & (other >= 0)
+        row = np.where(helped, other, row).astype(np.int32)
+        theirs = np.where(found[other] == NOTHING, Category.backward, found[other])
+        category = np.where(helped, theirs, category).astype(np.int8)
+        waits &= ~helped
+    exposed = _exposed(told, row, waits, begin, collectives)
+    category[exposed] = Category.communication
+    category, inferred = _fill(category, step)
+    inferred |= exposed
+    residual = abs(int((end - begin).sum()) - int(steps.wall.sum()))
+    if residual:
+        raise AssertionError(f"the host's time misses that of the steps by {residual} ns")
+    loader = _loader(trace, nesting, steps)
+    return HostTime(begin, end, row, category, step, inferred, loader, helpers, residual)
+
+
+def _within(steps: Steps, times: Ints) -> tuple[Ints, Ints, Codes]:
+    """Return the pieces between these times that lie in a step, and the step of each."""
+    begin, end = times[:-1], times[1:]
+    step = np.searchsorted(steps.begin, begin, side="right") - 1
+    inside = (step >= 0) & (begin < steps.end[step])
+    return begin[inside], end[inside], step[inside].astype(np.int32)
+
+
+def _waits(trace: Trace, row: Codes) -> npt.NDArray[np.bool_]:
+    """Return where nothing is at work, or only a range that others may be at work in."""
+    kind = trace.kind[row]
+    waits: npt.NDArray[np.bool_] = (row < 0) | (kind == Kind.annotation) | (kind == Kind.python)
+    return waits
+
+
+def _helpers(trace: Trace, steps: Steps, told: npt.NDArray[np.int8]) -> tuple[int, ...]:
+    """Return the other threads that ran a backward."""
+    at_work = (told == Category.backward) & (trace.kind == Kind.operator)
+    threads = np.unique(trace.thread[at_work & (trace.thread != steps.thread)])
+    return tuple(int(thread) for thread in threads)
+
+
+def _with_forward(
+    trace: Trace,
+    nesting: Nesting,
+    steps: Steps,
+    told: npt.NDArray[np.int8],
+    found: npt.NDArray[np.int8],
+) -> npt.NDArray[np.int8]:
+    """Call forward what no name tells and what has a backward later in the same step."""
+    step = np.searchsorted(steps.begin, trace.begin, side="right")
+    numbered = (trace.sequence >= 0) & (step > 0)
+    key = step * (int(trace.sequence.max(initial=0)) + 1) + trace.sequence
+    back = numbered & (told == Category.backward)
+    if not back.any():
+        return found
+    rows = np.flatnonzero(
+        numbered
+        & (found == NOTHING)
+        & (trace.kind == Kind.operator)
+        & (trace.thread == steps.thread)
+    )
+    own = found.copy()
+    own[rows[np.isin(key[rows], key[back])]] = Category.forward
+    return nearest(own, nesting.parent)
+
+
+def _collectives(trace: Trace, nesting: Nesting, steps: Steps) -> tuple[Ints, Ints]:
+    """Return when a collective of the host runs beside the thread of the steps."""
+    named = np.array([is_collective(name) for name in trace.names], dtype=bool)
+    if not named.any():
+        return merge(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+    rows = named[trace.name] & (trace.kind == Kind.annotation) & (nesting.lane != steps.thread)
+    # Those of NCCL are only the launch; what they launch is on the device.
+    launched = np.array([name.startswith(("nccl:", "rccl:")) for name in trace.names], dtype=bool)
+    rows &= ~launched[trace.name]
+    return merge(trace.begin[rows], trace.end[rows])
+
+
+def _exposed(
+    told: npt.NDArray[np.int8],
+    row: Codes,
+    waits: npt.NDArray[np.bool_],
+    begin: Ints,
+    collectives: tuple[Ints, Ints],
+) -> npt.NDArray[np.bool_]:
+    """Return where the host waits for a collective, and not only between two of its operators."""
+    starts, stops = collectives
+    if not len(starts):
+        return np.zeros(len(begin), dtype=bool)
+    place = np.searchsorted(starts, begin, side="right") - 1
+    is_open = (place >= 0) & (begin < stops[place])
+    # The backward goes on where the next thing at work is one of its operators.
+    works = np.flatnonzero(~waits)
+    following = np.searchsorted(works, np.arange(len(row)))
+    last = following >= len(works)
+    after = row[works[np.minimum(following, len(works) - 1)]] if len(works) else row
+    goes_on = ~last & (after >= 0) & (told[after] == Category.backward)
+    exposed: npt.NDArray[np.bool_] = is_open & waits & ~goes_on
+    return exposed
+
+
+def _fill(
+    category: npt.NDArray[np.int8], step: Codes
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+    """Give what no name tells to what lies before and after it, where both are the same.
+
+    Only of forward and backward: their operators have Python between them that no range holds.
+    """
+    told = np.flatnonzero(category != NOTHING)
+    untold = np.flatnonzero(category == NOTHING)
+    filled = category.copy()
+    inferred = np.zeros(len(category), dtype=bool)
+    filled[untold] = Category.other
+    if len(told) and len(untold):
+        after = np.searchsorted(told, untold)
+        inner = (after > 0) & (after < len(told))
+        untold, after = untold[inner], after[inner]
+        left, right = told[after - 1], told[after]
+        same = (
+            (category[left] == category[right])
+            & (step[left] == step[untold])
+            & (step[right] == step[untold])
+            & np.isin(category[left], (Category.forward, Category.backward))
+        )
+        filled[untold[same]] = category[left[same]]
+        inferred[untold[same]] = True
+    return filled, inferred
+
+
+def _loader(trace: Trace, nesting: Nesting, steps: Steps) -> Ints:
+    """Return how long the training was in its loader, of each step."""
+    named = np.array([is_loader(name) for name in trace.names], dtype=bool)
+    rows = named[trace.name] & (nesting.lane == steps.thread) & (trace.kind != Kind.runtime)
+    return Covered.of(trace.begin[rows], nesting.cut[rows]).within(steps.begin, steps.end)
