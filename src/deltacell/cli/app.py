@@ -14,6 +14,7 @@ from deltacell.cli import (
     bench_data,
     bench_propagation,
     bench_scaling,
+    bench_train,
     data_get,
     data_import,
     data_info,
@@ -23,6 +24,7 @@ from deltacell.cli import (
     explain,
     modes,
     reconcile,
+    slurm,
     train,
 )
 from deltacell.errors import DeltacellError
@@ -39,11 +41,14 @@ data = typer.Typer(
     no_args_is_help=True, help="Get, import, make, show and query cells and screens."
 )
 bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this machine.")
+jobs = typer.Typer(no_args_is_help=True, help="Write the scripts of Slurm jobs.")
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
+app.add_typer(jobs, name="slurm")
 
 app.command("train")(train.train)
 app.command("modes")(modes.modes)
+jobs.command("train")(slurm.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("explain")(explain.explain)
 app.command("reconcile")(reconcile.reconcile)
@@ -56,6 +61,7 @@ bench.command("data")(bench_data.data)
 bench.command("dango")(bench_dango.dango)
 bench.command("propagation")(bench_propagation.propagation)
 bench.command("scaling")(bench_scaling.scaling)
+bench.command("train")(bench_train.train)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,199 @@
+"""The script of a Slurm job: what it asks for, and that no value of a user gets out of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deltacell.errors import InputError
+from deltacell.train.compose import compose
+from deltacell.train.slurm import Job, job_overrides, job_script
+
+
+def script(*overrides: str, folder: Path | None = None, **asked: object) -> str:
+    job = Job(**asked)  # type: ignore[arg-type]
+    typed = list(overrides or ["experiment=demo"])
+    words = job_overrides(compose(typed, folder=folder), typed, job)
+    return job_script(compose(words, folder=folder), words, job, folder=folder)
+
+
+def head(text: str) -> dict[str, str]:
+    begin = "#SBATCH --"
+    options = [line[len(begin) :] for line in text.splitlines() if line.startswith(begin)]
+    return {name: value for name, _, value in (option.partition("=") for option in options)}
+
+
+def run(text: str, folder: Path, **environment: str) -> list[str]:
+    """Run a script whose `srun` only says what it was given; return that."""
+    said = folder / "said"
+    (folder / "srun").write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" > {said}\n')
+    (folder / "srun").chmod(0o755)
+    path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", text],
+        cwd=folder,
+        env={**os.environ, **path, "SLURM_JOB_ID": "77", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    words = said.read_text().split("\0")[:-1]
+    return words[words.index("deltacell") + 1 :]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"gpus_per_node": 4, "nodes": 2, "requeue": True, "cpus_per_task": 8},
+        {"seeds": "0-4%2", "mem": "32G", "partition": "gpu,long", "account": "lab", "time": "60"},
+    ],
+)
+def test_it_is_a_script_of_bash(asked: dict[str, object]) -> None:
+    text = script(**asked)
+    assert text.startswith("#!/bin/bash\n#SBATCH --job-name=demo\n")
+    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_task_is_a_device() -> None:
+    text = script(gpus_per_node=4, nodes=2, partition="gpu", mem="64G")
+    options = head(text)
+    assert options["nodes"] == "2"
+    assert options["ntasks-per-node"] == options["gpus-per-node"] == "4"
+    assert (options["partition"], options["mem"], options["time"]) == ("gpu", "64G", "24:00:00")
+    assert "trainer.nodes=2 trainer.devices=4 trainer.accelerator=cuda" in text
+    assert "--cpu-bind" not in text
+    cpus = script("model=dango", "data.synthetic=demo", "trainer.devices=3", cpus_per_task=2)
+    options = head(cpus)
+    assert (options["ntasks-per-node"], options["cpus-per-task"]) == ("3", "2")
+    assert "gpus-per-node" not in options
+    assert "trainer.accelerator=cpu trainer.threads=2" in cpus
+    assert "srun --kill-on-bad-exit=1 --cpus-per-task=2 --cpu-bind=none" in cpus
+
+
+def test_gpus_of_the_config_are_asked_for() -> None:
+    options = head(script("experiment=demo", "trainer.accelerator=cuda", "trainer.devices=2"))
+    assert options["gpus-per-node"] == options["ntasks-per-node"] == "2"
+
+
+def test_the_shell_is_warned_and_only_a_requeued_job_comes_back() -> None:
+    assert head(script())["signal"] == "B:USR1@120"
+    assert "no-requeue" in head(script())
+    assert "scontrol" not in script()
+    assert "requeue" in head(script(requeue=True))
+    assert "scontrol requeue" in script(requeue=True)
+
+
+def test_the_directory_is_made_of_the_job(tmp_path: Path) -> None:
+    assert run(script(), tmp_path)[-1] == "directory='runs/demo-77'"
+    seeds = run(script(seeds="0-4"), tmp_path, SLURM_ARRAY_JOB_ID="70", SLURM_ARRAY_TASK_ID="3")
+    assert seeds[-2:] == ["seed=3", "directory='runs/demo-70-seed3'"]
+    # Hydra takes the last of two.
+    words = run(script("experiment=demo", "directory='my runs/a'"), tmp_path)
+    assert compose(words[1:]).directory == "my runs/a"
+    words = run(
+        script("experiment=demo", "directory=a", seeds="3"),
+        tmp_path,
+        SLURM_ARRAY_JOB_ID="70",
+        SLURM_ARRAY_TASK_ID="3",
+    )
+    assert (compose(words[1:]).directory, compose(words[1:]).seed) == ("a-seed3", 3)
+
+
+def test_what_was_saved_is_gone_on_with_and_what_was_not_is_put_aside(tmp_path: Path) -> None:
+    directory = tmp_path / "runs" / "demo-77"
+    directory.mkdir(parents=True)
+    (directory / "run.json").write_text("{}")
+    assert run(script(), tmp_path)[-1] == "directory='runs/demo-77'"
+    assert [path.name[:16] for path in (tmp_path / "runs").iterdir()] == ["demo-77-unsaved-"]
+    (directory / "checkpoints").mkdir(parents=True)
+    (directory / "checkpoints" / "index.json").write_text("{}")
+    assert run(script(), tmp_path) == ["train", "--resume", "runs/demo-77"]
+
+
+HOSTILE = [
+    "name='$(touch got-out)'",
+    "name='`touch got-out`'",
+    'name="a; touch got-out #"',
+    'name="a\\" && touch got-out; \\""',
+    "data.folder='x | touch got-out & > got-out'",
+    "loggers.project='!! ~ * ? [a] {b,c} \\t'",
+    "name='#SBATCH --wrap=x'",
+]
+
+
+@pytest.mark.parametrize("override", HOSTILE)
+def test_values_stay_values(override: str, tmp_path: Path) -> None:
+    typed = ["model=dango", override]
+    if "folder" not in override:
+        typed.append("data.synthetic=demo")
+    text = script(*typed)
+    words = run(text, tmp_path)
+    assert words[: len(typed) + 1] == ["train", *typed]
+    assert not (tmp_path / "got-out").exists()
+    assert "wrap" not in head(text)
+
+
+def test_a_folder_of_configs_goes_along(tmp_path: Path) -> None:
+    folder = tmp_path / "my configs $HOME"
+    (folder / "experiment").mkdir(parents=True)
+    mine = "# @package _global_\nname: mine\ndata:\n  synthetic: demo\n"
+    (folder / "experiment" / "mine.yaml").write_text(mine)
+    words = run(script("experiment=mine", folder=folder), tmp_path)
+    assert words[:4] == ["train", "--config-dir", str(folder), "experiment=mine"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"name": "a b"},
+        {"name": "a\n#SBATCH --wrap=x"},
+        {"name": "-x"},
+        {"name": "interactive"},
+        {"time": "tomorrow"},
+        {"time": "1:00:00\n"},
+        {"partition": "gpu;ls"},
+        {"account": "$(ls)"},
+        {"mem": "lots"},
+        {"seeds": "0-"},
+        {"seeds": "0-4 1"},
+        {"nodes": 0},
+        {"gpus_per_node": -1},
+        {"cpus_per_task": 0},
+    ],
+)
+def test_what_slurm_does_not_take_is_refused(asked: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        script(**asked)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["experiment=demo", "name='a\nb'"],
+        ["experiment=demo", "name='a\x1b[2Jb'"],
+        ["experiment=demo", 'directory="it\'s"'],
+        ["experiment=demo", "directory='a\\b'"],
+    ],
+)
+def test_what_cannot_be_a_line_of_a_script_is_refused(overrides: list[str]) -> None:
+    with pytest.raises(InputError):
+        script(*overrides)
+
+
+def test_two_that_differ_are_refused() -> None:
+    for override, asked in (
+        ("trainer.devices=2", {"gpus_per_node": 4}),
+        ("trainer.nodes=2", {"nodes": 4}),
+        ("trainer.accelerator=cpu", {"gpus_per_node": 4}),
+        ("trainer.threads=2", {"cpus_per_task": 4}),
+        ("seed=2", {"seeds": "0-4"}),
+    ):
+        with pytest.raises(InputError, match=override.replace(".", r"\.")):
+            script("experiment=demo", override, **asked)
+    assert "ntasks-per-node=4" in script("experiment=demo", "trainer.devices=4", gpus_per_node=4)
