@@ -53,7 +53,7 @@ def print_explanation(result: Mapping[str, Any]) -> None:
     result
         From `Explanation.to_json`.
     """
-    _print(result["sentence"], _explanation(result))
+    _print(result["sentence"], _explanation(result, _short_tables(result)))
 
 
 def markdown_explanation(result: Mapping[str, Any]) -> str:
@@ -64,10 +64,45 @@ def markdown_explanation(result: Mapping[str, Any]) -> str:
     result
         From `Explanation.to_json`.
     """
-    return _markdown(result["sentence"], _explanation(result))
+    return _markdown(result["sentence"], _explanation(result, result["tables"]))
 
 
-def _explanation(result: Mapping[str, Any]) -> Iterator[_Piece]:
+_MOST_ROWS = 12
+_LONGEST = 64
+_WIDE = ("path in a", "path in b", "launched by", "range")
+
+
+def _short_tables(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the tables as a terminal shows them: the first rows, and no column that is wide.
+
+    Of two, what a trace of one of them shows by itself is left to the files.
+    """
+    two = len(result["accounts"]) == 2
+    found: list[Mapping[str, Any]] = []
+    for table in result["tables"]:
+        if two and table["key"].endswith(("_a", "_b")) and "categories" not in table["key"]:
+            continue
+        kept = [i for i, name in enumerate(table["columns"]) if name not in _WIDE]
+        rows = [[_cut(row[i]) for i in kept] for row in table["rows"][:_MOST_ROWS]]
+        left = len(table["rows"]) - len(rows)
+        more = f" ({left} more with --json or --markdown)" if left else ""
+        columns = [table["columns"][i] for i in kept]
+        found.append(
+            {**table, "title": f"{table['title']}{more}", "columns": columns, "rows": rows}
+        )
+    return found
+
+
+def _cut(value: Any) -> Any:
+    """Return a long name with its middle left out."""
+    if not isinstance(value, str) or len(value) <= _LONGEST:
+        return value
+    return f"{value[: _LONGEST - 20]}…{value[-19:]}"
+
+
+def _explanation(
+    result: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]
+) -> Iterator[_Piece]:
     yield _List("not equal in both", result["unequal"])
     yield _List("evidence", result["evidence"])
     yield _List("what to try", result["advice"])
@@ -76,7 +111,7 @@ def _explanation(result: Mapping[str, Any]) -> Iterator[_Piece]:
     names = [account["name"] for account in result["accounts"]]
     if len(names) == 2:
         yield from _waterfalls(result["waterfalls"], *names)
-    for table in result["tables"]:
+    for table in tables:
         if not table["key"].startswith("waterfall_"):
             yield _Table(table["title"], table["columns"], _cells(table))
     for name, facts in zip(names, result["facts"], strict=True):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deltacell.profile.explain.explanation import Explanation
 from deltacell.profile.explain.one import explain_one
+from deltacell.profile.explain.run_account import run_name
 from deltacell.profile.explain.subject import Progress, open_subject
 from deltacell.profile.explain.two import explain_two
 
@@ -41,4 +42,4 @@ def explain(
 
 
 def _same_name(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
-    return Path(a).resolve().name == Path(b).resolve().name
+    return run_name(Path(a)) == run_name(Path(b))

@@ -10,6 +10,7 @@ import polars as pl
 
 from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.compare import Comparison
+from deltacell.profile.trace.attribution import RanksAttribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,8 @@ class Explanation:
         What a person should know before relying on it, in sentences.
     timeline
         A typical step of each rank, for a page to draw; None without a trace.
+    attributions
+        Where the time of the traces goes, one for each that has any; not in the JSON.
     """
 
     sentence: str
@@ -69,6 +72,7 @@ class Explanation:
     facts: tuple[Mapping[str, Any], ...] = ()
     warnings: tuple[str, ...] = ()
     timeline: Any = field(default=None, repr=False)
+    attributions: tuple[RanksAttribution, ...] = field(default=(), repr=False)
 
     def table(self, key: str) -> pl.DataFrame:
         """Return the rows of the table with this key."""

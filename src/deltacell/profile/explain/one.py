@@ -15,6 +15,9 @@ from deltacell.profile.explain.run_account import (
 )
 from deltacell.profile.explain.stragglers import straggler
 from deltacell.profile.explain.subject import Subject
+from deltacell.profile.explain.trace_account import trace_notices
+from deltacell.profile.explain.trace_causes import trace_advice, trace_evidence, trace_sentence
+from deltacell.profile.explain.trace_tables import trace_tables
 from deltacell.profile.explain.words import listed, seconds_text, share_text
 
 MUCH = 0.10
@@ -31,13 +34,29 @@ def explain_one(subject: Subject) -> Explanation:
     """
     account = subject.account
     evidence = [parts_sentence(account), *epoch_sentences(account)]
-    advice = _advice(account, of_run=subject.run is not None)
+    advice = category_advice(subject)
     tables = [Table("categories", "where the time goes", category_table(account))]
     sentence = _sentence(account)
+    warnings = one_warnings(account)
+    if subject.traces is not None:
+        traces = subject.traces
+        told = trace_evidence(account, traces)
+        advice = [*trace_advice(account, traces), *advice]
+        tables += trace_tables(traces)
+        if subject.run is None:
+            sentence = trace_sentence(account, traces)
+            evidence += told
+        else:
+            evidence += [f"By its trace, with the profiler on: {one}" for one in told]
+            warnings += [f"Trace: {notice}" for notice in trace_notices(traces)]
     if subject.run is not None:
         sentence, late = _of_run(subject.run, sentence)
         evidence += late
-        evidence += propagation_lines(subject.run.record)
+        why = propagation_lines(subject.run.record)
+        evidence += why[:2]
+        if len(why) > 2:
+            lines = pl.DataFrame({"line": why})
+            tables.append(Table("propagation", "the chosen propagation, and why", lines))
         tables.append(
             Table("ranks", "ms a step of each rank", _filled(phases_by_rank(subject.run)))
         )
@@ -49,7 +68,8 @@ def explain_one(subject: Subject) -> Explanation:
         (account,),
         tables=tuple(tables),
         facts=(subject.facts,),
-        warnings=tuple(one_warnings(account)),
+        warnings=tuple(dict.fromkeys(warnings)),
+        attributions=() if subject.traces is None else (subject.traces,),
     )
 
 
@@ -134,6 +154,26 @@ def category_table(account: Account) -> pl.DataFrame:
     return found.drop(empty)
 
 
+def category_advice(subject: Subject) -> list[str]:
+    """Return what to try in the largest categories.
+
+    With a device, what the host is busy with is not what takes the time, but for the loader.
+    """
+    account, of_run = subject.account, subject.run is not None
+    traces = subject.traces
+    if not of_run and traces is not None and traces.ranks[0].device is not None:
+        seconds = account.parts.get("data loading", 0.0)
+        worth = ["data loading"] if seconds > MUCH * account.step_s else []
+        return [f"{part}: {advice_on(part, of_run=False)}" for part in worth]
+    parts = sorted(account.parts, key=lambda name: -account.parts[name])
+    worth = [part for part in parts[:3] if account.parts[part] > MUCH * account.step_s]
+    epoch = account.epoch_s
+    if epoch:
+        outside = sorted(account.outside, key=lambda name: -account.outside[name])
+        worth += [part for part in outside if account.outside[part] > MUCH * epoch]
+    return [f"{part}: {advice_on(part, of_run=of_run)}" for part in dict.fromkeys(worth)]
+
+
 def _sentence(account: Account) -> str:
     part = max(account.parts, key=lambda name: account.parts[name])
     seconds = account.parts[part]
@@ -156,16 +196,6 @@ def _of_run(times: RunTimes, sentence: str) -> tuple[str, list[str]]:
     if late.share > MUCH:
         return f"{text[0].upper()}{text[1:]}. {sentence}", []
     return sentence, [f"{text[0].upper()}{text[1:]}."]
-
-
-def _advice(account: Account, *, of_run: bool) -> list[str]:
-    parts = sorted(account.parts, key=lambda name: -account.parts[name])
-    worth = [part for part in parts[:3] if account.parts[part] > MUCH * account.step_s]
-    epoch = account.epoch_s
-    if epoch:
-        outside = sorted(account.outside, key=lambda name: -account.outside[name])
-        worth += [part for part in outside if account.outside[part] > MUCH * epoch]
-    return [f"{part}: {advice_on(part, of_run=of_run)}" for part in dict.fromkeys(worth)]
 
 
 def _filled(by_rank: pl.DataFrame) -> pl.DataFrame:

@@ -130,8 +130,14 @@ def run_facts(record: RunRecord) -> dict[str, Any]:
 
 
 def run_name(path: Path) -> str:
-    """Return what a run or a trace is called in sentences: the name of its file or directory."""
-    return short_name(path.resolve().name or str(path))
+    """Return what a run or a trace is called in sentences.
+
+    It is the name of its file or directory, without what only says that it is a trace.
+    """
+    name = path.resolve().name or str(path)
+    for ending in (".gz", ".json", ".trace", ".pt"):
+        name = name.removesuffix(ending) or name
+    return short_name(name)
 
 
 def phases_by_rank(times: RunTimes) -> pl.DataFrame:

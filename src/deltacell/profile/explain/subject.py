@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,13 @@ from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.run_account import (
     RunTimes,
     run_account,
+    run_facts,
     run_name,
     run_times,
 )
+from deltacell.profile.explain.trace_account import attributed, trace_account
 from deltacell.profile.record import RUN_FILE, TRACES, read_run
+from deltacell.profile.trace.attribution import RanksAttribution
 
 Progress = Callable[[str, int, int], None]
 
@@ -33,11 +36,14 @@ class Subject:
         Its time in parts that add up.
     run
         Its phases; None where it is no run of this program, or none were recorded.
+    traces
+        Where the time of its traces goes; None where there are none.
     """
 
     path: Path
     account: Account
     run: RunTimes | None = None
+    traces: RanksAttribution | None = None
 
     @property
     def name(self) -> str:
@@ -75,16 +81,22 @@ def open_subject(
     called = run_name(path) if name is None else name
     folder = path.parent if path.name == RUN_FILE else path
     if (folder / RUN_FILE).is_file():
-        return _open_run(folder, run_name(folder) if name is None else name)
-    raise InputError("this is not a run", where=path, fix=called)
+        return _open_run(folder, run_name(folder) if name is None else name, progress)
+    traces = attributed(path, progress)
+    return Subject(path, trace_account(traces, called), traces=traces)
 
 
-def _open_run(path: Path, name: str) -> Subject:
-    times = run_times(read_run(path))
-    return Subject(path, run_account(times, name), times)
+def _open_run(path: Path, name: str, progress: Progress | None) -> Subject:
+    record = read_run(path)
+    times = run_times(record)
+    traces = attributed(path, progress) if _has_traces(path) else None
+    if times.summary.steps or traces is None:
+        return Subject(path, run_account(times, name), times, traces)
+    account = trace_account(traces, name)
+    facts = {**run_facts(record), **account.facts, "steps of an epoch": record.steps_per_epoch}
+    return Subject(path, replace(account, facts=facts), None, traces)
 
 
-def has_traces(path: Path) -> bool:
-    """Return whether a run has traces."""
+def _has_traces(path: Path) -> bool:
     folder = path / TRACES
-    return folder.is_dir() and any(folder.iterdir())
+    return folder.is_dir() and any(file.suffix in (".json", ".gz") for file in folder.iterdir())

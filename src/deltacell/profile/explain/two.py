@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import polars as pl
 
-from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.advice import advice_on
-from deltacell.profile.explain.compare import OUTSIDE, Bar, Comparison, Waterfall, compare
+from deltacell.profile.explain.align import align
+from deltacell.profile.explain.compare import (
+    OUTSIDE,
+    Bar,
+    Comparison,
+    Waterfall,
+    compare,
+    waterfall,
+)
 from deltacell.profile.explain.explanation import Explanation, Table
 from deltacell.profile.explain.one import (
     category_table,
@@ -15,16 +22,30 @@ from deltacell.profile.explain.one import (
     parts_sentence,
 )
 from deltacell.profile.explain.subject import Subject
+from deltacell.profile.explain.trace_account import (
+    DEVICE_PARTS,
+    counted_steps,
+    device_parts,
+    in_common,
+)
+from deltacell.profile.explain.trace_causes import kernels_sentence, loader_sentence
+from deltacell.profile.explain.trace_tables import ROWS, trace_tables
 from deltacell.profile.explain.words import (
     change_text,
     listed,
     ratio_text,
     seconds_text,
     share_text,
+    short_name,
 )
+from deltacell.profile.trace.attribution import RanksAttribution
+from deltacell.profile.trace.operations import NOT_RECORDED
 
 SAME = 0.02
 """Times that differ by less than this share are called the same."""
+
+ONE_PROGRAM = 0.5
+"""Traces with less of their time in operations of the same names are of different programs."""
 
 
 def explain_two(a: Subject, b: Subject) -> Explanation:
@@ -38,7 +59,8 @@ def explain_two(a: Subject, b: Subject) -> Explanation:
     compared = compare(a.account, b.account)
     doubts = _doubts(a, b)
     noise = _within_noise(a, b)
-    evidence = _evidence(compared)
+    traced, tables = _of_traces(a, b)
+    evidence = _evidence(compared, traced)
     if noise is not None:
         evidence.insert(0, noise)
     return Explanation(
@@ -56,6 +78,7 @@ def explain_two(a: Subject, b: Subject) -> Explanation:
             ),
             Table("categories_a", f"where the time of {a.name} goes", category_table(a.account)),
             Table("categories_b", f"where the time of {b.name} goes", category_table(b.account)),
+            *tables,
         ),
         facts=(a.facts, b.facts),
         warnings=(
@@ -66,6 +89,7 @@ def explain_two(a: Subject, b: Subject) -> Explanation:
                 for warning in one_warnings(account)
             ),
         ),
+        attributions=tuple(one.traces for one in (a, b) if one.traces is not None),
     )
 
 
@@ -146,7 +170,79 @@ def _epochs(compared: Comparison, *, close: float) -> str:
     return f"{said}."
 
 
-def _evidence(compared: Comparison) -> list[str]:
+def _of_traces(a: Subject, b: Subject) -> tuple[list[str], list[Table]]:
+    """Return what the traces of both show, in sentences and as tables."""
+    if a.traces is None or b.traces is None:
+        return [], []
+    sentences = [loader_sentence(a.traces, b.traces), kernels_sentence(a.traces, b.traces)]
+    tables = []
+    on_device = device_fall(a.traces, b.traces)
+    if on_device is not None:
+        tables.append(
+            Table(
+                "device",
+                f"the device, from {a.name} to {b.name}, seconds per step",
+                waterfall_table(on_device),
+            )
+        )
+        told = [f"{bar.part} {change_text(bar.change)}" for bar in on_device.bars]
+        sentences.append(
+            f"Of the device, the gap of {change_text(on_device.gap)} a step is {listed(told)}."
+        )
+    one, other = a.traces.ranks[0], b.traces.ranks[0]
+    steps = (counted_steps(one), counted_steps(other))
+    aligned = align(one.call_paths, other.call_paths, steps)
+    sentences += _operations(aligned, a.name, b.name)
+    tables.append(
+        Table(
+            "operations",
+            "operations by the change of their self time, aligned by call path",
+            aligned.head(ROWS),
+        )
+    )
+    tables += trace_tables(a.traces, suffix="_a", of=f": {a.name}")
+    tables += trace_tables(b.traces, suffix="_b", of=f": {b.name}")
+    return [sentence for sentence in sentences if sentence is not None], tables
+
+
+def device_fall(a: RanksAttribution, b: RanksAttribution) -> Waterfall | None:
+    """Return the waterfall of what the devices did in a step; None where one has none."""
+    parts_a, parts_b = device_parts(a), device_parts(b)
+    if not parts_a or not parts_b:
+        return None
+    named = [{DEVICE_PARTS[part]: s for part, s in parts.items()} for parts in (parts_a, parts_b)]
+    return waterfall("step", named[0], named[1], scale=(1.0, 1.0))
+
+
+def _operations(aligned: pl.DataFrame, a: str, b: str) -> list[str]:
+    """Return the operations with the largest change, and what only one of them does."""
+    found = []
+    named = ~pl.col("operation").is_in(["ProfilerStep", NOT_RECORDED])
+    top = aligned.filter((pl.col("change ms").abs() > 0) & named).head(3)
+    if len(top):
+        told = [
+            f"{short_name(name)} {change_text(change / 1e3)}"
+            for name, change in top.select("operation", "change ms").rows()
+        ]
+        found.append(f"The operations that change most are {listed(told)} a step.")
+    for how, name, column in (("only in a", a, "a ms a step"), ("only in b", b, "b ms a step")):
+        mine = aligned.filter(pl.col("found as") == how).sort(column, descending=True)
+        whole = float(aligned[column].sum())
+        seconds = float(mine[column].sum()) / 1e3
+        if len(mine) and whole > 0 and seconds > 0.01 * whole / 1e3:
+            told = [short_name(one) for one in mine["operation"].head(3).to_list()]
+            found.append(
+                f"Only {name} has {len(mine):,} calls ({seconds_text(seconds)} a step), such as "
+                f"{listed(told)}."
+            )
+    counts = {how: len(aligned.filter(pl.col("found as") == how)) for how in ("moved", "renamed")}
+    other = [f"{count:,} {how}" for how, count in counts.items() if count]
+    if other:
+        found.append(f"Calls found in another place or by another name: {listed(other)}.")
+    return found
+
+
+def _evidence(compared: Comparison, traced: list[str]) -> list[str]:
     fall = compared.steps
     found = []
     if fall.bars and fall.gap:
@@ -165,6 +261,7 @@ def _evidence(compared: Comparison) -> list[str]:
         ]
         if parts:
             found.append(f"Only {only.name} has {listed(parts)}.")
+    found += traced
     found += [parts_sentence(compared.a), parts_sentence(compared.b)]
     return [*found, *epoch_sentences(compared.a), *epoch_sentences(compared.b)]
 
@@ -192,7 +289,7 @@ def _doubts(a: Subject, b: Subject) -> list[str]:
             f"Confidence is low: {a.name} is a {a.account.source} and {b.name} a "
             f"{b.account.source}, which count differently."
         )
-    elif not _same_program(a.account, b.account):
+    elif not _same_program(a, b):
         found.append(
             f"Confidence is low: {a.name} and {b.name} are different programs, so a ratio of them "
             "says little of either."
@@ -200,9 +297,12 @@ def _doubts(a: Subject, b: Subject) -> list[str]:
     return found
 
 
-def _same_program(a: Account, b: Account) -> bool:
-    modes = (a.facts.get("mode"), b.facts.get("mode"))
-    return modes[0] == modes[1]
+def _same_program(a: Subject, b: Subject) -> bool:
+    if a.account.facts.get("mode") != b.account.facts.get("mode"):
+        return False
+    if a.run is not None or a.traces is None or b.traces is None:
+        return True
+    return in_common(a.traces.ranks[0], b.traces.ranks[0]) >= ONE_PROGRAM
 
 
 def _within_noise(a: Subject, b: Subject) -> str | None:

@@ -1,0 +1,125 @@
+"""The real traces, against the golden answers of the specification."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deltacell.profile.explain import explain
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def traces(shared_data: Path) -> Path:
+    return shared_data / "traces"
+
+
+@pytest.fixture(scope="module")
+def loaders(traces: Path):
+    return explain(
+        traces / "resnet50_loader_workers_4.pt.trace.json.gz",
+        traces / "resnet50_loader_workers_0.pt.trace.json.gz",
+    )
+
+
+def test_the_loader_is_why_no_workers_are_slower(loaders):
+    assert loaders.sentence.startswith(
+        "resnet50_loader_workers_0 takes 1.33x as long per step as resnet50_loader_workers_4 (175 "
+        "ms against 131 ms): data loading is +68.6 ms, 159 % of the gap, which is more than all of "
+        "it; the other parts are -25.3 ms."
+    )
+    fall = loaders.comparison.steps
+    assert fall.a == pytest.approx(0.1313, rel=1e-3)
+    assert fall.b == pytest.approx(0.1746, rel=1e-3)
+    assert sum(bar.change for bar in fall.bars) == pytest.approx(fall.gap, rel=1e-9)
+    loading = next(bar for bar in fall.bars if bar.part == "data loading")
+    assert (loading.a, loading.b) == pytest.approx((0.001, 0.069), abs=1e-3)
+    assert any(bar.change < 0 for bar in fall.bars)
+    assert loaders.confidence == "high"
+
+
+def test_the_kernels_are_equal(loaders):
+    said = " ".join(loaders.evidence)
+    assert "Kernels launched in a step take 99.0 ms against 98.6 ms: the work of the device" in said
+    assert "Waiting for the loader takes 838 µs against 69.4 ms a step." in said
+
+
+def test_warmup_is_cut_and_said(loaders):
+    assert any("Step 5 does not count: warm-up" in warning for warning in loaders.warnings)
+
+
+def test_the_loader_of_another_name_is_found_and_what_only_one_does(loaders):
+    rows = {row["operation"]: row for row in loaders.table("operations").to_dicts()}
+    renamed = next(row for name, row in rows.items() if "->" in name)
+    assert renamed["found as"] == "renamed"
+    assert "_MultiProcessingDataLoaderIter" in renamed["path in a"]
+    assert "_SingleProcessDataLoaderIter" in renamed["path in b"]
+    assert any(row["found as"] == "only in b" for row in rows.values())
+
+
+def test_the_device_adds_up(loaders):
+    frame = loaders.table("device")
+    parts = frame.filter(frame["part"] != "all")
+    assert parts["change_s"].sum() == pytest.approx(loaders.comparison.steps.gap, rel=1e-6)
+
+
+def test_all_of_it_is_json(loaders):
+    again = json.loads(json.dumps(loaders.to_json(), allow_nan=False))
+    assert again["sentence"] == loaders.sentence
+
+
+def test_one_with_a_slow_loader(traces):
+    found = explain(traces / "resnet50_loader_workers_0.pt.trace.json.gz")
+    assert found.sentence.startswith("The device of resnet50_loader_workers_0 is idle 43 % of a ")
+    assert "the host waits for the loader (57.0 ms)" in found.sentence
+    assert found.accounts[0].parts["data loading"] == pytest.approx(0.0694, rel=1e-3)
+    assert any(advice.startswith("data loading: ") for advice in found.advice)
+    for key in ("operations", "gaps", "syncs", "small", "critical_path", "memory", "steps"):
+        assert len(found.table(key)), key
+
+
+def test_the_rank_that_the_others_wait_for(traces):
+    found = explain(traces / "dlrm_ddp_8ranks")
+    assert "is idle 56 % of a step" in found.sentence
+    assert "The ranks wait for rank 7: it enters the first sendrecv 7.62 ms after rank 1" in (
+        found.sentence
+    )
+    assert any(
+        "idle 54.5 %, communication and copies that nothing hides 37.7 %, compute 7.8 %" in one
+        for one in found.evidence
+    )
+    assert any("one step only" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ddp_world128_rank0.json.gz", "1 of 128 ranks"),
+        ("ddp_a100_rank0of2.json.gz", "1 of 2 ranks"),
+    ],
+)
+def test_missing_ranks_are_a_notice(traces, name, said):
+    found = explain(traces / name)
+    assert sum(said in warning for warning in found.warnings) == 1
+    assert sum("missing" in warning for warning in found.warnings) == 1
+
+
+def test_different_programs_are_compared_with_low_confidence(traces):
+    found = explain(
+        traces / "resnet50_loader_workers_4.pt.trace.json.gz", traces / "dlrm_ddp_8ranks"
+    )
+    assert found.confidence == "low"
+    assert "different programs" in found.warnings[0]
+    fall = found.comparison.steps
+    assert sum(bar.change for bar in fall.bars) == pytest.approx(fall.gap, rel=1e-9)
+
+
+def test_a_trace_and_a_run_are_compared_with_low_confidence(traces, make_run):
+    found = explain(
+        make_run("run", {"forward": 0.01}), traces / "resnet50_loader_workers_4.pt.trace.json.gz"
+    )
+    assert found.confidence == "low"
+    assert "is a run and" in found.warnings[0]
