@@ -206,6 +206,8 @@ class _Run:
                     directory.interrupt(**changes)
                 else:
                     directory.finish(**changes)
+        # A launcher may stop the first rank, which still writes, as soon as another one ends.
+        self.fabric.barrier()
         profilers = [p for p in (self.capture, self.host) if p is not None]
         notices = tuple(notice for profiler in profilers for notice in profiler.notices)
         best = None if self.checkpoints.best is None else self.checkpoints.best.metric
