@@ -75,6 +75,17 @@ def make_trace(
     return count
 
 
+def find_real_trace() -> Path:
+    """Return the real trace that benchmarks repeat, where this is a checkout that has the files."""
+    for root in (Path.cwd(), Path(__file__).resolve().parents[3]):
+        real = root.parent / "shared" / "data" / "traces" / "ddp_a100_rank0of2.json.gz"
+        if real.is_file():
+            return real
+    raise InputError(
+        "which trace to repeat is not known", fix="Name a real one, of a GPU, with --from."
+    )
+
+
 @dataclass(frozen=True)
 class _Tile:
     """Events of a source, and by how much each number grows from a copy to the next."""

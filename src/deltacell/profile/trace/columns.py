@@ -25,6 +25,8 @@ class Columns:
     without_duration, negative
         Events that were left out because their time or duration is missing or beyond all clocks,
         or because their duration is below 0.
+    unknown
+        Events of no phase that the Chrome trace format has, which were left out.
     unpaired
         Beginnings without an end and ends without a beginning, which were left out.
     """
@@ -33,6 +35,7 @@ class Columns:
         self.without_duration = 0
         self.negative = 0
         self.unpaired = 0
+        self.unknown = 0
         self._n = 0
         self._parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _TYPES}
         self._names = _Table[str]()
@@ -64,7 +67,9 @@ class Columns:
         events = piece.events
         complete = [e for e in events if e.ph == "X"]
         timed = [e for e in complete if e.ts is not None and e.dur is not None]
-        rest = [e for e in events if e.ph in _OTHER_PHASES]
+        others = [e for e in events if e.ph != "X"] if len(complete) < len(events) else []
+        rest = [e for e in others if e.ph in _OTHER_PHASES]
+        unknown = sum(1 for e in others if e.ph not in _KNOWN_PHASES)
         begin, duration = self._times(piece, timed)
         part = self._part(timed, begin, duration)
         memory = [e for e in rest if e.ph in "iI" and e.name == "[memory]" and e.ts is not None]
@@ -73,6 +78,7 @@ class Columns:
         halves_part = self._halves_part(piece, halves) if halves else None
         # From here on nothing fails.
         self.without_duration += len(complete) - len(timed)
+        self.unknown += unknown
         self._keep(part, [e.args for e in timed])
         if memory_part is not None:
             self._memory.append(memory_part)
@@ -308,6 +314,7 @@ _TYPES: dict[str, Any] = {
 }
 # So far apart that differences of times still fit; 73 years.
 _FAR = 2**61
+_KNOWN_PHASES = frozenset([*"BEXiICbnestfPNODSTpFMRcVva()=", ","])
 _OTHER_PHASES = frozenset("MBEiI")
 _DEVICE_KINDS = [int(kind) for kind in (*ON_DEVICE, Kind.device_annotation)]
 _OUTER_FIRST = {Kind.annotation: 0, Kind.python: 1, Kind.operator: 2}

@@ -98,12 +98,15 @@ class Decoder:
                 text = _rest(text, used + 1)
                 continue
             end = _scan(text)
-            if end.closed is not None and (piece := self._decode(text, end.closed)) is not None:
+            if (
+                end.closed is not None
+                and (piece := self._decode(_up_to(text, end.closed))) is not None
+            ):
                 yield piece
                 self._after(text[end.closed + 1 :], is_bare)
                 return
             if end.closed is None and end.last:
-                piece = self._decode(text, end.last)
+                piece = self._decode(_up_to(text, end.last))
                 if piece is not None:
                     yield piece
                     text = _rest(text, end.last)
@@ -116,7 +119,7 @@ class Decoder:
                 yield piece
                 text = _rest(text, used + 1)
             elif ended:
-                self._give_up(text, is_bare)
+                self._give_up(text, is_bare, end)
                 return
             else:
                 raise InputError(
@@ -179,28 +182,28 @@ class Decoder:
         for comma in reversed(found[-guesses:]):
             text[comma] = _CLOSE
             view = memoryview(text)[: comma + 1]
-            try:
-                return Piece(_EVENT_LIST.decode(view), view), comma
-            except (msgspec.ValidationError, OverflowError):
-                events, lost = _one_by_one(view)
-                self.lost += lost
-                return Piece(events), comma
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                view.release()
-                text[comma] = _COMMA
+            if (piece := self._decode(view)) is not None:
+                return piece, comma
+            view.release()
+            text[comma] = _COMMA
         return None, 0
 
-    def _decode(self, text: bytearray, end: int) -> Piece | None:
-        """Decode the array up to a place, which is where it ends or just after an event."""
-        array = bytes(text[:end]) + b"]"
+    def _decode(self, array: bytes | memoryview) -> Piece | None:
+        """Decode an array, or return nothing where it is none."""
         try:
             return Piece(_EVENT_LIST.decode(array), array)
-        except (msgspec.ValidationError, OverflowError):
-            events, lost = _one_by_one(array)
-            self.lost += lost
-            return Piece(events)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except msgspec.ValidationError:
+            return self._decode_each(array)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
+
+    def _decode_each(self, array: bytes | memoryview) -> Piece | None:
+        try:
+            events, lost = _one_by_one(array)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        self.lost += lost
+        return Piece(events)
 
     def _save(self, text: bytearray) -> tuple[Piece | None, int]:
         """Decode one by one what seems to be events, all but the last; count those that fail."""
@@ -216,16 +219,15 @@ class Decoder:
             begin = comma + 1
         return (Piece(events), commas[-1]) if commas else (None, 0)
 
-    def _give_up(self, text: bytearray, is_bare: bool) -> None:
+    def _give_up(self, text: bytearray, is_bare: bool, end: _End) -> None:
         """Say what the last bytes are, which are no events."""
-        rest = text[1:].strip()
-        if _LAST.search(rest):
+        if end.closed is not None:
+            # The array ends, so its last event is there and is no event.
             self.lost += 1
             self.unclear = not is_bare
-            self.cut = not rest.endswith((b"}", b"]"))
         else:
             # In a bare array the last bracket may be left out.
-            self.cut = not is_bare or bool(rest)
+            self.cut = not is_bare or len(text) > 1
 
     def _after(self, rest: bytearray, is_bare: bool) -> None:
         while len(rest) < _LONGEST and (more := self.source.read(PIECE)):
@@ -293,7 +295,6 @@ _COMMA = ord(",")
 _GAP = b", \t\r\n"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:)')
-_LAST = re.compile(rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:.*\}\s*\]', re.DOTALL)
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]"]', re.DOTALL)
 # Between events a line break is as good as a space, and within a name it is not allowed.
 _CONTROL = bytes(range(32))
@@ -331,6 +332,10 @@ def _escaped(found: re.Match[bytes]) -> bytes:
     if found[1] is not None:
         return rb"\ufffd"
     return found[0] if found[2] is None else rb"\\" + found[2]
+
+
+def _up_to(text: bytearray, end: int) -> bytes:
+    return bytes(text[:end]) + b"]"
 
 
 def _rest(text: bytearray, begin: int) -> bytearray:

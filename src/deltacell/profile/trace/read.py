@@ -77,6 +77,7 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         warnings=warnings,
         stack=finished.stack,
         stacks=finished.stacks,
+        text_bytes=decoder.source.given,
     )
 
 
@@ -142,6 +143,8 @@ def _warnings(decoder: Decoder, columns: Columns, grown: int) -> tuple[str, ...]
         said.append(f"{decoder.lost:,} events could not be decoded and were left out.")
     if decoder.unclear:
         said.append("What the file says of itself beside the events could not all be decoded.")
+    if columns.unknown:
+        said.append(f"{columns.unknown:,} events do not say what they are and were left out.")
     if columns.without_duration:
         said.append(
             f"{columns.without_duration:,} events have no time or no duration and were left out."

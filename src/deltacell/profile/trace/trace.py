@@ -119,6 +119,8 @@ class Trace:
         The Python call stack that old traces wrote with an operator, innermost call first, calls
         parted by ``;``, as an index, int32 [n]; or `NOTHING`. Empty where no event has one; new
         traces have Python functions instead.
+    text_bytes
+        How much text was read, unpacked.
     """
 
     path: Path
@@ -145,6 +147,7 @@ class Trace:
     warnings: tuple[str, ...] = ()
     stack: Codes = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     stacks: tuple[str, ...] = ()
+    text_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -153,6 +156,11 @@ class Trace:
     def end(self) -> Ints:
         """The end of each event, int64 [n]."""
         return self.begin + self.duration
+
+    def ends(self, rows: Ints | Codes) -> Ints:
+        """Return the end of these events only, int64."""
+        found: Ints = self.begin[rows] + self.duration[rows]
+        return found
 
     @property
     def has_device(self) -> bool:
