@@ -90,7 +90,8 @@ def missing_ranks(traces: Sequence[Trace]) -> list[str]:
     if not ranks or len(ranks) >= size:
         return []
     missing = listed(set(range(size)) - ranks)
-    return [f"Of {size} ranks only {listed(ranks)} is here; missing: {missing}."]
+    verb = "is" if len(ranks) == 1 else "are"
+    return [f"Of {size} ranks only {listed(ranks)} {verb} here; missing: {missing}."]
 
 
 def listed(numbers: Iterable[int]) -> str:

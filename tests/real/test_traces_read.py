@@ -1,0 +1,180 @@
+"""Real traces, old and new, are read as they are, told apart from a plain JSON reader."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from deltacell.bench.tile import make_trace
+from deltacell.errors import InputError
+from deltacell.profile.trace.read import read_trace, read_traces
+from deltacell.profile.trace.trace import NOTHING, Kind
+
+pytestmark = pytest.mark.real
+
+FILES = {
+    "resnet50_loader_workers_0.pt.trace.json.gz": 75_718,
+    "resnet50_loader_workers_4.pt.trace.json.gz": 71_424,
+    "ddp_a100_rank0of2.json.gz": 40_573,
+    "ddp_world128_rank0.json.gz": 4_855,
+    "dlrm_ddp_8ranks/worker7_step_12.1694128201553.pt.trace.json.gz": None,
+}
+KINDS = {
+    "Operator": Kind.operator,
+    "cpu_op": Kind.operator,
+    "Runtime": Kind.runtime,
+    "cuda_runtime": Kind.runtime,
+    "Kernel": Kind.kernel,
+    "kernel": Kind.kernel,
+    "Memcpy": Kind.copy,
+    "gpu_memcpy": Kind.copy,
+    "Memset": Kind.fill,
+    "gpu_memset": Kind.fill,
+    "user_annotation": Kind.annotation,
+    "gpu_user_annotation": Kind.device_annotation,
+    "Trace": Kind.other,
+}
+
+
+@pytest.fixture
+def traces(shared_data):
+    return shared_data / "traces"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_event_with_a_duration_is_there(traces, name):
+    path = traces / name
+    plain = json.loads(gzip.decompress(path.read_bytes()), parse_float=str, parse_int=str)
+    listed = plain["traceEvents"]
+    assert FILES[name] in (None, len(listed))
+    complete = [e for e in listed if e["ph"] == "X"]
+    trace = read_trace(path)
+    assert trace.warnings == ()
+
+    def nanoseconds(text):
+        whole, _, rest = text.partition(".")
+        return int(whole) * 1000 + int(rest.ljust(3, "0")[:3] or 0)
+
+    base = int(plain.get("baseTimeNanoseconds", 0))
+    expected = Counter(
+        (e["name"], nanoseconds(e["ts"]) + base, nanoseconds(e["dur"]), e["pid"], e["tid"])
+        for e in complete
+    )
+    where = [trace.threads[code] for code in trace.thread]
+    found = Counter(
+        (trace.text(row), int(begin) + trace.origin, int(duration), thread.pid, thread.tid)
+        for row, (begin, duration, thread) in enumerate(
+            zip(trace.begin, trace.duration, where, strict=True)
+        )
+    )
+    assert found == expected
+    of_category = Counter(KINDS[e["cat"]] for e in complete)
+    of_kind = Counter(Kind(kind) for kind in trace.kind)
+    # Named ranges of old traces are among the operators.
+    for both in (of_category, of_kind):
+        both[Kind.operator] += both.pop(Kind.annotation, 0)
+    assert of_kind == of_category
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_device_events_have_a_stream_and_the_call_that_caused_them(traces, name):
+    trace = read_trace(traces / name)
+    on_device = np.isin(trace.kind, [Kind.kernel, Kind.copy, Kind.fill])
+    assert (trace.stream[on_device] != NOTHING).all()
+    assert all(trace.threads[code].is_device for code in np.unique(trace.thread[on_device]))
+    assert not any(trace.threads[c].is_device for c in np.unique(trace.thread[trace.kind <= 1]))
+    calls = trace.correlation[trace.kind == Kind.runtime]
+    assert np.isin(trace.correlation[on_device], calls).mean() > 0.98
+
+
+def test_the_old_schema(traces):
+    trace = read_trace(traces / "resnet50_loader_workers_0.pt.trace.json.gz")
+    assert (trace.rank, trace.world_size, trace.device_name) == (None, None, "Tesla V100-DGXS-32GB")
+    names = {trace.text(row) for row in np.flatnonzero(trace.kind == Kind.annotation)}
+    assert {name for name in names if name.startswith("ProfilerStep#")} == {
+        f"ProfilerStep#{number}" for number in range(5, 11)
+    }
+    assert "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__" in names
+    assert len(trace.memory["time"]) == 12_838
+    assert (trace.stack != NOTHING).sum() == 14_994
+
+
+def test_the_new_schema(traces):
+    trace = read_trace(traces / "ddp_a100_rank0of2.json.gz")
+    assert (trace.rank, trace.world_size) == (0, 2)
+    assert trace.device_name == "NVIDIA A100-PG509-200"
+    told = {said["name"] for said in trace.collectives.values()}
+    assert "allreduce" in told
+    assert (trace.size[list(trace.collectives)] > 0).any()
+    # Written as microseconds since a base, with three places.
+    assert (trace.begin % 1000 != 0).mean() > 0.9
+
+
+def test_outer_operators_come_before_what_they_call(traces):
+    trace = read_trace(traces / "resnet50_loader_workers_0.pt.trace.json.gz")
+    same = (np.diff(trace.begin) == 0) & (np.diff(trace.duration) == 0)
+    same &= np.diff(trace.thread) == 0
+    pairs = Counter((trace.text(row), trace.text(row + 1)) for row in np.flatnonzero(same))
+    assert pairs["aten::zeros", "aten::empty"] >= pairs["aten::empty", "aten::zeros"]
+    assert pairs["cudaLaunchKernel", "aten::add_"] == 0
+
+
+def test_eight_ranks(traces):
+    ranks = read_traces(traces / "dlrm_ddp_8ranks")
+    assert [trace.rank for trace in ranks] == list(range(8))
+    assert {trace.world_size for trace in ranks} == {8}
+    assert all(trace.warnings == () for trace in ranks)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ddp_a100_rank0of2.json.gz", "Of 2 ranks only 0 is here; missing: 1."),
+        ("ddp_world128_rank1.json.gz", "Of 128 ranks only 1 is here; missing: 0, 2 to 127."),
+    ],
+)
+def test_missing_ranks_are_noticed(traces, name, said):
+    (trace,) = read_traces(traces / name)
+    assert trace.warnings == (said,)
+
+
+def test_traces_of_several_programs_are_not_ranks(traces):
+    with pytest.raises(InputError, match="not one run's"):
+        read_traces(traces)
+
+
+def test_cut_off_in_the_middle(traces, tmp_path):
+    packed = (traces / "resnet50_loader_workers_4.pt.trace.json.gz").read_bytes()
+    whole = read_trace(traces / "resnet50_loader_workers_4.pt.trace.json.gz")
+    (tmp_path / "half.json.gz").write_bytes(packed[: len(packed) // 2])
+    half = read_trace(tmp_path / "half.json.gz")
+    assert 0 < len(half) < len(whole)
+    assert "cut off" in half.warnings[0]
+
+
+def test_a_repeated_trace_is_the_same_again_later(traces, tmp_path):
+    small = read_trace(traces / "ddp_world128_rank0.json.gz")
+    path = tmp_path / "large.json"
+    make_trace(traces / "ddp_world128_rank0.json.gz", path, 3 * small.text_bytes)
+    large = read_trace(path)
+    assert large.warnings == ()
+    assert path.stat().st_size >= 3 * small.text_bytes
+    events = len(small) - int((small.kind == Kind.other).sum())
+    copies, rest = divmod(len(large), events)
+    assert (copies >= 3, rest) == (True, 0)
+    assert large.names[: len(large.names)].count("ProfilerStep#551") == 1
+    assert large.duration.sum() == copies * small.duration[small.kind != Kind.other].sum()
+    # Each copy has correlations of its own, and joins as many events as the first.
+    for kind in (Kind.runtime, Kind.kernel):
+        once = small.correlation[small.kind == kind]
+        again = large.correlation[large.kind == kind]
+        assert len(np.unique(again)) == copies * len(np.unique(once))
+    once, again = (
+        np.isin(t.correlation[t.kind == Kind.kernel], t.correlation[t.kind == Kind.runtime]).mean()
+        for t in (small, large)
+    )
+    assert once == pytest.approx(again)
