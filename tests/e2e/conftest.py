@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -31,3 +33,14 @@ def deltacell(tmp_path: Path) -> Run:
         return done
 
     return run
+
+
+@pytest.fixture(scope="session")
+def training() -> ModuleType:
+    """The helpers of ``training.py``, which is no test and so is not imported by pytest."""
+    spec = spec_from_file_location("training", Path(__file__).with_name("training.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -101,7 +101,8 @@ def _run(config: Config, resume: Path | None, which: str) -> Outcome:
     from deltacell.train.run import train as start
 
     # It announces every process on a line of its own.
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    for part in ("fabric", "pytorch"):
+        logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
     # A rank's loss is its share of the batch's.
     latest, ranks = Latest(), config.trainer.devices * config.trainer.nodes
     bar = TrainingBar(lambda loss: ranks * latest.look(loss), watched=config.trainer.progress)

@@ -10,7 +10,7 @@ import torch
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from deltacell.errors import InputError
-from deltacell.train.config import Config, HeteroCellConfig, TrainerConfig
+from deltacell.train.config import Config, DangoLossConfig, HeteroCellConfig, TrainerConfig
 
 PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 """What Fabric calls them."""
@@ -27,19 +27,17 @@ def make_fabric(whole: Config) -> lightning.Fabric:
     whole
         The config of the run.
     """
-    config, model = whole.trainer, whole.model
+    config = whole.trainer
     kind = accelerator_of(config)
     check_devices(config, kind)
     world = config.devices * config.nodes
+    _check_started(world)
     strategy: DDPStrategy | str = "auto"
     if world > 1:
         strategy = DDPStrategy(
-            # Of the last metabolic layer no gene hears, so some of its weights have no gradient.
-            find_unused_parameters=isinstance(model, HeteroCellConfig) and model.metabolism,
+            find_unused_parameters=_has_idle_weights(whole),
             process_group_backend="nccl" if kind == "cuda" else "gloo",
             timeout=PATIENCE,
-            # They are the same on every rank, and sending them would be a part of the forward.
-            broadcast_buffers=False,
         )
     fabric = lightning.Fabric(
         accelerator=kind,
@@ -52,6 +50,27 @@ def make_fabric(whole: Config) -> lightning.Fabric:
         torch.set_num_threads(config.threads or max(1, cores() // config.devices))
     fabric.launch()
     return fabric
+
+
+def _has_idle_weights(config: Config) -> bool:
+    """Return whether some weights have no gradient, so that nobody may wait for it."""
+    if isinstance(config.model, HeteroCellConfig):
+        # Of the last metabolic layer no gene hears.
+        return config.model.metabolism
+    # What reconstructs the networks has no part in other losses.
+    return not isinstance(config.loss, DangoLossConfig)
+
+
+def _check_started(world: int) -> None:
+    """Raise where torchrun has started more or fewer processes than the config is for."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    started = int(os.environ["WORLD_SIZE"])
+    if started != world:
+        raise InputError(
+            f"there are {started} processes, and trainer.devices x trainer.nodes is {world}",
+            fix="torchrun --nproc-per-node and trainer.devices have to be the same.",
+        )
 
 
 def accelerator_of(config: TrainerConfig) -> str:

@@ -117,7 +117,8 @@ def _said(failure: ProcessFailure) -> str:
         message = trace or message.get("message", "")
     text = str(message).rstrip()
     # An error that a user can act on is its sentence alone.
-    for_users = re.search(r"^deltacell\.[\w.]+Error: ", text, re.MULTILINE)
-    if for_users is not None and "DELTACELL_DEBUG" not in os.environ:
-        text = text[for_users.end() :]
+    for_users = re.findall(r"^deltacell\.[\w.]+Error: ", text, re.MULTILINE)
+    if for_users and "DELTACELL_DEBUG" not in os.environ:
+        # The last one is what was raised; those above are where it came from.
+        text = text.rpartition(for_users[-1])[2]
     return f"failed, and the others were stopped:\n{text}"

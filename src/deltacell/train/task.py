@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from deltacell.cell import Cell
-from deltacell.models import Dango, HeteroCell, Loss, LossValue, Prediction
+from deltacell.models import Dango, DangoLoss, HeteroCell, Loss, LossValue, Prediction
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.propagate import Deleted
 from deltacell.screen import Batch, Genotypes
@@ -93,8 +93,11 @@ class Task(lightning.LightningModule):
         return Prepared(batch, batch.genotypes)
 
     def forward(self, genotypes: Genotypes | Deleted) -> Prediction:
-        """Return the prediction, its score on the common scale."""
-        prediction: Prediction = self.model(self.cell, genotypes)
+        """Return the prediction, its score on the common scale, with what the loss needs."""
+        options = {}
+        if isinstance(self.model, Dango):
+            options["reconstruct"] = isinstance(self.loss, DangoLoss)
+        prediction: Prediction = self.model(self.cell, genotypes, **options)
         return prediction
 
     def training_step(self, prepared: Prepared, _: int = 0) -> dict[str, torch.Tensor]:
@@ -103,7 +106,11 @@ class Task(lightning.LightningModule):
         prediction = self(prepared.genotypes)
         self.timer.switch("loss")
         value = self._loss(prediction, prepared.batch)
-        return {"loss": value.total, **value.parts}
+        total = value.total
+        if not len(prepared.batch) and isinstance(self.model, HeteroCell):
+            # A rank without mutants reaches few weights, and the others wait for all gradients.
+            total = total + 0 * torch.stack([w.sum() for w in self.model.parameters()]).sum()
+        return {"loss": total, **value.parts}
 
     def validation_step(self, prepared: Prepared, _: int = 0) -> dict[str, torch.Tensor]:
         """Return the scores in the unit of the screen, and the loss."""

@@ -1,0 +1,243 @@
+"""`deltacell train` and `deltacell modes`, as they are typed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from deltacell.cli.app import app
+from deltacell.errors import DeltacellError
+from deltacell.profile.phases import read_phases
+from deltacell.profile.record import Status, read_run
+from deltacell.train.compose import compose, from_yaml
+
+Run = Callable[..., Any]
+MODES = ("train", "step", "forward", "data", "empty", "fixed")
+
+
+def typed(*words: str | Path) -> Result:
+    """Run a command in this process, which is faster."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def finished(tmp_path: Path, training: ModuleType) -> Path:
+    """A run of one epoch."""
+    path = tmp_path / "run"
+    assert typed("train", *training.SMALL, "trainer.epochs=1", f"directory={path}").exit_code == 0
+    return path
+
+
+def test_a_run_says_where_it_is_what_limits_it_and_what_to_type_next(
+    tmp_path: Path, training: ModuleType
+) -> None:
+    path = tmp_path / "run"
+    said = typed("train", *training.SMALL, "trainer.epochs=2", f"directory={path}").output
+    assert f"Finished: {path} (best validation Pearson" in said
+    assert f"Test it with: deltacell evaluate {path}" in said
+    assert "samples a second, steady steps" in said
+    record = read_run(path)
+    assert record.status is Status.finished
+    assert record.limits is not None
+    assert record.limits in said
+    assert {entry.name for entry in path.iterdir() if not entry.name.startswith(".")} == {
+        "checkpoints",
+        "config.yaml",
+        "metrics.csv",
+        "phases",
+        "run.json",
+    }
+
+
+def test_the_default_loggers_and_figures_leave_files(tmp_path: Path, training: ModuleType) -> None:
+    path = tmp_path / "run"
+    given = ["trainer.epochs=2", "trainer.figures_every=1", "loggers.tensorboard=true"]
+    typed("train", *training.SMALL, *given, f"directory={path}")
+    figures = sorted(file.name for file in (path / "figures").iterdir())
+    assert figures == ["learning.svg", "validation-epoch0001.png", "validation-epoch0002.png"]
+    assert list((path / "tensorboard").glob("events.*"))
+
+
+def test_cfg_job_prints_the_whole_config_and_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = typed("train", "experiment=demo", "trainer.epochs=7", "--cfg", "job").output
+    assert from_yaml(said) == compose(["experiment=demo", "trainer.epochs=7"])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DeltacellError, match="--cfg is 'hydra'; expected job"):
+        typed("train", "experiment=demo", "--cfg", "hydra")
+
+
+def test_cfg_job_of_a_run_is_its_config(finished: Path) -> None:
+    said = typed("train", "--resume", finished, "trainer.epochs=9", "--cfg", "job").output
+    assert from_yaml(said).trainer.epochs == 9
+    assert from_yaml((finished / "config.yaml").read_text()).trainer.epochs == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["experiment=demmo"], "demo"),
+        (["experiment=demo", "model=dangoo"], "dango"),
+        (["experiment=demo", "trainer.epohs=3"], "trainer.epochs"),
+        (["experiment=demo", "trainer.epochs=many"], "trainer.epochs"),
+        (["experiment=demo", "--from", "best"], "--from is for --resume"),
+    ],
+)
+def test_mistakes_are_answered_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DeltacellError, match=re.escape(said)):
+        typed("train", *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resuming_what_is_not_there_or_is_done(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(DeltacellError, match="nowhere"):
+        typed("train", "--resume", tmp_path / "nowhere")
+    with pytest.raises(DeltacellError, match="has done its 1 epochs"):
+        typed("train", "--resume", finished)
+    with pytest.raises(DeltacellError, match=r"there is no checkpoint 'step-9\.ckpt'"):
+        typed("train", "--resume", finished, "--from", "step-9.ckpt", "trainer.epochs=2")
+    assert read_run(finished).status is Status.finished
+    said = typed("train", "--resume", finished, "--from", "best", "trainer.epochs=2").output
+    assert "Finished" in said
+
+
+def test_errors_of_the_program_are_sentences_with_exit_code_2(
+    deltacell: Run, training: ModuleType, tmp_path: Path
+) -> None:
+    words = [*training.SMALL, "data.relations=[telepathic]", f"directory={tmp_path / 'run'}"]
+    done = deltacell("train", *words, code=2)
+    assert done.stderr.startswith("error: ")
+    assert "telepathic" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_mode_ends_with_its_table(tmp_path: Path, training: ModuleType, mode: str) -> None:
+    path = tmp_path / "run"
+    words = [*training.SMALL, f"mode={mode}", "mode_steps=12", f"directory={path}"]
+    said = typed("train", *words, "trainer.progress=true").output
+    assert re.search(rf"^ *{mode} +[\d,.]+ +[\d,.]+ +[\d,.]+", said, re.MULTILINE)
+    assert "2147483648" not in said
+    assert ("deltacell evaluate" in said) is (mode == "train")
+    record = read_run(path)
+    assert (record.status, record.mode) == (Status.finished, mode)
+    rows = read_phases(path / "phases")
+    assert rows["kind"].to_list().count("train") == 12
+    spent = {phase: rows[f"{phase}_s"].sum() for phase in ("forward", "loss", "backward")}
+    assert (spent["forward"] > 0) is (mode not in ("data", "empty"))
+    assert (spent["backward"] > 0) is (mode not in ("data", "forward"))
+    if mode != "train":
+        assert not (path / "checkpoints").exists()
+
+
+def test_a_capture_has_the_rank_in_its_name_and_can_be_read(
+    tmp_path: Path, training: ModuleType
+) -> None:
+    path = tmp_path / "run"
+    given = ["profiler.trace=true", "profiler.window=[1,1,2,1]", "trainer.epochs=1"]
+    typed("train", *training.SMALL, *given, f"directory={path}")
+    (file,) = (path / "traces").iterdir()
+    assert file.name == "trace-rank0-window0.json.gz"
+    names = {
+        event.get("name") for event in json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    }
+    assert {"phase.forward", "phase.backward", "phase.optimizer"} <= names
+
+
+# --- real processes ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_going_on_is_as_if_nothing_had_been(
+    tmp_path: Path, training: ModuleType, number: int, code: int
+) -> None:
+    given = [*training.SMALL, "trainer.epochs=40", "data.batch_size=4"]
+    path, whole = tmp_path / "run", tmp_path / "whole"
+    process = training.start(tmp_path, "train", *given, f"directory={path}")
+    training.wait_for_step(process, path, 20)
+    process.send_signal(number)
+    said = training.end(process, code)
+    assert f"Stopped by signal {int(number)} and saved: {path}" in said
+    assert "Traceback" not in said
+    record = read_run(path)
+    assert record.status is Status.interrupted
+    assert record.last is not None
+    training.end(training.start(tmp_path, "train", "--resume", str(path)), 0)
+    training.end(training.start(tmp_path, "train", *given, f"directory={whole}"), 0)
+    assert training.equal(training.state_of(path), training.state_of(whole))
+    assert training.rows_of(path) == training.rows_of(whole)
+    assert [attempt.status for attempt in read_run(path).attempts] == ["interrupted", "finished"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hetero", [False, True])
+def test_from_any_kill_it_goes_on_to_the_same_weights(
+    tmp_path: Path, training: ModuleType, hetero: bool
+) -> None:
+    draw = random.Random(7 + hetero)
+    model = training.HETERO if hetero else ("trainer.ema=0.9", "schedule=warm_restarts")
+    given = [*training.SMALL, *model, "trainer.epochs=6", "trainer.checkpoint_every_steps=2"]
+    path, whole = tmp_path / "run", tmp_path / "whole"
+    process = training.start(tmp_path, "train", *given, f"directory={path}")
+    for last in (draw.randint(2, 12), draw.randint(13, 24)):
+        training.wait_for_step(process, path, last)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert read_run(path).status is Status.running
+        process = training.start(tmp_path, "train", "--resume", str(path))
+    training.end(process, 0)
+    training.end(training.start(tmp_path, "train", *given, f"directory={whole}"), 0)
+    assert training.equal(training.state_of(path), training.state_of(whole))
+    assert training.rows_of(path) == training.rows_of(whole)
+
+
+@pytest.mark.slow
+def test_two_processes_do_not_train_into_one_run(tmp_path: Path, training: ModuleType) -> None:
+    path = tmp_path / "run"
+    given = [*training.SMALL, "trainer.epochs=100000", "trainer.checkpoint_every_steps=5"]
+    process = training.start(tmp_path, "train", *given, f"directory={path}")
+    training.wait_for_step(process, path, 5)
+    said = training.end(training.start(tmp_path, "train", "--resume", str(path)), 2)
+    assert f"another process is training into this run (process {process.pid})" in said
+    process.terminate()
+    training.end(process, 143)
+
+
+@pytest.mark.slow
+def test_modes_are_shown_side_by_side(deltacell: Run, training: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "modes.json"
+    said = deltacell("modes", *training.SMALL, "--steps", "8", "--json", file).stdout
+    for mode in MODES:
+        assert re.search(rf"^ *{mode} ", said, re.MULTILINE), mode
+    for part in ("forward and loss", "backward and communication", "optimizer"):
+        assert part in said
+    found = json.loads(file.read_text())
+    assert [row["mode"] for row in found["modes"]] == [
+        "empty",
+        "data",
+        "forward",
+        "step",
+        "train",
+        "fixed",
+    ]
+    assert [path for path in tmp_path.iterdir() if path != file] == []
