@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,8 +22,10 @@ if "made" not in sys.modules:
 
 from made import Event, make_trace  # noqa: E402
 
+from deltacell.profile.trace.attribution import Residual, attribute  # noqa: E402
+from deltacell.profile.trace.device import PARTS  # noqa: E402
 from deltacell.profile.trace.self_time import nest, timeline  # noqa: E402
-from deltacell.profile.trace.trace import NOTHING, Trace  # noqa: E402
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace  # noqa: E402
 
 HORIZON = 60
 
@@ -125,3 +128,133 @@ def test_another_thread_changes_nothing(events: list[Event], others: list[Event]
     found = {both.text(row): int(times[row]) for row in range(len(both))}
     for row, time in enumerate(nest(alone).self_time.tolist()):
         assert found[alone.text(row)] == time
+
+
+@given(nested_events(), st.data())
+@settings(max_examples=50, deadline=None)
+def test_splitting_a_thread_changes_nothing(events: list[Event], data: st.DataObject) -> None:
+    together = make_trace(events)
+    whose = {}
+    for event in events:
+        name, parent = event.name.split("<")
+        top = whose[parent] if parent else data.draw(st.sampled_from(["main", "second"]))
+        whose[name] = top
+    apart = make_trace([e._replace(thread=whose[e.name.split("<")[0]]) for e in events])
+    times = nest(apart).self_time
+    found = {apart.text(row): int(times[row]) for row in range(len(apart))}
+    for row, time in enumerate(nest(together).self_time.tolist()):
+        assert found[together.text(row)] == time
+
+
+HOST = (
+    ("phase.forward", Kind.annotation),
+    ("phase.backward", Kind.annotation),
+    ("model.part", Kind.annotation),
+    ("gloo:all_reduce", Kind.annotation),
+    ("enumerate(DataLoader)#_Single.__next__", Kind.annotation),
+    ("MulBackward0", Kind.operator),
+    ("aten::mul", Kind.operator),
+    ("aten::nll_loss", Kind.operator),
+    ("c10d::allreduce_", Kind.operator),
+    ("train.py(3): main", Kind.python),
+    ("cudaLaunchKernel", Kind.runtime),
+    ("cudaStreamSynchronize", Kind.runtime),
+)
+DEVICE = (
+    ("gemm", Kind.kernel),
+    ("ncclKernel_AllReduce", Kind.kernel),
+    ("Memcpy HtoD", Kind.copy),
+    ("Memset", Kind.fill),
+)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[Event]:
+    """Steps, or none, with anything in and around them, on host and device."""
+    events = []
+    at = draw(st.integers(0, 10))
+    for number in range(draw(st.integers(0, 4))):
+        length = draw(st.integers(0, 40))
+        events.append(Event(f"ProfilerStep#{number}", at, length, Kind.annotation, "thread 0"))
+        at += length + draw(st.integers(-3, 3))
+        at = max(at, 0)
+    for _ in range(draw(st.integers(1, 20))):
+        on_device = draw(st.booleans())
+        name, kind = draw(st.sampled_from(DEVICE if on_device else HOST))
+        thread = f"stream {draw(st.integers(7, 8))}"
+        events.append(
+            Event(
+                name,
+                draw(st.integers(0, 100)),
+                draw(st.integers(0, 40)),
+                kind,
+                thread if on_device else f"thread {draw(st.integers(0, 2))}",
+                draw(st.integers(-1, 5)),
+                draw(st.integers(-1, 3)),
+            )
+        )
+    return events
+
+
+def parts_by_hand(trace: Trace, begin: int, end: int) -> list[int]:
+    """Return compute, communication, copies and idle, moment by moment."""
+    parts = [0, 0, 0, 0]
+    for moment in range(begin, end):
+        running = (trace.begin <= moment) & (moment < trace.begin + trace.duration)
+        names = [trace.text(row) for row in np.flatnonzero(running)]
+        place = next(
+            (
+                place
+                for place, known in enumerate((("gemm",), ("nccl",), ("Memcpy", "Memset")))
+                if any(name.startswith(known) for name in names)
+            ),
+            3,
+        )
+        parts[place] += 1
+    return parts
+
+
+@given(programs())
+@settings(max_examples=100, deadline=None)
+def test_all_accounts_of_a_trace_add_up(events: list[Event]) -> None:
+    trace = make_trace(events)
+    if not (trace.duration > 0).any():
+        return
+    found = attribute(trace)
+    steps = found.steps
+    assert steps.counted.any()
+    assert (steps.wall > 0).all()
+    wall = int(steps.wall[steps.counted].sum())
+    assert found.categories["time"].sum() == wall
+    assert found.categories["share"].sum() == pytest.approx(1)
+    assert found.operations["time"].sum() == wall
+    assert found.call_paths["time"].sum() == wall
+    assert found.residual == Residual(0, 0, 0, 0)
+    assert 0 <= found.loader.share <= 1
+    path = found.critical_path
+    assert path.parts["time"].sum() in steps.wall[steps.counted].tolist()
+    assert (path.stretches["begin"][1:] == path.stretches["end"][:-1]).all()
+    if found.device is not None:
+        assert found.device.idle["time"].sum() == (
+            found.device.steps.filter("counted")["idle"].sum()
+        )
+        for place, row in enumerate(found.device.steps.iter_rows(named=True)):
+            by_hand = parts_by_hand(trace, int(steps.begin[place]), int(steps.end[place]))
+            assert [row[part] for part in PARTS] == by_hand
+
+
+@given(programs(), st.integers(1, 10**12))
+@settings(max_examples=50, deadline=None)
+def test_shifting_a_trace_changes_no_account(events: list[Event], shift: int) -> None:
+    trace = make_trace(events)
+    if not (trace.duration > 0).any():
+        return
+    there = attribute(trace)
+    moved = attribute(make_trace([e._replace(begin=e.begin + shift) for e in events]))
+    assert moved.categories.equals(there.categories)
+    assert moved.operations.equals(there.operations)
+    assert moved.critical_path.parts.equals(there.critical_path.parts)
+    assert (moved.device is None) == (there.device is None)
+    if moved.device is not None and there.device is not None:
+        assert moved.device.steps.equals(there.device.steps)
+        assert moved.device.idle.equals(there.device.idle)

@@ -351,7 +351,7 @@ def _workers(
         named = any(word in thread.name.lower() for word in told)
         if not len(mine) or not (named or loads[trace.name[mine]].any()):
             continue
-        union = Covered.of(trace.begin[mine], trace.end[mine])
+        union = Covered.of(trace.begin[mine], trace.ends(mine))
         busy = int(union.within(begin, end).sum())
         rows.append((thread.name or thread.tid, busy, busy / wall))
     schema = {"thread": pl.String(), "busy": pl.Int64(), "share": pl.Float64()}

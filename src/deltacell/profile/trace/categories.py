@@ -70,7 +70,9 @@ def own_categories(trace: Trace) -> npt.NDArray[np.int8]:
     return found
 
 
-def categories(trace: Trace, nesting: Nesting) -> npt.NDArray[np.int8]:
+def categories(
+    trace: Trace, nesting: Nesting, own: npt.NDArray[np.int8] | None = None
+) -> npt.NDArray[np.int8]:
     """Return the category of the nearest classified ancestor of each event, itself included.
 
     Parameters
@@ -79,16 +81,19 @@ def categories(trace: Trace, nesting: Nesting) -> npt.NDArray[np.int8]:
         Events.
     nesting
         What lies in what.
+    own
+        What each event's own name tells, where it is known already.
 
     Returns
     -------
     int8 [n]; `NOTHING` where no ancestor is classified. Calls that send a batch to the device
     are a transfer where nothing above them says otherwise.
     """
-    own = own_categories(trace)
+    own = own_categories(trace) if own is None else own
     found = nearest(own, nesting.parent)
     sends = _sends(trace, nesting, found)
     if len(sends):
+        own = own.copy()
         own[sends] = Category.transfer
         found = nearest(own, nesting.parent)
     return found
@@ -96,9 +101,8 @@ def categories(trace: Trace, nesting: Nesting) -> npt.NDArray[np.int8]:
 
 def nearest(own: npt.NDArray[np.int8], parent: npt.NDArray[np.int32]) -> npt.NDArray[np.int8]:
     """Return of each event what the nearest of it and its ancestors has that has any, int8 [n]."""
-    place = np.arange(len(own))
     climb = (own == NOTHING) & (parent != NOTHING)
-    place[climb] = parent[climb]
+    place = np.where(climb, parent, np.arange(len(own), dtype=np.int32))
     while True:
         # Going up twice as far every time: the deepest stack takes a few rounds.
         further = place[place]

@@ -48,6 +48,8 @@ def components(
     counted = steps.counted[host.step] & (host.category == Category.forward)
     own = _sum_by_row(above, host.row[counted], host.length[counted], len(trace))
     work = np.flatnonzero(on_device(trace) & (launch >= 0))
+    step = np.searchsorted(steps.begin, trace.begin[launch[work]], side="right") - 1
+    work = work[(step >= 0) & steps.counted[step]]
     device = _sum_by_row(above, launch[work], trace.duration[work], len(trace))
     forward = int(host.length[counted].sum())
     paths: dict[str, list[int]] = {}
@@ -99,9 +101,8 @@ def _component_rows(trace: Trace, steps: Steps) -> npt.NDArray[np.bool_]:
 
 def _nearest_row(found: npt.NDArray[np.bool_], parent: Codes) -> Ints:
     """Return the nearest of each event and its ancestors that is found; `NOTHING` where none."""
-    place = np.arange(len(found))
     climb = ~found & (parent != NOTHING)
-    place[climb] = parent[climb]
+    place = np.where(climb, parent, np.arange(len(found), dtype=np.int32))
     while True:
         further = place[place]
         if np.array_equal(further, place):

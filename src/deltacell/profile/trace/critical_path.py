@@ -101,7 +101,7 @@ _Stretch = tuple[str, int, int, int]
 def _chain(trace: Trace, host: HostTime, launch: Codes, begin: int, end: int) -> list[_Stretch]:
     """Return the stretches of a path from its end to its beginning."""
     work = _work(trace, begin, end)
-    ends = trace.end[work]
+    ends = trace.ends(work)
     waits = _waits(trace, host, begin, end)
     chain: list[_Stretch] = []
     at, wait = end, len(waits) - 1
@@ -112,12 +112,12 @@ def _chain(trace: Trace, host: HostTime, launch: Codes, begin: int, end: int) ->
             wait -= 1
             if stop <= at:
                 row = _last(work, ends, stop)
-                if row != NOTHING and trace.end[row] <= start:
+                if row != NOTHING and _end(trace, row) <= start:
                     row = NOTHING
         if row == NOTHING:
             chain.append(("host", begin, at, NOTHING))
             break
-        done = int(trace.end[row])
+        done = _end(trace, row)
         chain.append(("host", done, at, NOTHING))
         at = _on_device(trace, launch, work, ends, row, begin, chain)
     return [stretch for stretch in chain if stretch[2] > stretch[1]]
@@ -133,7 +133,7 @@ def _on_device(
     chain: list[_Stretch],
 ) -> int:
     """Follow the device back to where it waited for the host, and return that time."""
-    at = int(trace.end[row])
+    at = _end(trace, row)
     while True:
         start = max(int(trace.begin[row]), begin)
         chain.append(("device", start, at, row))
@@ -141,13 +141,13 @@ def _on_device(
         if at <= begin:
             return at
         call = int(launch[row])
-        ready = min(int(trace.end[call]), at) if call >= 0 else begin
+        ready = min(_end(trace, call), at) if call >= 0 else begin
         before = _last(work, ends, at)
-        if before == NOTHING or trace.end[before] < ready:
+        if before == NOTHING or _end(trace, before) < ready:
             ready = max(ready, begin)
             chain.append(("launch", ready, at, row))
             return ready
-        done = max(int(trace.end[before]), begin)
+        done = max(_end(trace, before), begin)
         chain.append(("launch", done, at, row))
         at, row = done, before
         if at <= begin:
@@ -158,9 +158,13 @@ def _work(trace: Trace, begin: int, end: int) -> Ints:
     """Return the events of the device that end in a step, by end."""
     inside = on_device(trace) & (trace.duration > 0)
     rows = np.flatnonzero(inside)
-    ends = trace.end[rows]
+    ends = trace.ends(rows)
     rows = rows[(ends > begin) & (ends <= end)]
-    return rows[np.argsort(trace.end[rows], kind="stable")]
+    return rows[np.argsort(trace.ends(rows), kind="stable")]
+
+
+def _end(trace: Trace, row: int) -> int:
+    return int(trace.begin[row] + trace.duration[row])
 
 
 def _last(work: Ints, ends: Ints, time: int) -> int:
@@ -176,7 +180,7 @@ def _waits(trace: Trace, host: HostTime, begin: int, end: int) -> list[tuple[int
     named = np.array([is_sync_call(name) for name in trace.names], dtype=bool)
     waits = (rows >= 0) & named[trace.name[rows]] & (trace.kind[rows] == Kind.runtime)
     found = np.unique(rows[waits])
-    return [(int(trace.begin[row]), int(trace.end[row])) for row in found.tolist()]
+    return [(int(trace.begin[row]), _end(trace, row)) for row in found.tolist()]
 
 
 def _pieces(

@@ -134,7 +134,7 @@ def device_time(
     compute, busy_with, busy = _covered(trace, rows)
     parts = _parts(compute, busy_with, busy, steps.begin, steps.end)
     launch = launches(trace)
-    first, last = int(trace.begin[rows].min()), int(trace.end[rows].max())
+    first, last = int(trace.begin[rows].min()), int(trace.ends(rows).max())
     whole = _parts(compute, busy_with, busy, np.array([first]), np.array([last]))
     account = DeviceAccount(first, last, *(int(whole[part][0]) for part in PARTS))
     gaps = _gaps(trace, steps, host, rows, busy, launch)
@@ -219,7 +219,7 @@ def _covered(trace: Trace, rows: Ints) -> tuple[Covered, Covered, Covered]:
     named = np.array([is_collective(name) for name in trace.names], dtype=bool)
     is_kernel = trace.kind[rows] == Kind.kernel
     is_compute = is_kernel & ~named[trace.name[rows]]
-    begin, end = trace.begin[rows], trace.end[rows]
+    begin, end = trace.begin[rows], trace.ends(rows)
     return (
         Covered.of(begin[is_compute], end[is_compute]),
         Covered.of(begin[is_kernel], end[is_kernel]),
@@ -257,7 +257,7 @@ def _step_frame(
     bounds = np.searchsorted(step[order], np.arange(len(steps) + 1))
     for first, last in pairwise(bounds.tolist()):
         mine = kernels[order[first:last]]
-        union = Covered.of(trace.begin[mine], trace.end[mine])
+        union = Covered.of(trace.begin[mine], trace.ends(mine))
         covered.append(int((union.end - union.begin).sum()))
         count.append(len(mine))
     return pl.DataFrame(
@@ -290,7 +290,7 @@ def _gaps(
     following = np.full(len(begin), NOTHING, dtype=np.int64)
     following[follows] = rows[np.searchsorted(starts, busy.begin[place[follows]])]
     call = np.where(following >= 0, launch[following], NOTHING)
-    called = np.where(call >= 0, trace.end[call], end)
+    called = np.where(call >= 0, trace.ends(call), end)
     late = np.clip(called, begin, end)
     reason = np.full(len(begin), _REASONS.index("host"))
     loading = _spent(host, host.category == Category.data_loading, begin, late)

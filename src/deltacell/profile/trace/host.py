@@ -90,7 +90,7 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
         Where the steps are; their thread is the one that counts.
     """
     told = own_categories(trace)
-    found = _with_forward(trace, nesting, steps, told, categories(trace, nesting))
+    found = _with_forward(trace, nesting, steps, told, categories(trace, nesting, told))
     helpers = _helpers(trace, steps, told)
     main = timeline(trace, nesting, steps.thread)
     others = [timeline(trace, nesting, lane) for lane in helpers]
@@ -154,20 +154,21 @@ def _with_forward(
     found: npt.NDArray[np.int8],
 ) -> npt.NDArray[np.int8]:
     """Call forward what no name tells and what has a backward later in the same step."""
-    step = np.searchsorted(steps.begin, trace.begin, side="right")
-    numbered = (trace.sequence >= 0) & (step > 0)
-    key = step * (int(trace.sequence.max(initial=0)) + 1) + trace.sequence
-    back = numbered & (told == Category.backward)
-    if not back.any():
+    numbered = trace.sequence >= 0
+    back = np.flatnonzero(numbered & (told == Category.backward))
+    untold = numbered & (found == NOTHING)
+    untold &= (trace.kind == Kind.operator) & (trace.thread == steps.thread)
+    rows = np.flatnonzero(untold)
+    if not len(back) or not len(rows):
         return found
-    rows = np.flatnonzero(
-        numbered
-        & (found == NOTHING)
-        & (trace.kind == Kind.operator)
-        & (trace.thread == steps.thread)
-    )
+    most = int(trace.sequence.max()) + 1
+
+    def key(these: Ints) -> Ints:
+        step: Ints = np.searchsorted(steps.begin, trace.begin[these], side="right")
+        return step * most + trace.sequence[these]
+
     own = found.copy()
-    own[rows[np.isin(key[rows], key[back])]] = Category.forward
+    own[rows[np.isin(key(rows), key(back))]] = Category.forward
     return nearest(own, nesting.parent)
 
 
@@ -180,7 +181,7 @@ def _collectives(trace: Trace, nesting: Nesting, steps: Steps) -> tuple[Ints, In
     # Those of NCCL are only the launch; what they launch is on the device.
     launched = np.array([name.startswith(("nccl:", "rccl:")) for name in trace.names], dtype=bool)
     rows &= ~launched[trace.name]
-    return merge(trace.begin[rows], trace.end[rows])
+    return merge(trace.begin[rows], trace.ends(rows))
 
 
 def _exposed(

@@ -68,7 +68,7 @@ def _pieces(trace: Trace, steps: Steps, host: HostTime, codes: Ints) -> pl.DataF
     """Return the pieces of counted steps with the code of each."""
     counted = steps.counted[host.step]
     row = host.row[counted]
-    code = np.where(row >= 0, codes[row], -1)
+    code = np.where(row >= 0, codes[row], -1).astype(np.int32)
     return pl.DataFrame(
         {"code": code, "category": host.category[counted], "row": row, "time": host.length[counted]}
     )
@@ -88,7 +88,7 @@ def _summed(frame: pl.DataFrame, steps: Steps, names: list[str], column: str) ->
         "time",
         (pl.col("time") / counted).alias("per_step"),
         (pl.col("time") / wall).alias("share"),
-    ).sort("time", column, descending=[True, False])
+    ).sort("time", column, "category", descending=[True, False, False])
 
 
 def _paths(trace: Trace, nesting: Nesting) -> tuple[list[str], Ints]:

@@ -51,7 +51,7 @@ class RankView:
     def work(self) -> tuple[Ints, Ints]:
         """Events of the device by beginning, and the latest end until each."""
         rows = np.flatnonzero(on_device(self.trace))
-        return rows, np.maximum.accumulate(self.trace.end[rows])
+        return rows, np.maximum.accumulate(self.trace.ends(rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +213,7 @@ def _collectives(view: RankView, device: bool) -> dict[_Key, tuple[int, int, int
 
 def _device_rows(trace: Trace) -> tuple[Ints, Ints]:
     rows = collective_rows(trace)
-    return rows, trace.end[rows]
+    return rows, trace.ends(rows)
 
 
 def _host_rows(trace: Trace, steps: Steps) -> tuple[Ints, Ints]:
@@ -226,10 +226,10 @@ def _host_rows(trace: Trace, steps: Steps) -> tuple[Ints, Ints]:
     )
     if not len(rows):
         rows = np.flatnonzero(named & (trace.kind == Kind.annotation))
-        return rows, trace.end[rows]
-    ends = trace.end[rows]
+        return rows, trace.ends(rows)
+    ends = trace.ends(rows)
     if len(beside) == len(rows):
-        ends = np.maximum(ends, trace.end[beside])
+        ends = np.maximum(ends, trace.ends(beside))
     return rows, ends
 
 
@@ -288,7 +288,7 @@ def _device_name(view: RankView, begin: int, end: int) -> str | None:
     rows, reached = view.work
     first = int(np.searchsorted(reached, begin, side="right"))
     rows = rows[first : int(np.searchsorted(trace.begin[rows], end, side="left"))]
-    inside = np.minimum(trace.end[rows], end) - np.maximum(trace.begin[rows], begin)
+    inside = np.minimum(trace.ends(rows), end) - np.maximum(trace.begin[rows], begin)
     return trace.text(int(rows[inside.argmax()])) if len(rows) else None
 
 

@@ -185,9 +185,10 @@ def _parents(begin: Ints, end: Ints) -> Ints:
     parent = np.full(len(begin), NOTHING, dtype=np.int64)
     lasting = np.flatnonzero(end > begin)
     starts, stops = begin[lasting], end[lasting]
-    found = np.full(len(lasting), NOTHING, dtype=np.int64)
-    depth = np.arange(len(lasting)) - np.searchsorted(np.sort(stops), starts, side="right")
-    by_depth = np.argsort(depth.astype(np.int32), kind="stable")
+    found = np.full(len(lasting), NOTHING, dtype=np.int32)
+    depth = np.arange(len(lasting), dtype=np.int32)
+    depth -= np.searchsorted(np.sort(stops), starts, side="right").astype(np.int32)
+    by_depth = np.argsort(depth, kind="stable").astype(np.int32)
     levels = np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1)
     for above, level in pairwise(levels):
         found[level] = above[np.searchsorted(above, level) - 1]

@@ -123,7 +123,7 @@ def _on_one_thread(trace: Trace, rows: Ints) -> tuple[Ints, int]:
 
 def _outermost(trace: Trace, rows: Ints) -> Ints:
     """Return those of the rows that begin inside none of the others."""
-    reached = np.maximum.accumulate(trace.end[rows])
+    reached = np.maximum.accumulate(trace.ends(rows))
     first = np.ones(len(rows), dtype=bool)
     first[1:] = trace.begin[rows][1:] >= reached[:-1]
     return rows[first]
@@ -137,11 +137,12 @@ def _profiler_steps(trace: Trace) -> _Found | None:
     rows = rows[trace.duration[rows] > 0]
     if not len(rows):
         return None
-    begin, end = trace.begin[rows], trace.end[rows]
+    begin, end = trace.begin[rows], trace.ends(rows)
     # One that outlasts the beginning of the next would be counted twice.
     end[:-1] = np.minimum(end[:-1], begin[1:])
-    numbers = [_number(_PROFILER_STEP, trace.text(row)) for row in rows.tolist()]
-    return begin, end, np.array(numbers, dtype=np.int64), "ProfilerStep", thread
+    numbers = np.array([_number(_PROFILER_STEP, trace.text(row)) for row in rows.tolist()])
+    lasting = end > begin
+    return begin[lasting], end[lasting], numbers[lasting], "ProfilerStep", thread
 
 
 def _named_steps(trace: Trace) -> _Found | None:
@@ -155,7 +156,7 @@ def _named_steps(trace: Trace) -> _Found | None:
         return None
     # From one beginning to the next, because the wait for a batch may lie between.
     begin = trace.begin[rows]
-    end = np.append(begin[1:], trace.end[rows[-1]])
+    end = np.append(begin[1:], trace.ends(rows[-1]))
     name = re.sub(r"\d+", "*", trace.text(int(rows[0])))
     return begin, end, np.arange(len(rows)), f"ranges named '{name}'", thread
 
@@ -170,7 +171,7 @@ def _optimizer_steps(trace: Trace) -> _Found | None:
     rows = _outermost(trace, rows)
     # Several optimizers take turns; a round ends with the one that the trace ends with.
     last = rows[trace.name[rows] == trace.name[rows[-1]]]
-    end = trace.end[last]
+    end = trace.ends(last)
     first = trace.begin[trace.thread == thread].min()
     begin = np.append(first, end[:-1])
     lasting = end > begin
@@ -188,7 +189,7 @@ def _whole(trace: Trace) -> _Found:
     rows = np.flatnonzero(there)
     busy = np.bincount(trace.thread[rows], weights=np.maximum(trace.duration[rows], 0))
     begin = np.array([trace.begin[rows].min()])
-    end = np.array([max(trace.end[rows].max(), begin[0] + 1)])
+    end = np.array([max(trace.ends(rows).max(), begin[0] + 1)])
     how = "the whole trace, because nothing in it repeats"
     return begin, end, np.zeros(1, dtype=np.int64), how, int(busy.argmax())
 

@@ -60,9 +60,8 @@ def sync_points(trace: Trace, nesting: Nesting, steps: Steps) -> pl.DataFrame:
         }
         for (operation, call, site, around), (count, time) in keys.items()
     ]
-    return pl.DataFrame(rows, schema=_COLUMNS).sort(
-        "time", "operation", "call", descending=[True, False, False]
-    )
+    by = ["time", "operation", "call", "site", "range"]
+    return pl.DataFrame(rows, schema=_COLUMNS).sort(by, descending=[True, *[False] * 4])
 
 
 _CALLS = re.compile(
