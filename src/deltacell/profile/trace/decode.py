@@ -1,4 +1,4 @@
-"""From the bytes of a trace to its events, some megabytes at a time.
+"""From the bytes of a trace to its events, a megabyte at a time.
 
 Pieces of the array of events are cut between two events and decoded with their types. Where to cut
 is guessed from the text, and the decoder proves it: an array that is cut within a string or an
@@ -19,7 +19,7 @@ from deltacell.errors import InputError
 from deltacell.profile.trace.events import WITHOUT_ARGUMENTS, Arguments, Event
 from deltacell.profile.trace.source import Source
 
-PIECE = 4 << 20
+PIECE = 1 << 20
 """Bytes of text to decode at once."""
 
 
@@ -91,7 +91,7 @@ class Decoder:
                     continue
             piece, used = self._guess(text, 1)
             if piece is None:
-                self.repaired += _repair(text, len(text) if ended else text.rfind(b"},") + 1)
+                self.repaired += _repair(text, text.rfind(b"}") + 1)
                 piece, used = self._guess(text, _GUESSES)
             if piece is not None:
                 yield piece
