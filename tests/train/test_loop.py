@@ -172,6 +172,22 @@ def test_a_signal_saves_within_the_epoch(small: Small) -> None:
     assert (loop.position.epoch, loop.position.batch) == (0, 3)
 
 
+@pytest.mark.parametrize("batches", [3, 5])
+def test_a_training_of_some_batches_is_saved_and_goes_on_as_a_whole_one(
+    small: Small, batches: int
+) -> None:
+    states: list[dict[str, Any]] = []
+    short = loop_of(small(f"mode_steps={batches}"), save=lambda state, _: states.append(state))
+    assert short.run() == 0
+    assert [state["position"]["step"] for state in states] == [batches]
+    rest, whole = loop_of(small()), loop_of(small())
+    rest.load_state_dict(states[0])
+    rest.run()
+    whole.run()
+    for name, weight in weights(whole).items():
+        assert torch.equal(weight, weights(rest)[name])
+
+
 def test_weights_that_are_no_numbers_are_never_saved(small: Small, tmp_path: Path) -> None:
     class Poison:
         """Breaks a gradient of the fourth step, whose loss is still a number."""

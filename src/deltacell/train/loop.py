@@ -184,6 +184,8 @@ class Loop:
         signal = 0
         while self.position.epoch < self.limits.epochs and not self._enough():
             signal = self._train_epoch()
+            if self._batches_short() and not signal and self.mode is Mode.train:
+                self._save(None)
             if signal or self._batches_short():
                 break
             self._end_epoch()
