@@ -78,3 +78,34 @@ def test_a_check_that_cannot_be_read(deltacell: Run, runs: tuple[Path, Path]) ->
 def test_what_is_not_there(deltacell: Run) -> None:
     done = deltacell("explain", "none", code=2)
     assert done.stderr.startswith("error: none: there is nothing here")
+
+
+HOSTILE = "<script>alert(1)</script>|[red]`x`\\x1b[31m"
+
+
+def trace_of(*names: str) -> str:
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": 10 * i, "dur": 9}
+        for i, name in enumerate(names)
+    ]
+    return json.dumps({"schemaVersion": 1, "traceEvents": events})
+
+
+def test_names_of_a_trace_are_shown_and_not_obeyed(deltacell: Run, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(trace_of("aten::mul", HOSTILE.replace("\\x1b", "\x1b")))
+    (tmp_path / "u.json").write_text(trace_of("aten::mul", "aten::add"))
+    for given in (["t.json"], ["u.json", "t.json"]):
+        done = deltacell("explain", *given, "--markdown", "t.md", "--json", "t.out")
+        assert "\x1b" not in done.stdout
+        assert "alert(1)" in done.stdout
+        text = (tmp_path / "t.md").read_text()
+        assert "<script>" not in text
+        assert "\x1b" not in text
+        assert "&lt;script&gt;" in text
+        json.loads((tmp_path / "t.out").read_text())
+
+
+def test_what_is_no_trace_is_said(deltacell: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("not a trace")
+    done = deltacell("explain", "bad.json", code=2)
+    assert done.stderr.startswith("error: bad.json")

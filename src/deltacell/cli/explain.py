@@ -17,6 +17,9 @@ def explain(
     b: Annotated[Path | None, typer.Argument(help="Another: why does it take longer?")] = None,
     json: Annotated[Path | None, typer.Option(help="Also write all of it to a file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write it as Markdown.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write it as a page: one file that loads nothing.")
+    ] = None,
     fail_if: Annotated[
         str | None, typer.Option(help="End with code 1 where this holds: 'slower > 10%'.")
     ] = None,
@@ -31,6 +34,7 @@ def explain(
     from deltacell.profile.explain.condition import read_condition
     from deltacell.profile.explain.explaining import explain as explained
     from deltacell.report.explain import markdown_explanation, print_explanation
+    from deltacell.report.html import explanation_page
     from deltacell.report.progress import progress_bar
     from deltacell.report.terminal import printable
 
@@ -42,6 +46,8 @@ def explain(
     write_json(json, result)
     if markdown is not None:
         write_text(markdown, markdown_explanation(result), what="the explanation")
+    if html is not None:
+        write_text(html, explanation_page(result), what="the page")
     if condition is not None and condition.holds(explanation):
         typer.secho(f"failed: {printable(condition.told(explanation))}", fg="red", err=True)
         raise typer.Exit(1)

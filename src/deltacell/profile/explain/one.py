@@ -15,6 +15,7 @@ from deltacell.profile.explain.run_account import (
 )
 from deltacell.profile.explain.stragglers import straggler
 from deltacell.profile.explain.subject import Subject
+from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.explain.trace_account import trace_notices
 from deltacell.profile.explain.trace_causes import trace_advice, trace_evidence, trace_sentence
 from deltacell.profile.explain.trace_tables import trace_tables
@@ -69,6 +70,7 @@ def explain_one(subject: Subject) -> Explanation:
         tables=tuple(tables),
         facts=(subject.facts,),
         warnings=tuple(dict.fromkeys(warnings)),
+        timeline=typical_steps(() if subject.traces is None else ((subject.name, subject.traces),)),
         attributions=() if subject.traces is None else (subject.traces,),
     )
 

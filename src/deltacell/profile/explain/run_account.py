@@ -15,7 +15,7 @@ from deltacell.profile.explain.words import seconds_text, short_name
 from deltacell.profile.limits import PhaseSummary, steady_steps, summarise
 from deltacell.profile.phases import COLUMNS
 from deltacell.profile.record import PHASES as PHASES_FOLDER
-from deltacell.profile.record import RunRecord, Status
+from deltacell.profile.record import TRACES, RunRecord, Status
 
 CATEGORY_OF = {
     "data_wait": "data loading",
@@ -134,7 +134,10 @@ def run_name(path: Path) -> str:
 
     It is the name of its file or directory, without what only says that it is a trace.
     """
-    name = path.resolve().name or str(path)
+    path = path.resolve()
+    name = path.name or str(path)
+    if name == TRACES and path.parent.name:
+        name = f"{path.parent.name}/{name}"
     for ending in (".gz", ".json", ".trace", ".pt"):
         name = name.removesuffix(ending) or name
     return short_name(name)

@@ -107,10 +107,12 @@ def trace_sentence(account: Account, traces: RanksAttribution) -> str:
     """Return the limiting cause of a trace."""
     lead = _device_lead(account, traces) or _host_lead(account)
     late = late_rank(traces)
-    if late is not None and late.waited_share > MUCH / 2:
-        text = late.sentence
-        return f"{lead} {text[0].upper()}{text[1:]}."
-    return lead
+    if late is None or late.waited_share <= MUCH / 2:
+        return lead
+    text = f"{late.sentence[0].upper()}{late.sentence[1:]}."
+    # What takes long is the waiting, so who is waited for is the cause.
+    first = "ommunication" in lead.partition(" takes ")[0]
+    return f"{text} {lead}" if first else f"{lead} {text}"
 
 
 def trace_evidence(account: Account, traces: RanksAttribution) -> list[str]:

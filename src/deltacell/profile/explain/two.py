@@ -22,6 +22,7 @@ from deltacell.profile.explain.one import (
     parts_sentence,
 )
 from deltacell.profile.explain.subject import Subject
+from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.explain.trace_account import (
     DEVICE_PARTS,
     counted_steps,
@@ -88,6 +89,9 @@ def explain_two(a: Subject, b: Subject) -> Explanation:
                 for account in (a.account, b.account)
                 for warning in one_warnings(account)
             ),
+        ),
+        timeline=typical_steps(
+            [(one.name, one.traces) for one in (a, b) if one.traces is not None]
         ),
         attributions=tuple(one.traces for one in (a, b) if one.traces is not None),
     )

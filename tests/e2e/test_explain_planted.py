@@ -1,0 +1,136 @@
+"""Delays planted in this program's own training are found and named, by phases and by traces."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltacell.profile.explain import Explanation, explain
+from deltacell.screen import Loader
+from deltacell.train.compose import compose
+from deltacell.train.run import train
+from deltacell.train.task import Task
+
+DELAY = 0.03
+SMALL = [
+    "experiment=demo",
+    "data.synthetic_genotypes=150",
+    "data.batch_size=8",
+    "trainer.epochs=3",
+    "trainer.threads=1",
+    "trainer.figures_every=0",
+    "trainer.progress=false",
+    "loggers.tensorboard=false",
+    "model.hidden=8",
+    "profiler.trace=true",
+    "profiler.window=[4,2,8,1]",
+]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without any delay."""
+    path = tmp_path_factory.mktemp("plain") / "plain"
+    train(compose([*SMALL, f"directory={path}"]))
+    return path
+
+
+def delayed_loader(patch: pytest.MonkeyPatch) -> None:
+    through = Loader.__iter__
+
+    def late(self: Loader) -> Iterator[Any]:
+        for batch in through(self):
+            time.sleep(DELAY)
+            yield batch
+
+    patch.setattr(Loader, "__iter__", late)
+
+
+def delayed_loss(patch: pytest.MonkeyPatch) -> None:
+    through = Task._loss
+
+    def late(self: Task, *given: Any) -> Any:
+        time.sleep(DELAY)
+        return through(self, *given)
+
+    patch.setattr(Task, "_loss", late)
+
+
+def lead(found: Explanation) -> Any:
+    assert found.comparison is not None
+    return max(found.comparison.steps.bars, key=lambda bar: bar.change)
+
+
+@pytest.mark.parametrize(
+    ("plant", "part"), [(delayed_loader, "data loading"), (delayed_loss, "loss")]
+)
+def test_a_delay_is_found_and_named(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    part: str,
+    plain: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    train(compose([*SMALL, f"directory={tmp_path / 'late'}"]))
+    by_phases = explain(plain, tmp_path / "late")
+    by_traces = explain(plain / "traces", tmp_path / "late" / "traces")
+    for found, per_sample in ((by_phases, 8), (by_traces, 1)):
+        assert lead(found).part == part
+        # The last batch of an epoch is smaller, so a step has fewer than 8 samples on average.
+        assert lead(found).change == pytest.approx(DELAY / per_sample, rel=0.4)
+        assert f": {part} is +" in found.sentence
+        assert found.advice[0].startswith(f"{part}: ")
+    alone = explain(tmp_path / "late")
+    assert max(alone.accounts[0].parts, key=lambda name: alone.accounts[0].parts[name]) == part
+
+
+LATE_RANK = f"""
+import os, time
+if "RANK" in os.environ:
+    # torch's profiler loses its trace where a collective of gloo is under way when it stops.
+    import deltacell.train.communication as communication
+    ask = communication.Agreement.reached
+    def reached(self, mine):
+        answer = ask(self, mine)
+        self._asked[0].wait()
+        return answer
+    communication.Agreement.reached = reached
+if os.environ.get("RANK") == "1":
+    import deltacell.train.task as task
+    through = task.Task._loss
+    def late(self, *given):
+        time.sleep({2 * DELAY})
+        return through(self, *given)
+    task.Task._loss = late
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores here")
+def test_a_late_rank_is_found_and_named(tmp_path: Path) -> None:
+    # Python runs this at the start of every process, and it delays one of them.
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(LATE_RANK)
+    words = [*SMALL, "trainer.devices=2", f"directory={tmp_path / 'run'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "deltacell", "train", *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    by_phases = explain(tmp_path / "run")
+    assert by_phases.sentence.startswith("Rank 1 arrives last at the exchange of gradients")
+    assert "more than they do in loss" in by_phases.sentence
+    by_traces = explain(tmp_path / "run" / "traces")
+    assert by_traces.sentence.startswith("The ranks wait for rank 1: it enters the ")
+    assert "(loss)" in by_traces.sentence

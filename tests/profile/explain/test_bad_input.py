@@ -1,0 +1,65 @@
+"""What is no trace, or hardly one: an error or a stated limit, never a wrong number in silence."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from deltacell.errors import InputError
+from deltacell.profile.explain import explain
+
+
+def trace_of(*events):
+    made = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur}
+        for name, ts, dur in events
+    ]
+    return json.dumps({"schemaVersion": 1, "traceEvents": made})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "not a trace", "{}", '{"traceEvents": []}', "[1, 2]", "null", "\\0\\0", trace_of()],
+)
+def test_what_is_no_trace(tmp_path, text):
+    (tmp_path / "bad.json").write_text(text)
+    (tmp_path / "good.json").write_text(trace_of(("aten::mul", 0, 5)))
+    with pytest.raises(InputError, match=r"bad\.json"):
+        explain(tmp_path / "bad.json")
+    with pytest.raises(InputError, match=r"bad\.json"):
+        explain(tmp_path / "good.json", tmp_path / "bad.json")
+
+
+def test_an_empty_directory(tmp_path):
+    with pytest.raises(InputError):
+        explain(tmp_path)
+
+
+def test_one_event(tmp_path):
+    (tmp_path / "one.json").write_text(trace_of(("aten::mul", 0, 5)))
+    found = explain(tmp_path / "one.json")
+    assert found.accounts[0].step_s == pytest.approx(5e-6)
+    assert any("one step only" in warning for warning in found.warnings)
+
+
+def test_negative_and_missing_durations_are_left_out_and_said(tmp_path):
+    text = trace_of(("aten::mul", 0, 5), ("aten::add", 5, -3), ("aten::div", 6, None))
+    (tmp_path / "odd.json").write_text(text)
+    found = explain(tmp_path / "odd.json")
+    assert found.accounts[0].step_s == pytest.approx(5e-6)
+    assert any("left out" in warning for warning in found.warnings)
+
+
+def test_events_of_no_length_are_no_time(tmp_path):
+    (tmp_path / "zero.json").write_text(trace_of(("aten::mul", 0, 0)))
+    with pytest.raises(InputError, match=r"zero\.json"):
+        explain(tmp_path / "zero.json")
+
+
+def test_names_without_end_are_cut_in_sentences(tmp_path):
+    (tmp_path / "a.json").write_text(trace_of(("aten::mul", 0, 5)))
+    (tmp_path / "b.json").write_text(trace_of(("x" * 100_000, 0, 5)))
+    found = explain(tmp_path / "a.json", tmp_path / "b.json")
+    assert found.confidence == "low"
+    assert all(len(sentence) < 2_000 for sentence in (found.sentence, *found.evidence))
