@@ -110,3 +110,56 @@ def test_a_collective_on_some_ranks_only_is_said() -> None:
     assert found.alignment is not None
     assert found.alignment.unaligned == 1
     assert len(found.alignment.collectives) == 2
+
+
+def test_a_call_that_returns_at_once_is_no_sign_of_other_clocks() -> None:
+    # The collective itself lies beside, and was not written for all calls.
+    million = 10**6
+
+    def rank(number: int, at: int) -> Trace:
+        events = [
+            Event("ProfilerStep#5", 0, 2000 * million, Kind.annotation),
+            Event("c10d::allreduce_", at, 5),
+            Event("gloo:all_reduce", at + 10, 1100 * million - at, Kind.annotation, "gloo"),
+            Event("c10d::allreduce_", 1200 * million + at, 5),
+            Event("c10d::allreduce_", 1210 * million + at, 5),
+        ]
+        return make_trace(events, rank=number, world_size=2)
+
+    found = attribute_ranks([rank(0, 20), rank(1, 500 * million)])
+    assert found.alignment is not None
+    assert found.alignment.shift == (0, 0)
+    assert found.alignment.collectives["last_rank"].to_list() == [1, 1, 1]
+    assert found.alignment.arrivals["length"].null_count() == 4
+
+
+def test_a_collective_that_nobody_waits_for_is_no_wait() -> None:
+    def busy(rank: int, at: int) -> Trace:
+        events = [
+            Event("ProfilerStep#5", 0, 2000, Kind.annotation),
+            Event("phase.forward", 0, 2000, Kind.annotation),
+            Event("c10d::allreduce_", at, 5),
+            Event("gloo:all_reduce", at + 10, 1500 - at, Kind.annotation, "gloo"),
+        ]
+        return make_trace(events, rank=rank, world_size=2)
+
+    found = attribute_ranks([busy(0, 100), busy(1, 900)])
+    assert found.alignment is not None
+    row = found.alignment.collectives.row(0, named=True)
+    assert (row["last_rank"], row["late_by"], row["waited"]) == (1, 800, 5)
+
+
+def test_what_does_not_count_is_in_no_sum() -> None:
+    def two_steps(rank: int, at: int) -> Trace:
+        events = [
+            Event("ProfilerStep#1", 0, 1000, Kind.annotation),
+            Event(NCCL, at, 900 - at, Kind.kernel, "stream 8"),
+            Event("ProfilerStep#2", 1000, 1000, Kind.annotation),
+            Event(NCCL, 1010 + rank, 800, Kind.kernel, "stream 8"),
+        ]
+        return make_trace(events, rank=rank, world_size=2)
+
+    found = attribute_ranks([two_steps(0, 100), two_steps(1, 800)])
+    assert found.alignment is not None
+    assert found.alignment.collectives["counted"].to_list() == [False, True]
+    assert found.alignment.ranks["waited_for"].to_list() == [0, 1]

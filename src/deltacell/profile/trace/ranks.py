@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from deltacell.profile.trace.categories import is_collective
+from deltacell.profile.trace.categories import Category, is_collective
 from deltacell.profile.trace.device import collective_rows, host_row, launches, on_device
 from deltacell.profile.trace.host import HostTime
 from deltacell.profile.trace.steps import Steps
@@ -61,16 +61,20 @@ class Alignment:
     Parameters
     ----------
     collectives
-        By time: ``step``, ``index`` in the step, ``name``; ``first_rank``, ``last_rank``,
-        ``late_by`` (from the first arrival to the last), ``waited`` (of all ranks together);
-        ``doing`` and ``category``: what the last rank's host was busy with meanwhile;
-        ``late_before``: what of ``late_by`` was before its step began. Nanoseconds.
+        By time: ``step`` and whether it is ``counted``, ``index`` in the step, ``name``;
+        ``first_rank``, ``last_rank``, ``late_by`` (from the first arrival to the last), ``waited``
+        (of all ranks together); ``doing`` and ``category``: what the last rank's host was busy
+        with meanwhile; ``late_before``: what of ``late_by`` was before its step began.
+        Nanoseconds.
     arrivals
-        One row a collective and rank: ``step``, ``index``, ``rank``, ``arrival`` after the first,
-        ``length``.
+        One row a collective and rank: ``step``, ``counted``, ``index``, ``name``, ``rank``,
+        ``arrival`` after the first, ``waited`` until the last came, ``length`` (null where the
+        end was not seen). A rank whose collective runs beside its host waits only while its host
+        does nothing else.
     ranks
-        One row a rank: ``rank``, ``last`` (how often it came last), ``waited_for`` (how long
-        others waited where it was last), ``waited`` (how long it waited itself).
+        One row a rank, of counted steps: ``rank``, ``last`` (how often it came last),
+        ``waited_for`` (how long others waited where it was last), ``waited`` (how long it waited
+        itself).
     unaligned
         How many collectives were seen on some ranks only.
     shift
@@ -106,7 +110,7 @@ def align_ranks(views: Sequence[RankView]) -> Alignment:
     origin = min(view.trace.origin for view in views)
     begin = _times(views, seen, keys, origin, ends=False)
     end = _times(views, seen, keys, origin, ends=True)
-    shift = _shift(begin, end)
+    shift = _shift(begin, end, [all(mine[key][1] != NOTHING for mine in seen) for key in keys])
     begin = begin - shift[:, None]
     order: list[int] = np.argsort(begin.min(axis=0), kind="stable").tolist() if keys else []
     rows, arrivals = [], []
@@ -116,15 +120,19 @@ def align_ranks(views: Sequence[RankView]) -> Alignment:
         first, last = int(came.argmin()), int(came.argmax())
         late = int(came[last] - came[first])
         name, category, before = _doing(views[last], seen[last][key], late, device)
+        waited = [
+            _waited(view, seen[i][key][0], int(came[last] - came[i]), device)
+            for i, view in enumerate(views)
+        ]
+        about = {"step": key[0], "counted": _counted(views, key[0]), "index": key[2]}
         rows.append(
             {
-                "step": key[0],
-                "index": key[2],
+                **about,
                 "name": key[1],
                 "first_rank": views[first].rank,
                 "last_rank": views[last].rank,
                 "late_by": late,
-                "waited": int((came[last] - came).sum()),
+                "waited": sum(waited),
                 "doing": name,
                 "category": category,
                 "late_before": before,
@@ -132,12 +140,12 @@ def align_ranks(views: Sequence[RankView]) -> Alignment:
         )
         arrivals += [
             {
-                "step": key[0],
-                "index": key[2],
+                **about,
                 "name": key[1],
                 "rank": view.rank,
                 "arrival": int(came[i] - came[first]),
-                "length": int(end[i, place] - shift[i] - came[i]),
+                "waited": waited[i],
+                "length": _length(seen[i][key]),
             }
             for i, view in enumerate(views)
         ]
@@ -158,6 +166,7 @@ _Key = tuple[int, str, int]
 _COLLECTIVES = pl.Schema(
     {
         "step": pl.Int64(),
+        "counted": pl.Boolean(),
         "index": pl.Int64(),
         "name": pl.String(),
         "first_rank": pl.Int64(),
@@ -172,10 +181,12 @@ _COLLECTIVES = pl.Schema(
 _ARRIVALS = pl.Schema(
     {
         "step": pl.Int64(),
+        "counted": pl.Boolean(),
         "index": pl.Int64(),
         "name": pl.String(),
         "rank": pl.Int64(),
         "arrival": pl.Int64(),
+        "waited": pl.Int64(),
         "length": pl.Int64(),
     }
 )
@@ -217,7 +228,7 @@ def _device_rows(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _host_rows(trace: Trace, steps: Steps) -> tuple[Ints, Ints]:
-    """Return the calls that start a collective, and when each ends where a range beside tells."""
+    """Return the calls that start a collective, and when each ends; `NOTHING` where unseen."""
     named = np.array([is_collective(name) for name in trace.names], dtype=bool)[trace.name]
     calls = np.array([name.startswith("c10d::") for name in trace.names], dtype=bool)
     rows = np.flatnonzero(calls[trace.name] & (trace.kind == Kind.operator))
@@ -227,9 +238,17 @@ def _host_rows(trace: Trace, steps: Steps) -> tuple[Ints, Ints]:
     if not len(rows):
         rows = np.flatnonzero(named & (trace.kind == Kind.annotation))
         return rows, trace.ends(rows)
-    ends = trace.ends(rows)
-    if len(beside) == len(rows):
-        ends = np.maximum(ends, trace.ends(beside))
+    if not len(beside):
+        return rows, trace.ends(rows)
+    # What a call starts begins after it, and they are carried out in their order.
+    ends = np.full(len(rows), NOTHING, dtype=np.int64)
+    following = 0
+    for place, row in enumerate(rows.tolist()):
+        while following < len(beside) and trace.begin[beside[following]] < trace.begin[row]:
+            following += 1
+        if following < len(beside):
+            ends[place] = trace.begin[beside[following]] + trace.duration[beside[following]]
+            following += 1
     return rows, ends
 
 
@@ -248,9 +267,29 @@ def _times(
     return np.array(times, dtype=np.int64).reshape(len(views), len(keys))
 
 
-def _shift(begin: Ints, end: Ints) -> Ints:
-    """Return what to take from each rank's clock."""
+def _counted(views: Sequence[RankView], number: int) -> bool:
+    """Return whether a step counts on all ranks."""
+    return all(bool(view.steps.counted[view.steps.number == number].all()) for view in views)
+
+
+def _length(collective: tuple[int, int, int]) -> int | None:
+    """Return how long a rank was in a collective, where its end was seen."""
+    begin, end, _ = collective
+    return None if end == NOTHING else end - begin
+
+
+def _waited(view: RankView, reached: int, early: int, device: bool) -> int:
+    """Return how long a rank waited that came to a collective early."""
+    if device:
+        return early
+    places, inside = view.host.between(reached, reached + early)
+    return int(inside[view.host.category[places] == Category.communication].sum())
+
+
+def _shift(begin: Ints, end: Ints, known: Sequence[bool]) -> Ints:
+    """Return what to take from each rank's clock, by the collectives whose ends are known."""
     none = np.zeros(len(begin), dtype=np.int64)
+    begin, end = begin[:, np.flatnonzero(known)], end[:, np.flatnonzero(known)]
     if not begin.size:
         return none
     too_early = end.min(axis=0) < begin.max(axis=0) - CLOCKS_DIFFER
@@ -296,15 +335,12 @@ def _per_rank(
     views: Sequence[RankView], collectives: pl.DataFrame, arrivals: pl.DataFrame
 ) -> pl.DataFrame:
     """Return how often each rank was last, and how long it waited and was waited for."""
-    last = collectives.group_by(pl.col("last_rank").alias("rank")).agg(
-        pl.len().cast(pl.Int64).alias("last"), pl.col("waited").sum().alias("waited_for")
+    last = (
+        collectives.filter("counted")
+        .group_by(pl.col("last_rank").alias("rank"))
+        .agg(pl.len().cast(pl.Int64).alias("last"), pl.col("waited").sum().alias("waited_for"))
     )
-    latest = pl.col("arrival").max().over("step", "name", "index")
-    waited = (
-        arrivals.with_columns((latest - pl.col("arrival")).alias("waited"))
-        .group_by("rank")
-        .agg(pl.col("waited").sum())
-    )
+    waited = arrivals.filter("counted").group_by("rank").agg(pl.col("waited").sum())
     ranks = pl.DataFrame({"rank": pl.Series([view.rank for view in views], dtype=pl.Int64)})
     return (
         ranks.join(last, on="rank", how="left")
