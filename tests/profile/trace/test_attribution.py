@@ -183,3 +183,13 @@ def test_one_event_of_any_kind_is_no_trouble(kind: Kind) -> None:
 def test_nothing_that_lasts_is_an_error() -> None:
     with pytest.raises(InputError, match="no event"):
         attribute(make_trace([Event("a", 0, 0)]))
+
+
+@pytest.mark.parametrize("piece", ["!", "cudaStreamSynchronize", "DtoH", "step ", "_loss::"])
+def test_a_hostile_name_takes_no_time(piece: str) -> None:
+    name = piece * 50_000 + "\x00<script>"
+    events = [STEP]
+    for place, kind in enumerate(Kind):
+        thread = "stream 7" if kind in (Kind.kernel, Kind.copy, Kind.fill) else "main"
+        events.append(Event(name, 10 * place, 5, kind, thread, correlation=1))
+    assert adds_up(attribute(make_trace(events)))

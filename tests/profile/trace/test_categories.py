@@ -95,3 +95,13 @@ def test_collectives_of_device_and_host_are_known() -> None:
     names = ["ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", "gloo:all_reduce"]
     assert all(is_collective(name) for name in names)
     assert not is_collective("volta_sgemm_128x64_nn")
+
+
+@pytest.mark.parametrize(
+    "piece", ["_loss", "::_loss", "torch_geometric/", "Backward", "next(loader"]
+)
+def test_a_hostile_name_takes_no_time(piece: str) -> None:
+    for kind in (Kind.operator, Kind.annotation, Kind.python):
+        classify(piece * 200_000 + "!", kind)
+    is_collective(piece * 200_000)
+    assert classify("x" * 5000 + "Backward0", Kind.operator) == Category.backward

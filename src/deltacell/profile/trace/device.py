@@ -91,6 +91,10 @@ class DeviceTime:
     gaps
         The longest in counted steps: ``begin``, ``length``, ``step``, ``reason``; the ``host``
         call that most of it waits for and its ``category``; what runs ``next`` and its ``launch``.
+    stretches
+        Where it waits for the host again and again for one reason, and works no longer between
+        two gaps than the longer of them: ``reason``, ``step``, ``begin``, ``end``, ``idle`` in it,
+        how many ``gaps``, and the ``category`` of what the host did most; the longest by idle.
     small
         Kernels that take less time than the call that launched them, by name: ``kernel``,
         ``count``, ``time``, ``launch_time``; of counted steps.
@@ -104,6 +108,7 @@ class DeviceTime:
     idle: pl.DataFrame
     idle_by_category: pl.DataFrame
     gaps: pl.DataFrame
+    stretches: pl.DataFrame
     small: pl.DataFrame
     others: int
 
@@ -122,7 +127,7 @@ def device_time(
     host
         What the host did meanwhile.
     longest
-        How many gaps to list.
+        How many gaps and stretches to list.
 
     Returns
     -------
@@ -145,6 +150,7 @@ def device_time(
         idle=_by_reason(gaps, parts, steps),
         idle_by_category=_by_category(gaps, host),
         gaps=_longest(trace, steps, host, gaps, launch, longest),
+        stretches=_stretches(steps, host, gaps, longest),
         small=_small(trace, steps, rows, launch),
         others=others,
     )
@@ -386,6 +392,37 @@ def _longest(
     return pl.DataFrame(rows, schema=_GAP_COLUMNS)
 
 
+def _stretches(steps: Steps, host: HostTime, gaps: _Gaps, longest: int) -> pl.DataFrame:
+    """Return runs of gaps that wait for the host for one reason."""
+    waits = np.isin(gaps.reason, [_REASONS.index(reason) for reason in _OF_HOST])
+    begin, end = gaps.begin[waits], gaps.end[waits]
+    reason, step = gaps.reason[waits], gaps.step[waits]
+    if not len(begin):
+        return pl.DataFrame(schema=_STRETCH_COLUMNS)
+    length = end - begin
+    apart = begin[1:] - end[:-1] > np.maximum(length[1:], length[:-1])
+    apart |= (reason[1:] != reason[:-1]) | (step[1:] != step[:-1])
+    first = np.flatnonzero(np.concatenate([[True], apart]))
+    last = np.append(first[1:], len(begin)) - 1
+    idle = np.add.reduceat(length, first)
+    rows = []
+    for place in np.argsort(-idle, kind="stable")[:longest].tolist():
+        start, stop = int(begin[first[place]]), int(end[last[place]])
+        _, category = host_row(host, start, stop)
+        rows.append(
+            {
+                "reason": _REASONS[int(reason[first[place]])],
+                "step": int(steps.number[step[first[place]]]),
+                "begin": start,
+                "end": stop,
+                "idle": int(idle[place]),
+                "gaps": int(last[place] - first[place]) + 1,
+                "category": None if category is None else category.name,
+            }
+        )
+    return pl.DataFrame(rows, schema=_STRETCH_COLUMNS)
+
+
 def host_row(host: HostTime, begin: int, end: int) -> tuple[int, Category | None]:
     """Return the event of the host that most of a stretch belongs to, and its category.
 
@@ -402,6 +439,18 @@ def host_row(host: HostTime, begin: int, end: int) -> tuple[int, Category | None
     return int(rows[most]), Category(category)
 
 
+_OF_HOST = ("data", "sync", "launch", "host")
+_STRETCH_COLUMNS = pl.Schema(
+    {
+        "reason": pl.String(),
+        "step": pl.Int64(),
+        "begin": pl.Int64(),
+        "end": pl.Int64(),
+        "idle": pl.Int64(),
+        "gaps": pl.Int64(),
+        "category": pl.String(),
+    }
+)
 _GAP_COLUMNS = pl.Schema(
     {
         "begin": pl.Int64(),

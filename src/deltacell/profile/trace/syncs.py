@@ -15,7 +15,7 @@ from deltacell.profile.trace.trace import NOTHING, Ints, Kind, Trace
 
 def is_sync_call(name: str) -> bool:
     """Return whether a call of the host into the driver waits for the device."""
-    return bool(_CALLS.match(name))
+    return len(name) <= 100 and bool(_CALLS.match(name))
 
 
 def sync_points(trace: Trace, nesting: Nesting, steps: Steps) -> pl.DataFrame:
@@ -97,7 +97,7 @@ def _waiting_calls(trace: Trace, steps: Steps) -> Ints:
 
 def _copies_to_pageable(trace: Trace) -> npt.NDArray[np.bool_]:
     """Return the calls of copies to pageable memory of the host, which return when it is there."""
-    to_host = np.array([bool(_TO_HOST.search(name)) for name in trace.names], dtype=bool)
+    to_host = np.array([bool(_TO_HOST.search(name[:200])) for name in trace.names], dtype=bool)
     if not to_host.any():
         return np.zeros(len(trace), dtype=bool)
     copies = trace.correlation[to_host[trace.name] & (trace.kind == Kind.copy)]
