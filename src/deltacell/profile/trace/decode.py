@@ -105,13 +105,14 @@ class Decoder:
                 yield piece
                 self._after(text[end.closed + 1 :], is_bare)
                 return
-            if end.closed is None and end.last:
+            if end.closed is None and end.last and not end.broken:
                 piece = self._decode(_up_to(text, end.last))
                 if piece is not None:
                     yield piece
                     text = _rest(text, end.last)
                     continue
-            if end.closed is None and not end.last and not ended and len(text) < _LONGEST:
+            waits = end.closed is None and not end.last and not end.broken
+            if waits and not ended and len(text) < _LONGEST:
                 ended = not self._more(text)
                 continue
             piece, used = self._save(text)
@@ -221,7 +222,7 @@ class Decoder:
 
     def _give_up(self, text: bytearray, is_bare: bool, end: _End) -> None:
         """Say what the last bytes are, which are no events."""
-        if end.closed is not None:
+        if end.closed is not None or end.broken:
             # The array ends, so its last event is there and is no event.
             self.lost += 1
             self.unclear = not is_bare
@@ -235,8 +236,9 @@ class Decoder:
         rest = rest.strip()
         if is_bare and not rest:
             return
-        self.cut = not rest.endswith(b"}")
-        self._learn(b"{" + bytes(rest.removeprefix(b",")))
+        rest = bytearray(b"{") + rest.removeprefix(b",")
+        self.cut = _scan(rest).closed is None
+        self._learn(bytes(rest))
         self.unclear &= not self.cut
 
     def _learn(self, text: bytes) -> None:
@@ -276,10 +278,11 @@ class _TimesAsText(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True)
 class _End:
-    """Just after the last event that is whole, and where the array ends."""
+    """Just after the last event that is whole, where the array ends, and if brackets do not fit."""
 
     last: int
-    closed: int | None
+    closed: int | None = None
+    broken: bool = False
 
 
 _EVENT_LIST = msgspec.json.Decoder(list[Event])
@@ -295,6 +298,8 @@ _COMMA = ord(",")
 _GAP = b", \t\r\n"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:)')
+# After the array of events another key follows, or the end.
+_AFTER = re.compile(rb'\s*(?:,\s*"|\}|\Z|,\s*\Z)')
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]"]', re.DOTALL)
 # Between events a line break is as good as a space, and within a name it is not allowed.
 _CONTROL = bytes(range(32))
@@ -356,8 +361,10 @@ def _scan(text: bytearray) -> _End:
             if depth == 1 and sign == 0x7D:
                 last = token.end()
             elif depth == 0:
-                return _End(last, token.start())
-    return _End(last, None)
+                # Each closing bracket is two signs after its opening one.
+                fits = sign == text[0] + 2 and _AFTER.match(text, token.end())
+                return _End(last, token.start()) if fits else _End(last, broken=True)
+    return _End(last)
 
 
 def _one_by_one(array: bytes | bytearray | memoryview) -> tuple[list[Event], int]:

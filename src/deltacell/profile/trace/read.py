@@ -140,7 +140,7 @@ def _warnings(decoder: Decoder, columns: Columns, grown: int) -> tuple[str, ...]
     if decoder.repaired:
         said.append("The file has characters or numbers that JSON does not allow: put right.")
     if decoder.lost:
-        said.append(f"{decoder.lost:,} events could not be decoded and were left out.")
+        said.append(f"At least {decoder.lost:,} events could not be decoded and were left out.")
     if decoder.unclear:
         said.append("What the file says of itself beside the events could not all be decoded.")
     if columns.unknown:
