@@ -64,7 +64,11 @@ assert from_first_rank(given, cpu) == {"name": "Δ" * 50, "n": 1}
 # All learn of a number one step after any of them gave it.
 agreement = Agreement()
 mine = [0, 15 if rank == 1 else 0, 2 if rank == 0 else 0, 0, 0]
-assert [agreement.reached(number) for number in mine] == [0, 0, 15, 2, 0]
+answers = []
+for number in mine:
+    answers.append(agreement.reached(number))
+    agreement.arrive()
+assert answers == [0, 0, 15, 2, 0]
 agreement.settle()
 agreement.settle()
 

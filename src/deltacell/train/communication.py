@@ -94,8 +94,13 @@ class Agreement:
         self._asked = (work, number)
         return answer
 
+    def arrive(self) -> None:
+        """Wait for what is still under way, and keep its answer for the next `reached`."""
+        if self._asked is not None:
+            self._asked[0].wait()
+
     def settle(self) -> None:
-        """Wait for what is still under way."""
+        """Wait for what is still under way, and forget it."""
         if self._asked is not None:
             self._asked[0].wait()
             self._asked = None

@@ -295,6 +295,8 @@ class _Run:
 
     def _optimizer_step(self) -> None:
         if self.capture is not None:
+            # What begins under torch's profiler and ends after it would write to freed memory.
+            self.loop.agreement.arrive()
             self.capture.step()
         if self.host is not None:
             self.host.step()
