@@ -172,7 +172,7 @@ def _stacks(data: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | N
         "per": per,
         "bars": bars,
         "legend": [
-            (_colour(part), printable(part)) for part in order if largest[part] >= 0.01 * widest
+            (_colour(part), printable(part)) for part in order if largest[part] >= 0.002 * widest
         ],
     }
 
