@@ -40,9 +40,9 @@ def test_the_only_step_is_never_cut(length: int) -> None:
     assert steps.cut == ()
 
 
-def test_steps_that_only_get_shorter_leave_one() -> None:
+def test_of_steps_that_only_get_shorter_half_is_left() -> None:
     steps = find_steps(make_trace(ranges("ProfilerStep#*", [1000, 100, 10, 1])))
-    assert steps.counted.tolist() == [False, False, False, True]
+    assert steps.counted.tolist() == [False, False, True, True]
 
 
 def test_profiler_steps_that_overlap_are_not_counted_twice() -> None:
@@ -86,3 +86,32 @@ def test_the_thread_is_the_one_that_the_steps_are_on() -> None:
 def test_a_number_too_large_for_a_column_is_no_trouble() -> None:
     name = "ProfilerStep#" + "9" * 50
     assert len(find_steps(make_trace([Event(name, 0, 10, Kind.annotation)]))) == 1
+
+
+def filled(lengths: list[int], counts: list[int]) -> list[Event]:
+    """Steps with so many operators each."""
+    events, at = [], 0
+    for place, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        events.append(Event(f"ProfilerStep#{place}", at, length, Kind.annotation))
+        events += [Event("aten::add", at + i, 1) for i in range(count)]
+        at += length
+    return events
+
+
+def test_a_last_step_that_the_profiler_stopped_in_is_no_step() -> None:
+    # Without this rule the only whole step would seem a warm-up of the rest.
+    steps = find_steps(make_trace(filled([30_000, 40], [900, 3])))
+    assert steps.counted.tolist() == [True, False]
+    assert [cut.number for cut in steps.cut] == [1]
+    assert "incomplete" in steps.cut[0].why
+
+
+def test_a_short_last_step_with_all_its_work_counts() -> None:
+    steps = find_steps(make_trace(filled([3000, 3000, 3000, 1000], [100, 100, 100, 100])))
+    assert steps.counted.tolist() == [False, True, True, True]
+
+
+def test_both_ends_are_cut() -> None:
+    steps = find_steps(make_trace(filled([9000, 3000, 3000, 40], [100, 100, 100, 1])))
+    assert steps.counted.tolist() == [False, True, True, False]
+    assert [cut.number for cut in steps.cut] == [0, 3]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from deltacell.profile.trace.trace import Ints, Kind, Trace
 
 WARM_UP = 1.4
-"""A leading step that takes this many times the median of those after it is warm-up."""
+"""A leading step that takes this many times the median of those after the first is warm-up."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,10 @@ def find_steps(trace: Trace) -> Steps:
     the whole trace is one step. Between two ``ProfilerStep`` is only the profiler's own work,
     which belongs to no step.
 
-    The profiler starts in the first step, so that one is cut, and so is a leading one of at least
-    `WARM_UP` times the median of those after it. The only step is never cut.
+    The profiler starts in the first step, so that one is cut. So are leading ones of at least
+    `WARM_UP` times the median of those after the first, at most half of the steps; and a last one
+    with less than half the time and half the events of the others, because the profiler stopped
+    in it. The only step is never cut.
 
     Parameters
     ----------
@@ -90,7 +92,7 @@ def find_steps(trace: Trace) -> Steps:
     else:
         found = _whole(trace)
     begin, end, number, how, thread = found
-    counted, cut = _count(end - begin, number)
+    counted, cut = _count(end - begin, number, _events(trace, thread, begin, end))
     return Steps(begin, end, number, counted, how, thread, cut)
 
 
@@ -201,19 +203,33 @@ def _number(pattern: re.Pattern[str], text: str) -> int:
     return int(found[1][-18:]) if found else 0
 
 
-def _count(wall: Ints, number: Ints) -> tuple[npt.NDArray[np.bool_], tuple[CutStep, ...]]:
+def _events(trace: Trace, thread: int, begin: Ints, end: Ints) -> Ints:
+    """Return how many events of a thread begin in each step."""
+    times = trace.begin[trace.thread == thread]
+    return np.searchsorted(times, end) - np.searchsorted(times, begin)
+
+
+def _count(
+    wall: Ints, number: Ints, events: Ints
+) -> tuple[npt.NDArray[np.bool_], tuple[CutStep, ...]]:
     """Return which steps count, and why the others do not."""
     counted = np.ones(len(wall), dtype=bool)
     cut: list[CutStep] = []
-    for place in range(len(wall) - 1):
-        rest = float(np.median(wall[place + 1 :]))
+    whole = len(wall)
+    if whole > 1 and all(2 * x[-1] < np.median(x[:-1]) for x in (wall, events)):
+        whole -= 1
+        counted[-1] = False
+    rest = float(np.median(wall[1:whole])) if whole > 1 else 0.0
+    for place in range(whole // 2):
         times = wall[place] / rest if rest else float("inf")
         if times >= WARM_UP:
-            why = f"warm-up: {times:.1f} times the median of the steps after it"
+            why = f"warm-up: {times:.1f} times the median of the steps after the first"
         elif place == 0:
             why = "the profiler starts in it"
         else:
             break
         counted[place] = False
         cut.append(CutStep(int(number[place]), why))
+    if whole < len(wall):
+        cut.append(CutStep(int(number[-1]), "it is incomplete: the profiler stopped in it"))
     return counted, tuple(cut)
