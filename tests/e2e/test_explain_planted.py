@@ -18,7 +18,7 @@ from deltacell.train.compose import compose
 from deltacell.train.run import train
 from deltacell.train.task import Task
 
-DELAY = 0.03
+DELAY = 0.06
 SMALL = [
     "experiment=demo",
     "data.synthetic_genotypes=150",
@@ -84,8 +84,7 @@ def test_a_delay_is_found_and_named(
     by_traces = explain(plain / "traces", tmp_path / "late" / "traces")
     for found, per_sample in ((by_phases, 8), (by_traces, 1)):
         assert lead(found).part == part
-        # The last batch of an epoch is smaller, so a step has fewer than 8 samples on average.
-        assert lead(found).change == pytest.approx(DELAY / per_sample, rel=0.4)
+        assert lead(found).change > 0.8 * DELAY / per_sample
         assert f": {part} is +" in found.sentence
         assert found.advice[0].startswith(f"{part}: ")
     alone = explain(tmp_path / "late")
@@ -107,7 +106,7 @@ if os.environ.get("RANK") == "1":
     import deltacell.train.task as task
     through = task.Task._loss
     def late(self, *given):
-        time.sleep({2 * DELAY})
+        time.sleep({DELAY})
         return through(self, *given)
     task.Task._loss = late
 """

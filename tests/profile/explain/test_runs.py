@@ -10,7 +10,7 @@ import deltacell
 from deltacell.errors import InputError
 from deltacell.profile.explain import explain
 from deltacell.profile.explain.run_account import CATEGORY_OF
-from deltacell.profile.phases import PHASES
+from deltacell.profile.phase_rows import PHASES
 from deltacell.profile.record import Status
 from deltacell.profile.trace.categories import Category
 
@@ -144,6 +144,7 @@ def test_another_mode_and_a_run_that_goes_on_are_said(make_run):
     other = explain(make_run("two", STEP), path)
     assert other.confidence == "low"
     assert other.warnings[0].startswith("Confidence is low")
+    assert "the gap is a marginal cost" in other.warnings[0]
 
 
 def test_all_of_it_is_json(make_run):
@@ -166,6 +167,14 @@ def test_a_run_without_phases(make_run):
         part.unlink()
     with pytest.raises(InputError, match="no training step of this run was timed"):
         explain(path)
+    (path / "traces").mkdir()
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 9}
+    trace = json.dumps({"schemaVersion": 1, "traceEvents": [event]})
+    (path / "traces" / "trace-rank0-window0.json").write_text(trace)
+    found = explain(path)
+    assert found.accounts[0].source == "trace"
+    assert found.facts[0]["mode"] == "train"
+    assert found.facts[0]["torch"] == "2.13.0"
 
 
 def test_nothing_there(tmp_path):

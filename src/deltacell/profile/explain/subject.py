@@ -93,7 +93,8 @@ def _open_run(path: Path, name: str, progress: Progress | None) -> Subject:
     if times.summary.steps or traces is None:
         return Subject(path, run_account(times, name), times, traces)
     account = trace_account(traces, name)
-    facts = {**run_facts(record), **account.facts, "steps of an epoch": record.steps_per_epoch}
+    told = {name: value for name, value in account.facts.items() if value is not None}
+    facts = {**run_facts(record), **told, "steps of an epoch": record.steps_per_epoch}
     return Subject(path, replace(account, facts=facts), None, traces)
 
 

@@ -110,9 +110,7 @@ def trace_sentence(account: Account, traces: RanksAttribution) -> str:
     if late is None or late.waited_share <= MUCH / 2:
         return lead
     text = f"{late.sentence[0].upper()}{late.sentence[1:]}."
-    # What takes long is the waiting, so who is waited for is the cause.
-    first = "ommunication" in lead.partition(" takes ")[0]
-    return f"{text} {lead}" if first else f"{lead} {text}"
+    return f"{text} {lead}" if _is_the_cause(late, traces) else f"{lead} {text}"
 
 
 def trace_evidence(account: Account, traces: RanksAttribution) -> list[str]:
@@ -182,6 +180,14 @@ _IDLE_ADVICE = {
     "optimizers.",
     "host": "move the work of the host off the step, or to workers.",
 }
+
+
+def _is_the_cause(late: LateRank, traces: RanksAttribution) -> bool:
+    """Return whether waiting for a rank comes before what else takes long."""
+    parts = device_parts(traces)
+    if not parts:
+        return late.waited_share > MUCH
+    return parts["communication"] >= parts["idle"]
 
 
 def _device_lead(account: Account, traces: RanksAttribution) -> str | None:

@@ -293,6 +293,12 @@ def _doubts(a: Subject, b: Subject) -> list[str]:
             f"Confidence is low: {a.name} is a {a.account.source} and {b.name} a "
             f"{b.account.source}, which count differently."
         )
+    elif a.account.facts.get("mode") != b.account.facts.get("mode"):
+        found.append(
+            f"Confidence is low: {a.name} was run in mode '{a.account.facts.get('mode')}' and "
+            f"{b.name} in mode '{b.account.facts.get('mode')}', so the gap is a marginal cost, "
+            "which is a share of the step only where nothing overlaps."
+        )
     elif not _same_program(a, b):
         found.append(
             f"Confidence is low: {a.name} and {b.name} are different programs, so a ratio of them "
@@ -302,8 +308,6 @@ def _doubts(a: Subject, b: Subject) -> list[str]:
 
 
 def _same_program(a: Subject, b: Subject) -> bool:
-    if a.account.facts.get("mode") != b.account.facts.get("mode"):
-        return False
     if a.run is not None or a.traces is None or b.traces is None:
         return True
     return in_common(a.traces.ranks[0], b.traces.ranks[0]) >= ONE_PROGRAM
