@@ -10,6 +10,7 @@ from made import Event, make_trace
 from deltacell.errors import InputError
 from deltacell.profile.trace.attribution import Attribution, attribute
 from deltacell.profile.trace.categories import Category
+from deltacell.profile.trace.operations import call_paths
 from deltacell.profile.trace.trace import Kind, Trace
 
 
@@ -192,3 +193,21 @@ def test_a_hostile_name_takes_no_time(piece: str) -> None:
         thread = "stream 7" if kind in (Kind.kernel, Kind.copy, Kind.fill) else "main"
         events.append(Event(name, 10 * place, 5, kind, thread, correlation=1))
     assert adds_up(attribute(make_trace(events)))
+
+
+def test_paths_that_are_not_told_apart_still_count() -> None:
+    events = [STEP, *(Event(f"aten::op{i}", 10 * i, i + 1) for i in range(8))]
+    found = attribute(make_trace(events))
+    few = call_paths(found.trace, found.nesting, found.steps, found.host, longest=3)
+    assert few["time"].sum() == 1000
+    rows = dict(few.select("path", "time").iter_rows())
+    assert rows == {"ProfilerStep": 964, "aten::op7": 8, "aten::op6": 7, "(other paths)": 21}
+
+
+def test_a_deep_stack_of_long_names_has_a_path_of_some_length() -> None:
+    events = [Event(f"{i}" + "x" * 1000, i, 2000 - 2 * i) for i in range(500)]
+    found = attribute(make_trace(events))
+    paths = found.call_paths["path"]
+    assert max(len(path) for path in paths) <= 4010
+    assert paths.n_unique() == len(paths)
+    assert adds_up(found)

@@ -153,6 +153,7 @@ _PHASES = {
     "other": Category.other,
 }
 _LONG = 1000
+_MOVES = {"aten::copy_", "aten::_to_copy", "aten::to", "aten::pin_memory"}
 _UNTOLD = (Kind.runtime, Kind.kernel, Kind.copy, Kind.fill, Kind.device_annotation, Kind.other)
 _LOADER = re.compile(
     r"^enumerate\(DataLoader\)#|^phase\.data_wait$|dataloader_next|wait_for_(?:batch|data)"
@@ -238,9 +239,7 @@ def _sends(trace: Trace, nesting: Nesting, found: npt.NDArray[np.int8]) -> Ints:
     calls = (trace.kind == Kind.runtime) & np.isin(trace.correlation, copies[copies >= 0])
     rows = np.flatnonzero(calls & (found == NOTHING))
     sends = [rows]
-    moves = np.isin(
-        np.array(trace.names), ["aten::copy_", "aten::_to_copy", "aten::to", "aten::pin_memory"]
-    )
+    moves = np.array([name in _MOVES for name in trace.names], dtype=bool)
     while len(rows):
         above = nesting.parent[rows]
         above = above[above >= 0]

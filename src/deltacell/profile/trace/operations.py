@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
@@ -15,6 +17,8 @@ from deltacell.profile.trace.trace import NOTHING, Ints, Trace
 
 NOT_RECORDED = "(nothing recorded)"
 """The name of moments in which no event is open."""
+OTHER_PATHS = "(other paths)"
+"""Paths of calls that are not told apart."""
 
 
 def operations(trace: Trace, steps: Steps, host: HostTime) -> pl.DataFrame:
@@ -33,18 +37,37 @@ def operations(trace: Trace, steps: Steps, host: HostTime) -> pl.DataFrame:
     ``per_step`` in nanoseconds, ``share`` of the wall; shares add up to 1.
     """
     frame = _pieces(trace, steps, host, _plain(trace))
-    return _summed(frame, steps, [*_plain_names(trace), NOT_RECORDED], "operation")
+    names = {**dict(enumerate(_plain_names(trace))), -1: NOT_RECORDED}
+    return _summed(frame, steps, names, "operation")
 
 
-def call_paths(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> pl.DataFrame:
+def call_paths(
+    trace: Trace, nesting: Nesting, steps: Steps, host: HostTime, *, longest: int = 5000
+) -> pl.DataFrame:
     """Return the same by path of calls: ``path`` in place of ``operation``.
 
     Names of a path are parted by `` > ``, outermost first, without the steps themselves, so that
     the same call has the same path in two traces.
+
+    Parameters
+    ----------
+    trace, nesting
+        Events, and what lies in what.
+    steps, host
+        What the host did in the steps.
+    longest
+        How many paths to tell apart, those with most time; the others are `OTHER_PATHS`.
     """
-    paths, codes = _paths(trace, nesting)
+    links, codes = _paths(trace, nesting)
     frame = _pieces(trace, steps, host, codes)
-    return _summed(frame, steps, [*paths, NOT_RECORDED], "path")
+    most = frame.group_by("code").agg(pl.col("time").sum())
+    kept = most.sort("time", "code", descending=[True, False]).head(longest)["code"].to_list()
+    names = _plain_names(trace)
+    texts = {code: _path_text(links, names, code) for code in kept if code >= 0}
+    if len(most) > longest:
+        rest = pl.when(pl.col("code").is_in(kept)).then("code").otherwise(len(links))
+        frame = frame.with_columns(rest.cast(pl.Int32).alias("code"))
+    return _summed(frame, steps, {**texts, -1: NOT_RECORDED, len(links): OTHER_PATHS}, "path")
 
 
 _STEP = re.compile(r"^ProfilerStep#\d+$")
@@ -74,7 +97,10 @@ def _pieces(trace: Trace, steps: Steps, host: HostTime, codes: Ints) -> pl.DataF
     )
 
 
-def _summed(frame: pl.DataFrame, steps: Steps, names: list[str], column: str) -> pl.DataFrame:
+def _summed(
+    frame: pl.DataFrame, steps: Steps, names: Mapping[int, str], column: str
+) -> pl.DataFrame:
+    """Return the pieces summed by code and category, with names for the codes."""
     counted = int(steps.counted.sum())
     wall = int(steps.wall[steps.counted].sum())
     summed = frame.group_by("code", "category").agg(
@@ -91,12 +117,12 @@ def _summed(frame: pl.DataFrame, steps: Steps, names: list[str], column: str) ->
     ).sort("time", column, "category", descending=[True, False, False])
 
 
-def _paths(trace: Trace, nesting: Nesting) -> tuple[list[str], Ints]:
-    """Return all paths of calls, and the one of each event."""
+def _paths(trace: Trace, nesting: Nesting) -> tuple[list[tuple[int, int]], Ints]:
+    """Return all paths, each as the one around it and a name, and the path of each event."""
     names = _plain_names(trace)
     step = np.array([name == "ProfilerStep" for name in names], dtype=bool)
     plain = _plain(trace)
-    texts: list[str] = ["ProfilerStep"]
+    links = [(0, names.index("ProfilerStep") if "ProfilerStep" in names else 0)]
     codes = np.full(len(trace), NOTHING, dtype=np.int64)
     depth = _depth(nesting)
     order = np.argsort(depth, kind="stable")
@@ -108,13 +134,29 @@ def _paths(trace: Trace, nesting: Nesting) -> tuple[list[str], Ints]:
         keys = outer * len(names) + plain[rows]
         is_step = step[trace.name[rows]]
         fresh, place = np.unique(keys[~is_step], return_inverse=True)
-        start = len(texts)
-        for key in fresh.tolist():
-            over, name = divmod(key, len(names))
-            texts.append(names[name] if over == 0 else f"{texts[over]} > {names[name]}")
-        codes[rows[~is_step]] = start + place
+        codes[rows[~is_step]] = len(links) + place
         codes[rows[is_step]] = 0
-    return texts, codes
+        links += [divmod(key, len(names)) for key in fresh.tolist()]
+    return links, codes
+
+
+def _path_text(links: list[tuple[int, int]], names: list[str], code: int) -> str:
+    """Return a path as text; names and paths that are very long are cut in their middle."""
+    parts = []
+    at = code
+    while True:
+        at, name = links[at]
+        parts.append(_shortened(names[name], 200))
+        if at == 0:
+            return _shortened(" > ".join(reversed(parts)), 4000)
+
+
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    # Two that differ only in what is left out stay two.
+    mark = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
+    return f"{text[: most // 2]}…{mark}…{text[-most // 2 :]}"
 
 
 def _depth(nesting: Nesting) -> Ints:
