@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from deltacell.profile.phases import read_phases
+from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.record import Status, read_run
 
 pytestmark = [

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from deltacell.cli.app import app
 from deltacell.errors import DeltacellError
-from deltacell.profile.phases import read_phases
+from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.record import Status, read_run
 from deltacell.train.compose import compose, from_yaml
 

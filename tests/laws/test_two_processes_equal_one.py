@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from deltacell.profile.phases import read_phases
+from deltacell.profile.phase_rows import read_phases
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.metrics_file import MetricsFile
 

@@ -18,7 +18,7 @@ import torch
 
 from deltacell.errors import DeltacellError, InputError
 from deltacell.models import LossValue
-from deltacell.profile.phases import PHASES, read_phases
+from deltacell.profile.phase_rows import PHASES, read_phases
 from deltacell.profile.record import Status, read_run
 from deltacell.screen import Batch, Loader
 from deltacell.train import checkpoints as checkpoints_module

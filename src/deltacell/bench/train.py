@@ -17,7 +17,8 @@ from deltacell.bench.machine import machine
 from deltacell.bench.process import in_own_process
 from deltacell.errors import InputError
 from deltacell.profile.limits import steady_steps
-from deltacell.profile.phases import PHASES, PhaseTimer, read_phases
+from deltacell.profile.phase_rows import PHASES, read_phases
+from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import read_run
 from deltacell.train.assemble import make_loop

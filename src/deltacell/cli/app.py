@@ -14,6 +14,7 @@ from deltacell.cli import (
     bench_data,
     bench_propagation,
     bench_scaling,
+    bench_trace,
     bench_train,
     data_get,
     data_import,
@@ -61,6 +62,7 @@ bench.command("data")(bench_data.data)
 bench.command("dango")(bench_dango.dango)
 bench.command("propagation")(bench_propagation.propagation)
 bench.command("scaling")(bench_scaling.scaling)
+bench.command("trace")(bench_trace.trace)
 bench.command("train")(bench_train.train)
 
 

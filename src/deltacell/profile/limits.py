@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from deltacell.errors import InputError
-from deltacell.profile.phases import COLUMNS, PHASES
+from deltacell.profile.phase_rows import COLUMNS, PHASES
 
 WARMUP_RULE = (
     "The first step of every attempt is warm-up, and so are the steps right after it that take "

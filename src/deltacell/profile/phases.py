@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import secrets
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -26,36 +24,7 @@ from torch.autograd import profiler as torch_profiler
 
 from deltacell.errors import InputError, StoreError
 from deltacell.profile.device_times import DeviceRow, DeviceTimes
-
-PHASES = (
-    "data_wait",
-    "transfer",
-    "preparation",
-    "forward",
-    "loss",
-    "backward",
-    "communication",
-    "optimizer",
-    "logging",
-    "validation",
-    "checkpoint",
-    "other",
-)
-KINDS = ("train", "between")
-COLUMNS = pl.Schema(
-    {
-        "rank": pl.Int64(),
-        "attempt": pl.Int64(),
-        "epoch": pl.Int64(),
-        "step": pl.Int64(),
-        "kind": pl.String(),
-        "samples": pl.Int64(),
-        "profiled": pl.Boolean(),
-        "begin_s": pl.Float64(),
-        "wall_s": pl.Float64(),
-        **{f"{phase}_s": pl.Float64() for phase in PHASES},
-    }
-)
+from deltacell.profile.phase_rows import KINDS, PHASES, next_part, part_name
 
 
 class PhaseTimer:
@@ -227,7 +196,7 @@ class PhaseTimer:
         temporary = folder / f".{secrets.token_hex(6)}.parquet.tmp"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path = folder / _part_name(rank, attempt, _next_part(folder, rank, attempt))
+            path = folder / part_name(rank, attempt, next_part(folder, rank, attempt))
             pq.write_table(self._table(rank, attempt), temporary, compression="zstd")
             temporary.rename(path)
         except OSError as error:
@@ -335,36 +304,6 @@ class NoTimer:
         pass
 
 
-def read_phases(folder: str | os.PathLike[str]) -> pl.DataFrame:
-    """Read the rows of all processes of a run.
-
-    An attempt continues from the state before its first training step. So what earlier attempts
-    did from that step on was thrown away, and their rows are left out.
-
-    Parameters
-    ----------
-    folder
-        Where the parts are.
-
-    Returns
-    -------
-    The rows by attempt, rank and time. Seconds of the device are null where they are not known.
-    Without any part, no rows.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(
-            "there is no folder of phases here",
-            where=folder,
-            fix="Phases are recorded with profiler.phases=true, which is the default.",
-        )
-    parts = [_read_part(file) for file in sorted(folder.iterdir()) if _PART.fullmatch(file.name)]
-    if not parts:
-        return pl.DataFrame(schema=COLUMNS)
-    rows = pl.concat(parts, how="diagonal").sort("attempt", "rank", "begin_s")
-    return rows.filter(pl.col("step") < _redone_from(rows))
-
-
 class _Row(NamedTuple):
     """A closed row; times in nanoseconds."""
 
@@ -404,7 +343,6 @@ class _Within:
 
 _INDEX = {phase: index for index, phase in enumerate(PHASES)}
 _OTHER = _INDEX["other"]
-_PART = re.compile(r"rank(\d+)-attempt(\d+)-part(\d+)\.parquet")
 
 
 def _unknown(phase: str) -> ValueError:
@@ -420,41 +358,3 @@ def _check_nvtx() -> None:
             "NVTX ranges were asked for, and this build of torch has none",
             fix="Set profiler.nvtx=false, or install a build of torch with CUDA.",
         ) from error
-
-
-def _part_name(rank: int, attempt: int, part: int) -> str:
-    return f"rank{rank}-attempt{attempt}-part{part}.parquet"
-
-
-def _next_part(folder: Path, rank: int, attempt: int) -> int:
-    names = [_PART.fullmatch(file.name) for file in folder.iterdir()]
-    numbers = [tuple(map(int, name.groups())) for name in names if name]
-    return 1 + max((part for r, a, part in numbers if (r, a) == (rank, attempt)), default=-1)
-
-
-def _read_part(file: Path) -> pl.DataFrame:
-    try:
-        part = pl.read_parquet(file)
-        columns = [*COLUMNS, *(name for name in part.columns if name.startswith("device_"))]
-        return part.select(columns).cast(COLUMNS)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(
-            f"this is not a part of a run's phases: {str(error).splitlines()[0]}",
-            where=file,
-            fix="Delete this file to read the others; its steps are then missing.",
-        ) from error
-
-
-def _redone_from(rows: pl.DataFrame) -> pl.Series:
-    """Return for each row the first step that a later attempt did again."""
-    first = (
-        rows.filter(pl.col("kind") == "train")
-        .group_by("attempt")
-        .agg(pl.col("step").min())
-        .sort("attempt")
-    )
-    attempts = first["attempt"].to_numpy()
-    never = np.iinfo(np.int64).max
-    later = np.append(np.minimum.accumulate(first["step"].to_numpy()[::-1])[::-1], never)
-    place = np.searchsorted(attempts, rows["attempt"].to_numpy(), side="right")
-    return pl.Series("redone_from", later[place])

@@ -192,7 +192,7 @@ class RunRecord(Part):
 
     def phases(self) -> pl.DataFrame:
         """Return the phases of every step of every rank; see `deltacell.profile.phases`."""
-        from deltacell.profile.phases import read_phases
+        from deltacell.profile.phase_rows import read_phases
 
         return read_phases(self.path / PHASES)
 

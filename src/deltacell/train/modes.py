@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deltacell.errors import DeltacellError
 from deltacell.profile.limits import PhaseSummary, summarise
-from deltacell.profile.phases import read_phases
+from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.record import PHASES
 from deltacell.train.config import Mode
 

@@ -15,7 +15,8 @@ from deltacell.errors import DeltacellError, InputError
 from deltacell.profile.capture import Capture
 from deltacell.profile.host_profilers import HostProfiler, host_profiler
 from deltacell.profile.limits import PhaseSummary, summarise
-from deltacell.profile.phases import NoTimer, PhaseTimer, read_phases
+from deltacell.profile.phase_rows import read_phases
+from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.profile.record import CHECKPOINTS, METRICS_FILE, PHASES, TRACES, RunRecord
 from deltacell.profile.window import Window, check_window
 from deltacell.train.assemble import make_loop, most_batches, samples_per_epoch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made import Event, make_trace, row_of
 
-from deltacell.profile.phases import PHASES
+from deltacell.profile.phase_rows import PHASES
 from deltacell.profile.trace.categories import Category, categories, classify, is_collective
 from deltacell.profile.trace.self_time import nest
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
