@@ -13,7 +13,7 @@ from deltacell.errors import InputError
 from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.words import seconds_text, short_name
 from deltacell.profile.limits import PhaseSummary, steady_steps, summarise
-from deltacell.profile.phases import COLUMNS
+from deltacell.profile.phase_rows import COLUMNS
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import TRACES, RunRecord, Status
 
