@@ -123,3 +123,20 @@ def test_a_trace_and_a_run_are_compared_with_low_confidence(traces, make_run):
     )
     assert found.confidence == "low"
     assert "is a run and" in found.warnings[0]
+
+
+def test_the_other_way_round_is_the_mirror_image(traces, loaders):
+    back = explain(
+        traces / "resnet50_loader_workers_0.pt.trace.json.gz",
+        traces / "resnet50_loader_workers_4.pt.trace.json.gz",
+    )
+    there = {bar.part: bar.change for bar in loaders.comparison.steps.bars}
+    assert {bar.part: -bar.change for bar in back.comparison.steps.bars} == there
+    assert back.sentence.startswith("resnet50_loader_workers_4 takes 0.752x as long per step as ")
+    assert "data loading is -68.6 ms, 159 % of the gap" in back.sentence
+    assert back.advice == ()
+    changes = back.table("operations").select("path in a", "path in b", "change ms").rows()
+    for in_a, in_b, change in (
+        loaders.table("operations").select("path in a", "path in b", "change ms").rows()
+    ):
+        assert (in_b, in_a, -change) in changes
