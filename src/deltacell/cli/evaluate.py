@@ -53,7 +53,7 @@ def evaluate(
             progress=report,
         )
     result = found.evaluation.to_json()
-    print_evaluation(result)
+    # Files first: a reader of the output that goes away, as `head` does, must not cost them.
     write_json(json, result)
     if markdown is not None:
         write_text(markdown, markdown_evaluation(result), what="the tables")
@@ -66,3 +66,4 @@ def evaluate(
             figures,
             weights=found.weights,
         )
+    print_evaluation(result)

@@ -42,12 +42,13 @@ def explain(
     with progress_bar() as report:
         explanation = explained(a, b, progress=report)
     result = explanation.to_json()
-    print_explanation(result)
+    # Files first: a reader of the output that goes away, as `head` does, must not cost them.
     write_json(json, result)
     if markdown is not None:
         write_text(markdown, markdown_explanation(result), what="the explanation")
     if html is not None:
         write_text(html, explanation_page(result), what="the page")
+    print_explanation(result)
     if condition is not None and condition.holds(explanation):
         typer.secho(f"failed: {printable(condition.told(explanation))}", fg="red", err=True)
         raise typer.Exit(1)
