@@ -93,15 +93,6 @@ def test_a_delay_is_found_and_named(
 
 LATE_RANK = f"""
 import os, time
-if "RANK" in os.environ:
-    # torch's profiler loses its trace where a collective of gloo is under way when it stops.
-    import deltacell.train.communication as communication
-    ask = communication.Agreement.reached
-    def reached(self, mine):
-        answer = ask(self, mine)
-        self._asked[0].wait()
-        return answer
-    communication.Agreement.reached = reached
 if os.environ.get("RANK") == "1":
     import deltacell.train.task as task
     through = task.Task._loss
