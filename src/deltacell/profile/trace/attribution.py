@@ -207,7 +207,7 @@ def attribute(trace: Trace) -> Attribution:
     steps = find_steps(trace)
     host = host_time(trace, nesting, steps)
     launch = launches(trace)
-    device = device_time(trace, steps, host)
+    device = device_time(trace, steps, host, launch=launch)
     path = critical_path(trace, steps, host, launch)
     operators = operations(trace, steps, host)
     by_category = _categories(steps, host)
@@ -283,9 +283,9 @@ def _categories(steps: Steps, host: HostTime) -> pl.DataFrame:
     counted = int(steps.counted.sum())
     wall = int(steps.wall[steps.counted].sum())
     time = host.by_category(len(steps))[steps.counted].sum(axis=0)
-    known = steps.counted[host.step] & host.inferred
+    known = np.flatnonzero(steps.counted[host.step] & host.inferred)
     inferred = np.bincount(
-        host.category[known], weights=host.length[known], minlength=len(Category)
+        host.category[known], weights=host.end[known] - host.begin[known], minlength=len(Category)
     )
     return pl.DataFrame(
         {

@@ -61,7 +61,8 @@ def classify(name: str, kind: Kind) -> Category | None:
 def own_categories(trace: Trace) -> npt.NDArray[np.int8]:
     """Return the category that each event's own name tells, int8 [n]; `NOTHING` where none."""
     kinds = len(Kind)
-    pairs = trace.name.astype(np.int64) * kinds + trace.kind
+    # As many as there are names and kinds fit into int32: names are many times fewer than events.
+    pairs = trace.name * np.int32(kinds) + trace.kind
     there = np.zeros(len(trace.names) * kinds, dtype=bool)
     there[pairs] = True
     told = np.full(len(there), NOTHING, dtype=np.int8)
@@ -236,8 +237,8 @@ def _sends(trace: Trace, nesting: Nesting, found: npt.NDArray[np.int8]) -> Ints:
     if not to_device.any():
         return np.empty(0, dtype=np.int64)
     copies = trace.correlation[to_device[trace.name] & (trace.kind == Kind.copy)]
-    calls = (trace.kind == Kind.runtime) & np.isin(trace.correlation, copies[copies >= 0])
-    rows = np.flatnonzero(calls & (found == NOTHING))
+    rows = np.flatnonzero((trace.kind == Kind.runtime) & (found == NOTHING))
+    rows = rows[np.isin(trace.correlation[rows], copies[copies >= 0])]
     sends = [rows]
     moves = np.array([name in _MOVES for name in trace.names], dtype=bool)
     while len(rows):

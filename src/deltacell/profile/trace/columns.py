@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,7 +38,7 @@ class Columns:
         self.unpaired = 0
         self.unknown = 0
         self._n = 0
-        self._parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _TYPES}
+        self._parts = {name: _Blocks(_TYPES[name]) for name in _TYPES if name != "device"}
         self._names = _Table[str]()
         self._stacks = _Table[str]()
         self._threads = _Threads()
@@ -66,12 +67,14 @@ class Columns:
     def _add(self, piece: Piece) -> None:
         events = piece.events
         complete = [e for e in events if e.ph == "X"]
-        timed = [e for e in complete if e.ts is not None and e.dur is not None]
-        others = [e for e in events if e.ph != "X"] if len(complete) < len(events) else []
-        rest = [e for e in others if e.ph in _OTHER_PHASES]
-        unknown = sum(1 for e in others if e.ph not in _KNOWN_PHASES)
-        begin, duration = self._times(piece, timed)
-        part = self._part(timed, begin, duration)
+        others = [e.ph for e in events if e.ph != "X"] if len(complete) < len(events) else []
+        phases = set(others)
+        wanted = not phases.isdisjoint(_OTHER_PHASES)
+        rest = [e for e in events if e.ph in _OTHER_PHASES] if wanted else []
+        unknown = sum(others.count(phase) for phase in phases - _KNOWN_PHASES)
+        timed, begin, duration = self._times(piece, complete)
+        args = [e.args for e in timed]
+        part = self._part(timed, args, begin, duration)
         memory = [e for e in rest if e.ph in "iI" and e.name == "[memory]" and e.ts is not None]
         halves = [e for e in rest if e.ph in "BE"]
         memory_part = self._memory_part(piece, memory) if memory else None
@@ -79,7 +82,7 @@ class Columns:
         # From here on nothing fails.
         self.without_duration += len(complete) - len(timed)
         self.unknown += unknown
-        self._keep(part, [e.args for e in timed])
+        self._keep(part, args)
         if memory_part is not None:
             self._memory.append(memory_part)
         if halves_part is not None:
@@ -88,19 +91,22 @@ class Columns:
             if event.ph == "M" and event.name == "thread_name" and event.args.name is not None:
                 self._thread_names[str(event.pid), str(event.tid)] = str(event.args.name)
 
-    def _times(self, piece: Piece, chosen: Sequence[Event]) -> tuple[Ints, Ints]:
-        try:
-            return (
-                nanoseconds([e.ts for e in chosen if e.ts is not None]),
-                nanoseconds([e.dur for e in chosen if e.dur is not None]),
-            )
-        except Inexact:
-            rows = _rows_of(chosen, piece.events)
-            times, durations = piece.written_times()
-            return (
-                exact_nanoseconds([times[i] for i in rows]),
-                exact_nanoseconds([durations[i] for i in rows]),
-            )
+    def _times(self, piece: Piece, complete: Sequence[Event]) -> tuple[Sequence[Event], Ints, Ints]:
+        """Return those that have a time and a duration, and these."""
+        times: list[Any] = [e.ts for e in complete]
+        durations: list[Any] = [e.dur for e in complete]
+        # One that is missing is a value that is no number, and so not exact.
+        with suppress(Inexact):
+            return complete, nanoseconds(times), nanoseconds(durations)
+        timed = [e for e in complete if e.ts is not None and e.dur is not None]
+        if len(timed) < len(complete):
+            with suppress(Inexact):
+                begin = nanoseconds([e.ts for e in timed if e.ts is not None])
+                return timed, begin, nanoseconds([e.dur for e in timed if e.dur is not None])
+        rows = _rows_of(timed, piece.events)
+        written, lasted = piece.written_times()
+        begin = exact_nanoseconds([written[i] for i in rows])
+        return timed, begin, exact_nanoseconds([lasted[i] for i in rows])
 
     def _instants(self, piece: Piece, chosen: Sequence[Event]) -> Ints:
         try:
@@ -110,23 +116,25 @@ class Columns:
             return exact_nanoseconds([times[i] for i in _rows_of(chosen, piece.events)])
 
     def _part(
-        self, events: Sequence[Event], begin: Ints, duration: Ints
+        self, events: Sequence[Event], args: Sequence[Arguments], begin: Ints, duration: Ints
     ) -> dict[str, npt.NDArray[Any]]:
-        args = [e.args for e in events]
         names, threads, kinds, stacks = self._names, self._threads, self._kinds, self._stacks
         values: dict[str, Any] = {
             "name": [names[e.name] for e in events],
             "kind": [kinds[e.cat] for e in events],
-            "thread": [threads[e.pid, e.tid] for e in events],
+            "thread": [threads[e.pid][e.tid] for e in events],
             "correlation": [a.correlation for a in args],
             "sequence": [a.sequence for a in args],
             "stream": [a.stream for a in args],
             "size": [a.bytes for a in args],
             "external": [a.external for a in args],
             "device": [a.device for a in args],
-            "stack": [NOTHING if a.stack is None else stacks[a.stack] for a in args],
         }
         part = {name: np.array(value, dtype=_TYPES[name]) for name, value in values.items()}
+        part["stack"] = np.full(len(args), NOTHING, dtype=np.int32)
+        written = [a.stack for a in args]
+        if written.count(None) < len(written):
+            part["stack"][:] = [NOTHING if text is None else stacks[text] for text in written]
         return part | {"begin": begin, "duration": duration}
 
     def _keep(self, part: dict[str, npt.NDArray[Any]], args: Sequence[Arguments]) -> None:
@@ -139,7 +147,7 @@ class Columns:
             part = {name: column[good] for name, column in part.items()}
             args = [a for a, is_good in zip(args, good, strict=True) if is_good]
         kind, thread, device = part["kind"], part["thread"], part.pop("device")
-        on_device = np.flatnonzero(np.isin(kind, _DEVICE_KINDS) & (device >= 0))
+        on_device = np.flatnonzero(_IS_DEVICE[kind] & (device >= 0))
         streams, first = np.unique(thread[on_device], return_index=True)
         for stream, said_device in zip(streams, device[on_device][first], strict=True):
             self._devices.setdefault(int(stream), int(said_device))
@@ -149,12 +157,14 @@ class Columns:
             ids = [a.python_id for a in said]
             parents = [NOTHING if a.python_parent is None else a.python_parent for a in said]
             self._python.append(np.array([python + self._n, ids, parents], dtype=np.int64))
-        for row in [row for row, a in enumerate(args) if a.collective is not None]:
-            told = self._collective(args[row])
-            self._collectives[self._n + row] = told
-            part["size"][row] = told["bytes"]
+        collectives = [a.collective for a in args]
+        if collectives.count(None) < len(collectives):
+            for row in [row for row, name in enumerate(collectives) if name is not None]:
+                told = self._collective(args[row])
+                self._collectives[self._n + row] = told
+                part["size"][row] = told["bytes"]
         for name, column in part.items():
-            self._parts[name].append(column)
+            self._parts[name].add(column)
         self._n += len(kind)
 
     def _collective(self, said: Arguments) -> Mapping[str, Any]:
@@ -184,9 +194,10 @@ class Columns:
         timed = [e for e in events if e.ts is not None]
         self.without_duration += len(events) - len(timed)
         begin = self._instants(piece, timed)
-        part = self._part(timed, begin, np.zeros(len(timed), dtype=np.int64))
+        args = [e.args for e in timed]
+        part = self._part(timed, args, begin, np.zeros(len(timed), dtype=np.int64))
         ends = np.array([e.ph == "E" for e in timed], dtype=bool)
-        return Halves(ends, part, [e.args for e in timed])
+        return Halves(ends, part, args)
 
     def _pair_halves(self) -> None:
         if not self._halves:
@@ -225,6 +236,7 @@ class Finished:
         self.kind = kind[order]
         self.name = name[order]
         self.thread = thread[order]
+        del kind, name, thread
         self.correlation = _whole(parts, "correlation")[order]
         self.correlation[self.correlation == 0] = NOTHING
         self.sequence = _whole(parts, "sequence")[order]
@@ -312,17 +324,48 @@ _TYPES: dict[str, Any] = {
     "device": np.int64,
     "stack": np.int32,
 }
+# Rows of a block.
+_BLOCK = 1 << 20
 # So far apart that differences of times still fit; 73 years.
 _FAR = 2**61
 _KNOWN_PHASES = frozenset([*"BEXiICbnestfPNODSTpFMRcVva()=", ","])
 _OTHER_PHASES = frozenset("MBEiI")
 _DEVICE_KINDS = [int(kind) for kind in (*ON_DEVICE, Kind.device_annotation)]
+_IS_DEVICE = np.isin(np.arange(len(Kind)), _DEVICE_KINDS)
 _OUTER_FIRST = {Kind.annotation: 0, Kind.python: 1, Kind.operator: 2}
 _BYTES = {
     **{"bool": 1, "byte": 1, "char": 1, "half": 2, "bfloat16": 2, "int": 4, "float": 4},
     **{"long": 8, "double": 8, "short": 2, "uint8": 1, "int8": 1, "float16": 2, "float32": 4},
     **{"int32": 4, "int64": 8, "float64": 8, "complexfloat": 8, "complexdouble": 16},
 }
+
+
+class _Blocks:
+    """A column that grows in large blocks.
+
+    Many small arrays would leave holes when they are freed, which stay with the process.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self._blocks = [np.empty(0, dtype=kind)]
+        self._used = 0
+
+    def add(self, part: npt.NDArray[Any]) -> None:
+        begin = 0
+        while begin < len(part):
+            block = self._blocks[-1]
+            taken = part[begin : begin + len(block) - self._used]
+            block[self._used : self._used + len(taken)] = taken
+            self._used += len(taken)
+            begin += len(taken)
+            if self._used == len(block):
+                self._blocks.append(np.empty(_BLOCK, dtype=block.dtype))
+                self._used = 0
+
+    def whole(self) -> npt.NDArray[Any]:
+        """Return all of it; nothing can be added after it."""
+        blocks, self._blocks = self._blocks, []
+        return np.concatenate([*blocks[:-1], blocks[-1][: self._used]])
 
 
 class _Table(dict[Key, int]):
@@ -333,15 +376,28 @@ class _Table(dict[Key, int]):
         return code
 
 
-class _Threads(dict[tuple[int | str, int | str], int]):
-    """Threads by process and thread, numbers and their texts being the same."""
+class _Threads(dict[int | str, "_OfProcess"]):
+    """Threads by process, then by thread, numbers and their texts being the same."""
 
     def __init__(self) -> None:
         super().__init__()
         self.keys_by_text = _Table[tuple[str, str]]()
 
-    def __missing__(self, key: tuple[int | str, int | str]) -> int:
-        self[key] = code = self.keys_by_text[str(key[0]), str(key[1])]
+    def __missing__(self, pid: int | str) -> _OfProcess:
+        self[pid] = threads = _OfProcess(str(pid), self.keys_by_text)
+        return threads
+
+
+class _OfProcess(dict[int | str, int]):
+    """The threads of one process."""
+
+    def __init__(self, pid: str, keys_by_text: _Table[tuple[str, str]]) -> None:
+        super().__init__()
+        self._pid = pid
+        self._keys_by_text = keys_by_text
+
+    def __missing__(self, tid: int | str) -> int:
+        self[tid] = code = self._keys_by_text[self._pid, str(tid)]
         return code
 
 
@@ -356,9 +412,8 @@ def _rows_of(chosen: Sequence[Event], events: Sequence[Event]) -> list[int]:
     return [row for row, event in enumerate(events) if id(event) in wanted]
 
 
-def _whole(parts: dict[str, list[npt.NDArray[Any]]], name: str) -> npt.NDArray[Any]:
-    collected = parts.pop(name)
-    return np.concatenate(collected) if collected else np.empty(0, dtype=_TYPES[name])
+def _whole(parts: dict[str, _Blocks], name: str) -> npt.NDArray[Any]:
+    return parts.pop(name).whole()
 
 
 def _with_names(

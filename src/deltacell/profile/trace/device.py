@@ -114,7 +114,12 @@ class DeviceTime:
 
 
 def device_time(
-    trace: Trace, steps: Steps, host: HostTime, *, longest: int = 50
+    trace: Trace,
+    steps: Steps,
+    host: HostTime,
+    *,
+    launch: Codes | None = None,
+    longest: int = 50,
 ) -> DeviceTime | None:
     """Tell where the time of the device goes, and what it waits for when it is idle.
 
@@ -126,6 +131,8 @@ def device_time(
         Windows of the host; what the device does in them is cut at their bounds.
     host
         What the host did meanwhile.
+    launch
+        The host's call of each event of the device, where it is known already.
     longest
         How many gaps and stretches to list.
 
@@ -138,7 +145,7 @@ def device_time(
         return None
     compute, busy_with, busy = _covered(trace, rows)
     parts = _parts(compute, busy_with, busy, steps.begin, steps.end)
-    launch = launches(trace)
+    launch = launches(trace) if launch is None else launch
     first, last = int(trace.begin[rows].min()), int(trace.ends(rows).max())
     whole = _parts(compute, busy_with, busy, np.array([first]), np.array([last]))
     account = DeviceAccount(first, last, *(int(whole[part][0]) for part in PARTS))
@@ -338,7 +345,7 @@ def _idle_pieces(steps: Steps, busy: Covered) -> tuple[Ints, Ints, Ints]:
 
 def _spent(host: HostTime, which: npt.NDArray[np.bool_], begin: Ints, end: Ints) -> Ints:
     """Return how much of each window the host spent in these of its pieces."""
-    return Covered.of(host.begin[which], host.end[which]).within(begin, np.maximum(begin, end))
+    return host.covered(which).within(begin, np.maximum(begin, end))
 
 
 def _by_reason(gaps: _Gaps, parts: dict[str, Ints], steps: Steps) -> pl.DataFrame:
@@ -356,8 +363,11 @@ def _by_reason(gaps: _Gaps, parts: dict[str, Ints], steps: Steps) -> pl.DataFram
 
 def _by_category(gaps: _Gaps, host: HostTime) -> pl.DataFrame:
     """Return idle time by what the host did meanwhile."""
+    there = np.bincount(host.category, minlength=len(Category)) > 0
     times = [
         int(_spent(host, host.category == category, gaps.begin, gaps.end).sum())
+        if there[category]
+        else 0
         for category in Category
     ]
     frame = pl.DataFrame(

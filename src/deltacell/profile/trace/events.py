@@ -34,12 +34,13 @@ class Arguments(
 ):
     """What an event says beside its name and time, under the words of PyTorch's profiler."""
 
-    correlation: int = NOTHING
-    stream: int = NOTHING
+    # In the order in which they are written, which is the fastest to read.
+    external: int = NOTHING
     device: int = NOTHING
+    stream: int = NOTHING
+    correlation: int = NOTHING
     bytes: int = NOTHING
     sequence: int = NOTHING
-    external: int = NOTHING
     stack: str | None = None
     python_id: int = NOTHING
     python_parent: int | None = None
@@ -65,8 +66,8 @@ class Event(msgspec.Struct, gc=False):
     """An event of the Chrome trace format; times in microseconds."""
 
     ph: str = ""
-    name: str = ""
     cat: str | None = None
+    name: str = ""
     pid: int | str = ""
     tid: int | str = ""
     ts: int | float | None = None

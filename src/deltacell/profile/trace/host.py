@@ -6,6 +6,7 @@ the backward, it is theirs; where it waits for a collective of the host, it is t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from deltacell.profile.trace.categories import (
     own_categories,
 )
 from deltacell.profile.trace.intervals import Covered, merge
-from deltacell.profile.trace.self_time import Nesting, moments, timeline
+from deltacell.profile.trace.self_time import Nesting, Timeline, moments, parts, timeline
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Codes, Ints, Kind, Trace
 
@@ -66,9 +67,27 @@ class HostTime:
 
     def by_category(self, steps: int) -> Ints:
         """Return the nanoseconds of each step and category, int64 [s, 12]."""
-        place = self.step.astype(np.int64) * len(Category) + self.category
-        total = np.bincount(place, weights=self.length, minlength=steps * len(Category))
-        return total.astype(np.int64).reshape(steps, len(Category))
+        total = np.zeros(steps * len(Category), dtype=np.int64)
+        for part in parts(len(self.begin)):
+            place = self.step[part].astype(np.int64) * len(Category) + self.category[part]
+            length = self.end[part] - self.begin[part]
+            total += np.bincount(place, weights=length, minlength=len(total)).astype(np.int64)
+        return total.reshape(steps, len(Category))
+
+    def covered(self, which: npt.NDArray[np.bool_]) -> Covered:
+        """Return when the host was in these of its pieces.
+
+        Parameters
+        ----------
+        which
+            One of each piece, bool [k].
+        """
+        first, last = which.copy(), which.copy()
+        goes_on = which[1:] & which[:-1]
+        goes_on &= self.begin[1:] == self.end[:-1]
+        first[1:] ^= goes_on
+        last[:-1] ^= goes_on
+        return Covered(self.begin[first], self.end[last])
 
     def between(self, begin: int, end: int) -> tuple[Ints, Ints]:
         """Return the places of the pieces of a stretch of time, and what of each lies in it."""
@@ -103,21 +122,19 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
         *collectives,
     )
     begin, end, step = _within(steps, times)
-    row = main.at(begin)
-    category = np.where(row >= 0, found[row], NOTHING).astype(np.int8)
-    waits = _waits(trace, row) & ((category == NOTHING) | (category == Category.backward))
-    for line in others:
-        other = line.at(begin)
-        helped = waits & (other >= 0)
-        row = np.where(helped, other, row).astype(np.int32)
-        theirs = np.where(found[other] == NOTHING, Category.backward, found[other])
-        category = np.where(helped, theirs, category).astype(np.int8)
-        waits &= ~helped
+    del times
+    row = np.empty(len(begin), dtype=np.int32)
+    category = np.empty(len(begin), dtype=np.int8)
+    waits = np.empty(len(begin), dtype=bool)
+    for part in parts(len(begin)):
+        row[part], category[part], waits[part] = _busy(trace, found, main, others, begin[part])
+    del main, others
     exposed = _exposed(told, row, waits, begin, collectives)
     category[exposed] = Category.communication
     category, inferred = _fill(category, step)
     inferred |= exposed
-    residual = abs(int((end - begin).sum()) - int(steps.wall.sum()))
+    filled = sum(int((end[part] - begin[part]).sum()) for part in parts(len(begin)))
+    residual = abs(filled - int(steps.wall.sum()))
     if residual:
         raise AssertionError(f"the host's time misses that of the steps by {residual} ns")
     loader = _loader(trace, nesting, steps)
@@ -126,10 +143,34 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
 
 def _within(steps: Steps, times: Ints) -> tuple[Ints, Ints, Codes]:
     """Return the pieces between these times that lie in a step, and the step of each."""
-    begin, end = times[:-1], times[1:]
-    step = np.searchsorted(steps.begin, begin, side="right") - 1
-    inside = (step >= 0) & (begin < steps.end[step])
-    return begin[inside], end[inside], step[inside].astype(np.int32)
+    # The bounds of steps are among the times.
+    first, last = np.searchsorted(times, steps.begin), np.searchsorted(times, steps.end)
+    places = [slice(a, max(a, b)) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+    begin = np.concatenate([times[:-1][place] for place in places])
+    end = np.concatenate([times[1:][place] for place in places])
+    step = np.repeat(np.arange(len(steps), dtype=np.int32), np.maximum(last - first, 0))
+    return begin, end, step
+
+
+def _busy(
+    trace: Trace,
+    found: npt.NDArray[np.int8],
+    main: Timeline,
+    others: Sequence[Timeline],
+    begin: Ints,
+) -> tuple[Codes, npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+    """Return of pieces the event and category of each, and whether the program waits in it."""
+    row = main.at(begin)
+    category = np.where(row >= 0, found[row], np.int8(NOTHING))
+    waits = _waits(trace, row) & ((category == NOTHING) | (category == Category.backward))
+    for line in others:
+        other = line.at(begin)
+        helped = waits & (other >= 0)
+        row = np.where(helped, other, row)
+        theirs = np.where(found[other] == NOTHING, np.int8(Category.backward), found[other])
+        category = np.where(helped, theirs, category)
+        waits &= ~helped
+    return row, category, waits
 
 
 def _waits(trace: Trace, row: Codes) -> npt.NDArray[np.bool_]:
@@ -214,8 +255,8 @@ def _fill(
 
     Only of forward and backward: their operators have Python between them that no range holds.
     """
-    told = np.flatnonzero(category != NOTHING)
-    untold = np.flatnonzero(category == NOTHING)
+    told = np.flatnonzero(category != NOTHING).astype(np.int32)
+    untold = np.flatnonzero(category == NOTHING).astype(np.int32)
     filled = category.copy()
     inferred = np.zeros(len(category), dtype=bool)
     filled[untold] = Category.other

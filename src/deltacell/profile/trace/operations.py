@@ -11,9 +11,9 @@ import polars as pl
 
 from deltacell.profile.trace.categories import Category
 from deltacell.profile.trace.host import HostTime
-from deltacell.profile.trace.self_time import Nesting
+from deltacell.profile.trace.self_time import Nesting, parts
 from deltacell.profile.trace.steps import Steps
-from deltacell.profile.trace.trace import NOTHING, Ints, Trace
+from deltacell.profile.trace.trace import NOTHING, Codes, Trace
 
 NOT_RECORDED = "(nothing recorded)"
 """The name of moments in which no event is open."""
@@ -36,9 +36,9 @@ def operations(trace: Trace, steps: Steps, host: HostTime) -> pl.DataFrame:
     ``operation``, ``category``, ``count``, ``time`` in nanoseconds of all counted steps,
     ``per_step`` in nanoseconds, ``share`` of the wall; shares add up to 1.
     """
-    frame = _pieces(trace, steps, host, _plain(trace))
+    summed = _summed(steps, host, _plain(trace))
     names = {**dict(enumerate(_plain_names(trace))), -1: NOT_RECORDED}
-    return _summed(frame, steps, names, "operation")
+    return _named(summed, steps, names, "operation")
 
 
 def call_paths(
@@ -59,15 +59,20 @@ def call_paths(
         How many paths to tell apart, those with most time; the others are `OTHER_PATHS`.
     """
     links, codes = _paths(trace, nesting)
-    frame = _pieces(trace, steps, host, codes)
-    most = frame.group_by("code").agg(pl.col("time").sum())
+    summed = _summed(steps, host, codes)
+    most = summed.group_by("code").agg(pl.col("time").sum())
     kept = most.sort("time", "code", descending=[True, False]).head(longest)["code"].to_list()
     names = _plain_names(trace)
     texts = {code: _path_text(links, names, code) for code in kept if code >= 0}
     if len(most) > longest:
         rest = pl.when(pl.col("code").is_in(kept)).then("code").otherwise(len(links))
-        frame = frame.with_columns(rest.cast(pl.Int32).alias("code"))
-    return _summed(frame, steps, {**texts, -1: NOT_RECORDED, len(links): OTHER_PATHS}, "path")
+        # An event has one path, so that those of several paths are as many as of each together.
+        summed = (
+            summed.with_columns(rest.cast(pl.Int64).alias("code"))
+            .group_by("code", "category")
+            .agg(pl.col("count", "time").sum())
+        )
+    return _named(summed, steps, {**texts, -1: NOT_RECORDED, len(links): OTHER_PATHS}, "path")
 
 
 _STEP = re.compile(r"^ProfilerStep#\d+$")
@@ -78,34 +83,59 @@ def _plain_names(trace: Trace) -> list[str]:
     return ["ProfilerStep" if _STEP.match(name) else name for name in trace.names]
 
 
-def _plain(trace: Trace) -> Ints:
+def _plain(trace: Trace) -> Codes:
     """Return the name of each event; all steps have one."""
     names = _plain_names(trace)
     first: dict[str, int] = {}
-    codes = np.array([first.setdefault(name, code) for code, name in enumerate(names)])
-    plain: Ints = codes[trace.name]
+    codes = [first.setdefault(name, code) for code, name in enumerate(names)]
+    plain: Codes = np.array(codes, dtype=np.int32)[trace.name]
     return plain
 
 
-def _pieces(trace: Trace, steps: Steps, host: HostTime, codes: Ints) -> pl.DataFrame:
-    """Return the pieces of counted steps with the code of each."""
+def _summed(steps: Steps, host: HostTime, codes: Codes) -> pl.DataFrame:
+    """Return the pieces of counted steps summed by code and category.
+
+    The code is that of the event that a piece belongs to, -1 of no event; ``count`` is of events.
+    """
     counted = steps.counted[host.step]
-    row = host.row[counted]
-    code = np.where(row >= 0, codes[row], -1).astype(np.int32)
-    return pl.DataFrame(
-        {"code": code, "category": host.category[counted], "row": row, "time": host.length[counted]}
-    )
+    size = int(codes.max()) + 2
+    frames = []
+    for category in Category:
+        places = np.flatnonzero(counted & (host.category == category)).astype(np.int32)
+        if not len(places):
+            continue
+        time = np.zeros(size, dtype=np.int64)
+        # The last is of no event: -1 is the last place.
+        seen = np.zeros(len(codes) + 1, dtype=bool)
+        for part in parts(len(places)):
+            place = places[part]
+            row = host.row[place]
+            seen[row] = True
+            code = np.where(row >= 0, codes[row], -1) + 1
+            length = host.end[place] - host.begin[place]
+            time += np.bincount(code, weights=length, minlength=size).astype(np.int64)
+        count = np.bincount(codes[seen[:-1]] + 1, minlength=size)
+        count[0] += int(seen[-1])
+        found = np.flatnonzero(count)
+        frames.append(
+            pl.DataFrame(
+                {
+                    "code": found - 1,
+                    "category": np.full(len(found), category, dtype=np.int8),
+                    "count": count[found],
+                    "time": time[found],
+                }
+            )
+        )
+    return pl.concat(frames)
 
 
-def _summed(
-    frame: pl.DataFrame, steps: Steps, names: Mapping[int, str], column: str
+def _named(
+    summed: pl.DataFrame, steps: Steps, names: Mapping[int, str], column: str
 ) -> pl.DataFrame:
-    """Return the pieces summed by code and category, with names for the codes."""
+    """Return what was summed with names for the codes, by time."""
     counted = int(steps.counted.sum())
     wall = int(steps.wall[steps.counted].sum())
-    summed = frame.group_by("code", "category").agg(
-        pl.col("row").n_unique().cast(pl.Int64).alias("count"), pl.col("time").sum()
-    )
     titles = [category.name for category in Category]
     return summed.select(
         pl.Series(column, [names[code] for code in summed["code"].to_list()], dtype=pl.String),
@@ -117,21 +147,21 @@ def _summed(
     ).sort("time", column, "category", descending=[True, False, False])
 
 
-def _paths(trace: Trace, nesting: Nesting) -> tuple[list[tuple[int, int]], Ints]:
+def _paths(trace: Trace, nesting: Nesting) -> tuple[list[tuple[int, int]], Codes]:
     """Return all paths, each as the one around it and a name, and the path of each event."""
     names = _plain_names(trace)
     step = np.array([name == "ProfilerStep" for name in names], dtype=bool)
     plain = _plain(trace)
     links = [(0, names.index("ProfilerStep") if "ProfilerStep" in names else 0)]
-    codes = np.full(len(trace), NOTHING, dtype=np.int64)
+    codes = np.full(len(trace), NOTHING, dtype=np.int32)
     depth = _depth(nesting)
-    order = np.argsort(depth, kind="stable")
+    order = np.argsort(depth, kind="stable").astype(np.int32)
     for rows in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1):
         if not len(rows):
             continue
         parent = nesting.parent[rows]
         outer = np.where(parent >= 0, codes[parent], 0)
-        keys = outer * len(names) + plain[rows]
+        keys = outer.astype(np.int64) * len(names) + plain[rows]
         is_step = step[trace.name[rows]]
         fresh, place = np.unique(keys[~is_step], return_inverse=True)
         codes[rows[~is_step]] = len(links) + place
@@ -159,11 +189,11 @@ def _shortened(text: str, most: int) -> str:
     return f"{text[: most // 2]}…{mark}…{text[-most // 2 :]}"
 
 
-def _depth(nesting: Nesting) -> Ints:
-    """Return how many events lie around each, int64 [n]."""
-    depth = np.zeros(len(nesting.parent), dtype=np.int64)
-    at = nesting.parent.astype(np.int64)
-    rows = np.flatnonzero(at >= 0)
+def _depth(nesting: Nesting) -> Codes:
+    """Return how many events lie around each, int32 [n]."""
+    depth = np.zeros(len(nesting.parent), dtype=np.int32)
+    at = nesting.parent.copy()
+    rows = np.flatnonzero(at >= 0).astype(np.int32)
     while len(rows):
         depth[rows] += 1
         at[rows] = nesting.parent[at[rows]]

@@ -9,11 +9,11 @@ events, whatever they look like.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from deltacell.profile.trace.trace import NOTHING, Codes, Ints, Kind, Trace
 
@@ -64,20 +64,20 @@ def nest(trace: Trace) -> Nesting:
     count = len(trace)
     lane = _lanes(trace)
     parent = np.full(count, NOTHING, dtype=np.int32)
-    within = np.full(count, NOTHING, dtype=np.int32)
+    within = parent
     cut = trace.begin + np.maximum(trace.duration, 0)
     own = np.zeros(count, dtype=np.int64)
     residual = 0
-    order = np.argsort(lane, kind="stable")
-    bounds = np.flatnonzero(np.diff(lane[order])) + 1
-    for rows in np.split(order, bounds):
-        if not len(rows):
-            continue
+    for rows in _by_lane(lane):
         begin, end = trace.begin[rows], cut[rows]
         ends, outer, inner = _laminar(begin, end)
         times = _own(begin, ends, inner)
+        if inner is not outer and within is parent:
+            # They are one array for as long as everything nests.
+            within = parent.copy()
         parent[rows] = np.where(outer >= 0, rows[outer], NOTHING)
-        within[rows] = np.where(inner >= 0, rows[inner], NOTHING)
+        if within is not parent:
+            within[rows] = np.where(inner >= 0, rows[inner], NOTHING)
         cut[rows] = ends
         own[rows] = times
         residual = max(residual, abs(int(times.sum()) - union(begin, end)))
@@ -102,12 +102,15 @@ def union(begin: Ints, end: Ints) -> int:
         return 0
     reached = np.maximum.accumulate(end)
     fresh = np.maximum(begin[1:], reached[:-1])
-    return int(end[0] - begin[0] + np.maximum(reached[1:] - fresh, 0).sum())
+    np.subtract(reached[1:], fresh, out=fresh)
+    np.maximum(fresh, 0, out=fresh)
+    return int(end[0] - begin[0] + fresh.sum())
 
 
 def moments(*times: Ints) -> Ints:
     """Return all these times once each, rising."""
-    together = np.sort(np.concatenate(times))
+    together = np.concatenate(times)
+    together.sort()
     fresh = np.ones(len(together), dtype=bool)
     # numpy's own unique hashes, and is many times slower on millions of times.
     np.not_equal(together[1:], together[:-1], out=fresh[1:])
@@ -135,25 +138,31 @@ class Timeline:
         if not len(self.times):
             return np.full(len(times), NOTHING, dtype=np.int32)
         place = np.searchsorted(self.times, times, side="right") - 1
-        return np.where(place >= 0, self.row[place], NOTHING).astype(np.int32)
+        row = self.row[place]
+        row[place < 0] = NOTHING
+        return row
 
 
 def timeline(trace: Trace, nesting: Nesting, lane: int) -> Timeline:
     """Return which event of a lane every moment belongs to."""
-    rows = np.flatnonzero((nesting.lane == lane) & (nesting.cut > trace.begin))
+    rows = np.flatnonzero((nesting.lane == lane) & (nesting.cut > trace.begin)).astype(np.int32)
     if not len(rows):
         return Timeline(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32))
     begin = trace.begin[rows]
     times = moments(begin, nesting.cut[rows])
-    row = rows[np.searchsorted(begin, times, side="right") - 1].astype(np.int32)
-    ended = np.flatnonzero(nesting.cut[row] <= times)
-    while len(ended):
-        row[ended] = nesting.within[row[ended]]
-        ended = ended[row[ended] >= 0]
-        ended = ended[nesting.cut[row[ended]] <= times[ended]]
+    row = np.empty(len(times), dtype=np.int32)
+    for part in parts(len(times)):
+        row[part] = _open_row(nesting, rows, begin, times[part])
     return Timeline(times, row)
 
 
+def parts(count: int) -> Iterator[slice]:
+    """Give so many rows in parts, so that what is made from each stays small."""
+    for begin in range(0, count, _PART):
+        yield slice(begin, min(begin + _PART, count))
+
+
+_PART = 1 << 17
 _BESIDE = re.compile(r"(gloo|mpi|ucc|xccl):")
 
 
@@ -166,31 +175,61 @@ def _lanes(trace: Trace) -> Codes:
     return np.where(moved, trace.thread + len(trace.threads), trace.thread).astype(np.int32)
 
 
-def _laminar(begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+def _by_lane(lane: Codes) -> Iterator[Codes]:
+    """Give the rows of each lane."""
+    count = int(lane.max()) + 1 if len(lane) else 0
+    # Short numbers are sorted many times faster.
+    short = lane.astype(np.int16) if count < 2**15 else lane
+    order = np.argsort(short, kind="stable").astype(np.int32)
+    end = 0
+    for size in np.bincount(lane, minlength=count).tolist():
+        begin, end = end, end + size
+        if size:
+            yield order[begin:end]
+
+
+def _open_row(nesting: Nesting, rows: Codes, begin: Ints, times: Ints) -> Codes:
+    """Return which of the rows of a lane is open at each of these times, and innermost."""
+    row = rows[np.searchsorted(begin, times, side="right") - 1]
+    ended = np.flatnonzero(nesting.cut[row] <= times)
+    while len(ended):
+        row[ended] = nesting.within[row[ended]]
+        ended = ended[row[ended] >= 0]
+        ended = ended[nesting.cut[row[ended]] <= times[ended]]
+    return row
+
+
+def _laminar(begin: Ints, end: Ints) -> tuple[Ints, Codes, Codes]:
     """Cut what overlaps without nesting; return the ends, the parents, and what goes on after."""
     parent = _parents(begin, end)
-    inside = parent >= 0
-    if (end[inside] <= end[parent[inside]]).all():
+    if all(_fits(end, parent, part) for part in parts(len(end))):
         return end, parent, parent
     ends, called_from = _cut(begin, end)
     within = _parents(begin, ends)
     return ends, np.where(called_from >= 0, called_from, within), within
 
 
-def _parents(begin: Ints, end: Ints) -> Ints:
+def _fits(end: Ints, parent: Codes, part: slice) -> bool:
+    """Return whether none of a part ends after its parent."""
+    above = parent[part]
+    return bool(((above < 0) | (end[part] <= end[above])).all())
+
+
+def _parents(begin: Ints, end: Ints) -> Codes:
     """Return the place of the innermost event that each lies in; right where all of them nest.
 
     Where they do not, an event that ends after its parent tells.
     """
-    parent = np.full(len(begin), NOTHING, dtype=np.int64)
-    lasting = np.flatnonzero(end > begin)
-    starts, stops = begin[lasting], end[lasting]
+    parent = np.full(len(begin), NOTHING, dtype=np.int32)
+    lasting = np.flatnonzero(end > begin).astype(np.int32)
+    starts, stops = (begin, end) if len(lasting) == len(begin) else (begin[lasting], end[lasting])
     found = np.full(len(lasting), NOTHING, dtype=np.int32)
     depth = np.arange(len(lasting), dtype=np.int32)
-    depth -= np.searchsorted(np.sort(stops), starts, side="right").astype(np.int32)
-    by_depth = np.argsort(depth, kind="stable").astype(np.int32)
-    levels = np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1)
-    for above, level in pairwise(levels):
+    ordered = np.sort(stops)
+    for part in parts(len(starts)):
+        depth[part] -= np.searchsorted(ordered, starts[part], side="right")
+    del ordered
+    for above, level in pairwise(_by_lane(depth)):
         found[level] = above[np.searchsorted(above, level) - 1]
     parent[lasting] = np.where(found >= 0, lasting[found], NOTHING)
     moments = np.flatnonzero(end <= begin)
@@ -205,7 +244,7 @@ def _parents(begin: Ints, end: Ints) -> Ints:
     return parent
 
 
-def _cut(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
+def _cut(begin: Ints, end: Ints) -> tuple[Ints, Codes]:
     """End every event where a later one begins that outlasts it.
 
     Returns
@@ -227,13 +266,15 @@ def _cut(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
             if called_from[row] == NOTHING and 2 * (ends[other] - start) >= stop - start:
                 called_from[row] = other
         open_rows.append(row)
-    return np.array(cut, dtype=np.int64), np.array(called_from, dtype=np.int64)
+    return np.array(cut, dtype=np.int64), np.array(called_from, dtype=np.int32)
 
 
-def _own(begin: Ints, end: Ints, within: npt.NDArray[np.int64]) -> Ints:
+def _own(begin: Ints, end: Ints, within: Codes) -> Ints:
     """Return what is left of each event without those directly inside it."""
-    span = end - begin
+    own = end - begin
     inside = within >= 0
     # Sums of nanoseconds are whole numbers far below 2**53, so floats hold them exactly.
-    taken = np.bincount(within[inside], weights=span[inside], minlength=len(span))
-    return span - taken.astype(np.int64)
+    taken = np.bincount(within[inside], weights=own[inside], minlength=len(own))
+    for part in parts(len(own)):
+        own[part] -= taken[part].astype(np.int64)
+    return own

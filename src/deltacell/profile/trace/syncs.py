@@ -101,8 +101,9 @@ def _copies_to_pageable(trace: Trace) -> npt.NDArray[np.bool_]:
     if not to_host.any():
         return np.zeros(len(trace), dtype=bool)
     copies = trace.correlation[to_host[trace.name] & (trace.kind == Kind.copy)]
-    calls = (trace.kind == Kind.runtime) & np.isin(trace.correlation, copies[copies >= 0])
-    waits: npt.NDArray[np.bool_] = calls
+    waits = np.zeros(len(trace), dtype=bool)
+    calls = np.flatnonzero(trace.kind == Kind.runtime)
+    waits[calls] = np.isin(trace.correlation[calls], copies[copies >= 0])
     return waits
 
 
