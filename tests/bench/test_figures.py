@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from deltacell.bench.figures import check_figure, draw_ladder, draw_scaling
+from deltacell.bench.figures import draw_ladder, draw_scaling
 from deltacell.errors import InputError
+from deltacell.report.figure_file import check_figure
 
 LADDER = {
     "rows": [

@@ -14,7 +14,6 @@ from deltacell.evaluate import draw_figures
 from deltacell.evaluate.calibration import calibration
 from deltacell.evaluate.density import density
 from deltacell.evaluate.figures import (
-    check_figure,
     draw_calibration,
     draw_density,
     draw_relation_weights,
@@ -22,6 +21,7 @@ from deltacell.evaluate.figures import (
 )
 from deltacell.evaluate.relation_weights import relation_weights
 from deltacell.evaluate.residuals import gene_degree, residual_by_degree
+from deltacell.report.figure_file import check_figure
 from deltacell.screen import Genotypes
 
 BEGINNINGS = {".png": b"\x89PNG", ".svg": b"<?xml"}

@@ -9,21 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltacell.errors import InputError
+from deltacell.report.figure_file import check_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-SUFFIXES = (".png", ".svg")
-
-
-def check_figure(path: Path | None) -> None:
-    """Raise where a figure could not be written in the end, before anything is measured."""
-    if path is not None and path.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"a figure is written as {' or '.join(SUFFIXES)}, and this ends in '{path.suffix}'",
-            where=path,
-        )
 
 
 def draw_ladder(result: Mapping[str, Any], path: Path) -> None:

@@ -33,8 +33,9 @@ def propagation(
     Example: deltacell bench propagation --batch 8 --strategies subgraph,shared --figure ladder.svg
     """
     from deltacell.bench import propagation as bench
-    from deltacell.bench.figures import check_figure, draw_ladder
+    from deltacell.bench.figures import draw_ladder
     from deltacell.report.bench import print_bench
+    from deltacell.report.figure_file import check_figure
     from deltacell.report.progress import progress_bar
     from deltacell.report.terminal import console
 

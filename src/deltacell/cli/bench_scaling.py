@@ -28,8 +28,9 @@ def scaling(
     Example: deltacell bench scaling --json scaling.json --figure scaling.svg
     """
     from deltacell.bench import scaling as bench
-    from deltacell.bench.figures import check_figure, draw_scaling
+    from deltacell.bench.figures import draw_scaling
     from deltacell.report.bench import print_bench
+    from deltacell.report.figure_file import check_figure
     from deltacell.report.progress import progress_bar
     from deltacell.report.terminal import print_table
 

@@ -15,7 +15,6 @@ from deltacell.errors import InputError
 from deltacell.evaluate.calibration import calibration
 from deltacell.evaluate.density import density
 from deltacell.evaluate.figures import (
-    check_figure,
     draw_calibration,
     draw_density,
     draw_relation_weights,
@@ -24,6 +23,7 @@ from deltacell.evaluate.figures import (
 from deltacell.evaluate.fits import check_fit
 from deltacell.evaluate.relation_weights import RelationWeights
 from deltacell.evaluate.residuals import residual_by_degree
+from deltacell.report.figure_file import check_figure
 from deltacell.screen import Screen, Split
 
 

@@ -13,12 +13,11 @@ from deltacell.evaluate.calibration import Calibration
 from deltacell.evaluate.density import Density
 from deltacell.evaluate.relation_weights import RelationWeights
 from deltacell.evaluate.residuals import ResidualByDegree
+from deltacell.report.figure_file import check_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-SUFFIXES = (".png", ".svg")
 
 _BLUE, _ORANGE, _GREY = "#2a6f97", "#c1440e", "#8a8a8a"
 
@@ -148,21 +147,6 @@ def draw_relation_weights(data: RelationWeights, path: Path, title: str = "") ->
             axes.set_xlabel("weight")
 
     _draw(draw, path, title or "Weight of each relation", (6.0, 0.35 * len(data.names) + 1.4))
-
-
-def check_figure(path: Path) -> None:
-    """Raise where a figure could not be written in the end, before anything is computed.
-
-    Parameters
-    ----------
-    path
-        Of the figure.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"a figure is written as {' or '.join(SUFFIXES)}, and this ends in '{path.suffix}'",
-            where=path,
-        )
 
 
 def _draw(

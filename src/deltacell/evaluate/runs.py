@@ -26,7 +26,7 @@ from deltacell.train.build import recorded_propagation
 from deltacell.train.changes import resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
-from deltacell.train.data import TrainingData, load_data
+from deltacell.train.data import TrainingData, check_same, load_data
 from deltacell.train.standard import Standard
 from deltacell.train.task import Task
 
@@ -94,17 +94,7 @@ def load_run(
     """
     record, config = read_run(path), resumed_config(Path(path))
     data = load_data(config) if data is None else data
-    for what, was, found in (
-        ("cell", record.cell, data.cell.checksum),
-        ("screen", record.screen, data.screen.checksum),
-    ):
-        if was is not None and was.checksum != found:
-            raise InputError(
-                f"the {what} is not the one that the run was trained on: its checksum is "
-                f"{found[:12]}, and it was {was.checksum[:12]}",
-                where=record.path,
-                fix="Evaluate runs of the same data together, and keep the data as they were.",
-            )
+    check_same(record, data)
     recorded = record.propagation
     propagation = None if recorded is None else recorded_propagation(recorded, config)
     task = make_task(config, data, propagation)
@@ -112,9 +102,8 @@ def load_run(
     if which == "best" and checkpoints.best is None:
         which = "last"
     state = checkpoints.load(which)
-    task.model.load_state_dict(
-        state["model"] if state["ema"] is None else state["ema"], strict=False
-    )
+    # An average is of the weights alone; what else a model holds is as it was saved.
+    task.model.load_state_dict(state["model"] | (state["ema"] or {}))
     task.standard = Standard(**state["standard"])
     task.eval()
     return LoadedRun(record, config, data, task)

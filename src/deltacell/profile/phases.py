@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -23,6 +21,7 @@ import torch
 from torch.autograd import profiler as torch_profiler
 
 from deltacell.errors import InputError, StoreError
+from deltacell.files import new_file
 from deltacell.profile.device_times import DeviceRow, DeviceTimes
 from deltacell.profile.phase_rows import KINDS, PHASES, next_part, part_name
 
@@ -193,15 +192,12 @@ class PhaseTimer:
         if self._device is not None:
             self._device.resolve()
         folder = Path(folder)
-        temporary = folder / f".{secrets.token_hex(6)}.parquet.tmp"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / part_name(rank, attempt, next_part(folder, rank, attempt))
-            pq.write_table(self._table(rank, attempt), temporary, compression="zstd")
-            temporary.rename(path)
+            with new_file(path) as temporary:
+                pq.write_table(self._table(rank, attempt), temporary, compression="zstd")
         except OSError as error:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
             raise StoreError(
                 f"the phases could not be written: {error.strerror or error}",
                 where=folder,

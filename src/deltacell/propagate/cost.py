@@ -18,7 +18,8 @@ import pooch
 import torch
 from torch.nn import functional
 
-from deltacell.errors import InputError
+from deltacell.errors import InputError, StoreError
+from deltacell.files import write_json
 from deltacell.propagate.gradients import gradients_of
 from deltacell.propagate.product import SparseMatrix, multiply
 from deltacell.propagate.restricted import Entries, picked_rows
@@ -277,12 +278,7 @@ def _read(path: Path, made_for: dict[str, Any]) -> Rates | None:
 
 
 def _write(path: Path, kept: dict[str, Any]) -> None:
-    whole = path.with_suffix(f".{os.getpid()}.part")
-    try:
+    # A home that cannot be written to only costs the time to measure again.
+    with suppress(OSError, StoreError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole.write_text(json.dumps(kept, indent=2))
-        whole.replace(path)
-    except OSError:
-        # A home that cannot be written to only costs the time to measure again.
-        with suppress(OSError):
-            whole.unlink()
+        write_json(path, kept, what="the rates of this machine")

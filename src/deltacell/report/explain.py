@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from deltacell.report.numbers import ratio_text
 from deltacell.report.terminal import console, print_table, printable, shown
 
 
@@ -164,7 +165,7 @@ def _reconciliation(result: Mapping[str, Any]) -> Iterator[_Piece]:
 def _supports(one: Mapping[str, Any]) -> str:
     if one["supports"] is None:
         return f"nothing: {one['of']}"
-    return f"{_ratio(one['supports'])} per {one['per']}, of {one['of']}"
+    return f"{ratio_text(one['supports'], 'x')} per {one['per']}, of {one['of']}"
 
 
 def _comparison(result: Mapping[str, Any], a: str, b: str) -> Iterator[_Piece]:
@@ -176,7 +177,7 @@ def _comparison(result: Mapping[str, Any], a: str, b: str) -> Iterator[_Piece]:
 
 def _waterfalls(waterfalls: Sequence[Mapping[str, Any]], a: str, b: str) -> Iterator[_Piece]:
     for waterfall in waterfalls:
-        ratio = "" if waterfall["ratio"] is None else f": {_ratio(waterfall['ratio'])}"
+        ratio = "" if waterfall["ratio"] is None else f": {ratio_text(waterfall['ratio'], 'x')}"
         yield _Table(
             f"from {a} to {b} per {waterfall['per']}{ratio}",
             ("part", a, b, "change", "share of the gap"),
@@ -244,12 +245,6 @@ def _escaped(text: str) -> str:
     for mark in ("\\", "|", "*", "_", "`", "[", "]", "#", "!", "~"):
         plain = plain.replace(mark, f"\\{mark}")
     return plain
-
-
-def _ratio(ratio: float) -> str:
-    if abs(ratio) >= 9.95:
-        return f"{ratio:,.0f}x"
-    return f"{ratio:.1f}x" if abs(ratio) >= 1.495 else f"{ratio:.3g}x"
 
 
 def _time(seconds: float | None) -> str:

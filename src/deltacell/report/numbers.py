@@ -1,4 +1,4 @@
-"""Numbers as a person reads them on a page: times, changes, shares, ratios."""
+"""Numbers as a person reads them: times, changes, shares, ratios."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def share_text(share: float | None) -> str:
     return f"{round(100 * share, 1) + 0.0:.1f} %".replace("-", "−")
 
 
-def ratio_text(ratio: float) -> str:
-    """Return how many times something is."""
+def ratio_text(ratio: float, times: str = "×") -> str:
+    """Return how many times something is; a terminal has ``x`` for the sign."""
     if abs(ratio) >= 9.95:
-        return f"{ratio:,.0f}×"
-    return f"{ratio:.1f}×" if abs(ratio) >= 1.495 else f"{ratio:.3g}×"
+        return f"{ratio:,.0f}{times}"
+    return f"{ratio:.1f}{times}" if abs(ratio) >= 1.495 else f"{ratio:.3g}{times}"
 
 
 def _three(value: float) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError
+from deltacell.profile.record import RunRecord
 from deltacell.screen import Screen, Split
 from deltacell.train.config import Config, DataConfig, SplitConfig
 from deltacell.train.standard import Standard
@@ -90,6 +91,29 @@ def load_data(config: Config) -> TrainingData:
         Standard.of(screen.column("score")[split.train]) if config.data.standardise else Standard()
     )
     return TrainingData(cell, screen, split, standard, tuple(notes), repeats)
+
+
+def check_same(record: RunRecord, data: TrainingData) -> None:
+    """Raise where the data are not those that a run was begun with.
+
+    Parameters
+    ----------
+    record
+        Of the run.
+    data
+        What its config names now.
+    """
+    for what, was, found in (
+        ("cell", record.cell, data.cell.checksum),
+        ("screen", record.screen, data.screen.checksum),
+    ):
+        if was is not None and was.checksum != found:
+            raise InputError(
+                f"the {what} is not the one that the run was begun with: its checksum is "
+                f"{found[:12]}, and it was {was.checksum[:12]}",
+                where=record.path,
+                fix="Put back the data as they were, or start a new run.",
+            )
 
 
 def make_split(screen: Screen, config: SplitConfig) -> Split:

@@ -17,7 +17,7 @@ from deltacell.profile.host_profilers import HostProfiler, host_profiler
 from deltacell.profile.limits import PhaseSummary, summarise
 from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.phases import NoTimer, PhaseTimer
-from deltacell.profile.record import CHECKPOINTS, METRICS_FILE, PHASES, TRACES, RunRecord
+from deltacell.profile.record import CHECKPOINTS, METRICS_FILE, PHASES, TRACES
 from deltacell.profile.window import Window, check_window
 from deltacell.train.assemble import make_loop, most_batches, samples_per_epoch
 from deltacell.train.build import recorded_propagation
@@ -25,7 +25,7 @@ from deltacell.train.callback import Callback
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.communication import from_first_rank
 from deltacell.train.config import Config
-from deltacell.train.data import TrainingData, load_data
+from deltacell.train.data import TrainingData, check_same, load_data
 from deltacell.train.fabric import make_fabric
 from deltacell.train.facts import facts, reached
 from deltacell.train.figures import Figures
@@ -116,7 +116,7 @@ def resume(
         directory = None
         if fabric.is_global_zero:
             directory = stack.enter_context(RunDirectory.open(path))
-            _check_same(directory.record, data)
+            check_same(directory.record, data)
         recorded = None if directory is None else directory.record.propagation
         recorded = from_first_rank(recorded, fabric.device)
         return _Run(fabric, config, data, path, tell, which=which, recorded=recorded).go(directory)
@@ -343,18 +343,3 @@ class _Run:
             fix=f"{back} Try a smaller optimizer.lr or optimizer.clip, and look at these "
             "genotypes' scores and features.",
         )
-
-
-def _check_same(record: RunRecord, data: TrainingData) -> None:
-    """Raise where the data are not those that the run was begun with."""
-    for what, was, found in (
-        ("cell", record.cell, data.cell.checksum),
-        ("screen", record.screen, data.screen.checksum),
-    ):
-        if was is not None and was.checksum != found:
-            raise InputError(
-                f"the {what} is not the one that the run was begun with: its checksum is "
-                f"{found[:12]}, and it was {was.checksum[:12]}",
-                where=record.path,
-                fix="Put back the data as they were, or start a new run.",
-            )
