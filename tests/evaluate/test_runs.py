@@ -83,6 +83,15 @@ def test_seeds_of_one_name_are_one_predictor_beside_the_baselines(runs: dict[str
     whole = load_run(runs["seed0"]).data.split
     assert set(found.split.test.tolist()) < set(whole.test.tolist())
     assert any("60 of" in note for note in found.split.notes)
+    genotypes = found.data.screen.genotypes
+    seen = set(genotypes.take(torch.from_numpy(np.array(whole.train))).genes.tolist())
+    ends = genotypes.offsets.tolist()
+    unseen = [
+        sum(gene not in seen for gene in genotypes.genes[ends[row] : ends[row + 1]].tolist())
+        for row in found.split.test.tolist()
+    ]
+    assert found.split.unseen.tolist() == unseen
+    assert len(set(unseen)) > 1
     assert found.evaluation.test.rows == 60
 
 

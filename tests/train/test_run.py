@@ -56,6 +56,13 @@ class Watch:
         self.closed += 1
 
 
+def test_the_average_follows_the_weights_of_every_step(small: Small) -> None:
+    state = Checkpoints(train(small("trainer.ema=0.0")).path / "checkpoints").load("last")
+    assert state["ema"]
+    for name, average in state["ema"].items():
+        assert torch.equal(average, state["model"][name]), name
+
+
 def test_reported_metrics_are_in_the_unit_of_the_screen(small: Small) -> None:
     config = small("trainer.epochs=3", "loss=log_cosh")
     path = train(config).path
