@@ -57,10 +57,11 @@ class Watch:
 
 
 def test_the_average_follows_the_weights_of_every_step(small: Small) -> None:
-    state = Checkpoints(train(small("trainer.ema=0.0")).path / "checkpoints").load("last")
+    # With next to no memory of earlier weights it is the weights of the last step.
+    state = Checkpoints(train(small("trainer.ema=1e-9")).path / "checkpoints").load("last")
     assert state["ema"]
     for name, average in state["ema"].items():
-        assert torch.equal(average, state["model"][name]), name
+        torch.testing.assert_close(average, state["model"][name], msg=name)
 
 
 def test_reported_metrics_are_in_the_unit_of_the_screen(small: Small) -> None:
