@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from deltacell.errors import InputError
-from deltacell.evaluate.runs import evaluate_runs, load_run, predict_test
+from deltacell.evaluate.runs import evaluate_runs, predict_test
 from deltacell.models import Dango
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
+from deltacell.train.loaded_run import load_run
 from deltacell.train.run import train
 
 SMALL = [

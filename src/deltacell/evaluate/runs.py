@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,38 +18,12 @@ from deltacell.evaluate.positives import Threshold
 from deltacell.evaluate.relation_weights import RelationWeights, relation_weights
 from deltacell.evaluate.side_by_side import Progress, evaluate
 from deltacell.models import Dango
-from deltacell.profile.record import CHECKPOINTS, RunRecord, read_run
 from deltacell.screen import Split
-from deltacell.train.assemble import WIDE_VALIDATION, make_task
-from deltacell.train.build import recorded_propagation
-from deltacell.train.changes import resumed_config
-from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.config import Config
-from deltacell.train.data import TrainingData, check_same, load_data
-from deltacell.train.standard import Standard
-from deltacell.train.task import Task
+from deltacell.train.assemble import WIDE_VALIDATION
+from deltacell.train.data import TrainingData
+from deltacell.train.loaded_run import LoadedRun, load_runs
 
 Floats = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class LoadedRun:
-    """A run with the weights that were chosen by validation.
-
-    Parameters
-    ----------
-    record, config
-        As the run has them.
-    data
-        The cell, the screen and the split.
-    task
-        With the weights.
-    """
-
-    record: RunRecord
-    config: Config
-    data: TrainingData
-    task: Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,37 +49,6 @@ class EvaluatedRuns:
     split: Split
     predictions: dict[str, Floats]
     weights: dict[str, RelationWeights]
-
-
-def load_run(
-    path: str | os.PathLike[str], which: str = "best", data: TrainingData | None = None
-) -> LoadedRun:
-    """Load a run to predict with it.
-
-    Parameters
-    ----------
-    path
-        Its directory.
-    which
-        ``best`` by validation, ``last``, or the name of a checkpoint.
-    data
-        What it was trained on, where that is loaded already.
-    """
-    record, config = read_run(path), resumed_config(Path(path))
-    data = load_data(config) if data is None else data
-    check_same(record, data)
-    recorded = record.propagation
-    propagation = None if recorded is None else recorded_propagation(recorded, config)
-    task = make_task(config, data, propagation)
-    checkpoints = Checkpoints(record.path / CHECKPOINTS)
-    if which == "best" and checkpoints.best is None:
-        which = "last"
-    state = checkpoints.load(which)
-    # An average is of the weights alone; what else a model holds is as it was saved.
-    task.model.load_state_dict(state["model"] | (state["ema"] or {}))
-    task.standard = Standard(**state["standard"])
-    task.eval()
-    return LoadedRun(record, config, data, task)
 
 
 def predict_test(run: LoadedRun, split: Split, progress: Progress | None = None) -> Floats:
@@ -161,14 +103,10 @@ def evaluate_runs(
     progress
         Called as ``progress(what, done, total)``.
     """
-    if not paths:
-        raise InputError("no run was given")
-    runs = [load_run(paths[0], which)]
+    runs = load_runs(paths, which)
     data = runs[0].data
-    for path in paths[1:]:
-        run = load_run(path, which, _shared(runs, path))
+    for run in runs:
         _check_split(data.split, run)
-        runs.append(run)
     split = data.split if samples is None else _fewer(data.split, samples)
     by_name: dict[str, dict[int, Floats]] = {}
     weights = {}
@@ -195,15 +133,6 @@ def evaluate_runs(
     )
     first = {name: next(iter(seeds.values())) for name, seeds in by_name.items()}
     return EvaluatedRuns(evaluation, data, split, {**first, **fitted}, weights)
-
-
-def _shared(runs: Sequence[LoadedRun], path: str | os.PathLike[str]) -> TrainingData | None:
-    """Return the data of a run that names the same."""
-    config = resumed_config(Path(path))
-    for run in runs:
-        if (run.config.data, run.config.split) == (config.data, config.split):
-            return run.data
-    return None
 
 
 def _check_split(split: Split, run: LoadedRun) -> None:

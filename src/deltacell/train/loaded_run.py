@@ -1,0 +1,97 @@
+"""A run as a predictor: its data, and its model with the weights that were chosen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltacell.errors import InputError
+from deltacell.profile.record import CHECKPOINTS, RunRecord, read_run
+from deltacell.train.assemble import make_task
+from deltacell.train.build import recorded_propagation
+from deltacell.train.changes import resumed_config
+from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.config import Config
+from deltacell.train.data import TrainingData, check_same, load_data
+from deltacell.train.standard import Standard
+from deltacell.train.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRun:
+    """A run with the weights that were chosen by validation.
+
+    Parameters
+    ----------
+    record, config
+        As the run has them.
+    data
+        The cell, the screen and the split.
+    task
+        With the weights.
+    """
+
+    record: RunRecord
+    config: Config
+    data: TrainingData
+    task: Task
+
+
+def load_run(
+    path: str | os.PathLike[str], which: str = "best", data: TrainingData | None = None
+) -> LoadedRun:
+    """Load a run to predict with it.
+
+    Parameters
+    ----------
+    path
+        Its directory.
+    which
+        ``best`` by validation, ``last``, or the name of a checkpoint.
+    data
+        What it was trained on, where that is loaded already.
+    """
+    record, config = read_run(path), resumed_config(Path(path))
+    data = load_data(config) if data is None else data
+    check_same(record, data)
+    recorded = record.propagation
+    propagation = None if recorded is None else recorded_propagation(recorded, config)
+    task = make_task(config, data, propagation)
+    checkpoints = Checkpoints(record.path / CHECKPOINTS)
+    if which == "best" and checkpoints.best is None:
+        which = "last"
+    state = checkpoints.load(which)
+    # An average is of the weights alone; what else a model holds is as it was saved.
+    task.model.load_state_dict(state["model"] | (state["ema"] or {}))
+    task.standard = Standard(**state["standard"])
+    task.eval()
+    return LoadedRun(record, config, data, task)
+
+
+def load_runs(paths: Sequence[str | os.PathLike[str]], which: str = "best") -> list[LoadedRun]:
+    """Load several runs; those that name the same data share them.
+
+    Parameters
+    ----------
+    paths
+        Their directories, one or more.
+    which
+        As in `load_run`.
+    """
+    if not paths:
+        raise InputError("no run was given")
+    runs: list[LoadedRun] = []
+    for path in paths:
+        runs.append(load_run(path, which, _shared(runs, path)))
+    return runs
+
+
+def _shared(runs: Sequence[LoadedRun], path: str | os.PathLike[str]) -> TrainingData | None:
+    """Return the data of a run that names the same."""
+    config = resumed_config(Path(path))
+    for run in runs:
+        if (run.config.data, run.config.split) == (config.data, config.split):
+            return run.data
+    return None
