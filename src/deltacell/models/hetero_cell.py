@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -38,6 +38,21 @@ OUTPUTS = ("mean", "gate", "global")
 
 AGGREGATIONS = ("sum", "mean")
 """What a gene receives over a relation: the sum or the mean over its living neighbours."""
+
+
+class EncodedCell(NamedTuple):
+    """What HeteroCell makes of the wild type.
+
+    Parameters
+    ----------
+    hops
+        Message passing.
+    wild_type
+        What it makes of the wild type.
+    """
+
+    hops: list[Hop]
+    wild_type: WildType
 
 
 class HeteroCell(nn.Module):
@@ -181,26 +196,38 @@ class HeteroCell(nn.Module):
             then the step waits for no device.
         """
         deleted = self._deleted(cell, genotypes)
-        wild_type, mutants = self._propagate(cell, deleted)
-        with named_range("hetero_cell.global_head"):
-            of_whole = self.global_head(mutants.z)
-        intermediate = {
-            "genes": wild_type.last[GENE],
-            "pool": mutants.pooled,
-            "z": mutants.z,
-            "global": of_whole,
-        }
-        if self.local_head is None:
-            return Prediction(of_whole, intermediate)
-        with named_range("hetero_cell.local_head"):
-            of_genes = self.local_head(wild_type.last[GENE], deleted.genotypes)
-        intermediate["local"] = of_genes
-        if self.gate is None:
-            return Prediction((of_whole + of_genes) / 2, intermediate)
-        with named_range("hetero_cell.gate"):
-            both = torch.stack([of_whole, of_genes], -1)
-            score, intermediate["gate"] = self.gate(both)
-        return Prediction(score, intermediate)
+        return self._score(self.encode(cell), deleted)
+
+    def encode(self, cell: Cell) -> EncodedCell:
+        """Return the wild type, which genotypes are then scored against, see `score`.
+
+        While training, this also draws what is dropped.
+
+        Parameters
+        ----------
+        cell
+            The wild type.
+        """
+        with named_range("hetero_cell.encoder"):
+            state = {GENE: self.encoder(cell)}
+            if self.reactions is not None and self.metabolites is not None:
+                state |= {REACTION: self.reactions, METABOLITE: self.metabolites}
+            kept = [layer.draw(state[GENE]) for layer in self._gene_layers]
+        hops = self.hops(cell, kept)
+        with named_range("hetero_cell.wild_type"):
+            return EncodedCell(hops, self.propagation.wild_type(hops, state))
+
+    def score(self, cell: Cell, encoded: EncodedCell, genotypes: Genotypes | Deleted) -> Prediction:
+        """Return the scores [b] of genotypes against a wild type that is encoded; see `forward`.
+
+        Parameters
+        ----------
+        cell, genotypes
+            As in `forward`.
+        encoded
+            What `encode` returned with the weights as they are.
+        """
+        return self._score(encoded, self._deleted(cell, genotypes))
 
     def prepare(self, cell: Cell, genotypes: Genotypes) -> Deleted:
         """Do the host's work for a batch; it can run ahead of the step, in the loader's thread.
@@ -225,7 +252,7 @@ class HeteroCell(nn.Module):
             As in `forward`.
         """
         deleted = self._deleted(cell, genotypes)
-        _, mutants = self._propagate(cell, deleted, vectors=True)
+        mutants = self._mutants(self.encode(cell), deleted, vectors=True)
         assert mutants.vectors is not None
         return mutants.vectors
 
@@ -305,22 +332,33 @@ class HeteroCell(nn.Module):
             )
         return genotypes.to(self.encoder.embedding.device, non_blocking=True)
 
-    def _propagate(
-        self, cell: Cell, deleted: Deleted, *, vectors: bool = False
-    ) -> tuple[WildType, Mutants]:
-        with named_range("hetero_cell.encoder"):
-            state = {GENE: self.encoder(cell)}
-            if self.reactions is not None and self.metabolites is not None:
-                state |= {REACTION: self.reactions, METABOLITE: self.metabolites}
-            kept = [layer.draw(state[GENE]) for layer in self._gene_layers]
-        hops = self.hops(cell, kept)
-        with named_range("hetero_cell.wild_type"):
-            wild_type = self.propagation.wild_type(hops, state)
+    def _score(self, encoded: EncodedCell, deleted: Deleted) -> Prediction:
+        wild_type, mutants = encoded.wild_type, self._mutants(encoded, deleted)
+        with named_range("hetero_cell.global_head"):
+            of_whole = self.global_head(mutants.z)
+        intermediate = {
+            "genes": wild_type.last[GENE],
+            "pool": mutants.pooled,
+            "z": mutants.z,
+            "global": of_whole,
+        }
+        if self.local_head is None:
+            return Prediction(of_whole, intermediate)
+        with named_range("hetero_cell.local_head"):
+            of_genes = self.local_head(wild_type.last[GENE], deleted.genotypes)
+        intermediate["local"] = of_genes
+        if self.gate is None:
+            return Prediction((of_whole + of_genes) / 2, intermediate)
+        with named_range("hetero_cell.gate"):
+            both = torch.stack([of_whole, of_genes], -1)
+            score, intermediate["gate"] = self.gate(both)
+        return Prediction(score, intermediate)
+
+    def _mutants(self, encoded: EncodedCell, deleted: Deleted, *, vectors: bool = False) -> Mutants:
         with named_range("hetero_cell.mutants"):
-            mutants = self.propagation.mutants(
-                hops, wild_type, deleted, self.pooling, vectors=vectors
+            return self.propagation.mutants(
+                encoded.hops, encoded.wild_type, deleted, self.pooling, vectors=vectors
             )
-        return wild_type, mutants
 
     def _check_relations(self, cell: Cell) -> None:
         if not self.relations:

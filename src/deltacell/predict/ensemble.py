@@ -1,0 +1,96 @@
+"""Several runs as one scorer: the mean of their scores, and how far they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from deltacell.arrays import Ints
+from deltacell.errors import InputError
+from deltacell.models import Dango, HeteroCell
+from deltacell.predict.block import Block
+from deltacell.predict.dango_scorer import DangoScorer
+from deltacell.predict.hetero_scorer import HeteroScorer
+from deltacell.predict.run_scorer import RunScorer
+from deltacell.predict.scorer import Scored, Scorer
+from deltacell.train.loaded_run import LoadedRun
+from deltacell.train.task import Task
+
+
+def scorer_of(runs: Sequence[LoadedRun]) -> Scorer:
+    """Return the scorer of one run, or of several together.
+
+    Parameters
+    ----------
+    runs
+        One or more, of the same genes.
+    """
+    return scorer_of_tasks([run.task for run in runs], [str(run.record.path) for run in runs])
+
+
+def scorer_of_tasks(tasks: Sequence[Task], names: Sequence[str] | None = None) -> Scorer:
+    """Return the scorer of one task, or of several together.
+
+    Parameters
+    ----------
+    tasks
+        One or more, with their weights, of the same genes.
+    names
+        What to call each where it does not fit; its number where not given.
+    """
+    if not tasks:
+        raise InputError("no run was given")
+    names = [f"run {i + 1}" for i in range(len(tasks))] if names is None else names
+    _check_same_genes(tasks, names)
+    return Ensemble([_scorer_of_one(task, name) for task, name in zip(tasks, names, strict=True)])
+
+
+class Ensemble:
+    """The mean of runs' scores in double precision, rounded once.
+
+    Parameters
+    ----------
+    members
+        What scores by each run.
+    """
+
+    def __init__(self, members: Sequence[RunScorer]) -> None:
+        self._members = tuple(members)
+
+    def score(self, sets: Ints) -> Scored:
+        """Return the scores of sets of one size, [m, size], in their order."""
+        ascending = np.sort(sets, axis=1)
+        each = np.stack([member.scores(ascending) for member in self._members])
+        mean = each.mean(axis=0)
+        spread = np.full(len(sets), np.nan) if len(each) == 1 else each.std(axis=0, ddof=1)
+        return Scored(sets, mean.astype(np.float32), spread.astype(np.float32))
+
+    def candidates(self, block: Block, above: float, below: float) -> Scored:
+        """Return the sets of a block that score ``above`` or more, or ``below`` or less."""
+        found = self.score(block.sets())
+        wanted = (found.score >= above) | (found.score <= below)
+        return Scored(found.sets[wanted], found.score[wanted], found.spread[wanted])
+
+
+def _scorer_of_one(task: Task, name: str) -> RunScorer:
+    if isinstance(task.model, Dango):
+        return DangoScorer(task.model, task.cell, task.standard)
+    if isinstance(task.model, HeteroCell):
+        return HeteroScorer(task.model, task.cell, task.standard)
+    raise InputError(
+        f"the model of {name} is a {type(task.model).__name__}; expected Dango or HeteroCell"
+    )
+
+
+def _check_same_genes(tasks: Sequence[Task], names: Sequence[str]) -> None:
+    first = tasks[0].cell.genes.systematic
+    for task, name in zip(tasks, names, strict=True):
+        genes = task.cell.genes.systematic
+        if genes != first:
+            other = len(set(first) ^ set(genes))
+            raise InputError(
+                f"{name} has {len(genes):,} genes and {names[0]} has {len(first):,}; {other:,} are "
+                "in one of them only, or the order differs",
+                fix="Give runs that were trained on the same cell and screen.",
+            )
