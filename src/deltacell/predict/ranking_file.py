@@ -1,0 +1,137 @@
+"""A ranking as a Parquet file: the same request gives the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from deltacell.errors import InputError, StoreError
+from deltacell.files import new_file
+
+LOWEST, HIGHEST = "lowest", "highest"
+LINK = pa.struct([("first", pa.string()), ("second", pa.string()), ("relation", pa.string())])
+SCHEMA = pa.schema(
+    [
+        ("end", pa.string()),
+        ("rank", pa.int32()),
+        ("genes", pa.list_(pa.string())),
+        ("names", pa.list_(pa.string())),
+        ("score", pa.float32()),
+        ("spread", pa.float32()),
+        ("status", pa.string()),
+        ("measured", pa.float32()),
+        ("linked", pa.bool_()),
+        ("relations", pa.list_(pa.string())),
+        ("links", pa.list_(LINK)),
+        ("pathways", pa.list_(pa.string())),
+        ("complexes", pa.list_(pa.string())),
+    ]
+)
+"""The columns; `deltacell.predict.ranking.Ranking` says what each holds."""
+
+ROWS_A_GROUP = 50_000
+_KEY = b"deltacell"
+_VERSION = 1
+
+
+def write_ranking(
+    path: str | os.PathLike[str], about: Mapping[str, Any], tables: Iterable[pa.Table]
+) -> int:
+    """Write a ranking whole or not at all; return how many rows it has.
+
+    Parameters
+    ----------
+    path
+        The file; what was there is replaced.
+    about
+        What is said of it, as JSON: the request, the runs, the counts.
+    tables
+        Its rows in order, in pieces of any size; how they are cut leaves no trace in the file.
+    """
+    said = json.dumps({"schema": _VERSION, **about}, ensure_ascii=False, sort_keys=True)
+    schema = SCHEMA.with_metadata({_KEY: said.encode()})
+    written = 0
+    try:
+        with new_file(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
+            for table in _regrouped(tables, ROWS_A_GROUP):
+                writer.write_table(table.cast(schema), row_group_size=ROWS_A_GROUP)
+                written += table.num_rows
+    except OSError as error:
+        raise StoreError(
+            f"the ranking could not be written: {error.strerror or error}",
+            where=path,
+            fix="Free some space or name another place with --out; the same command goes on.",
+        ) from error
+    return written
+
+
+def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what is said of a ranking.
+
+    Parameters
+    ----------
+    path
+        A file of `write_ranking`.
+    """
+    about: dict[str, Any] | None = None
+    try:
+        held = pq.read_schema(path).metadata or {}
+        if _KEY in held:
+            about = json.loads(held[_KEY])
+    except (OSError, pa.ArrowInvalid, ValueError) as error:
+        raise InputError(f"this is no ranking that can be read ({error})", where=path) from error
+    if about is None or about["schema"] != _VERSION:
+        raise InputError(
+            "this is no ranking of `deltacell predict`",
+            where=path,
+            fix="Name another file with --out, or replace this one with --overwrite.",
+        )
+    del about["schema"]
+    return about
+
+
+def read_rows(path: str | os.PathLike[str], ends: Sequence[str | None], most: int) -> pa.Table:
+    """Return the first rows of each end of a ranking, as they stand in it.
+
+    Parameters
+    ----------
+    path
+        A file of `write_ranking`.
+    ends
+        Which ends, in the order of the file.
+    most
+        Rows of each.
+    """
+    found: dict[str | None, list[pa.Table]] = {end: [] for end in ends}
+    with pq.ParquetFile(Path(path)) as file:
+        for batch in file.iter_batches(batch_size=ROWS_A_GROUP):
+            table = pa.Table.from_batches([batch])
+            of = table["end"].to_pylist()
+            for end, pieces in found.items():
+                had = sum(piece.num_rows for piece in pieces)
+                mine = [i for i, other in enumerate(of) if other == end][: most - had]
+                if mine:
+                    pieces.append(table.take(pa.array(mine)))
+    pieces = [piece for of_end in found.values() for piece in of_end]
+    return pa.concat_tables(pieces) if pieces else SCHEMA.empty_table()
+
+
+def _regrouped(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Cut a stream of tables anew, so that every one but the last has as many rows."""
+    waiting: list[pa.Table] = []
+    held = 0
+    for table in tables:
+        waiting.append(table)
+        held += table.num_rows
+        while held >= rows:
+            whole = pa.concat_tables(waiting)
+            yield whole.slice(0, rows).combine_chunks()
+            waiting, held = [whole.slice(rows)], held - rows
+    if held:
+        yield pa.concat_tables(waiting).combine_chunks()
