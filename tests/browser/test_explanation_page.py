@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from deltacell.profile.explain import explain
-from deltacell.report.html import explanation_page
+from deltacell.report.explanation_page import explanation_page
 
 pytestmark = pytest.mark.slow
 

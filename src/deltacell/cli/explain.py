@@ -34,7 +34,7 @@ def explain(
     from deltacell.profile.explain.condition import read_condition
     from deltacell.profile.explain.explaining import explain as explained
     from deltacell.report.explain import markdown_explanation, print_explanation
-    from deltacell.report.html import explanation_page
+    from deltacell.report.explanation_page import explanation_page
     from deltacell.report.progress import progress_bar
     from deltacell.report.terminal import printable
 

@@ -1,39 +1,6 @@
-"use strict";
 (() => {
-  const each = (selector, run, within = document) => within.querySelectorAll(selector).forEach(run);
-
   // Tables: a click or Enter on a header sorts, an input filters, long ones begin short.
   const FEW = 12;
-  const number = new Intl.NumberFormat("en", { maximumFractionDigits: 6 });
-
-  function valueOf(row, column) {
-    const cell = row.cells[column];
-    if ("value" in cell.dataset) return Number(cell.dataset.value);
-    return cell.classList.contains("number") ? null : cell.textContent.toLowerCase();
-  }
-
-  function compare(a, b) {
-    if (typeof a === "number" && typeof b === "number") return a - b;
-    return String(a).localeCompare(String(b), "en", { numeric: true });
-  }
-
-  function sort(table, header) {
-    const isNumber = header.classList.contains("number");
-    const was = header.getAttribute("aria-sort");
-    const way = was ? (was === "ascending" ? "descending" : "ascending")
-      : (isNumber ? "descending" : "ascending");
-    each("th[aria-sort]", (th) => th.removeAttribute("aria-sort"), table.tHead);
-    header.setAttribute("aria-sort", way);
-    const sign = way === "ascending" ? 1 : -1;
-    const body = table.tBodies[0];
-    const rows = Array.from(body.rows, (row) => [valueOf(row, header.cellIndex), row]);
-    rows.sort(([a], [b]) => {
-      // What is not known comes last both ways.
-      if (a === null || b === null) return (a === null) - (b === null);
-      return sign * compare(a, b);
-    });
-    body.append(...rows.map(([, row]) => row));
-  }
 
   each("section.table", (section) => {
     const table = section.querySelector("table");
@@ -61,7 +28,7 @@
 
     each("th button", (button) => {
       button.addEventListener("click", () => {
-        sort(table, button.parentElement);
+        sortRows(table, button.parentElement);
         refresh();
       });
     }, table.tHead);

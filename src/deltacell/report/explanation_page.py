@@ -1,23 +1,15 @@
-"""An explanation as one page that loads nothing: the sentence, what it rests on, and figures.
-
-Names in it come from traces and are untrusted. They reach the page as escaped text, or inside a
-block of JSON in which nothing can end the block, and the script only ever sets them as text.
-"""
+"""An explanation as one page: the sentence, what it rests on, and figures."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from deltacell.report.numbers import change_text, ratio_text, share_text, time_text
+from deltacell.report.page import json_block, page, percent
 from deltacell.report.terminal import printable, shown
 
 MOST_ROWS = 1000
@@ -34,17 +26,11 @@ def explanation_page(data: Mapping[str, Any]) -> str:
     data
         From `Explanation.to_json`.
     """
-    templates = _environment()
-    style = _source(templates, "explanation.css")
-    script = _source(templates, "explanation.js")
     names = [printable(account["name"]) for account in data["accounts"]]
     epochs = data["epoch_ratio"]
     ranks = _ranks(data["timeline"])
-    return templates.get_template("explanation.html").render(
-        style=Markup(style),
-        script=Markup(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
+    return page(
+        "explanation",
         sentence=printable(data["sentence"]),
         is_long=len(data["sentence"]) > 160,
         names=names,
@@ -86,34 +72,8 @@ _COLOURS = {
 }
 
 
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("deltacell.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def _source(templates: Environment, name: str) -> str:
-    if templates.loader is None:
-        raise AssertionError("the page has no templates")
-    # A browser hashes what it parsed, in which a line ends with a line feed only.
-    return templates.loader.get_source(templates, name)[0].replace("\r\n", "\n")
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
 def _colour(category: str) -> str:
     return _COLOURS.get(category, "other")
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.3f}%"
 
 
 def _epochs(epochs: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,8 +120,8 @@ def _stacks(data: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | N
                 {
                     "part": printable(part),
                     "colour": _colour(part),
-                    "x": _percent(reached / widest),
-                    "width": _percent(of[part] / widest),
+                    "x": percent(reached / widest),
+                    "width": percent(of[part] / widest),
                     "time": time_text(of[part]),
                     "share": share_text(of[part] / total),
                 }
@@ -201,10 +161,10 @@ def _fall(fall: Mapping[str, Any]) -> dict[str, Any]:
                 "change": change_text(bar["change_s"]),
                 "share": share_text(bar["share_of_gap"]),
                 "sign": "more" if bar["change_s"] > 0 else "less" if bar["change_s"] < 0 else "",
-                "x": _percent(left),
-                "width": _percent(right - left),
-                "from": _percent(at(before)),
-                "to": _percent(at(after)),
+                "x": percent(left),
+                "width": percent(right - left),
+                "from": percent(at(before)),
+                "to": percent(at(after)),
             }
         )
     return {
@@ -214,8 +174,8 @@ def _fall(fall: Mapping[str, Any]) -> dict[str, Any]:
         "gap": change_text(fall["gap_s"]),
         "ratio": None if fall["ratio"] is None else ratio_text(fall["ratio"]),
         "begin": time_text(base) if base else None,
-        "a_width": _percent(at(fall["a_s"])),
-        "b_width": _percent(at(fall["b_s"])),
+        "a_width": percent(at(fall["a_s"])),
+        "b_width": percent(at(fall["b_s"])),
         "rows": rows,
     }
 
@@ -292,21 +252,13 @@ def _drawing(ranks: Sequence[Mapping[str, Any]]) -> Markup | None:
         }
         for rank in ranks
     ]
-    return _json_block(
+    return json_block(
         {
             "ranks": drawn,
             "names": list(names),
             "categories": [[printable(name), _colour(name)] for name in categories],
         }
     )
-
-
-def _json_block(value: Any) -> Markup:
-    """Return JSON that nothing inside can end or turn into markup."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
 
 
 def _table(place: int, table: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -363,7 +315,7 @@ def _cell(value: Any, kind: str) -> dict[str, Any]:
     return {
         "text": told(value if known else None),
         "value": value if known else None,
-        "width": _percent(min(abs(value), 1.0)) if known and kind == "share" else None,
+        "width": percent(min(abs(value), 1.0)) if known and kind == "share" else None,
     }
 
 

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-from html.parser import HTMLParser
 from typing import Any
 
 import polars as pl
@@ -14,7 +13,7 @@ import pytest
 
 from deltacell.profile.explain import Account, compare
 from deltacell.profile.explain.explanation import Explanation, Table
-from deltacell.report.html import MOST_ROWS, explanation_page
+from deltacell.report.explanation_page import MOST_ROWS, explanation_page
 from deltacell.report.numbers import change_text, ratio_text, share_text, time_text
 
 HOSTILE = (
@@ -25,52 +24,6 @@ HOSTILE = (
     "a\u2028b\u202ec{{ 7 * 7 }}",
     "\ud800",
 )
-VOID = {"meta", "link", "input", "br"}
-
-
-class Page(HTMLParser):
-    """Elements with their attributes and text, and whether every element is closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: dict[str, list[str]] = {}
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open:
-            self.texts.setdefault(self.open[-1], []).append(data)
-
-    def all(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
-        return [
-            attributes
-            for name, attributes in self.elements
-            if name == tag and all(attributes.get(k) == v for k, v in wanted.items())
-        ]
-
-    @property
-    def words(self) -> str:
-        shown = [
-            text
-            for tag, texts in self.texts.items()
-            if tag not in ("script", "style")
-            for text in texts
-        ]
-        return " ".join(" ".join(shown).split())
 
 
 def bar(name: str, **more: Any) -> dict[str, Any]:
@@ -97,7 +50,7 @@ def explained(a: Account, b: Account | None = None, **more: Any) -> dict[str, An
 ONE = Account("one", "trace", {"data loading": 0.03, "forward": 0.06, "odd part": 0.01})
 
 
-def test_the_sentence_is_first_and_everything_is_there() -> None:
+def test_the_sentence_is_first_and_everything_is_there(parsed: Any) -> None:
     data = explained(
         ONE,
         confidence="low",
@@ -106,7 +59,7 @@ def test_the_sentence_is_first_and_everything_is_there() -> None:
         tables=(Table("t", "some numbers", pl.DataFrame({"name": ["x"], "share of a": [0.25]})),),
         timeline={"ranks": [rank(bar("aten::mm"))]},
     )
-    page = Page(explanation_page(data))
+    page = parsed(explanation_page(data))
     assert page.texts["bdi"][1] == "It is the loader."
     tags = [tag for tag, _ in page.elements]
     assert tags.index("h1") < min(tags.index(tag) for tag in ("section", "table", "canvas", "h2"))
@@ -121,15 +74,15 @@ def test_the_sentence_is_first_and_everything_is_there() -> None:
     )
 
 
-def test_without_traces_or_anything_else_it_is_still_a_page() -> None:
+def test_without_traces_or_anything_else_it_is_still_a_page(parsed: Any) -> None:
     data = explained(Account("none", "figures", {}), evidence=(), advice=())
-    page = Page(explanation_page(data))
+    page = parsed(explanation_page(data))
     assert not page.all("canvas")
     assert not page.all("table")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_are_only_ever_text(name: str) -> None:
+def test_hostile_names_are_only_ever_text(parsed: Any, name: str) -> None:
     a = Account(name, "trace", {name: 0.03, "forward": 0.06}, facts={name: name})
     b = Account(f"{name}2", "trace", {"forward": 0.05, f"{name}3": 0.1}, facts={name: "other"})
     data = explained(
@@ -145,8 +98,8 @@ def test_hostile_names_are_only_ever_text(name: str) -> None:
     )
     text = explanation_page(data)
     text.encode()
-    page = Page(text)
-    plain = Page(explanation_page(explained(ONE, timeline={"ranks": [rank(bar("x"))]})))
+    page = parsed(text)
+    plain = parsed(explanation_page(explained(ONE, timeline={"ranks": [rank(bar("x"))]})))
     assert {tag for tag, _ in page.elements} <= {tag for tag, _ in plain.elements} | {
         "table", "caption", "line", "td", "th", "tr", "thead", "tbody", "dl", "dt", "dd", "input",
         "p", "output", "label", "button",
@@ -172,9 +125,9 @@ def test_the_drawing_holds_the_names_as_they_are() -> None:
     assert [drawn["names"][found[4]] for found in drawn["ranks"][0]["bars"]] == hostile
 
 
-def test_it_loads_nothing_and_only_its_own_script_and_style_run() -> None:
+def test_it_loads_nothing_and_only_its_own_script_and_style_run(parsed: Any) -> None:
     text = explanation_page(explained(ONE, timeline={"ranks": [rank(bar("x"))]}))
-    page = Page(text)
+    page = parsed(text)
     assert not re.search(r"https?:|//[a-z]", re.sub(r"//[^\n]*", "", text))
     for _, found in page.elements:
         assert "src" not in found
@@ -189,11 +142,11 @@ def test_it_loads_nothing_and_only_its_own_script_and_style_run() -> None:
         assert f"{tag}-src 'sha256-{digest}'" in policy
 
 
-def test_bars_of_the_waterfall_begin_where_the_last_one_ended() -> None:
+def test_bars_of_the_waterfall_begin_where_the_last_one_ended(parsed: Any) -> None:
     a = Account("a", "trace", {"forward": 4.0, "data loading": 1.0})
     b = Account("b", "trace", {"forward": 2.0, "data loading": 7.0, "loss": 1.0})
     text = explanation_page(explained(a, b))
-    page = Page(text)
+    page = parsed(text)
     bars = [found for found in page.all("rect", y="20%") if found["class"] != "sum"]
     drawn = [(found["class"], found["x"], found["width"]) for found in bars]
     # 5 s; +6 is 11; -2 is 9; +1 is 10; the scale ends at 11.
@@ -209,35 +162,35 @@ def test_bars_of_the_waterfall_begin_where_the_last_one_ended() -> None:
     assert "The scale begins" not in page.words
 
 
-def test_a_scale_that_does_not_begin_at_nothing_says_so() -> None:
+def test_a_scale_that_does_not_begin_at_nothing_says_so(parsed: Any) -> None:
     a = Account("a", "trace", {"forward": 100.0, "loss": 1.0})
     b = Account("b", "trace", {"forward": 101.0, "loss": 1.0})
-    page = Page(explanation_page(explained(a, b)))
+    page = parsed(explanation_page(explained(a, b)))
     assert "The scale begins at 101 s, not at 0." in page.words
     assert all(
         0 <= float(str(found["width"]).rstrip("%")) <= 100 for found in page.all("rect", y="20%")
     )
 
 
-def test_equal_ones_and_empty_ones_are_drawn_too() -> None:
+def test_equal_ones_and_empty_ones_are_drawn_too(parsed: Any) -> None:
     for account in (ONE, Account("none", "figures", {})):
-        Page(explanation_page(explained(account, account)))
+        parsed(explanation_page(explained(account, account)))
 
 
-def test_epochs_and_what_is_not_equal() -> None:
+def test_epochs_and_what_is_not_equal(parsed: Any) -> None:
     a = Account("a", "run", {"forward": 1.0}, 8, 10, {"validation": 10.0}, facts={"device": "cpu"})
     b = Account("b", "run", {"forward": 2.0}, 4, 20, facts={"device": "cuda"})
-    words = Page(explanation_page(explained(a, b))).words
+    words = parsed(explanation_page(explained(a, b))).words
     assert "The ratio of epochs" in words
     assert "The steps alone predict 4.0×" in words
     assert "device: cpu against cuda" in words
 
 
-def test_tables_sort_by_the_value_and_not_by_what_is_shown() -> None:
+def test_tables_sort_by_the_value_and_not_by_what_is_shown(parsed: Any) -> None:
     frame = pl.DataFrame(
         {"name": ["x", "y"], "ms": [1234.5, None], "share of it": [0.5, 1.2], "change_s": [-0.5, 2]}
     )
-    page = Page(explanation_page(explained(ONE, tables=(Table("t", "t", frame),))))
+    page = parsed(explanation_page(explained(ONE, tables=(Table("t", "t", frame),))))
     values = [found["data-value"] for found in page.all("td") if "data-value" in found]
     assert values == ["1234.5", "0.5", "-0.5", "1.2", "2.0"]
     assert page.texts["button"][-4:] == ["name", "ms", "share of it", "change"]
@@ -250,16 +203,16 @@ def test_tables_sort_by_the_value_and_not_by_what_is_shown() -> None:
     ]
 
 
-def test_very_long_tables_are_cut_and_say_so() -> None:
+def test_very_long_tables_are_cut_and_say_so(parsed: Any) -> None:
     frame = pl.DataFrame({"n": range(MOST_ROWS + 7)})
-    page = Page(explanation_page(explained(ONE, tables=(Table("t", "t", frame),))))
+    page = parsed(explanation_page(explained(ONE, tables=(Table("t", "t", frame),))))
     assert "7 more rows are left out here" in page.words
     assert "1,007 rows" in page.words
 
 
-def test_numbers_that_are_none_or_not_finite() -> None:
+def test_numbers_that_are_none_or_not_finite(parsed: Any) -> None:
     frame = pl.DataFrame({"ms": [1.0, float("nan"), float("inf"), None]})
-    page = Page(explanation_page(explained(ONE, tables=(Table("t", "t", frame),))))
+    page = parsed(explanation_page(explained(ONE, tables=(Table("t", "t", frame),))))
     assert [found["data-value"] for found in page.all("td") if "data-value" in found] == ["1.0"]
 
 
