@@ -47,12 +47,20 @@ def test_the_metabolism_is_a_graph_beside_its_rules(demo):
     assert set(gene.tolist()) == set(metabolism.clause_genes.tolist())
     assert set(reaction.tolist()) == set(metabolism.clause_reaction.tolist())
     assert data["reaction"].lower.tolist() == metabolism.lower.tolist()
+    assert data["reaction"].pathways == [list(names) for names in metabolism.pathways]
 
 
 def test_back_gives_an_equal_cell(demo):
     back = Cell.from_hetero_data(demo.to_hetero_data())
     assert back.equals(demo)
     assert back.stats() == demo.stats()
+
+
+def test_pathways_come_back_and_need_not_be_there(demo):
+    data = demo.to_hetero_data()
+    assert Cell.from_hetero_data(data).metabolism.pathways == demo.metabolism.pathways
+    del data["reaction"].pathways
+    assert Cell.from_hetero_data(data).metabolism.pathways == ()
 
 
 def test_what_comes_out_shares_no_memory_with_the_cell(demo):

@@ -100,6 +100,39 @@ def test_taking_genes_lets_all_others_live(metabolism):
     ]
 
 
+PATHWAYS = (("sugar",), (), ("sugar", "lipid"), ("lipid",), ())
+
+
+def test_pathways_stay_with_their_reactions(metabolism):
+    known = replace(metabolism, pathways=PATHWAYS)
+    back = Metabolism.from_arrow(known.to_arrow(), known.n_genes)
+    assert back.pathways == PATHWAYS
+    assert back.equals(known)
+    assert not known.equals(metabolism)
+    assert not metabolism.equals(known)
+    assert not known.equals(replace(metabolism, pathways=PATHWAYS[::-1]))
+    assert known.take(np.array([3, 0])).pathways == PATHWAYS
+    split = known.split()
+    of = dict(zip(split.reactions, split.pathways, strict=True))
+    assert of["complex_rev"] == of["complex"] == ("sugar", "lipid")
+    assert of["isozymes_iso1"] == of["isozymes_iso2"] == ("lipid",)
+    assert of["nested_iso1_rev"] == ()
+
+
+def test_without_pathways_nothing_is_stored(metabolism):
+    assert metabolism.pathways == metabolism.split().pathways == ()
+    assert "pathways" not in metabolism.to_arrow()
+    columns = GENES, ["r", "s"], ["m"], [], ["A", "B"], [0, 0], [1, 1]
+    assert Metabolism.build(*columns, pathways=[[], []]).pathways == ()
+    assert Metabolism.build(*columns, pathways=[["p", "q", "p"], []]).pathways == (("p", "q"), ())
+
+
+def test_pathways_of_other_reactions_are_not_trusted(metabolism):
+    forged = replace(metabolism, pathways=PATHWAYS[1:])
+    with pytest.raises(StoreError, match="pathways of 4 reactions, and there are 5"):
+        Metabolism.from_arrow(forged.to_arrow(), 4)
+
+
 def test_saving_and_loading_is_identity(metabolism):
     back = Metabolism.from_arrow(metabolism.to_arrow(), metabolism.n_genes)
     assert back.equals(metabolism)
@@ -133,6 +166,7 @@ def test_indices_from_disk_are_not_trusted(metabolism, change, message):
         ({"rules": ["A"]}, "rules has 1 entries for 2 reactions"),
         ({"lower": [0, 0, 0]}, "lower has 3 entries"),
         ({"upper": []}, "upper has 0 entries"),
+        ({"pathways": [["p"]]}, "pathways has 1 entries for 2 reactions"),
         ({"stoichiometry": [(2, 0, 1)]}, "outside the 2 given"),
         ({"stoichiometry": [(0, -1, 1)]}, "outside the 1 given"),
     ],

@@ -153,6 +153,19 @@ def test_every_gene_has_a_pathway_and_every_pathway_two_that_back_it_up(demo):
     assert (plan.redundant[:, 0] < plan.redundant[:, 1]).all()
 
 
+def test_reactions_with_a_rule_belong_to_a_pathway_of_the_plan(demo, yeast):
+    for cell in (demo, yeast):
+        metabolism, pathway = cell.metabolism, pathways_of(cell)
+        ruled = set(metabolism.clause_reaction.tolist())
+        assert [bool(names) for names in metabolism.pathways] == [
+            r in ruled for r in range(metabolism.n_reactions)
+        ]
+        reaction, gene = metabolism.rule_genes
+        for r in sorted(ruled):
+            (name,) = metabolism.pathways[r]
+            assert name in {f"pathway {p}" for p in pathway[gene[reaction == r]]}
+
+
 def test_relations_show_the_pathways_each_with_its_own_strength(demo):
     pathway = pathways_of(demo)
     by_chance = (np.bincount(pathway) / len(pathway) @ np.bincount(pathway)) / len(pathway)

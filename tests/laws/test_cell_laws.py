@@ -87,6 +87,7 @@ def metabolisms(draw, genes):
         ["" if tree is None else written(tree) for tree in trees],
         [low for low, _ in bounds],
         [high for _, high in bounds],
+        pathways=[draw(st.lists(st.sampled_from("pqr"), max_size=2)) for _ in range(n_reactions)],
     )
     return metabolism, trees
 

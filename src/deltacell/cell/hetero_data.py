@@ -30,10 +30,11 @@ def to_hetero_data(cell: Cell) -> HeteroData:
       ``start``, ``end``; for each feature ``feature_NAME`` [n_genes, width] and ``known_NAME``.
     - ``data["gene", RELATION, "gene"]``: ``edge_index`` [2, entries] from source to target, both
       directions where undirected; ``edge_weight`` [entries]; ``directed``; ``counts``.
-    - With a metabolism, ``data["reaction"]`` (``name``, ``lower``, ``upper``) and
-      ``data["metabolite"]`` (``name``); ``data["reaction", "converts", "metabolite"]`` with a
-      signed ``coefficient``; ``data["gene", "enables", "reaction"]``, the genes of each rule; and
-      the rules themselves as ``clause_reaction``, ``clause_genes`` and ``clause_offsets``.
+    - With a metabolism, ``data["reaction"]`` (``name``, ``lower``, ``upper`` and, where known,
+      ``pathways``) and ``data["metabolite"]`` (``name``);
+      ``data["reaction", "converts", "metabolite"]`` with a signed ``coefficient``;
+      ``data["gene", "enables", "reaction"]``, the genes of each rule; and the rules themselves as
+      ``clause_reaction``, ``clause_genes`` and ``clause_offsets``.
 
     Parameters
     ----------
@@ -118,6 +119,8 @@ def _put_metabolism(data: HeteroData, metabolism: Metabolism) -> None:
     reactions.num_nodes, metabolites.num_nodes = metabolism.n_reactions, metabolism.n_metabolites
     reactions.name, metabolites.name = list(metabolism.reactions), list(metabolism.metabolites)
     reactions.lower, reactions.upper = _tensor(metabolism.lower), _tensor(metabolism.upper)
+    if metabolism.pathways:
+        reactions.pathways = [list(names) for names in metabolism.pathways]
     converted = np.stack([metabolism.reaction, metabolism.metabolite]).astype(np.int64)
     data[CONVERTS].edge_index = _tensor(converted)
     data[CONVERTS].coefficient = _tensor(metabolism.coefficient)
@@ -206,6 +209,7 @@ def _metabolism(data: HeteroData, n_genes: int) -> Metabolism:
         data.clause_genes.numpy(),
         data.clause_offsets.numpy(),
         n_genes,
+        tuple(tuple(names) for names in reactions["pathways"]) if "pathways" in reactions else (),
     )
     expected = np.stack(metabolism.rule_genes[::-1])
     if not np.array_equal(expected, data[ENABLES]["edge_index"].numpy()):

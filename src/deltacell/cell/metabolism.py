@@ -73,6 +73,8 @@ class Metabolism:
         The genes of each clause.
     n_genes
         Number of genes of the cell.
+    pathways
+        For each reaction the names of its pathways; empty where no reaction has any.
     """
 
     reactions: tuple[str, ...]
@@ -86,6 +88,7 @@ class Metabolism:
     clause_genes: Indices
     clause_offsets: Ints
     n_genes: int
+    pathways: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def build(
@@ -98,6 +101,7 @@ class Metabolism:
         lower: Sequence[float],
         upper: Sequence[float],
         *,
+        pathways: Sequence[Sequence[str]] = (),
         on_unknown: OnUnknown = "error",
     ) -> Metabolism:
         """Make a metabolism from written rules.
@@ -114,6 +118,8 @@ class Metabolism:
             One Boolean rule a reaction, empty where it needs no gene.
         lower, upper
             Bounds of each reaction's flux.
+        pathways
+            For each reaction the names of its pathways; empty where none is known.
         on_unknown
             What to do with a gene that the cell does not have: ``error``, or ``drop``, which
             takes it as always living.
@@ -121,6 +127,8 @@ class Metabolism:
         for what, given in (("rules", rules), ("lower", lower), ("upper", upper)):
             if len(given) != len(reactions):
                 raise InputError(f"{what} has {len(given)} entries for {len(reactions)} reactions")
+        if pathways and len(pathways) != len(reactions):
+            raise InputError(f"pathways has {len(pathways)} entries for {len(reactions)} reactions")
         clauses = [clauses_of(rule) for rule in rules]
         index = _resolve_rule_genes(genes, clauses, on_unknown)
         sets = [
@@ -146,6 +154,7 @@ class Metabolism:
             np.array([g for _, clause in sets for g in clause], dtype=np.int32),
             offsets_of(np.array([len(clause) for _, clause in sets], dtype=np.int64)),
             len(genes),
+            _pathways_of_reactions(pathways),
         )
 
     @property
@@ -236,6 +245,7 @@ class Metabolism:
             self.clause_genes[ragged_positions(self.clause_offsets[owned], clause_lengths)],
             offsets_of(clause_lengths),
             self.n_genes,
+            tuple(self.pathways[r] for r in sources) if self.pathways else (),
         )
 
     def take(self, genes: Ints) -> Metabolism:
@@ -258,20 +268,25 @@ class Metabolism:
             renumbered[inside],
             offsets_of(lengths),
             len(genes),
+            self.pathways,
         )
 
     def equals(self, other: Metabolism) -> bool:
-        """Whether both hold the same reactions, metabolites, stoichiometry and rules."""
+        """Whether both hold the same reactions, metabolites, stoichiometry, rules and pathways."""
         mine, theirs = self.to_arrow(), other.to_arrow()
-        return self.n_genes == other.n_genes and all(mine[n].equals(theirs[n]) for n in mine)
+        return (
+            self.n_genes == other.n_genes
+            and mine.keys() == theirs.keys()
+            and all(mine[n].equals(theirs[n]) for n in mine)
+        )
 
     def __repr__(self) -> str:
         return f"Metabolism({self.n_reactions:,} reactions, {self.n_metabolites:,} metabolites)"
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Return its parts."""
+        """Return its parts; that of the pathways only where a reaction has one."""
         ends = pa.array(self.clause_offsets[1:], pa.int64())
-        return {
+        parts = {
             "reactions": pa.table(
                 {
                     "id": pa.array(self.reactions, pa.string()),
@@ -292,6 +307,12 @@ class Metabolism:
             ),
             "clause_genes": pa.table({"gene": pa.array(self.clause_genes, pa.int32())}),
         }
+        # Not there where empty, so that cells without pathways keep their checksum.
+        if self.pathways:
+            parts["pathways"] = pa.table(
+                {"names": pa.array([list(p) for p in self.pathways], pa.list_(pa.string()))}
+            )
+        return parts
 
     @classmethod
     def from_arrow(cls, parts: Mapping[str, pa.Table], n_genes: int) -> Metabolism:
@@ -308,6 +329,9 @@ class Metabolism:
             column_of(parts["clause_genes"], "gene"),
             np.concatenate([[0], column_of(parts["clauses"], "end")]).astype(np.int64),
             n_genes,
+            tuple(tuple(names) for names in parts["pathways"]["names"].to_pylist())
+            if "pathways" in parts
+            else (),
         )
         found._check_indices()
         return found
@@ -324,6 +348,11 @@ class Metabolism:
         ends = self.clause_offsets
         if (np.diff(ends) < 0).any() or ends[-1] != len(self.clause_genes):
             raise StoreError("the metabolism's clauses do not fit their genes")
+        if self.pathways and len(self.pathways) != self.n_reactions:
+            raise StoreError(
+                f"the metabolism has pathways of {len(self.pathways)} reactions, "
+                f"and there are {self.n_reactions}"
+            )
 
     @cached_property
     def _clauses_by_gene(self) -> tuple[Ints, Ints]:
@@ -341,6 +370,11 @@ class Metabolism:
             return [(1, ""), (-1, "_rev")]
         backwards = self.lower[reaction] < 0
         return [(-1, "_rev")] if backwards else [(1, "")]
+
+
+def _pathways_of_reactions(pathways: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    found = tuple(tuple(dict.fromkeys(names)) for names in pathways)
+    return found if any(found) else ()
 
 
 def _resolve_rule_genes(

@@ -404,12 +404,14 @@ def _metabolism(
 ) -> Metabolism:
     enzymes = _enzymes(spec, plan, rng)
     rules = [""] * spec.reactions
+    pathways: list[list[str]] = [[] for _ in rules]
     n_clauses = np.ones(spec.reactions, dtype=np.int64)
     for i, reaction in enumerate(np.sort(rng.permutation(spec.reactions)[: spec.ruled]).tolist()):
         first = int(enzymes[i % spec.genes])
         n_clauses[reaction] = rng.choice(len(_ISOZYMES), p=_ISOZYMES) + 1
         pool = [first, *_colleagues(first, enzymes, plan, rng)]
         rules[reaction] = _rule([genes[g] for g in pool], int(n_clauses[reaction]), rng)
+        pathways[reaction].append(f"pathway {int(plan.pathway[first])}")
     reversible = _reversible(n_clauses, spec.parts, rng)
     return Metabolism.build(
         genes,
@@ -419,6 +421,7 @@ def _metabolism(
         rules,
         np.where(reversible, -1_000.0, 0.0).tolist(),
         [1_000.0] * spec.reactions,
+        pathways=pathways,
     )
 
 

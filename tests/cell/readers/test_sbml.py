@@ -18,10 +18,18 @@ def association(inner: str) -> str:
     return f"<fbc:geneProductAssociation>{inner}</fbc:geneProductAssociation>" if inner else ""
 
 
-def reaction(name: str, low: str, rule: str = "", substrate: str = "A", product: str = "B") -> str:
+def reaction(
+    name: str,
+    low: str,
+    rule: str = "",
+    substrate: str = "A",
+    product: str = "B",
+    maps: tuple[str, ...] = (),
+) -> str:
     return f"""
-<reaction id="R_{name}" reversible="true" fast="false" fbc:lowerFluxBound="{low}"
-          fbc:upperFluxBound="high">
+<reaction id="R_{name}" metaid="meta_{name}" reversible="true" fast="false"
+          fbc:lowerFluxBound="{low}" fbc:upperFluxBound="high">
+  {annotation(name, maps)}
   <listOfReactants><speciesReference species="M_{substrate}" stoichiometry="2" constant="true"/>
   </listOfReactants>
   <listOfProducts><speciesReference species="M_{product}" stoichiometry="1" constant="true"/>
@@ -30,7 +38,26 @@ def reaction(name: str, low: str, rule: str = "", substrate: str = "A", product:
 </reaction>"""
 
 
-def model(*reactions: str) -> str:
+def annotation(name: str, maps: tuple[str, ...]) -> str:
+    if not maps:
+        return ""
+    listed = "".join(
+        f'<rdf:li rdf:resource="https://identifiers.org/kegg.pathway/{one}"/>' for one in maps
+    )
+    return f"""<annotation>
+<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+         xmlns:bqbiol="http://biomodels.net/biology-qualifiers/">
+<rdf:Description rdf:about="#meta_{name}"><bqbiol:is><rdf:Bag>{listed}</rdf:Bag></bqbiol:is>
+</rdf:Description></rdf:RDF></annotation>"""
+
+
+def group(name: str, *members: str) -> str:
+    listed = "".join(f'<groups:member groups:idRef="R_{member}"/>' for member in members)
+    return f"""<groups:group groups:id="g_{name}" groups:name="{name}" groups:kind="partonomy">
+<groups:listOfMembers>{listed}</groups:listOfMembers></groups:group>"""
+
+
+def model(*reactions: str, groups: tuple[str, ...] = ()) -> str:
     species = "".join(
         f'<species id="M_{name}" compartment="c" hasOnlySubstanceUnits="true" '
         'boundaryCondition="false" constant="false"/>'
@@ -46,7 +73,9 @@ def model(*reactions: str) -> str:
     )
     return f"""<?xml version="1.0" encoding="UTF-8"?>
 <sbml xmlns="http://www.sbml.org/sbml/level3/version1/core" level="3" version="1"
-      xmlns:fbc="http://www.sbml.org/sbml/level3/version1/fbc/version2" fbc:required="false">
+      xmlns:fbc="http://www.sbml.org/sbml/level3/version1/fbc/version2" fbc:required="false"
+      xmlns:groups="http://www.sbml.org/sbml/level3/version1/groups/version1"
+      groups:required="false">
 <model id="tiny" fbc:strict="true">
 <listOfCompartments><compartment id="c" constant="true"/></listOfCompartments>
 <listOfSpecies>{species}</listOfSpecies>
@@ -54,6 +83,7 @@ def model(*reactions: str) -> str:
 <listOfReactions>{"".join(reactions)}
 </listOfReactions>
 <fbc:listOfGeneProducts>{products}</fbc:listOfGeneProducts>
+{f"<groups:listOfGroups>{''.join(groups)}</groups:listOfGroups>" if groups else ""}
 </model>
 </sbml>
 """
@@ -100,6 +130,30 @@ def test_on_the_genes_of_a_cell(write):
     assert (source.reader, source.into) == ("sbml", "metabolism")
     assert (source.counts.read, source.counts.kept) == (5, 5)
     assert (source.notes["reactions"], source.notes["metabolites"]) == (3, 3)
+
+
+def test_pathways_from_groups_and_from_maps(write):
+    text = model(
+        reaction("one", "low", EITHER, maps=("sce00620", "sce01110", "sce99999")),
+        reaction("two", "zero", gene("YAL001C"), "B", "C", maps=("hsa00010",)),
+        reaction("three", "zero", "", "C", "A"),
+        groups=(group("Citrate cycle", "two", "one"),),
+    )
+    written = sbml.read(write(text))
+    assert [list(names) for names in written.pathways] == [
+        ["Citrate cycle", "Pyruvate metabolism", "sce99999"],
+        ["Citrate cycle", "Glycolysis / gluconeogenesis"],
+        [],
+    ]
+    metabolism, source = written.on(Genes([*NAMES, "TFC3"]))
+    assert metabolism.pathways[1] == ("Citrate cycle", "Glycolysis / gluconeogenesis")
+    assert source.notes["pathways"] == 4
+
+
+def test_a_model_without_pathways_has_none(write):
+    metabolism, source = sbml.read(write(TINY)).on(Genes([*NAMES, "TFC3"]))
+    assert metabolism.pathways == ()
+    assert source.notes["pathways"] == 0
 
 
 def test_unknown_gene_under_each_policy(write):

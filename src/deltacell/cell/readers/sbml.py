@@ -15,6 +15,7 @@ import numpy as np
 
 from deltacell.cell.genes import AMBIGUOUS, UNKNOWN, Genes
 from deltacell.cell.metabolism import Metabolism
+from deltacell.cell.readers.kegg_pathways import pathway_name
 from deltacell.cell.readers.names import OnUnresolved, check_policy, name_error
 from deltacell.cell.rule import clauses_of
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
@@ -44,6 +45,8 @@ class WrittenMetabolism:
         The file.
     sha256
         Its checksum.
+    pathways
+        For each reaction the names of its pathways; empty where none is known.
     notes
         Further counts worth knowing.
     """
@@ -57,6 +60,7 @@ class WrittenMetabolism:
     genes: Sequence[str]
     path: Path
     sha256: str
+    pathways: Sequence[Sequence[str]] = ()
     notes: Mapping[str, int | str] = field(default_factory=dict)
 
     @property
@@ -89,6 +93,7 @@ class WrittenMetabolism:
             self.rules,
             self.lower,
             self.upper,
+            pathways=self.pathways,
             on_unknown="drop",
         )
         counts = Counts(
@@ -131,6 +136,7 @@ def read(path: str | os.PathLike[str]) -> WrittenMetabolism:
     if not model.reactions:
         raise InputError("the model has no reactions", where=text.path)
     metabolite_index = {metabolite.id: i for i, metabolite in enumerate(model.metabolites)}
+    pathways = _pathways(model)
     written = WrittenMetabolism(
         reactions=[reaction.id for reaction in model.reactions],
         metabolites=list(metabolite_index),
@@ -145,14 +151,32 @@ def read(path: str | os.PathLike[str]) -> WrittenMetabolism:
         genes=[gene.id for gene in model.genes],
         path=text.path,
         sha256=text.sha256,
+        pathways=pathways,
         notes={
             "reactions": len(model.reactions),
             "metabolites": len(model.metabolites),
+            "pathways": len({name for names in pathways for name in names}),
             "warnings of cobra": n_complaints,
         },
     )
     _check_rules(written)
     return written
+
+
+def _pathways(model: Any) -> list[list[str]]:
+    """Return the pathways of each reaction: its groups, subsystem and maps of KEGG."""
+    found: dict[str, dict[str, None]] = {reaction.id: {} for reaction in model.reactions}
+    for group in model.groups:
+        for member in group.members:
+            if member.id in found:
+                found[member.id][(group.name or group.id).strip()] = None
+    for reaction in model.reactions:
+        maps = reaction.annotation.get("kegg.pathway", ())
+        written = [reaction.subsystem, *([maps] if isinstance(maps, str) else maps)]
+        for name in map(pathway_name, written):
+            if name:
+                found[reaction.id][name] = None
+    return [sorted(names) for names in found.values()]
 
 
 def _cobra_model(text: Text) -> tuple[Any, int]:
