@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deltacell.cell import Genes
+from deltacell.cell import Cell, Genes
 from deltacell.cell.readers import (
     EDGE_READERS,
     names_of,
@@ -16,6 +16,7 @@ from deltacell.cell.readers import (
     string_genes,
     string_info,
 )
+from deltacell.predict.evidence import Evidence
 
 pytestmark = pytest.mark.real
 
@@ -157,3 +158,20 @@ def test_yeast_gem(shared_data, sgd):
     assert metabolism.n_reactions == 4_131
     assert metabolism.n_metabolites == 2_806
     assert metabolism.split().n_reactions == 7_122
+    assert source.notes["pathways"] == 85
+    with_pathway = [r for r, names in enumerate(metabolism.pathways) if names]
+    assert len(with_pathway) == 1_891
+    lactate = metabolism.reactions.index("r_0001")
+    assert metabolism.pathways[lactate] == ("Pyruvate metabolism", "Sulfur metabolism")
+    unnamed = {name for names in metabolism.pathways for name in names if name.startswith("sce")}
+    assert len(unnamed) == 4
+
+
+def test_the_evidence_of_the_fatty_acid_synthase(shared_data, sgd):
+    genes, _ = sgd
+    metabolism, _ = sbml.read(shared_data / "metabolism" / "yeast-GEM_9.0.2.xml.gz").on(genes)
+    evidence = Evidence.of(Cell(genes, [], metabolism))
+    fas = evidence.of_set([genes.index(name) for name in ("FAS1", "FAS2", "HO")])
+    assert fas["pathways"] == ["Fatty acid biosynthesis"]
+    assert fas["complexes"] == ["r_2140", "r_2141"]
+    assert fas["links"] == fas["relations"] == []
