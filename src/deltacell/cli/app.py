@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,42 +30,63 @@ from deltacell.cli import (
     slurm,
     train,
 )
+from deltacell.cli.program import Program
 from deltacell.errors import DeltacellError
 
 app = typer.Typer(
     name="deltacell",
+    cls=Program,
     help="Models of gene-deletion phenotypes: the wild type once, every mutant as a difference.",
+    epilog="Example: deltacell train experiment=demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 data = typer.Typer(
-    no_args_is_help=True, help="Get, import, make, show and query cells and screens."
+    no_args_is_help=True,
+    help="Get, import, make, show and query cells and screens.",
+    epilog="Example: deltacell data synthetic demo --out demo",
 )
-bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this machine.")
-jobs = typer.Typer(no_args_is_help=True, help="Write the scripts of Slurm jobs.")
+bench = typer.Typer(
+    no_args_is_help=True,
+    help="Measure speed and memory on this machine.",
+    epilog="Example: deltacell bench data --quick",
+)
+jobs = typer.Typer(
+    no_args_is_help=True,
+    help="Write the scripts of Slurm jobs.",
+    epilog="Example: deltacell slurm train experiment=demo > job.sbatch",
+)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 app.add_typer(jobs, name="slurm")
 
-app.command("train")(train.train)
-app.command("modes")(modes.modes)
-jobs.command("train")(slurm.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("explain")(explain.explain)
-app.command("reconcile")(reconcile.reconcile)
-data.command("get")(data_get.get)
-data.command("import")(data_import.import_)
-data.command("synthetic")(data_synthetic.synthetic)
-data.command("info")(data_info.info)
-data.command("query")(data_query.query)
-bench.command("data")(bench_data.data)
-bench.command("dango")(bench_dango.dango)
-bench.command("propagation")(bench_propagation.propagation)
-bench.command("scaling")(bench_scaling.scaling)
-bench.command("trace")(bench_trace.trace)
-bench.command("train")(bench_train.train)
+
+def _add(group: typer.Typer, name: str, function: Callable[..., Any]) -> None:
+    """Add a command; the example that ends its docstring ends its help, below the options."""
+    told, _, example = inspect.cleandoc(function.__doc__ or "").rpartition("\n\n")
+    # In help a bracket begins a style.
+    group.command(name, help=told, epilog=example.replace("[", "\\["))(function)
+
+
+_add(app, "train", train.train)
+_add(app, "evaluate", evaluate.evaluate)
+_add(app, "explain", explain.explain)
+_add(app, "reconcile", reconcile.reconcile)
+_add(app, "modes", modes.modes)
+_add(jobs, "train", slurm.train)
+_add(data, "get", data_get.get)
+_add(data, "import", data_import.import_)
+_add(data, "synthetic", data_synthetic.synthetic)
+_add(data, "info", data_info.info)
+_add(data, "query", data_query.query)
+_add(bench, "data", bench_data.data)
+_add(bench, "dango", bench_dango.dango)
+_add(bench, "propagation", bench_propagation.propagation)
+_add(bench, "scaling", bench_scaling.scaling)
+_add(bench, "trace", bench_trace.trace)
+_add(bench, "train", bench_train.train)
 
 
 def _print_version(wanted: bool) -> None:
@@ -83,7 +106,9 @@ def options(
             is_eager=True,
         ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of errors.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the stack trace of errors; anywhere in a command.")
+    ] = False,
 ) -> None:
     """Hold the options that come before any command."""
     if debug:
@@ -91,18 +116,36 @@ def options(
 
 
 def main() -> None:
-    """Run a command; an error that a user can act on is a sentence, and the exit code is 2."""
+    """Run a command; an error is a sentence.
+
+    The exit code is 2 where the user can act on it, 1 where the fault is not his. The stack trace
+    is shown with `--debug`.
+    """
     try:
         app()
-    except DeltacellError as error:
-        if os.environ.get("DELTACELL_DEBUG"):
-            raise
-        from deltacell.report.terminal import printable
-
-        said = "\n".join(printable(line) for line in str(error).split("\n"))
-        typer.secho(f"error: {said}", fg="red", err=True)
-        sys.exit(2)
     except BrokenPipeError:
         # The reader of a pipe went away, as `head` does; there is no one left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except Exception as error:
+        if os.environ.get("DELTACELL_DEBUG"):
+            raise
+        _tell(error)
+        sys.exit(2 if isinstance(error, DeltacellError) else 1)
+
+
+def _tell(error: Exception) -> None:
+    from deltacell.report.terminal import print_error
+
+    if isinstance(error, DeltacellError):
+        text = str(error)
+    elif isinstance(error, OSError) and error.strerror:
+        place = "" if error.filename is None else f"{error.filename}: "
+        text = f"{place}{error.strerror} (run with --debug for the stack trace)"
+    elif isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        text = "there is not enough memory (run with --debug for the stack trace)"
+    else:
+        said = " ".join(str(error).split())
+        text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        text += " (this is a fault of deltacell; run with --debug for the stack trace)"
+    print_error(f"error: {text}")

@@ -30,7 +30,7 @@ def propagation(
 
     On the yeast-sized cell the slow ways take minutes and some gigabytes a step.
 
-    Example: deltacell bench propagation --batch 8 --strategies subgraph,shared --figure ladder.svg
+    Example: deltacell bench propagation --quick --strategies subgraph,shared
     """
     from deltacell.bench import propagation as bench
     from deltacell.bench.figures import draw_ladder

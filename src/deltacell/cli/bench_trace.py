@@ -33,8 +33,9 @@ def trace(
 ) -> None:
     """Measure seconds, events a second and memory of reading and explaining traces.
 
-    Example: deltacell bench trace --make 100MB --from rank0.json.gz big.json; deltacell bench
-    trace big.json --hta hta-env --json trace.json
+    A large one for it: deltacell bench trace --make 100MB --from rank0.json.gz big.json
+
+    Example: deltacell bench trace big.json --json trace.json
     """
     from deltacell.report.progress import progress_bar
 

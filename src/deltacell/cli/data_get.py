@@ -19,7 +19,7 @@ def get(
 ) -> None:
     """Fetch public files from their official places; a transfer cut off goes on where it stopped.
 
-    Example: deltacell data get sgd-features string-links costanzo2010 --out downloads
+    Example: deltacell data get sgd-features string-links costanzo2010
     """
     import pooch
 

@@ -31,7 +31,7 @@ def query(
 ) -> None:
     """Run SQL on the memory-mapped columns of a screen.
 
-    Example: deltacell data query demo "select kind, avg(score) from screen group by kind"
+    Example: deltacell data query demo "select kind, score from screen limit 5"
     """
     from deltacell.report import print_table
     from deltacell.screen.import_folder import open_screen

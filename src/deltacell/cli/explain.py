@@ -36,7 +36,7 @@ def explain(
     from deltacell.report.explain import markdown_explanation, print_explanation
     from deltacell.report.explanation_page import explanation_page
     from deltacell.report.progress import progress_bar
-    from deltacell.report.terminal import printable
+    from deltacell.report.terminal import print_error
 
     condition = None if fail_if is None else read_condition(fail_if)
     with progress_bar() as report:
@@ -50,5 +50,5 @@ def explain(
         write_text(html, explanation_page(result), what="the page")
     print_explanation(result)
     if condition is not None and condition.holds(explanation):
-        typer.secho(f"failed: {printable(condition.told(explanation))}", fg="red", err=True)
+        print_error(f"failed: {condition.told(explanation)}")
         raise typer.Exit(1)

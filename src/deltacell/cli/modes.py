@@ -7,12 +7,17 @@ from typing import Annotated
 
 import typer
 
+from deltacell.cli.completion import complete_override
 from deltacell.cli.json_file import write_json
 
 
 def modes(
     overrides: Annotated[
-        list[str], typer.Argument(help="A config as for `deltacell train`: experiment=demo.")
+        list[str],
+        typer.Argument(
+            help="A config as for `deltacell train`: experiment=demo.",
+            autocompletion=complete_override,
+        ),
     ],
     steps: Annotated[int, typer.Option(help="Batches of each mode.")] = 30,
     json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,

@@ -8,10 +8,15 @@ from typing import Annotated
 
 import typer
 
+from deltacell.cli.completion import complete_override
+
 
 def train(
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="As for `deltacell train`: experiment=demo.")
+        list[str] | None,
+        typer.Argument(
+            help="As for `deltacell train`: experiment=demo.", autocompletion=complete_override
+        ),
     ] = None,
     nodes: Annotated[int | None, typer.Option(help="Nodes; trainer.nodes.")] = None,
     gpus_per_node: Annotated[
@@ -39,7 +44,7 @@ def train(
 
     The config is checked here, so that a mistake is found before the job waits in a queue.
 
-    Example: deltacell slurm train experiment=demo --cpus-per-task 2 --seeds 0-4 > job.sbatch
+    Example: deltacell slurm train experiment=demo --seeds 0-4 > job.sbatch
     """
     from deltacell.train.compose import compose
     from deltacell.train.slurm import Job, job_overrides, job_script

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deltacell.cli.completion import complete_override
+
 if TYPE_CHECKING:
     from deltacell.errors import DeltacellError
     from deltacell.train.config import Config
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 def train(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Such as experiment=demo model=hetero_cell trainer.devices=2."),
+        typer.Argument(
+            help="Such as experiment=demo model=hetero_cell trainer.devices=2.",
+            autocompletion=complete_override,
+        ),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with this run, from its last checkpoint.")

@@ -22,6 +22,12 @@ def console(*, stderr: bool = False) -> Console:
     return made
 
 
+def print_error(text: str) -> None:
+    """Print what went wrong where errors go, in red where colours are wanted; never as markup."""
+    shown = "\n".join(printable(line) for line in text.split("\n"))
+    console(stderr=True).print(shown, style="red", markup=False, soft_wrap=True)
+
+
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, total: bool = False
 ) -> None:
