@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,34 +41,35 @@ _VERSION = 1
 
 
 def write_ranking(
-    path: str | os.PathLike[str], about: Mapping[str, Any], tables: Iterable[pa.Table]
-) -> int:
-    """Write a ranking whole or not at all; return how many rows it has.
+    path: str | os.PathLike[str],
+    tables: Iterable[pa.Table],
+    about: Callable[[], Mapping[str, Any]],
+) -> None:
+    """Write a ranking whole or not at all.
 
     Parameters
     ----------
     path
         The file; what was there is replaced.
-    about
-        What is said of it, as JSON: the request, the runs, the counts.
     tables
         Its rows in order, in pieces of any size; how they are cut leaves no trace in the file.
+    about
+        Gives what is said of it, as JSON, once all rows went by.
     """
-    said = json.dumps({"schema": _VERSION, **about}, ensure_ascii=False, sort_keys=True)
-    schema = SCHEMA.with_metadata({_KEY: said.encode()})
-    written = 0
     try:
-        with new_file(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
+        with new_file(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
             for table in _regrouped(tables, ROWS_A_GROUP):
-                writer.write_table(table.cast(schema), row_group_size=ROWS_A_GROUP)
-                written += table.num_rows
+                writer.write_table(table.cast(SCHEMA), row_group_size=ROWS_A_GROUP)
+            said = {"schema": _VERSION, **about()}
+            writer.add_key_value_metadata(
+                {_KEY.decode(): json.dumps(said, ensure_ascii=False, sort_keys=True)}
+            )
     except OSError as error:
         raise StoreError(
             f"the ranking could not be written: {error.strerror or error}",
             where=path,
             fix="Free some space or name another place with --out; the same command goes on.",
         ) from error
-    return written
 
 
 def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -81,7 +82,7 @@ def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     about: dict[str, Any] | None = None
     try:
-        held = pq.read_schema(path).metadata or {}
+        held = pq.read_metadata(path).metadata or {}
         if _KEY in held:
             about = json.loads(held[_KEY])
     except (OSError, pa.ArrowInvalid, ValueError) as error:

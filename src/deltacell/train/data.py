@@ -33,6 +33,9 @@ class TrainingData:
         What a person should know of it, in sentences.
     repeats
         The screen before its repeated genotypes became one; None where they did not.
+    whole
+        The screen before any genotype was left out or merged, over the genes of the whole cell;
+        None where there is no other than ``screen``.
     """
 
     cell: Cell
@@ -41,6 +44,7 @@ class TrainingData:
     standard: Standard
     notes: tuple[str, ...] = ()
     repeats: Screen | None = None
+    whole: Screen | None = None
 
     @property
     def targets(self) -> np.ndarray:
@@ -57,7 +61,7 @@ def load_data(config: Config) -> TrainingData:
         Of a run.
     """
     cell, screen = _sources(config.data)
-    screen = screen.on(cell)
+    whole = screen = screen.on(cell)
     notes = []
     if config.data.relations is not None:
         cell = cell.with_relations(config.data.relations)
@@ -90,7 +94,7 @@ def load_data(config: Config) -> TrainingData:
     standard = (
         Standard.of(screen.column("score")[split.train]) if config.data.standardise else Standard()
     )
-    return TrainingData(cell, screen, split, standard, tuple(notes), repeats)
+    return TrainingData(cell, screen, split, standard, tuple(notes), repeats, whole)
 
 
 def check_same(record: RunRecord, data: TrainingData) -> None:

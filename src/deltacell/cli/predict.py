@@ -1,0 +1,245 @@
+"""`deltacell predict`: which gene sets to test next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deltacell.cli.json_file import write_json
+
+if TYPE_CHECKING:
+    from deltacell.predict.ranking import Ranking
+    from deltacell.predict.request import Request
+    from deltacell.train.loaded_run import LoadedRun
+
+
+def predict(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...", help="Directories of runs: several give a mean and a spread."
+        ),
+    ],
+    sets: Annotated[
+        str | None,
+        typer.Option(help="pairs, triples, with GENE..., or a file with a gene set a line."),
+    ] = None,
+    genes: Annotated[
+        str, typer.Option(help="What sets are made of: genes of the screen, all, or a file.")
+    ] = "screen",
+    top: Annotated[
+        int | None, typer.Option(help="Sets to keep of each end.", show_default="1000")
+    ] = None,
+    above: Annotated[
+        float | None, typer.Option(help="Keep all with this score or more, at that end.")
+    ] = None,
+    below: Annotated[
+        float | None, typer.Option(help="Keep all with this score or less, at that end.")
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            help="Sets to keep: untested, tested, measured, commas between; or any.",
+            show_default="untested; of a file any",
+        ),
+    ] = None,
+    linked: Annotated[
+        bool, typer.Option("--linked", help="Keep sets of linked genes too; they are marked.")
+    ] = False,
+    distance: Annotated[
+        int, typer.Option(help="Linked are genes with fewer base pairs between them.")
+    ] = 200_000,
+    size: Annotated[
+        int | None,
+        typer.Option(help="With 'with': genes of a set.", show_default="one more than given"),
+    ] = None,
+    explain: Annotated[
+        str | None, typer.Option(help='Explain the score of one set in place of ranking: "A B C".')
+    ] = None,
+    weights: Annotated[str, typer.Option(help="best, chosen by validation, or last.")] = "best",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The Parquet file of all that is kept.", show_default="by --sets"),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a page: one file that loads nothing.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the first rows as JSON.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a ranking of another request.")
+    ] = False,
+    threads: Annotated[int | None, typer.Option(help="Threads; all cores by default.")] = None,
+) -> None:
+    """Rank gene sets by their predicted score, with the evidence for each.
+
+    The lowest and highest untested sets of the screen's genes, unless asked for others. Stopped
+    and given again, the same command goes on; under torchrun its processes share the work.
+
+    Example: deltacell predict runs/demo --sets pairs --html pairs.html
+    """
+    from deltacell.errors import InputError
+    from deltacell.predict.request import WITH, Request, read_sets_option
+
+    if (sets is None) == (explain is None):
+        raise InputError(
+            "say what to rank with --sets, or which set to explain with --explain; one of both",
+            fix="Such as: deltacell predict RUN --sets pairs",
+        )
+    _use_threads(threads)
+    with_genes = sets is not None and sets.split()[:1] == [WITH]
+    paths = [word for word in runs if _is_run(word, genes_too=with_genes)]
+    more = [word for word in runs if word not in paths]
+    if explain is not None:
+        _explain([Path(word) for word in runs], weights, explain, json)
+        return
+    assert sets is not None
+    asked = read_sets_option(sets, more)
+    if not paths:
+        raise InputError(
+            "no directory of a run is given", fix=f"Such as: deltacell predict RUN --sets {sets}"
+        )
+    request = Request(
+        **asked,
+        size=size,
+        genes=_genes_option(genes),
+        top=top,
+        above=above,
+        below=below,
+        status=_status_option(status),
+        linked=linked,
+        distance=distance,
+    )
+    out = Path(f"predicted-{_name(request)}.parquet") if out is None else out
+    _rank([Path(path) for path in paths], request, weights, out, html, json, overwrite)
+
+
+def _rank(
+    paths: list[Path],
+    request: Request,
+    weights: str,
+    out: Path,
+    html: Path | None,
+    json: Path | None,
+    overwrite: bool,
+) -> None:
+    from deltacell.files import write_text
+    from deltacell.predict.ensemble import scorer_of
+    from deltacell.predict.rank import rank
+    from deltacell.predict.ranks import Ranks
+    from deltacell.predict.subject import subject_of
+    from deltacell.report.predict import print_ranking
+    from deltacell.report.progress import progress_bar
+    from deltacell.report.ranking_page import ranking_page
+    from deltacell.report.terminal import printable
+    from deltacell.train.loaded_run import load_runs
+    from deltacell.train.signals import StopSignals, exit_code
+
+    ranks = Ranks.of_environment()
+
+    def tell(sentence: str) -> None:
+        if ranks.is_first:
+            typer.secho(printable(sentence), err=True)
+
+    with StopSignals() as signals, progress_bar() as report:
+        report("loading", 0, 0)
+        runs = load_runs(paths, weights)
+        scorer = scorer_of(runs)
+        subject = subject_of(runs, request, weights)
+        ranking = rank(
+            subject,
+            scorer,
+            out,
+            ranks=ranks,
+            overwrite=overwrite,
+            stop=lambda: signals.received is not None,
+            progress=report,
+            tell=tell,
+        )
+        if ranking is not None and (html is not None or json is not None):
+            report("predicting what was measured", 0, 0)
+            ranking = _with_known(ranking, runs, subject.sets.sizes)
+    if ranking is None:
+        if signals.received is not None:
+            tell(f"Stopped; the same command goes on from {out}.partial")
+            raise typer.Exit(exit_code(signals.received))
+        return
+    result = ranking.to_json()
+    # Files first: a reader of the output that goes away, as `head` does, must not cost them.
+    write_json(json, result)
+    if html is not None:
+        write_text(html, ranking_page(result), what="the page")
+    print_ranking(result)
+    typer.echo(f"All {result['counts']['rows']:,} rows: {out}")
+
+
+def _with_known(ranking: Ranking, runs: list[LoadedRun], sizes: tuple[int, ...]) -> Ranking:
+    from dataclasses import replace
+
+    from deltacell.predict.ensemble import scorer_of
+    from deltacell.predict.known import against_measured
+
+    known = against_measured(runs, scorer_of(runs), sizes)
+    return replace(ranking, measured=known.measured, agreement=known.agreement)
+
+
+def _explain(paths: list[Path], weights: str, words: str, json: Path | None) -> None:
+    from deltacell.predict.explain_set import explain_set
+    from deltacell.predict.subject import gene_names
+    from deltacell.report.explained_set import print_explained_set
+    from deltacell.train.loaded_run import load_runs
+
+    runs = load_runs(paths, weights)
+    genes = gene_names(runs).indices(words.replace(",", " ").split())
+    result = explain_set(runs, genes)
+    write_json(json, result)
+    print_explained_set(result)
+
+
+def _use_threads(threads: int | None) -> None:
+    from deltacell.errors import InputError
+
+    if threads is None:
+        return
+    if threads < 1:
+        raise InputError(f"--threads is {threads}; expected 1 or more")
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _is_run(word: str, *, genes_too: bool) -> bool:
+    """Return whether a word names a run; where genes stand too, only what surely is one."""
+    path = Path(word)
+    return (path / "run.json").is_file() or (path.exists() and not genes_too)
+
+
+def _genes_option(words: str) -> str | Path:
+    from deltacell.errors import InputError
+
+    if words in ("screen", "all"):
+        return words
+    if not Path(words).is_file():
+        raise InputError(
+            f"--genes is '{words}', and there is no file of that name; expected screen, all, or a "
+            "file of gene names"
+        )
+    return Path(words)
+
+
+def _status_option(words: str | None) -> tuple[str, ...] | None:
+    from deltacell.predict.status import STATUSES
+
+    if words is None:
+        return None
+    given = tuple(word.strip() for word in words.split(",") if word.strip())
+    return STATUSES if given == ("any",) else given
+
+
+def _name(request: Request) -> str:
+    """Return what a ranking is called where no name was given."""
+    if request.file is not None:
+        return request.file.stem
+    words = "-".join((request.sets, *request.given))
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in words)

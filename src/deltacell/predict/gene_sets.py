@@ -1,0 +1,141 @@
+"""Which gene sets are gone through, in blocks that are known by their number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations_with_replacement, islice
+from math import comb
+from typing import Protocol
+
+import numpy as np
+
+from deltacell.arrays import Ints
+from deltacell.predict.block import Block
+
+Piece = Block | Ints
+"""A block, or a list of sets of one size, [m, size]."""
+
+
+class GeneSets(Protocol):
+    """Sets in pieces; every set is in one piece, once."""
+
+    @property
+    def n_sets(self) -> int:
+        """Number of sets in all."""
+
+    @property
+    def n_pieces(self) -> int:
+        """Number of pieces."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many genes the sets have, ascending."""
+
+    def pieces(self, first: int, step: int) -> Iterator[Piece]:
+        """Return the piece of a number, and every so many after it."""
+
+    def drawn(self, n: int, seed: int) -> Ints:
+        """Return about so many sets, drawn with a seed; empty where that is of no use."""
+
+
+class Combinations:
+    """All sets of some given genes and so many others.
+
+    Parameters
+    ----------
+    genes
+        Indices to choose from, each once; the given ones are not chosen again.
+    size
+        Genes of a set.
+    given
+        Indices of the genes that every set has.
+    sets_a_piece
+        About how many sets a block has.
+    """
+
+    def __init__(
+        self, genes: Ints, size: int, given: Sequence[int] = (), *, sets_a_piece: int = 64**3
+    ) -> None:
+        self.given = tuple(given)
+        self.free = size - len(self.given)
+        self.genes: Ints = np.setdiff1d(genes, np.array(self.given, dtype=np.int64))
+        if self.free < 1:
+            raise ValueError(f"sets of {size} genes with {len(self.given)} given")
+        self._fixed = tuple(np.array([gene], dtype=np.int64) for gene in self.given)
+        side = max(1, round(sets_a_piece ** (1 / self.free)))
+        # One array a tile, the same in every block: what is worked out for it can be kept.
+        self._tiles = [self.genes[at : at + side] for at in range(0, len(self.genes), side)]
+
+    @property
+    def n_sets(self) -> int:
+        """Number of sets in all."""
+        return comb(len(self.genes), self.free)
+
+    @property
+    def n_pieces(self) -> int:
+        """Number of blocks, some of which may be empty."""
+        return comb(len(self._tiles) + self.free - 1, self.free) if self._tiles else 0
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many genes the sets have."""
+        return (len(self.given) + self.free,)
+
+    def pieces(self, first: int, step: int) -> Iterator[Block]:
+        """Return the block of a number, and every so many after it."""
+        chosen = combinations_with_replacement(self._tiles, self.free)
+        for tiles in islice(chosen, first, None, step):
+            yield Block((*self._fixed, *tiles))
+
+    def drawn(self, n: int, seed: int) -> Ints:
+        """Return about so many sets, drawn with a seed; some may be there twice."""
+        rng = np.random.default_rng(seed)
+        if len(self.genes) < self.free:
+            return np.zeros((0, self.sizes[0]), dtype=np.int64)
+        chosen = self.genes[rng.integers(len(self.genes), size=(n, self.free))]
+        fixed = np.broadcast_to(np.array(self.given, dtype=np.int64), (n, len(self.given)))
+        sets = np.sort(np.concatenate([fixed, chosen], axis=1), axis=1)
+        return sets[(np.diff(sets, axis=1) > 0).all(axis=1)]
+
+
+class Listed:
+    """Sets that are given one by one, of any sizes.
+
+    Parameters
+    ----------
+    by_size
+        Ascending gene indices, [m, size], of each size; every set once.
+    sets_a_piece
+        How many sets a piece has, at most.
+    """
+
+    def __init__(self, by_size: Sequence[Ints], *, sets_a_piece: int = 64**3) -> None:
+        self.by_size = sorted((sets for sets in by_size if len(sets)), key=lambda s: s.shape[1])
+        self._pieces = [
+            sets[at : at + sets_a_piece]
+            for sets in self.by_size
+            for at in range(0, len(sets), sets_a_piece)
+        ]
+
+    @property
+    def n_sets(self) -> int:
+        """Number of sets in all."""
+        return sum(map(len, self.by_size))
+
+    @property
+    def n_pieces(self) -> int:
+        """Number of pieces."""
+        return len(self._pieces)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many genes the sets have, ascending."""
+        return tuple(sets.shape[1] for sets in self.by_size)
+
+    def pieces(self, first: int, step: int) -> Iterator[Ints]:
+        """Return the piece of a number, and every so many after it."""
+        yield from self._pieces[first::step]
+
+    def drawn(self, n: int, seed: int) -> Ints:
+        """Return no sets: there are not so many that thresholds from the start would help."""
+        return np.zeros((0, 1), dtype=np.int64)

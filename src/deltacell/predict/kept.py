@@ -1,0 +1,181 @@
+"""What is kept of the sets that were scored: the ends of the ranking, whatever order they came in.
+
+Sets are rows of ascending genes, padded in front with -1 where they are of several sizes. At the
+lower end a lower score comes first, at the upper end a higher one; sets of equal score come in the
+order of their genes. A set that is offered twice counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from deltacell.arrays import Ints
+from deltacell.errors import InputError
+from deltacell.predict.ranking_file import HIGHEST
+from deltacell.predict.scorer import Scored
+
+
+class End(Protocol):
+    """One end of a ranking.
+
+    Parameters
+    ----------
+    name
+        ``lowest``, ``highest``, or None where all sets are listed from the lowest score up.
+    parts
+        Names of the files that it has put rows into.
+    """
+
+    name: str | None
+    parts: list[str]
+
+    @property
+    def bound(self) -> float:
+        """The score that a set must have at least, at this end, to be kept still."""
+
+    def offer(self, found: Scored) -> None:
+        """Keep what is to be kept of some sets."""
+
+    def held(self) -> Scored:
+        """Return the rows that are in memory."""
+
+    def restore(self, held: Scored, parts: Sequence[str]) -> None:
+        """Be as one was that held these."""
+
+    def rows(self) -> Iterator[Scored]:
+        """Return all rows in order, in pieces."""
+
+
+class Kept:
+    """The ends of a ranking together.
+
+    Parameters
+    ----------
+    ends
+        One of each name, at most.
+    """
+
+    def __init__(self, ends: Sequence[End]) -> None:
+        self.ends = tuple(ends)
+
+    @property
+    def above(self) -> float:
+        """The least score that is wanted at the upper end; inf where none is."""
+        return max((end.bound for end in self.ends if end.name == HIGHEST), default=np.inf)
+
+    @property
+    def below(self) -> float:
+        """The highest score that is wanted at the lower end; -inf where none is."""
+        return min((end.bound for end in self.ends if end.name != HIGHEST), default=-np.inf)
+
+    def offer(self, found: Scored) -> None:
+        """Keep what is to be kept of some sets; a score that is no number is an error."""
+        if np.isnan(found.score).any():
+            raise InputError(
+                f"the score of {int(np.isnan(found.score).sum()):,} of {len(found.score):,} gene "
+                "sets is not a number",
+                fix="The weights of a run are damaged or its training went astray: see its "
+                "metrics.csv, and try --weights last or another run.",
+            )
+        for end in self.ends:
+            end.offer(found)
+
+
+class Top:
+    """The first so many sets of one end.
+
+    Parameters
+    ----------
+    name
+        ``lowest`` or ``highest``.
+    most
+        How many.
+    limit
+        The score that they must reach; none where not given.
+    width
+        Genes of the largest set.
+    """
+
+    def __init__(
+        self, name: str | None, most: int, width: int, *, limit: float | None = None
+    ) -> None:
+        self.name = name
+        self.parts: list[str] = []
+        self._most = most
+        self._limit = no_limit(name) if limit is None else limit
+        self._held = no_sets(width)
+
+    @property
+    def bound(self) -> float:
+        """The score of the last that is kept where there are as many as wanted; the limit else."""
+        if len(self._held.score) < self._most:
+            return self._limit
+        # It came through the limit, so it is nearer to the end.
+        return float(self._held.score[-1])
+
+    def offer(self, found: Scored) -> None:
+        """Keep what is to be kept of some sets."""
+        wanted = within(self.name, found.score, self.bound)
+        if wanted.any():
+            both = joined([self._held, taken(found, wanted)])
+            self._held = taken(both, in_order(self.name, both)[: self._most])
+
+    def held(self) -> Scored:
+        """Return all rows."""
+        return self._held
+
+    def restore(self, held: Scored, parts: Sequence[str]) -> None:
+        """Be as one was that held these."""
+        self._held, self.parts = held, list(parts)
+
+    def rows(self) -> Iterator[Scored]:
+        """Return all rows in order."""
+        yield self._held
+
+
+def no_limit(name: str | None) -> float:
+    """Return the score that every set reaches at an end."""
+    return -np.inf if name == HIGHEST else np.inf
+
+
+def within(name: str | None, score: np.ndarray, bound: float) -> np.ndarray:
+    """Return which scores reach a bound at an end."""
+    return score >= bound if name == HIGHEST else score <= bound
+
+
+def in_order(name: str | None, found: Scored) -> Ints:
+    """Return the rows of distinct sets in the order of an end."""
+    score = -found.score if name == HIGHEST else found.score
+    order = np.lexsort((*found.sets.T[::-1], score))
+    ordered = found.sets[order]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    rows: Ints = order[new]
+    return rows
+
+
+def no_sets(width: int) -> Scored:
+    """Return no sets."""
+    nothing = np.zeros(0, dtype=np.float32)
+    return Scored(np.zeros((0, width), dtype=np.int64), nothing, nothing)
+
+
+def joined(pieces: Sequence[Scored]) -> Scored:
+    """Return several pieces as one."""
+    sets, score, spread = zip(*pieces, strict=True)
+    return Scored(np.concatenate(sets), np.concatenate(score), np.concatenate(spread))
+
+
+def taken(found: Scored, rows: np.ndarray) -> Scored:
+    """Return some rows, by place or by mask."""
+    return Scored(found.sets[rows], found.score[rows], found.spread[rows])
+
+
+def padded(found: Scored, width: int) -> Scored:
+    """Return sets with their genes ascending and padded in front with -1."""
+    sets = np.full((len(found.sets), width), -1, dtype=np.int64)
+    sets[:, width - found.sets.shape[1] :] = np.sort(found.sets, axis=1)
+    return Scored(sets, found.score, found.spread)

@@ -1,0 +1,257 @@
+"""Going through gene sets: block by block, stopped and gone on with, by one process or several."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from deltacell.errors import InputError
+from deltacell.predict.beyond import merged
+from deltacell.predict.block import Block
+from deltacell.predict.gene_sets import Piece
+from deltacell.predict.kept import Kept, Top, padded, taken
+from deltacell.predict.ranking import Ranking
+from deltacell.predict.ranking_file import read_about, write_ranking
+from deltacell.predict.ranks import Ranks
+from deltacell.predict.request import differences
+from deltacell.predict.rows import Rows
+from deltacell.predict.scorer import Scored, Scorer
+from deltacell.predict.sentences import how_many, sentences_of, title_of
+from deltacell.predict.subject import Subject
+from deltacell.predict.work import Work
+
+SAVED_EVERY = 10.0
+"""Seconds between saves."""
+
+_DRAWN = 50_000
+_SHARE_DRAWN = 100
+_ESTIMATED_AFTER = 2.0
+_WORTH_TELLING = 5.0
+
+
+def rank(
+    subject: Subject,
+    scorer: Scorer,
+    out: Path,
+    *,
+    ranks: Ranks | None = None,
+    overwrite: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[str, int, int], None] = lambda label, done, total: None,
+    tell: Callable[[str], None] = lambda sentence: None,
+    save_every: float = SAVED_EVERY,
+) -> Ranking | None:
+    """Rank gene sets into a file; None where it was stopped, or another process writes the file.
+
+    The work so far is beside the file, in ``OUT.partial``, until that is written; the same request
+    goes on from there, and the file is the same, byte for byte, as if nothing had stopped it. Where
+    the file is there already, it is what is returned.
+
+    Parameters
+    ----------
+    subject
+        What is ranked.
+    scorer
+        Gives the scores.
+    out
+        The file.
+    ranks
+        Which of how many processes this is; the only one where not given.
+    overwrite
+        Whether what is there of another request is given up, and a file that is there is made
+        anew.
+    stop
+        Asked after every block whether to stop.
+    progress
+        Told a label, what is done, and what there is in all.
+    tell
+        Told, in sentences, how much there is to do and how long it will take.
+    save_every
+        Seconds between saves.
+    """
+    ranks = Ranks() if ranks is None else ranks
+    there = _finished(subject, out, overwrite=overwrite)
+    with Work(out, subject.identity, ranks, overwrite=overwrite) as work:
+        if there is not None:
+            if ranks.is_first:
+                work.remove()
+            return there
+        way = _Way(subject, scorer, work, stop, progress, tell, save_every)
+        if not way.gone() or not ranks.is_first:
+            return None
+        while work.waits_for():
+            if stop():
+                return None
+            progress("waiting for the other processes", 0, 0)
+            time.sleep(0.2)
+        progress("writing", 0, 0)
+        _write(subject, work, out)
+        work.remove()
+    return Ranking.read(out)
+
+
+class _Way:
+    """The way of one process through its blocks."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        scorer: Scorer,
+        work: Work,
+        stop: Callable[[], bool],
+        progress: Callable[[str, int, int], None],
+        tell: Callable[[str], None],
+        save_every: float,
+    ) -> None:
+        self._subject, self._scorer, self._work = subject, scorer, work
+        self._stop, self._progress, self._tell = stop, progress, tell
+        self._save_every = save_every
+        self._total = len(range(work.ranks.rank, subject.sets.n_pieces, work.ranks.world))
+
+    def gone(self) -> bool:
+        """Go through all blocks that are left; return whether it came to the end."""
+        ranks, kept = self._work.ranks, self._subject.kept(self._work)
+        done = first = self._work.load(kept)
+        self._begin(done)
+        if done == self._total and self._work.has_finished:
+            return True
+        if not done and not self._stop():
+            self._draw(kept)
+        began = saved = time.monotonic()
+        estimated = False
+        pieces = self._subject.sets.pieces(ranks.rank + done * ranks.world, ranks.world)
+        for piece in pieces:
+            if self._stop():
+                self._work.save(done, kept)
+                return False
+            kept.offer(self._scored(piece, kept))
+            done += 1
+            now = time.monotonic()
+            self._progress(*self._label(done))
+            if not estimated and now - began > _ESTIMATED_AFTER:
+                self._estimate(now - began, done - first, self._total - done)
+                estimated = True
+            if now - saved > self._save_every:
+                self._work.save(done, kept)
+                saved = time.monotonic()
+        self._work.save(done, kept, finished=True)
+        return True
+
+    def _draw(self, kept: Kept) -> None:
+        """Score some sets first, so that the bounds are good from the start."""
+        sets = self._subject.sets
+        if not any(isinstance(end, Top) for end in kept.ends):
+            return
+        drawn = sets.drawn(min(_DRAWN, sets.n_sets // _SHARE_DRAWN), seed=0)
+        if len(drawn):
+            found = padded(self._scorer.score(drawn), drawn.shape[1])
+            kept.offer(padded(self._subject.chosen(found), self._subject.width))
+
+    def _scored(self, piece: Piece, kept: Kept) -> Scored:
+        if isinstance(piece, Block):
+            found = self._scorer.candidates(piece, kept.above, kept.below)
+        else:
+            found = self._scorer.score(piece)
+        if np.isnan(found.score).any():
+            return found
+        found = taken(found, (found.score >= kept.above) | (found.score <= kept.below))
+        ascending = padded(found, found.sets.shape[1])
+        return padded(self._subject.chosen(ascending), self._subject.width)
+
+    def _begin(self, done: int) -> None:
+        self._progress(*self._label(done))
+        said = f"{how_many(self._subject)} to score"
+        ranks = self._work.ranks
+        if ranks.world > 1:
+            said += f"; this is process {ranks.rank + 1} of {ranks.world}"
+        if done:
+            said += f"; going on, {done / self._total:.0%} was done before"
+        self._tell(f"{said}.")
+
+    def _estimate(self, seconds: float, done: int, left: int) -> None:
+        ranks = self._work.ranks
+        a_piece = self._subject.sets.n_sets / max(1, self._subject.sets.n_pieces)
+        remaining = seconds / done * left
+        if remaining > _WORTH_TELLING:
+            self._tell(
+                f"About {duration(remaining)} to go at {done * a_piece / seconds:,.0f} sets a "
+                f"second{' in each process' if ranks.world > 1 else ''}. Ctrl-C stops it, and "
+                "the same command goes on."
+            )
+
+    def _label(self, done: int) -> tuple[str, int, int]:
+        mine = self._subject.sets.n_sets // self._work.ranks.world
+        return "ranking", done * mine // max(1, self._total), mine
+
+
+def duration(seconds: float) -> str:
+    """Return a time as a person says it: ``40 seconds``, ``3 minutes``, ``5 hours``, ``2 days``."""
+    for length, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}s"
+    return f"{max(1, round(seconds))} seconds"
+
+
+def _finished(subject: Subject, out: Path, *, overwrite: bool) -> Ranking | None:
+    """Return the ranking that was asked for, where it is there already."""
+    if not out.exists() or overwrite:
+        return None
+    about = read_about(out)
+    changed = differences(about["identity"], subject.identity)
+    if changed:
+        raise InputError(
+            f"the ranking of another request is here: {'; '.join(changed[:4])}",
+            where=out,
+            fix="Name another file with --out, or replace this one with --overwrite.",
+        )
+    return Ranking(out, about)
+
+
+def _write(subject: Subject, work: Work, out: Path) -> None:
+    """Put what all processes kept together into the file."""
+    world = work.ranks.world
+    kept = [subject.kept(work, Ranks(rank, world)) for rank in range(world)]
+    work.gather([one.ends for one in kept])
+    counts = {"genes": len(subject.genes), "sets": subject.sets.n_sets}
+    counts |= {"rows": 0, "lowest": 0, "highest": 0, "listed": 0}
+    rows = Rows(subject)
+
+    def tables() -> Iterator[pa.Table]:
+        for name, ends in zip(
+            subject.request.ends, zip(*(one.ends for one in kept), strict=True), strict=True
+        ):
+            in_order = merged(name, [end.rows() for end in ends])
+            for table in rows.tables(name, _first(in_order, subject.request.most)):
+                counts[name or "listed"] += table.num_rows
+                counts["rows"] += table.num_rows
+                yield table
+
+    def about() -> dict[str, Any]:
+        return {
+            "title": title_of(subject),
+            "sentences": sentences_of(subject, counts),
+            "request": subject.request.to_json(),
+            "identity": dict(subject.identity),
+            "runs": [dict(run) for run in subject.runs],
+            "counts": counts,
+            "relations": list(subject.cell.relations),
+        }
+
+    write_ranking(out, tables(), about)
+
+
+def _first(pieces: Iterator[Scored], most: int | None) -> Iterator[Scored]:
+    """Return the first so many rows of pieces."""
+    left = most
+    for piece in pieces:
+        if left is not None:
+            piece = taken(piece, np.arange(min(left, len(piece.score))))
+            left -= len(piece.score)
+        yield piece
+        if left == 0:
+            return

@@ -1,0 +1,167 @@
+"""What is said of a ranking, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deltacell.predict.ranking_file import HIGHEST
+from deltacell.predict.request import FILE, PAIRS, TRIPLES, WITH, Request
+from deltacell.predict.status import MEASURED, STATUSES, TESTED, UNTESTED
+from deltacell.predict.subject import Subject
+
+
+def title_of(subject: Subject) -> str:
+    """Return what is ranked, in a few words."""
+    request = subject.request
+    status = " or ".join(request.statuses) + " " if request.statuses != STATUSES else ""
+    title = f"{status}{sets_text(request)} ranked by {runs_text(subject)}"
+    return title[0].upper() + title[1:]
+
+
+def sentences_of(subject: Subject, counts: Mapping[str, int]) -> list[str]:
+    """Return what was ranked, what was left out and why, and what to beware of.
+
+    Parameters
+    ----------
+    subject
+        What was ranked.
+    counts
+        Rows of each end: ``lowest``, ``highest``, ``listed``.
+    """
+    said = [_what(subject, counts), *_left_out(subject), *_quality(subject), *_beware(subject)]
+    return [sentence for sentence in said if sentence]
+
+
+def how_many(subject: Subject) -> str:
+    """Return what is about to be gone through."""
+    return f"{subject.sets.n_sets:,} {sets_text(subject.request)}{_of_genes(subject)}"
+
+
+def sets_text(request: Request) -> str:
+    """Return what kind of sets are ranked."""
+    if request.sets in (PAIRS, TRIPLES):
+        return request.sets
+    if request.sets == WITH:
+        kind = {2: "pairs", 3: "triples"}.get(request.n_genes, f"sets of {request.n_genes} genes")
+        return f"{kind} with {' and '.join(request.given)}"
+    assert request.file is not None
+    return f"sets of {request.file.name}"
+
+
+def runs_text(subject: Subject) -> str:
+    """Return which runs rank, as ``name (seeds 0 and 1)``."""
+    seeds: dict[str, list[str]] = {}
+    for run in subject.runs:
+        seeds.setdefault(str(run["name"]), []).append(str(run["seed"]))
+    return " and ".join(
+        f"{name} ({'seed' if len(of) == 1 else 'seeds'} {_listed(of)})"
+        for name, of in seeds.items()
+    )
+
+
+def _what(subject: Subject, counts: Mapping[str, int]) -> str:
+    request, of = subject.request, f"of {how_many(subject)}"
+    by = f"scored by {runs_text(subject)}"
+    if request.ends == (None,):
+        return f"{counts['listed']:,} {of}, {by}, from the lowest score up."
+    parts = []
+    for end in request.ends:
+        n, limit = counts[str(end)], request.limit(end)
+        if limit is None:
+            parts.append(f"the {n:,} {end}")
+        else:
+            beyond = f"a score of {limit:g} or {'more' if end == HIGHEST else 'less'}"
+            # Fewer than asked for are all that there are.
+            whole = request.most is None or n < request.most
+            parts.append(f"{'all' if whole else 'the first'} {n:,} with {beyond}")
+    joined = " and ".join(parts)
+    return f"{joined[0].upper()}{joined[1:]} {of}, {by}."
+
+
+def _left_out(subject: Subject) -> list[str]:
+    request = subject.request
+    said = []
+    gone = [one for one in STATUSES if one not in request.statuses]
+    if gone:
+        words = {
+            MEASURED: "measured",
+            TESTED: "tested and not significant",
+            UNTESTED: "not tested",
+        }
+        measured = 0
+        if MEASURED in gone and request.sets != FILE:
+            measured = sum(
+                subject.statuses.n_measured(size, subject.genes) for size in subject.sets.sizes
+            )
+        number = f" ({measured:,} were measured)" if measured and request.sets != WITH else ""
+        said.append(f"Left out: sets that were {' or '.join(words[g] for g in gone)}{number}.")
+    if not subject.statuses.complete and UNTESTED in request.statuses:
+        said.append(
+            "A study of the screen shows only part of what it tested, so some sets that are "
+            "called untested may have been tested."
+        )
+    if not request.keeps_linked:
+        pairs = subject.linkage.n_pairs(subject.genes)
+        said.append(
+            f"Left out: sets with two genes less than {_distance(request.distance)} apart on one "
+            f"chromosome, which a cross can hardly combine ({pairs:,} pairs of genes are; "
+            "--linked keeps them)."
+        )
+    unplaced = subject.linkage.n_unplaced(subject.genes)
+    if unplaced:
+        said.append(
+            f"The place of {unplaced:,} of {len(subject.genes):,} genes on the chromosomes is not "
+            "known: whether they are linked is not known either."
+        )
+    return said
+
+
+def _quality(subject: Subject) -> list[str]:
+    known = [run["validation_pearson"] for run in subject.runs]
+    if any(value is None for value in known):
+        return []
+    values = " and ".join(f"{value:.3f}" for value in known)
+    had = "the run had" if len(known) == 1 else "the runs had"
+    return [f"On its validation part {had} a Pearson correlation of {values}."]
+
+
+def _beware(subject: Subject) -> list[str]:
+    said = []
+    trained = subject.trained_sizes
+    strange = [size for size in subject.sets.sizes if size not in trained]
+    if strange:
+        known = _listed([str(size) for size in sorted(trained)]) or "no common number of"
+        asked = _listed([str(size) for size in strange])
+        said.append(
+            f"Beware: the {'run was' if len(subject.runs) == 1 else 'runs were'} trained on sets "
+            f"of {known} genes, and never on sets of {asked}. Nothing shows that scores of such "
+            "sets mean anything."
+        )
+    if subject.untrained:
+        said.append(
+            f"Beware: {subject.untrained:,} of {len(subject.genes):,} genes are in no set of the "
+            "training part. What is said of them rests on their place in the networks alone."
+        )
+    if len(subject.runs) == 1:
+        said.append("One run has no spread: rank with several seeds to see how sure it is.")
+    return said
+
+
+def _of_genes(subject: Subject) -> str:
+    request = subject.request
+    if request.sets == FILE:
+        return ""
+    whose = {"screen": " of the screen", "all": " of the cell"}
+    of = whose[request.genes] if isinstance(request.genes, str) else f" of {request.genes.name}"
+    others = "other " if request.sets == WITH else ""
+    return f" of {len(subject.genes):,} {others}genes{of}"
+
+
+def _distance(base_pairs: int) -> str:
+    return f"{base_pairs / 1000:g} kb" if base_pairs >= 1000 else f"{base_pairs} bp"
+
+
+def _listed(words: list[str]) -> str:
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,194 @@
+"""What is ranked: a request brought together with the runs that it is made of."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from deltacell.arrays import Ints
+from deltacell.cell import Cell
+from deltacell.errors import InputError
+from deltacell.predict.beyond import Beyond
+from deltacell.predict.gene_names import GeneNames
+from deltacell.predict.gene_sets import Combinations, GeneSets, Listed
+from deltacell.predict.kept import End, Kept, Top, taken
+from deltacell.predict.linkage import LINKED, Linkage
+from deltacell.predict.ranks import Ranks
+from deltacell.predict.request import FILE, Request
+from deltacell.predict.run_facts import run_facts, screen_genes, trained_genes, trained_sizes
+from deltacell.predict.scorer import Scored
+from deltacell.predict.set_file import read_genes, read_sets, sets_checksum
+from deltacell.predict.status import STATUSES, Statuses
+from deltacell.predict.work import Work
+from deltacell.screen import Screen
+from deltacell.train.loaded_run import LoadedRun
+
+SETS_A_BLOCK = {"dango": 64**3, "hetero_cell": 8**3}
+"""About a second's work, or a few: nothing is saved within a block."""
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is ranked.
+
+    Parameters
+    ----------
+    request
+        What was asked for.
+    cell
+        The wild type.
+    genes
+        Indices of the genes that sets are made of.
+    sets
+        Those that are gone through.
+    linkage, statuses
+        What decides which of them are kept.
+    runs
+        What the ranking says of them.
+    identity
+        All that decides the result, as JSON.
+    untrained
+        How many of the genes a run never had in training.
+    trained_sizes
+        How many genes the sets have that all runs were trained on.
+    """
+
+    request: Request
+    cell: Cell
+    genes: Ints
+    sets: GeneSets
+    linkage: Linkage
+    statuses: Statuses
+    runs: Sequence[Mapping[str, Any]]
+    identity: Mapping[str, Any]
+    untrained: int
+    trained_sizes: frozenset[int]
+
+    @property
+    def width(self) -> int:
+        """Genes of the largest set."""
+        return max(self.sets.sizes)
+
+    def kept(self, work: Work, ranks: Ranks | None = None) -> Kept:
+        """Return what keeps the sets that were asked for, empty.
+
+        Parameters
+        ----------
+        work
+            Where what memory does not hold is put.
+        ranks
+            The process that it is of; the one of the work where not given.
+        """
+        return Kept([self._end(end, work, ranks or work.ranks) for end in self.request.ends])
+
+    def chosen(self, found: Scored) -> Scored:
+        """Return those of some scored sets that may be kept, by linkage and status.
+
+        Parameters
+        ----------
+        found
+            Sets of one size, their genes ascending.
+        """
+        if not self.request.keeps_linked:
+            found = taken(found, self.linkage.of(found.sets) != LINKED)
+        wanted = self.request.statuses
+        if wanted != STATUSES:
+            codes = [STATUSES.index(one) for one in wanted]
+            found = taken(found, np.isin(self.statuses.of(found.sets), codes))
+        return found
+
+    def _end(self, name: str | None, work: Work, ranks: Ranks) -> End:
+        limit, most = self.request.limit(name), self.request.most
+        if most is not None:
+            return Top(name, most, self.width, limit=limit)
+        prefix = f"{ranks.name()}.{name or 'all'}"
+        return Beyond(name, self.width, work.folder, prefix, limit=limit)
+
+
+def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best") -> Subject:
+    """Return what a request means for some runs.
+
+    Parameters
+    ----------
+    runs
+        One or more, of the same genes.
+    request
+        What was asked for.
+    weights
+        Which checkpoint of the runs was loaded.
+    """
+    cell = runs[0].data.cell
+    names = gene_names(runs)
+    screens = _whole_screens(runs)
+    # By the columns that matter, as the training part of a run may lack some.
+    phenotypes = {p for run in runs for p in np.unique(run.data.screen.column("phenotype"))}
+    facts = [run_facts(run, weights) for run in runs]
+    sets, genes, checksum = _sets(runs, request, names)
+    identity = {
+        **request.to_json(),
+        "gene_list": hashlib.sha256(genes.tobytes()).hexdigest(),
+        "set_list": checksum,
+        "weights": [{"run": f["name"], "seed": f["seed"], "sha256": f["sha256"]} for f in facts],
+        "cell": cell.checksum,
+        "screens": [screen.checksum for screen in screens],
+        "version": version("deltacell"),
+    }
+    return Subject(
+        request,
+        cell,
+        genes,
+        sets,
+        Linkage(cell.genes, request.distance),
+        Statuses(screens, phenotypes),
+        facts,
+        identity,
+        int((~trained_genes(runs)[genes]).sum()),
+        frozenset(trained_sizes(runs)),
+    )
+
+
+def gene_names(runs: Sequence[LoadedRun]) -> GeneNames:
+    """Return the gene names that may be typed for some runs."""
+    data = runs[0].data
+    return GeneNames(data.cell.genes, None if data.whole is None else data.whole.genes)
+
+
+def _sets(
+    runs: Sequence[LoadedRun], request: Request, names: GeneNames
+) -> tuple[GeneSets, Ints, str | None]:
+    """Return the sets to go through, the genes they are made of, and the checksum of a list."""
+    a_block = min(SETS_A_BLOCK[run.config.model.name] for run in runs)
+    if request.sets == FILE:
+        assert request.file is not None
+        by_size = read_sets(request.file, names)
+        genes = np.unique(np.concatenate([sets.reshape(-1) for sets in by_size]))
+        return Listed(by_size, sets_a_piece=a_block), genes, sets_checksum(by_size)
+    if request.genes == "screen":
+        genes = screen_genes(runs)
+    elif request.genes == "all":
+        genes = np.arange(runs[0].data.cell.n_genes, dtype=np.int64)
+    else:
+        assert not isinstance(request.genes, str)
+        genes = read_genes(request.genes, names)
+    given = names.indices(request.given).tolist()
+    sets = Combinations(genes, request.n_genes, given, sets_a_piece=a_block)
+    if not sets.n_sets:
+        raise InputError(
+            f"{len(genes):,} genes make no set of {request.n_genes}",
+            fix="Name more genes with --genes, or ask for smaller sets.",
+        )
+    return sets, genes, None
+
+
+def _whole_screens(runs: Sequence[LoadedRun]) -> list[Screen]:
+    """Return the distinct screens of the runs, with all that any of them left out."""
+    found: dict[str, Screen] = {}
+    for run in runs:
+        whole = run.data.screen if run.data.whole is None else run.data.whole
+        found.setdefault(whole.checksum, whole)
+    return [whole.on(runs[0].data.cell, on_unknown="drop") for whole in found.values()]
