@@ -1,0 +1,196 @@
+"""Contributions add up to what they explain, and what has no part in a score gets none of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from deltacell.cell import Cell, Relation
+from deltacell.models import Dango, HeteroCell
+from deltacell.predict.attribution import (
+    TOLERANCE,
+    gene_contributions,
+    integrated_gradients,
+    relation_contributions,
+)
+from deltacell.predict.gated import METABOLISM, GatedModel
+from deltacell.screen import Genotypes
+
+law = settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+LAMBDAS = {f"r{i}": 1.0 for i in range(4)}
+
+
+def model_of(cell: Cell, kind: str, **options: Any) -> Dango | HeteroCell:
+    torch.manual_seed(0)
+    model = (
+        Dango(cell, tuple(cell.relations), LAMBDAS, hidden=8)
+        if kind == "dango"
+        else HeteroCell(cell, hidden=8, layers=2, local_heads=2, features=["f"], **options)
+    ).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def drawn(data: st.DataObject, cell: Cell) -> tuple[Dango | HeteroCell, list[int]]:
+    kind = data.draw(st.sampled_from(["dango", "hetero_cell"]))
+    options = {}
+    if kind == "hetero_cell":
+        options = {
+            "aggregation": data.draw(st.sampled_from(["sum", "mean"])),
+            "metabolism": data.draw(st.booleans()),
+            "combine": data.draw(st.sampled_from(["sum", "mean", "attention", "pairwise"])),
+            "output": data.draw(st.sampled_from(["mean", "gate", "global"])),
+            "residual": data.draw(st.booleans()),
+        }
+    genes = data.draw(st.permutations(range(cell.n_genes)).map(lambda order: order[:3]))
+    return model_of(cell, kind, **options), genes
+
+
+def without_edges(cell: Cell, names: list[str]) -> Cell:
+    relations = [
+        Relation.from_edges(r.name, [], [], n_genes=cell.n_genes, directed=r.directed)
+        if r.name in names
+        else r
+        for r in cell.relations.values()
+    ]
+    return Cell(cell.genes, relations, cell.metabolism, cell.features)
+
+
+def score_of(model: Dango | HeteroCell, cell: Cell, genes: list[int]) -> float:
+    with torch.no_grad():
+        return float(model(cell, Genotypes.of([genes])).score)
+
+
+@law
+@given(data=st.data())
+def test_relations_add_up_to_the_score_beyond_that_without_edges(
+    small_cells: Any, data: st.DataObject
+) -> None:
+    cell = data.draw(small_cells)
+    model, genes = drawn(data, cell)
+    gated = GatedModel(model, cell, genes)
+    found = relation_contributions(gated)
+    assert found.score == pytest.approx(score_of(model, cell, genes), rel=1e-9, abs=1e-10)
+    assert found.complete
+    size = np.abs(found.values).sum()
+    assert abs(found.score - found.baseline - found.values.sum()) <= TOLERANCE * size + 1e-9
+    if METABOLISM not in gated.relations:
+        nothing = without_edges(cell, list(cell.relations))
+        bare = score_of(model, nothing, genes)
+        assert found.baseline == pytest.approx(bare, rel=1e-9, abs=1e-10)
+
+
+@law
+@given(data=st.data())
+def test_genes_add_up_to_the_score(small_cells: Any, data: st.DataObject) -> None:
+    cell = data.draw(small_cells)
+    model, genes = drawn(data, cell)
+    found = gene_contributions(GatedModel(model, cell, genes))
+    assert found.values.shape == (cell.n_genes,)
+    assert found.score == pytest.approx(score_of(model, cell, genes), rel=1e-9, abs=1e-10)
+    assert found.complete
+
+
+@law
+@given(data=st.data())
+def test_every_gate_has_the_gradient_of_its_own_change(
+    small_cells: Any, data: st.DataObject
+) -> None:
+    cell = data.draw(small_cells)
+    model, genes = drawn(data, cell)
+    gated = GatedModel(model, cell, genes)
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    sizes = len(gated.relations), cell.n_genes
+    gates = [torch.tensor(rng.uniform(0.2, 0.9, n), requires_grad=True) for n in sizes]
+    found = torch.autograd.grad(gated.score(*gates), gates)
+    step = 1e-6
+    for gate, gradient in zip(gates, found, strict=True):
+        k = int(rng.integers(len(gate)))
+        with torch.no_grad():
+            gate[k] += step
+            above = float(gated.score(*gates))
+            gate[k] -= 2 * step
+            below = float(gated.score(*gates))
+            gate[k] += step
+        change = (above - below) / (2 * step)
+        assert float(gradient[k]) == pytest.approx(change, rel=1e-3, abs=1e-6)
+
+
+@law
+@given(data=st.data())
+def test_a_relation_without_edges_gets_nothing(small_cells: Any, data: st.DataObject) -> None:
+    cell = data.draw(small_cells)
+    bare = data.draw(st.sampled_from(list(cell.relations)))
+    cell = without_edges(cell, [bare])
+    model, genes = drawn(data, cell)
+    gated = GatedModel(model, cell, genes)
+    found = relation_contributions(gated)
+    assert found.values[gated.relations.index(bare)] == 0
+
+
+@law
+@given(data=st.data())
+def test_the_order_of_genes_does_not_matter(small_cells: Any, data: st.DataObject) -> None:
+    cell = data.draw(small_cells)
+    model, genes = drawn(data, cell)
+    for contributions in (relation_contributions, gene_contributions):
+        one, other = (
+            contributions(GatedModel(model, cell, order), most=15) for order in (genes, genes[::-1])
+        )
+        assert np.array_equal(one.values, other.values)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_a_gene_with_no_path_to_the_deleted_ones_gets_nothing_of_dango(seed: int) -> None:
+    rng, n = np.random.default_rng(seed), 16
+    source, target = rng.integers(0, n, (2, 2, 14))
+    relations = [
+        Relation.from_edges(f"r{k}", source[k], target[k], n_genes=n, directed=k == 0)
+        for k in range(2)
+    ]
+    cell = Cell([f"g{i}" for i in range(n)], relations)
+    genes = rng.permutation(n)[:3].tolist()
+    reached = np.zeros(n, dtype=bool)
+    for relation in relations:
+        step = relation.csr().to_dense().numpy() > 0
+        near = step[genes].any(axis=0)
+        reached |= near | step[near].any(axis=0)
+    reached[genes] = True
+    found = gene_contributions(GatedModel(model_of(cell, "dango"), cell, genes), most=15)
+    assert (found.values[~reached] == 0).all()
+
+
+def test_what_can_be_done_by_hand() -> None:
+    def function(g: torch.Tensor) -> torch.Tensor:
+        return 3 + g[0] * g[1] + g[2] ** 3 - torch.relu(g[3] - 0.3)
+
+    found = integrated_gradients(function, 5)
+    assert found.values == pytest.approx([0.5, 0.5, 1, -0.7, 0], abs=0.01)
+    assert (found.baseline, found.score) == (3, pytest.approx(4.3))
+    assert found.complete
+
+
+def test_a_steep_step_is_found_and_one_that_is_missed_is_told() -> None:
+    def steep(g: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(1e4 * (g[0] - 0.317)) + g[1]
+
+    found = integrated_gradients(steep, 2)
+    assert found.values == pytest.approx([2, 1], abs=0.03)
+    assert found.complete
+    hasty = integrated_gradients(steep, 2, most=15)
+    assert hasty.gradients == 15
+    assert not hasty.complete
+    assert abs(hasty.residual) > 1
