@@ -12,6 +12,7 @@ from deltacell.models import Dango, HeteroCell
 from deltacell.predict.block import Block
 from deltacell.predict.dango_scorer import DangoScorer
 from deltacell.predict.hetero_scorer import HeteroScorer
+from deltacell.predict.pair_sum import PairSum
 from deltacell.predict.run_scorer import RunScorer
 from deltacell.predict.scorer import Scored, Scorer
 from deltacell.train.loaded_run import LoadedRun
@@ -68,9 +69,19 @@ class Ensemble:
 
     def candidates(self, block: Block, above: float, below: float) -> Scored:
         """Return the sets of a block that score ``above`` or more, or ``below`` or less."""
-        found = self.score(block.sets())
+        found = self.score(self._near(block, above, below))
         wanted = (found.score >= above) | (found.score <= below)
         return Scored(found.sets[wanted], found.score[wanted], found.spread[wanted])
+
+    def _near(self, block: Block, above: float, below: float) -> Ints:
+        """Return the sets of a block that may be candidates."""
+        sums = [member.pair_sum(block) for member in self._members]
+        known = [one for one in sums if one is not None]
+        if len(known) < len(sums):
+            return block.sets()
+        shared = [block.axes[i] is block.axes[i + 1] for i in range(block.size - 1)]
+        places = PairSum.mean(known).near(shared, above, below).cpu().numpy()
+        return np.stack([axis[places[:, i]] for i, axis in enumerate(block.axes)], axis=1)
 
 
 def _scorer_of_one(task: Task, name: str) -> RunScorer:

@@ -10,6 +10,8 @@ import torch
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.models import HeteroCell
+from deltacell.predict.block import Block
+from deltacell.predict.pair_sum import PairSum
 from deltacell.predict.run_scorer import Doubles
 from deltacell.screen import Genotypes
 from deltacell.train.standard import Standard
@@ -58,3 +60,7 @@ class HeteroScorer:
             found = self._model.score(self._cell, self._wild_type, genotypes).score
             scores[begin : begin + len(part)] = self._standard.undo(found).cpu().numpy()
         return scores
+
+    def pair_sum(self, block: Block) -> PairSum | None:
+        """Return None: no bound is known for a whole cell."""
+        return None

@@ -1,0 +1,96 @@
+"""Scores of a block that are sums over the pairs of a set, and which of them come near an end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import torch
+
+ROUNDING = 2.0**-22
+"""Share of its numbers that single precision may lose in an addition or a comparison, fourfold."""
+
+
+class PairSum(NamedTuple):
+    """``sum over a < b of tables[a, b]``, within ``within`` of the scores of a block's sets.
+
+    Parameters
+    ----------
+    tables
+        One for each two axes, in the order of `itertools.combinations`, float32 [len, len].
+    within
+        What the sums may be away from the scores.
+    """
+
+    tables: tuple[torch.Tensor, ...]
+    within: float
+
+    @classmethod
+    def mean(cls, sums: Sequence[PairSum]) -> PairSum:
+        """Return the mean of several."""
+        if len(sums) == 1:
+            return sums[0]
+        each = zip(*(one.tables for one in sums), strict=True)
+        tables = tuple(torch.stack(of_axes).mean(0) for of_axes in each)
+        return cls(tables, sum(one.within for one in sums) / len(sums))
+
+    def near(self, shared: Sequence[bool], above: float, below: float) -> torch.Tensor:
+        """Return the places [m, size], in order, of sets that may score ``above`` or ``below``.
+
+        Parameters
+        ----------
+        shared
+            Whether each axis after the first is the one before it; then places ascend.
+        above, below
+            Of the scores wanted, see `Scorer.candidates`.
+        """
+        size = len(shared) + 1
+        none = self.tables[0].new_empty((0, size), dtype=torch.int64)
+        if not all(table.numel() for table in self.tables):
+            return none
+        ends = [(float(table.min()), float(table.max())) for table in self.tables]
+        lowest, highest = (sum(end) for end in zip(*ends, strict=True))
+        largest = self.within + sum(max(-low, high) for low, high in ends)
+        slack = self.within + ROUNDING * (len(ends) + 1) * largest
+        above, below = above - slack, below + slack
+        if highest < above and lowest > below:
+            return none
+        pairs = combinations(range(size), 2)
+        places = _near(dict(zip(pairs, self.tables, strict=True)), above, below)
+        for axis, same in enumerate(shared):
+            if same:
+                places = places[places[:, axis] < places[:, axis + 1]]
+        return places
+
+
+def _near(tables: dict[tuple[int, int], torch.Tensor], above: float, below: float) -> torch.Tensor:
+    size = max(pair[1] for pair in tables) + 1
+    if size == 2:
+        only = tables[0, 1]
+        return ((only >= above) | (only <= below)).nonzero()
+    if size == 3:
+        return _near_of_three(tables[0, 1], tables[0, 2], tables[1, 2], above, below)
+    found = []
+    for first in range(len(tables[0, 1])):
+        # With its gene given, what the first axis adds is a number for each gene of the others.
+        rest = {
+            (a - 1, b - 1): table + tables[0, b][first] if a == 1 else table
+            for (a, b), table in tables.items()
+            if a > 0
+        }
+        rest[0, 1] = rest[0, 1] + tables[0, 1][first].unsqueeze(1)
+        places = _near(rest, above, below)
+        found.append(torch.nn.functional.pad(places, (1, 0), value=first))
+    return torch.cat(found)
+
+
+def _near_of_three(
+    ab: torch.Tensor, ac: torch.Tensor, bc: torch.Tensor, above: float, below: float
+) -> torch.Tensor:
+    without_ab = ac.unsqueeze(1) + bc.unsqueeze(0)
+    lowest, highest = torch.aminmax(without_ab, dim=-1)
+    first, second = ((highest + ab >= above) | (lowest + ab <= below)).nonzero(as_tuple=True)
+    rows = without_ab[first, second] + ab[first, second].unsqueeze(1)
+    row, third = ((rows >= above) | (rows <= below)).nonzero(as_tuple=True)
+    return torch.stack([first[row], second[row], third], 1)

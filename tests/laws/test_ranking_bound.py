@@ -1,0 +1,68 @@
+"""What a score is taken for while ranking is never further from it than is said."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltacell import Cell, Relation
+from deltacell.models import Dango
+from deltacell.predict.block import Block
+from deltacell.predict.dango_scorer import DangoScorer
+from deltacell.train.standard import Standard
+
+N = 16
+betas = st.lists(
+    st.sampled_from([0.0, 0.0008, 0.01, 0.23, -0.25, 0.6, 1.0]), min_size=0, max_size=3
+)
+scales = st.sampled_from([0.1, 1.0, 4.0, 12.0])
+seeds = st.integers(0, 2**32)
+
+
+def scorer_of(betas: list[float], scale: float, seed: int, heads: int = 2) -> DangoScorer:
+    """Return a random DANGO whose logits grow with the square of the scale."""
+    rng = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    names = [f"Y{i}" for i in range(N)]
+    cell = Cell(
+        names, [Relation.from_edges("a", *rng.integers(0, N, (2, 40)), n_genes=N, directed=False)]
+    )
+    model = Dango(cell, ("a",), {"a": 1.0}, hidden=8, heads=heads, layers=len(betas))
+    with torch.no_grad():
+        model.embedding.mul_(10 * scale)
+        for layer, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
+            layer.beta.fill_(beta)
+            layer.query_key_value.bias.normal_()
+    return DangoScorer(model, cell, Standard(0.3, 0.5))
+
+
+def block_of(size: int, seed: int) -> Block:
+    """Return a block over all genes, its axes of one to four genes."""
+    rng = np.random.default_rng(seed)
+    genes = rng.permutation(N)
+    ends = np.cumsum(rng.integers(1, 4, size))
+    return Block(tuple(np.sort(part) for part in np.split(genes, ends)[:size]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(betas, scales, st.integers(2, 5), seeds)
+def test_a_sum_over_pairs_is_within_its_bound(
+    betas: list[float], scale: float, size: int, seed: int
+) -> None:
+    scorer, block = scorer_of(betas, scale, seed), block_of(size, seed)
+    found = scorer.pair_sum(block)
+    assert found is not None
+    total = np.zeros([len(axis) for axis in block.axes])
+    for (a, b), table in zip(itertools.combinations(range(size), 2), found.tables, strict=True):
+        shape = np.ones(size, dtype=int)
+        shape[[a, b]] = table.shape
+        total += table.double().numpy().reshape(shape)
+    exact = scorer.scores(block.sets())
+    largest = sum(float(table.abs().max()) for table in found.tables)
+    assert (np.abs(total.ravel() - exact) <= found.within + 1e-6 * largest).all()
+    if size == 2:
+        assert found.within < 1e-6 * max(1, largest)
