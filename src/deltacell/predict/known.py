@@ -58,7 +58,7 @@ def against_measured(
         Of the draw.
     """
     screen = runs[0].data.screen
-    rows, measured, part = _distinct(runs)
+    rows, measured, part = distinct_measured(runs)
     fitting = np.isin(np.diff(screen.offsets)[rows], list(sizes)) & (part >= 0)
     rng = np.random.default_rng(seed)
     chosen = _drawn([np.flatnonzero(fitting & (part == p)) for p in range(len(PARTS))], most, rng)
@@ -91,8 +91,14 @@ def against_measured(
     return Known(listed, agreement)
 
 
-def _distinct(runs: Sequence[LoadedRun]) -> tuple[Ints, AnyArray, Ints]:
-    """Return a row of each distinct set, the mean of its scores, and its part, -1 for none."""
+def distinct_measured(runs: Sequence[LoadedRun]) -> tuple[Ints, AnyArray, Ints]:
+    """Return a row of each distinct set, the mean of its scores, and its part, -1 for none.
+
+    Parameters
+    ----------
+    runs
+        As in `against_measured`.
+    """
     screen = runs[0].data.screen
     screens = [run.data.screen for run in runs]
     keys = comparable_keys(
