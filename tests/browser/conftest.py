@@ -72,6 +72,7 @@ class Browser:
         width: int = 1280,
         height: int = 800,
         scheme: str = "light",
+        scripts: bool = True,
     ) -> None:
         """Open a page from a file and wait until it is loaded and drawn."""
         self.said, self.requests, self.dialogs = [], [], []
@@ -80,12 +81,14 @@ class Browser:
             "Emulation.setEmulatedMedia",
             features=[{"name": "prefers-color-scheme", "value": scheme}],
         )
+        self._call("Emulation.setScriptExecutionDisabled", value=not scripts)
         self._loaded = False
         self._call("Page.navigate", url=file.as_uri())
         until = time.monotonic() + PATIENCE
         while not self._loaded:
             self._receive(until)
-        self.settle()
+        if scripts:
+            self.settle()
 
     def resize(self, width: int, height: int) -> None:
         """Make the window this large."""

@@ -29,5 +29,9 @@ function sortRows(table, header) {
     if (a === null || b === null) return (a === null) - (b === null);
     return sign * compare(a, b);
   });
+  // Thousands of rows take seconds to move one by one; out of the page and all at once they do not.
+  body.remove();
+  body.replaceChildren();
   body.append(...rows.map(([, row]) => row));
+  table.append(body);
 }
