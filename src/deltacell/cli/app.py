@@ -26,6 +26,7 @@ from deltacell.cli import (
     evaluate,
     explain,
     modes,
+    predict,
     reconcile,
     slurm,
     train,
@@ -72,6 +73,7 @@ def _add(group: typer.Typer, name: str, function: Callable[..., Any]) -> None:
 
 _add(app, "train", train.train)
 _add(app, "evaluate", evaluate.evaluate)
+_add(app, "predict", predict.predict)
 _add(app, "explain", explain.explain)
 _add(app, "reconcile", reconcile.reconcile)
 _add(app, "modes", modes.modes)

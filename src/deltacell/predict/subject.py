@@ -13,7 +13,7 @@ import numpy as np
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.predict.beyond import Beyond
+from deltacell.predict.beyond import HELD, Beyond
 from deltacell.predict.gene_names import GeneNames
 from deltacell.predict.gene_sets import Combinations, GeneSets, Listed
 from deltacell.predict.kept import End, Kept, Top, taken
@@ -56,6 +56,8 @@ class Subject:
         How many of the genes a run never had in training.
     trained_sizes
         How many genes the sets have that all runs were trained on.
+    held
+        Rows of an end that are held in memory where all beyond a score are kept.
     """
 
     request: Request
@@ -68,6 +70,7 @@ class Subject:
     identity: Mapping[str, Any]
     untrained: int
     trained_sizes: frozenset[int]
+    held: int = HELD
 
     @property
     def width(self) -> int:
@@ -107,7 +110,7 @@ class Subject:
         if most is not None:
             return Top(name, most, self.width, limit=limit)
         prefix = f"{ranks.name()}.{name or 'all'}"
-        return Beyond(name, self.width, work.folder, prefix, limit=limit)
+        return Beyond(name, self.width, work.folder, prefix, limit=limit, most=self.held)
 
 
 def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best") -> Subject:

@@ -1,0 +1,349 @@
+"""A ranking is what scoring every set and sorting gives, however it was come by."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deltacell.cell import Cell, Genes, Relation
+from deltacell.predict.gene_sets import Combinations, Listed
+from deltacell.predict.linkage import Linkage
+from deltacell.predict.rank import rank
+from deltacell.predict.ranking_file import SCHEMA
+from deltacell.predict.ranks import Ranks
+from deltacell.predict.request import FILE, PAIRS, TRIPLES, WITH, Request
+from deltacell.predict.scorer import Scored
+from deltacell.predict.status import STATUSES, Statuses
+from deltacell.predict.subject import Subject
+from deltacell.screen import Genotypes, Screen
+from deltacell.screen.coverage import Coverage
+
+LAW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class Additive:
+    """Scores a set by the rounded sum of its genes' values: equal scores are the rule."""
+
+    def __init__(self, values, spread):
+        self.values, self.spread = np.array(values, dtype=np.float32), np.float32(spread)
+        self.asked = 0
+
+    def score(self, sets):
+        self.asked += 1
+        score = np.round(self.values[np.sort(sets, axis=1)].sum(axis=1), 1)
+        return Scored(sets, score, np.full(len(sets), self.spread, dtype=np.float32))
+
+    def candidates(self, block, above, below):
+        found = self.score(block.sets())
+        wanted = (found.score >= above) | (found.score <= below)
+        return Scored(*(column[wanted] for column in found))
+
+
+class Backwards(Combinations):
+    """The same sets, the last block first."""
+
+    def pieces(self, first, step):
+        yield from reversed(list(super().pieces(0, 1)))
+
+
+class Killed(Exception):
+    pass
+
+
+class Mortal(Additive):
+    """Dies at the nth block."""
+
+    def __init__(self, scorer, at):
+        self.values, self.spread, self.left, self.asked = scorer.values, scorer.spread, at, 0
+
+    def score(self, sets):
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+        return super().score(sets)
+
+
+@st.composite
+def cells(draw):
+    n = draw(st.integers(5, 9))
+    chromosome = draw(st.lists(st.sampled_from(["", "I", "I", "II"]), min_size=n, max_size=n))
+    start = [draw(st.sampled_from([-1, 0, 100, 250, 900])) for _ in range(n)]
+    end = [-1 if at < 0 else at + draw(st.sampled_from([10, 200])) for at in start]
+    genes = Genes(
+        [f"Y{i:02d}" for i in range(n)],
+        [None if i % 2 else f"ABC{i}" for i in range(n)],
+        chromosome=chromosome,
+        start=start,
+        end=end,
+    )
+    edges = np.array([[i, (i + 1) % n] for i in range(n)]).T
+    return Cell(genes, [Relation.from_edges("ring", edges[0], edges[1], n_genes=n, directed=False)])
+
+
+@st.composite
+def subjects(draw):
+    cell = draw(cells())
+    n = cell.n_genes
+    every = [c for s in (2, 3) for c in combinations(range(n), s)]
+    rows = draw(st.lists(st.sampled_from(every), min_size=1, max_size=12))
+    roles = [role for row in rows for role in ["query"] * (len(row) - 1) + ["array"]]
+    score = draw(
+        st.lists(
+            st.floats(-1, 1, width=16) | st.just(float("nan")),
+            min_size=len(rows),
+            max_size=len(rows),
+        )
+    )
+    genotypes = Genotypes.of(rows)
+    coverage = Coverage.from_rows(
+        genotypes.genes.numpy(),
+        genotypes.offsets.numpy(),
+        pl.Series(roles),
+        pl.Series(["s"] * len(rows)),
+        complete=True,
+        n_genes=n,
+    )
+    screen = Screen.build(
+        cell.genes, genotypes, coverage=coverage, score=score, role=roles, study="s"
+    )
+    limits = {"above": None, "below": None, "top": draw(st.none() | st.integers(1, 6))}
+    if draw(st.booleans()):
+        limits["above"] = draw(st.none() | st.sampled_from([-0.5, 0.0, 0.3]))
+        limits["below"] = draw(st.none() | st.sampled_from([-0.3, 0.0, 0.2]))
+    kind = draw(st.sampled_from([PAIRS, TRIPLES, WITH, FILE]))
+    extra = {}
+    if kind == WITH:
+        given = draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=2, unique=True))
+        extra = {
+            "given": tuple(cell.genes[g] for g in given),
+            "size": len(given) + draw(st.integers(1, 2)),
+        }
+    if kind == FILE:
+        extra = {"file": Path("mine.txt")}
+    request = Request(
+        kind,
+        **extra,
+        **limits,
+        status=draw(st.none() | st.sets(st.sampled_from(STATUSES), min_size=1).map(tuple)),
+        linked=draw(st.booleans()),
+        distance=draw(st.sampled_from([0, 100, 500])),
+    )
+    genes = np.array(sorted(draw(st.sets(st.integers(0, n - 1), min_size=4))))
+    a_piece = draw(st.integers(1, 30))
+    if kind == FILE:
+        listed = draw(st.lists(st.sampled_from(every), min_size=1, max_size=20, unique=True))
+        by_size = [np.array([s for s in listed if len(s) == size]) for size in (2, 3)]
+        sets = Listed([s for s in by_size if len(s)], sets_a_piece=a_piece)
+        expected = listed
+    else:
+        given = [cell.genes.index(name) for name in request.given]
+        sets = Combinations(genes, request.n_genes, given, sets_a_piece=a_piece)
+        others = [g for g in genes.tolist() if g not in given]
+        free = request.n_genes - len(given)
+        expected = [tuple(sorted((*given, *c))) for c in combinations(others, free)]
+    subject = Subject(
+        request,
+        cell,
+        genes,
+        sets,
+        Linkage(cell.genes, request.distance),
+        Statuses([screen], ["interaction"]),
+        [{"name": "r", "seed": 0, "validation_pearson": 0.5}],
+        {**request.to_json(), "of": "a test"},
+        0,
+        frozenset({2, 3}),
+        held=draw(st.integers(1, 8)),
+    )
+    values = draw(st.lists(st.sampled_from([-0.3, -0.1, 0.0, 0.1, 0.2]), min_size=n, max_size=n))
+    scorer = Additive(values, draw(st.sampled_from([0.5, float("nan")])))
+    return subject, scorer, screen, expected
+
+
+def place(genes, g):
+    return genes.chromosome[g], genes.start[g], genes.end[g]
+
+
+def linked_by_hand(genes, chosen, distance):
+    """Return True, False, or None where it is not known."""
+    answers = []
+    for a, b in combinations(chosen, 2):
+        (ca, sa, ea), (cb, sb, eb) = place(genes, a), place(genes, b)
+        if ca and cb and ca != cb:
+            answers.append(False)
+        elif not ca or not cb or sa < 0 or sb < 0:
+            answers.append(None)
+        else:
+            answers.append(max(sb - ea, sa - eb, 0) < distance)
+    return True if True in answers else None if None in answers else False
+
+
+def by_hand(subject, scorer, screen, expected):
+    """Score every set, one at a time, and sort."""
+    rows = [tuple(sorted(r.tolist())) for r in screen.genotypes]
+    scores = screen.column("score")
+    study = screen.coverage.studies[0] if screen.coverage.studies else None
+    crossed = set()
+    if study is not None:
+        o = study.query_offsets
+        for a, b in pairwise(o):
+            query = study.query_genes[a:b].tolist()
+            crossed |= {frozenset([*query, g]) for g in study.array_genes if g not in query}
+    found = []
+    for chosen in expected:
+        mine = [s for r, s in zip(rows, scores, strict=True) if r == chosen]
+        status = "measured" if mine else "tested" if frozenset(chosen) in crossed else "untested"
+        known = [s for s in mine if not np.isnan(s)]
+        linked = linked_by_hand(subject.cell.genes, chosen, subject.request.distance)
+        score = scorer.score(np.array([chosen])).score[0]
+        found.append(
+            {
+                "set": chosen,
+                "genes": [subject.cell.genes[g] for g in chosen],
+                "score": score,
+                "status": status,
+                "measured": None if not known else pytest.approx(np.mean(known), abs=1e-6),
+                "linked": linked,
+            }
+        )
+    request = subject.request
+    kept = [
+        row
+        for row in found
+        if row["status"] in request.statuses and (request.keeps_linked or not row["linked"])
+    ]
+    # Sets of one list that are of several sizes: the smaller come first among equals.
+    ascending = sorted(kept, key=lambda r: (r["score"], len(r["set"]), r["set"]))
+    descending = sorted(kept, key=lambda r: (-r["score"], len(r["set"]), r["set"]))
+    listed = []
+    for end in request.ends:
+        mine = descending if end == "highest" else ascending
+        limit = request.limit(end)
+        if limit is not None:
+            mine = [
+                r
+                for r in mine
+                if (r["score"] >= limit if end == "highest" else r["score"] <= limit)
+            ]
+        for place_, row in enumerate(mine[: request.most], 1):
+            listed.append({"end": end, "rank": place_, **row})
+    return listed
+
+
+@contextmanager
+def folder():
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def bytes_of(subject, scorer, **options):
+    with folder() as at:
+        ranking = rank(subject, scorer, at / "out.parquet", **options)
+        assert ranking is not None
+        assert sorted(p.name for p in at.iterdir()) == ["out.parquet"]
+        return (at / "out.parquet").read_bytes()
+
+
+@settings(LAW, max_examples=60)
+@given(subjects())
+def test_it_is_what_scoring_every_set_and_sorting_gives(case):
+    subject, scorer, screen, expected = case
+    with folder() as at:
+        ranking = rank(subject, scorer, at / "out.parquet")
+        rows = ranking.to_json()["rows"]
+        assert pl.read_parquet(at / "out.parquet").columns == SCHEMA.names
+    truth = by_hand(subject, scorer, screen, expected)
+    names = ("end", "rank", "genes", "score", "status", "measured", "linked")
+    assert [{n: row[n] for n in names} for row in rows] == [
+        {n: row[n] for n in names} for row in truth
+    ]
+    assert ranking.about["counts"]["rows"] == len(truth)
+    assert ranking.about["counts"]["sets"] == len(expected)
+    for row in rows:
+        assert row["spread"] == (None if np.isnan(scorer.spread) else pytest.approx(0.5))
+
+
+@LAW
+@given(subjects(), st.data())
+def test_stopped_after_any_block_and_gone_on_with_it_is_the_same_file(case, data):
+    subject, scorer, _, _ = case
+    whole = bytes_of(subject, scorer)
+    with folder() as at:
+        out = at / "out.parquet"
+        for _ in range(30):
+            blocks = data.draw(st.integers(0, 5))
+            left = iter([False] * blocks)
+            ranking = rank(
+                subject,
+                scorer,
+                out,
+                stop=lambda left=left: next(left, True),
+                save_every=data.draw(st.sampled_from([0.0, 1e9])),
+            )
+            if ranking is not None:
+                break
+            assert not out.exists()
+        ranking = ranking or rank(subject, scorer, out)
+        assert out.read_bytes() == whole
+        assert [p.name for p in at.iterdir()] == ["out.parquet"]
+
+
+@LAW
+@given(subjects(), st.lists(st.integers(0, 12), max_size=4), st.sampled_from([0.0, 1e9]))
+def test_killed_at_any_block_and_begun_again_it_is_the_same_file(case, lives, every):
+    subject, scorer, _, _ = case
+    whole = bytes_of(subject, scorer)
+    with folder() as at:
+        out = at / "out.parquet"
+        for life in lives:
+            try:
+                rank(subject, Mortal(scorer, life), out, save_every=every)
+            except Killed:
+                assert not out.exists()
+        rank(subject, scorer, out)
+        assert out.read_bytes() == whole
+
+
+@LAW
+@given(subjects(), st.integers(2, 4), st.integers(0, 3))
+def test_any_number_of_processes_gives_the_same_file(case, world, dies):
+    subject, scorer, _, _ = case
+    whole = bytes_of(subject, scorer)
+    with folder() as at:
+        out = at / "out.parquet"
+        # The first puts all together, so it comes last here, where no other runs beside it.
+        for number in reversed(range(world)):
+            if number == dies:
+                with suppress(Killed):
+                    rank(subject, Mortal(scorer, 1), out, ranks=Ranks(number, world), save_every=0)
+            rank(subject, scorer, out, ranks=Ranks(number, world))
+        assert out.read_bytes() == whole
+
+
+@LAW
+@given(subjects().filter(lambda case: case[0].request.sets != FILE))
+def test_the_order_of_blocks_does_not_matter(case):
+    subject, scorer, _, _ = case
+    sets = subject.sets
+    turned = Backwards(sets.genes, sets.sizes[0], sets.given, sets_a_piece=4)
+    assert bytes_of(replace(subject, sets=turned), scorer) == bytes_of(subject, scorer)
+
+
+@LAW
+@given(subjects())
+def test_what_is_there_already_is_not_scored_again(case):
+    subject, scorer, _, _ = case
+    with folder() as at:
+        first = rank(subject, scorer, at / "out.parquet")
+        asked = scorer.asked
+        again = rank(subject, scorer, at / "out.parquet")
+        assert scorer.asked == asked
+        assert again.to_json() == first.to_json()
