@@ -46,8 +46,7 @@ def against_measured(
     Parameters
     ----------
     runs
-        One or more; the measured sets are those of the first. With several, a set is of the test
-        part where no run saw it in training or validation.
+        One or more; the measured sets are those of the first, see `distinct_measured`.
     scorer
         Of the runs.
     sizes
