@@ -1,0 +1,238 @@
+"""Why a gene set scores as it does: what carries the prediction, and what is like it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from deltacell.arrays import AnyArray, Ints
+from deltacell.errors import InputError
+from deltacell.models import Dango, HeteroCell
+from deltacell.predict.attribution import (
+    MOST,
+    Contributions,
+    Doubles,
+    gene_contributions,
+    relation_contributions,
+)
+from deltacell.predict.ensemble import scorer_of
+from deltacell.predict.evidence import Evidence
+from deltacell.predict.explained_sentences import sentences_of
+from deltacell.predict.gated import GatedModel
+from deltacell.predict.known import PARTS, distinct_measured
+from deltacell.predict.nearest import gene_distances, nearest_sets
+from deltacell.predict.rows import gene_texts
+from deltacell.predict.run_facts import trained_genes, trained_sizes
+from deltacell.predict.scorer import Scorer
+from deltacell.screen import Genotypes
+from deltacell.train.loaded_run import LoadedRun
+from deltacell.train.standard import Standard
+
+OTHER_GENES = 10
+"""How many genes beside the deleted ones are told of."""
+
+NEAREST = 10
+"""How many measured sets are told of."""
+
+
+def explain_set(
+    runs: Sequence[LoadedRun], genes: Sequence[int] | Ints, *, most: int = MOST
+) -> dict[str, Any]:
+    """Explain the score of one gene set, by one run or by several together.
+
+    The order of the genes does not matter. All numbers are in the unit of the screen.
+
+    Parameters
+    ----------
+    runs
+        One or more, of the same genes.
+    genes
+        Indices of the deleted genes.
+    most
+        Gradients to take at most, for each run and each of the two ways to take the score apart.
+
+    Returns
+    -------
+    dict
+        Plain data:
+
+        - ``title``, ``genes`` and ``names`` of the set, ``runs`` (name, seed, model);
+        - ``score``, ``spread`` (null for one run); ``measured`` and ``part`` (test, validation,
+          training), null where it was not measured;
+        - ``relations``: relation, contribution, spread over runs, and ``links`` between genes of
+          the set, the largest contribution first; ``relations_baseline``, the score with nothing
+          received over any relation; ``relations_residual``, so that ``score = baseline + sum of
+          contributions + residual``;
+        - ``gene_contributions``: gene, name, deleted, contribution, spread; the deleted ones first,
+          then the others that matter most; ``other_genes``, how many further ones there are and
+          what they contribute; ``genes_baseline``, the score when no gene has a vector;
+          ``genes_residual``;
+        - ``complete``: whether both residuals are within the tolerance;
+        - ``nearest``: genes, names, distance, measured, predicted, part;
+        - ``evidence``: relations, links, pathways, complexes, see `Evidence`;
+        - ``sentences``: what carries the prediction, in words.
+    """
+    chosen = np.sort(np.asarray(genes, dtype=np.int64))
+    scorer = scorer_of(runs)
+    cell = runs[0].data.cell
+    Genotypes.of([chosen.tolist()]).check(cell.n_genes)
+    explained = [_of_run(run, chosen, most) for run in runs]
+    scored = scorer.score(chosen[None])
+    evidence = Evidence.of(cell).of_set(chosen.tolist())
+    names = gene_texts(cell.genes)
+    nearest = _nearest(runs, scorer, chosen, np.mean([one.distances for one in explained], axis=0))
+    itself = next(
+        (near for near in nearest if near["distance"] == 0 and _is(near, runs, chosen)), {}
+    )
+    result = {
+        "title": f"Why {' '.join(names[g] for g in chosen)} scores {scored.score[0]:+.3g}",
+        "genes": [cell.genes[g] for g in chosen.tolist()],
+        "names": [names[g] for g in chosen.tolist()],
+        "runs": [
+            {"name": r.record.name, "seed": r.record.seed, "model": r.config.model.name}
+            for r in runs
+        ],
+        "score": float(scored.score[0]),
+        "spread": None if len(runs) == 1 else float(scored.spread[0]),
+        "measured": itself["measured"] if itself else None,
+        "part": itself["part"] if itself else None,
+        **_relations(explained, evidence["links"]),
+        **_genes(explained, chosen, cell.genes.systematic, names),
+        "complete": all(one.relations.complete and one.genes.complete for one in explained),
+        "nearest": nearest,
+        "evidence": evidence,
+    }
+    untrained = [names[g] for g in chosen.tolist() if not trained_genes(runs)[g]]
+    return {**result, "sentences": sentences_of(result, untrained, trained_sizes(runs))}
+
+
+class _OfRun(NamedTuple):
+    """What one run says, its contributions in the unit of the screen."""
+
+    relation_names: tuple[str, ...]
+    relations: Contributions
+    genes: Contributions
+    distances: Doubles
+
+
+def _of_run(run: LoadedRun, genes: Ints, most: int) -> _OfRun:
+    model = run.task.model
+    if not isinstance(model, Dango | HeteroCell):
+        raise InputError(
+            f"the model of {run.record.path} is a {type(model).__name__}; expected Dango or "
+            "HeteroCell"
+        )
+    gated = GatedModel(model, run.task.cell, genes.tolist())
+    return _OfRun(
+        gated.relations,
+        _undone(relation_contributions(gated, most), run.task.standard),
+        _undone(gene_contributions(gated, most), run.task.standard),
+        gene_distances(gated.vectors().cpu().numpy(), genes.tolist()),
+    )
+
+
+def _undone(found: Contributions, standard: Standard) -> Contributions:
+    """Return contributions in the unit of the screen: a difference has a scale and no mean."""
+    return found._replace(
+        values=found.values * standard.std,
+        score=found.score * standard.std + standard.mean,
+        baseline=found.baseline * standard.std + standard.mean,
+    )
+
+
+def _relations(explained: Sequence[_OfRun], links: Sequence[dict[str, str]]) -> dict[str, Any]:
+    names = list(dict.fromkeys(name for one in explained for name in one.relation_names))
+    # To a run that does not know a relation, it contributes nothing.
+    each = np.zeros((len(explained), len(names)))
+    for row, one in zip(each, explained, strict=True):
+        row[[names.index(name) for name in one.relation_names]] = one.relations.values
+    mean, spread = each.mean(axis=0), _spread(each)
+    rows = [
+        {
+            "relation": names[i],
+            "contribution": float(mean[i]),
+            "spread": spread[i],
+            "links": sum(link["relation"] == names[i] for link in links),
+        }
+        for i in np.argsort(-np.abs(mean), kind="stable").tolist()
+    ]
+    return {
+        "relations": rows,
+        "relations_baseline": _mean([one.relations.baseline for one in explained]),
+        "relations_residual": _mean([one.relations.residual for one in explained]),
+    }
+
+
+def _genes(
+    explained: Sequence[_OfRun], chosen: Ints, systematic: Sequence[str], names: Sequence[str]
+) -> dict[str, Any]:
+    each = np.stack([one.genes.values for one in explained])
+    mean, spread = each.mean(axis=0), _spread(each)
+    order = np.argsort(-np.abs(mean), kind="stable")
+    deleted = np.isin(order, chosen)
+    others = order[~deleted]
+    told = others[:OTHER_GENES][mean[others[:OTHER_GENES]] != 0]
+    rows = [
+        {
+            "gene": systematic[i],
+            "name": names[i],
+            "deleted": i in chosen,
+            "contribution": float(mean[i]),
+            "spread": spread[i],
+        }
+        for i in [*order[deleted].tolist(), *told.tolist()]
+    ]
+    rest = others[len(told) :]
+    return {
+        "gene_contributions": rows,
+        "other_genes": {"genes": len(rest), "contribution": float(mean[rest].sum())},
+        "genes_baseline": _mean([one.genes.baseline for one in explained]),
+        "genes_residual": _mean([one.genes.residual for one in explained]),
+    }
+
+
+def _nearest(
+    runs: Sequence[LoadedRun], scorer: Scorer, chosen: Ints, distances: Doubles
+) -> list[dict[str, Any]]:
+    screen, genes = runs[0].data.screen, runs[0].data.cell.genes
+    rows, measured, part = distinct_measured(runs)
+    fitting = np.flatnonzero(np.diff(screen.offsets)[rows] == len(chosen))
+    starts = screen.offsets[rows[fitting]]
+    sets = screen.genotypes.genes.numpy()[starts[:, None] + np.arange(len(chosen))]
+    found = nearest_sets(distances, sets, NEAREST)
+    if not len(found.rows):
+        return []
+    near = np.sort(sets[found.rows], axis=1)
+    predicted = scorer.score(near).score
+    names = gene_texts(genes)
+    return [
+        {
+            "genes": [genes[g] for g in one],
+            "names": [names[g] for g in one],
+            "distance": float(distance),
+            "measured": float(measured[row]),
+            "predicted": float(score),
+            "part": PARTS[part[row]] if part[row] >= 0 else None,
+        }
+        for one, distance, row, score in zip(
+            near.tolist(), found.distance, fitting[found.rows], predicted, strict=True
+        )
+    ]
+
+
+def _is(near: dict[str, Any], runs: Sequence[LoadedRun], chosen: Ints) -> bool:
+    genes = runs[0].data.cell.genes
+    return bool(near["genes"] == [genes[g] for g in chosen.tolist()])
+
+
+def _spread(each: AnyArray) -> list[float | None]:
+    if len(each) == 1:
+        return [None] * each.shape[1]
+    spread: list[float | None] = each.std(axis=0, ddof=1).tolist()
+    return spread
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))

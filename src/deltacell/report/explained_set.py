@@ -1,0 +1,126 @@
+"""The explanation of one gene set on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deltacell.report.terminal import console, print_table, printable
+
+_BAR = 24
+_NAMES = 8
+
+
+def print_explained_set(result: Mapping[str, Any]) -> None:
+    """Print what carries a prediction: sentences first, then the tables.
+
+    Parameters
+    ----------
+    result
+        From `deltacell.predict.explain_set.explain_set`.
+    """
+    to = console()
+    to.print(printable(result["title"]), style="bold", markup=False)
+    for sentence in result["sentences"]:
+        to.print(printable(sentence), markup=False)
+    to.print()
+    several = result["spread"] is not None
+    _contributions(
+        "What the relations contribute",
+        ["relation", "links within the set"],
+        [[row["relation"], row["links"]] for row in result["relations"]],
+        result["relations"],
+        several,
+        result["relations_baseline"],
+        result["relations_residual"],
+        result["score"],
+    )
+    genes, rest = result["gene_contributions"], result["other_genes"]
+    labels = [[_label(row), "yes" if row["deleted"] else "no"] for row in genes]
+    rows = list(genes)
+    if rest["genes"]:
+        labels.append([f"{rest['genes']:,} other genes", "no"])
+        rows.append({**rest, "spread": None})
+    _contributions(
+        "What the genes' vectors contribute",
+        ["gene", "deleted"],
+        labels,
+        rows,
+        several,
+        result["genes_baseline"],
+        result["genes_residual"],
+        result["score"],
+    )
+    if result["nearest"]:
+        print_table(
+            "The nearest measured sets",
+            ["genes", "distance", "measured", "predicted", "part"],
+            [
+                [
+                    " ".join(near["names"]),
+                    f"{near['distance']:.3f}",
+                    _signed(near["measured"]),
+                    _signed(near["predicted"]),
+                    near["part"],
+                ]
+                for near in result["nearest"]
+            ],
+        )
+    _evidence(result)
+
+
+def _contributions(
+    title: str,
+    columns: Sequence[str],
+    labels: Sequence[Sequence[Any]],
+    rows: Sequence[Mapping[str, Any]],
+    several: bool,
+    baseline: float,
+    residual: float,
+    score: float,
+) -> None:
+    """Print rows from the score without any of them to the score with all."""
+    widest = max((abs(row["contribution"]) for row in rows), default=0.0)
+    blank = [""] * (len(columns) - 1)
+    spread = ["spread"] if several else []
+    table = [["nothing", *blank, _signed(baseline), *([None] if several else []), ""]]
+    for label, row in zip(labels, rows, strict=True):
+        of_runs = [None if row["spread"] is None else f"{row['spread']:.3f}"] if several else []
+        bar = _bar(row["contribution"], widest)
+        table.append([*label, _signed(row["contribution"]), *of_runs, bar])
+    unexplained = [None] if several else []
+    table.append(["not followed", *blank, _signed(residual), *unexplained, ""])
+    table.append(["score", *blank, _signed(score), *unexplained, ""])
+    print_table(title, [*columns, "contribution", *spread, ""], table, total=True)
+
+
+def _bar(value: float, widest: float) -> str:
+    length = round(_BAR * abs(value) / widest) if widest else 0
+    return ("+" if value > 0 else "-") * length
+
+
+def _evidence(result: Mapping[str, Any]) -> None:
+    evidence, name = result["evidence"], dict(zip(result["genes"], result["names"], strict=True))
+    if evidence["links"]:
+        print_table(
+            "Edges between the genes",
+            ["from", "to", "relation"],
+            [
+                [name[link["first"]], name[link["second"]], link["relation"]]
+                for link in evidence["links"]
+            ],
+        )
+    for what in ("pathways", "complexes"):
+        if evidence[what]:
+            shown = ", ".join(evidence[what][:_NAMES])
+            more = len(evidence[what]) - _NAMES
+            more_text = f" and {more} more" if more > 0 else ""
+            console().print(printable(f"Shared {what}: {shown}{more_text}"), markup=False)
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    return str(row["name"] if row["name"] == row["gene"] else f"{row['name']} ({row['gene']})")
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4f}"
