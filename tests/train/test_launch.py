@@ -10,7 +10,8 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from deltacell.errors import InputError
 from deltacell.train.config import Config, TrainerConfig
-from deltacell.train.fabric import check_devices, cores, make_fabric
+from deltacell.train.devices import check_devices, cores
+from deltacell.train.fabric import make_fabric
 from deltacell.train.launch import _said, is_launched, is_rank, needs_launch
 
 STARTED = ("TORCHELASTIC_RUN_ID", "RANK", "SLURM_PROCID", "SLURM_NTASKS", "DELTACELL_LAUNCHED")
@@ -107,7 +108,7 @@ def test_torchrun_has_to_start_as_many_as_the_config_asks_for(alone: pytest.Monk
 def test_accelerators(alone: pytest.MonkeyPatch) -> None:
     import torch
 
-    from deltacell.train.fabric import accelerator_of
+    from deltacell.train.devices import accelerator_of
 
     alone.setattr(torch.cuda, "is_available", lambda: False)
     assert accelerator_of(TrainerConfig()) == "cpu"

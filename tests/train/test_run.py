@@ -28,7 +28,8 @@ from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import load_data
 from deltacell.train.metrics_file import MetricsFile
-from deltacell.train.run import new_path, resume, train
+from deltacell.train.new_path import new_path
+from deltacell.train.run import resume, train
 from deltacell.train.task import Task
 
 Small = Callable[..., Config]

@@ -66,7 +66,7 @@ def train(
 
 
 def _carry_out(config: Config, resume: Path | None, which: str, given: list[str]) -> None:
-    from deltacell.train.fabric import accelerator_of, check_devices
+    from deltacell.train.devices import accelerator_of, check_devices
     from deltacell.train.launch import RankError, is_launched, launch, needs_launch, reported
     from deltacell.train.signals import exit_code
 
@@ -136,7 +136,7 @@ def _words(
     config: Config, resume: Path | None, which: str, given: list[str]
 ) -> tuple[Path, list[str]]:
     """Return the run's directory and the command of each rank, which all have the same one."""
-    from deltacell.train.run import new_path
+    from deltacell.train.new_path import new_path
 
     if resume is not None:
         return resume, ["train", *given, "--resume", str(resume), "--from", which]

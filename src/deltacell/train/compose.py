@@ -22,8 +22,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from deltacell.errors import InputError
-from deltacell.models.dango import STRING_RELATIONS
-from deltacell.train.check import check
 from deltacell.train.config import Config
 from deltacell.train.config_errors import (
     config_error,
@@ -161,7 +159,7 @@ def _register_resolvers() -> None:
 
 def _string_channels(_root_: DictConfig) -> list[str]:
     """Return the channels of STRING among the cell's relations; all six where none is named."""
-    return [name for name in _named_relations(_root_) if name in STRING_RELATIONS]
+    return [name for name in _named_relations(_root_) if name in _string_relations()]
 
 
 def _string_merged(_root_: DictConfig) -> list[str] | None:
@@ -170,13 +168,20 @@ def _string_merged(_root_: DictConfig) -> list[str] | None:
         # All that the cell has after the merge.
         return None
     named = _named_relations(_root_)
-    return list(dict.fromkeys("string" if n in STRING_RELATIONS else n for n in named))
+    string = _string_relations()
+    return list(dict.fromkeys("string" if n in string else n for n in named))
 
 
 def _named_relations(root: DictConfig) -> Sequence[str]:
     # Asked for by what Hydra merges too, which is not all of the config; hence select.
     named = OmegaConf.select(root, "data.relations")
-    return STRING_RELATIONS if named is None else named
+    return _string_relations() if named is None else named
+
+
+def _string_relations() -> tuple[str, ...]:
+    from deltacell.models.dango import STRING_RELATIONS
+
+    return STRING_RELATIONS
 
 
 def _search_path(folder: str | os.PathLike[str]) -> str:
@@ -267,6 +272,9 @@ def _check_ablation(
 
 
 def _checked(composed: DictConfig, where: str | os.PathLike[str] | None = None) -> Config:
+    # It asks the models what they take; a mistyped key is told before PyTorch is loaded for that.
+    from deltacell.train.check import check
+
     config = OmegaConf.to_object(composed)
     assert isinstance(config, Config)
     check(config, where=where)

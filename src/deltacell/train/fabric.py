@@ -1,4 +1,4 @@
-"""Devices, ranks and precision of a run, through Lightning's Fabric."""
+"""Ranks and precision of a run, through Lightning's Fabric."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from deltacell.errors import InputError
-from deltacell.train.config import Config, DangoLossConfig, HeteroCellConfig, TrainerConfig
+from deltacell.train.config import Config, DangoLossConfig, HeteroCellConfig
+from deltacell.train.devices import accelerator_of, check_devices, cores
 
 PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 """What Fabric calls them."""
@@ -71,35 +72,3 @@ def _check_started(world: int) -> None:
             f"there are {started} processes, and trainer.devices x trainer.nodes is {world}",
             fix="torchrun --nproc-per-node and trainer.devices have to be the same.",
         )
-
-
-def accelerator_of(config: TrainerConfig) -> str:
-    """Return ``cpu`` or ``cuda``."""
-    if config.accelerator == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if config.accelerator not in ("cpu", "cuda"):
-        raise InputError(
-            f"there is no accelerator '{config.accelerator}'; there are auto, cpu, cuda"
-        )
-    if config.accelerator == "cuda" and not torch.cuda.is_available():
-        raise InputError(
-            "trainer.accelerator is cuda, and torch finds none here",
-            fix="Set trainer.accelerator=cpu, or install a build of torch for your GPU.",
-        )
-    return config.accelerator
-
-
-def check_devices(config: TrainerConfig, kind: str) -> None:
-    """Raise where more devices are asked for than there are."""
-    there = torch.cuda.device_count() if kind == "cuda" else cores()
-    if config.devices > there:
-        what = "GPUs" if kind == "cuda" else "cores"
-        raise InputError(
-            f"trainer.devices is {config.devices}, and this machine has {there} {what}",
-            fix=f"Set trainer.devices to {there} or less.",
-        )
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

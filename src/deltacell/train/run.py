@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from deltacell.train.finite import NotFiniteError
 from deltacell.train.loggers import check_loggers, make_loggers
 from deltacell.train.loop import Hooks, Loop
 from deltacell.train.metrics_file import MetricsFile
+from deltacell.train.new_path import new_path
 from deltacell.train.run_directory import RunDirectory
 from deltacell.train.signals import StopSignals
 from deltacell.train.task import Task
@@ -120,19 +120,6 @@ def resume(
         recorded = None if directory is None else directory.record.propagation
         recorded = from_first_rank(recorded, fabric.device)
         return _Run(fabric, config, data, path, tell, which=which, recorded=recorded).go(directory)
-
-
-def new_path(config: Config) -> Path:
-    """Return the directory of a new run: the config's, or one made of name, seed and time."""
-    if config.directory is not None:
-        return Path(config.directory)
-    time = datetime.now().strftime("%Y%m%d-%H%M%S")
-    stem = Path("runs") / f"{config.name}-seed{config.seed}-{time}"
-    path, n = stem, 1
-    while path.exists():
-        n += 1
-        path = stem.with_name(f"{stem.name}-{n}")
-    return path
 
 
 class _Run:
