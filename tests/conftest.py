@@ -45,6 +45,12 @@ def made_ranking() -> Callable[..., dict[str, Any]]:
     return _ranking
 
 
+@pytest.fixture(scope="session")
+def made_demo() -> Callable[..., dict[str, Any]]:
+    """What makes the result of a demonstration, as `demo_page` takes it."""
+    return _demo
+
+
 def _ranking(
     rows: int = 60,
     *,
@@ -128,4 +134,66 @@ def _ranking(
             {"part": part, "sets": sets[part], "pearson": 0.5 if part == "test" else 0.7}
             for part in parts
         ],
+    }
+
+
+def _demo(*, name: str = "", models: int = 2, epochs: int = 12, sets: int = 20) -> dict[str, Any]:
+    """Return what a demonstration gives; ``name`` is put into every text of it."""
+    draw = random.Random(2)
+
+    def pearson(value: float) -> dict[str, float | None]:
+        return {"value": value, "low": value - 0.03, "high": value + 0.03}
+
+    titles = ("DANGO", "HeteroCell", "third", "fourth", "fifth")
+    return {
+        "seed": 0,
+        "seconds": 131.0,
+        "cell": {f"genes{name}": 300, "relations": 6, "edges": 5210},
+        "screen": {"measured gene sets": 6790, f"of them triples{name}": 3611},
+        "models": [
+            {
+                "name": f"{titles[i]}{name}",
+                "parameters": 61_000 + i,
+                "epochs": epochs,
+                "seconds": 41.5,
+                "curve": [
+                    {"epoch": n, "pearson": 0.6 - 0.5 / (n + 1) - 0.05 * i if n else None}
+                    for n in range(epochs)
+                ],
+                "pearson": pearson(0.55 - 0.04 * i),
+                "verdict": f"It beats the additive baseline by 0.31 (0.27 to 0.35){name}.",
+                "limit": f"Of a step 61 % is the backward pass{name}.",
+            }
+            for i in range(models)
+        ],
+        "baselines": [
+            {"name": "additive", "pearson": pearson(0.24)},
+            {"name": f"boosted trees{name}", "pearson": pearson(0.41)},
+            {"name": "global mean", "pearson": {"value": None, "low": None, "high": None}},
+        ],
+        "comparison": f"HeteroCell takes 3.1 times as long for a step: the forward pass{name}.",
+        "recovered": {
+            "sentence": f"15 of the 20 untested triples are planted; chance gives 0.9{name}.",
+            "found": 15,
+            "of": 20,
+            "chance": 0.93,
+            "sets": 812_345,
+            "planted": 37_774,
+        },
+        "ranking": [
+            {
+                "genes": [f"G{draw.randrange(300):03}{name}" for _ in range(3)],
+                "names": [f"g{draw.randrange(300):03}{name}" for _ in range(3)],
+                "score": -0.9 + 0.02 * i,
+                "spread": 0.05,
+                "planted": i % 4 != 3,
+            }
+            for i in range(sets)
+        ],
+        "links": [
+            {"file": "ranking.html", "title": f"The ranking{name}", "words": "All of it."},
+            {"file": f"a folder/explain{name}.html", "title": "Why slower", "words": "Time."},
+        ],
+        "steps": [{"title": f"Train{name}", "words": "Both.", "command": "deltacell train"}],
+        "next": [{"words": f"Import{name}", "command": "deltacell data import FOLDER --out DIR"}],
     }

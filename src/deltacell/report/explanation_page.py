@@ -31,6 +31,7 @@ def explanation_page(data: Mapping[str, Any]) -> str:
     ranks = _ranks(data["timeline"])
     return page(
         "explanation",
+        scripts=("table.js", "explanation.js"),
         sentence=printable(data["sentence"]),
         is_long=len(data["sentence"]) > 160,
         names=names,

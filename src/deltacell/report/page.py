@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -16,18 +17,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 
-def page(name: str, **values: Any) -> str:
-    """Return a page from the templates of its name: ``name.html``, ``name.css`` and ``name.js``.
+def page(name: str, *, scripts: Sequence[str], **values: Any) -> str:
+    """Return a page from the templates of its name, ``name.html`` and ``name.css``.
 
     Parameters
     ----------
     name
         Of the templates; the HTML extends ``page.html``.
+    scripts
+        Templates of what runs on it, in order.
     values
         What the template shows.
     """
     style = _source("page.css") + _source(f"{name}.css")
-    script = _source("table.js") + _source(f"{name}.js")
+    script = "".join(_source(one) for one in scripts)
     return (
         _environment()
         .get_template(f"{name}.html")
@@ -35,7 +38,7 @@ def page(name: str, **values: Any) -> str:
             style=Markup(style),
             script=Markup(script),
             style_hash=_hash(style),
-            script_hash=_hash(script),
+            script_hash=_hash(script) if script else None,
             **values,
         )
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 from deltacell.report.axis import Axis
-from deltacell.report.page import json_block, page, percent
+from deltacell.report.page import json_block, page
+from deltacell.report.score_scale import ScoreScale, is_known
 from deltacell.report.terminal import printable, shown
 
 MOST_ROWS = 2000
@@ -27,16 +27,12 @@ def ranking_page(result: Mapping[str, Any]) -> str:
     rows = _first_of_each_end(result["rows"])
     relations = _relations(result, rows)
     index = _Index()
-    scale = _Scale(
-        row["score"] + sign * (row["spread"] or 0.0)
-        for row in rows
-        for sign in (-1, 1)
-        if _is_known(row["score"])
-    )
+    scale = ScoreScale.of(rows)
     statuses = {row["status"] for row in rows}
     points = _points(result["measured"])
     return page(
         "ranking",
+        scripts=("table.js", "ranking.js"),
         title=printable(result["title"]),
         sentences=[printable(one) for one in result["sentences"]],
         runs=[_run(run) for run in result["runs"]],
@@ -97,36 +93,9 @@ class _Index:
         return [self._places[gene] for gene in of["genes"]]
 
 
-class _Scale:
-    """How scores are written and drawn: one number of decimals, one scale with its zero."""
-
-    def __init__(self, scores: Iterable[float | None]) -> None:
-        known = [score for score in scores if _is_known(score)]
-        largest = max((abs(score) for score in known), default=1.0) or 1.0
-        self.decimals = min(max(2 - math.floor(math.log10(largest)), 0), 8)
-        self._low, self._high = min([*known, 0.0]), max([*known, 0.0])
-        if self._low == self._high:
-            self._high = 1.0
-
-    def at(self, score: float) -> float:
-        share = (score - self._low) / (self._high - self._low)
-        return min(max(share, 0.0), 1.0)
-
-    def text(self, score: float | None, *, sign: bool = True) -> str:
-        if score is None or not math.isfinite(score):
-            return "–"
-        # Adding 0 leaves no zero with a minus.
-        rounded = round(score, self.decimals) + 0.0
-        return f"{rounded:{'+' if sign and rounded else ''},.{self.decimals}f}".replace("-", "−")
-
-
-def _is_known(value: float | None) -> TypeGuard[float]:
-    return value is not None and math.isfinite(value)
-
-
 def _value(value: float | None) -> str | None:
     """Return a number as the table is sorted by it."""
-    return f"{value:.9g}" if _is_known(value) else None
+    return f"{value:.9g}" if is_known(value) else None
 
 
 def _first_of_each_end(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -222,7 +191,7 @@ def _asked(value: Any) -> str:
 
 
 def _row(
-    place: int, row: Mapping[str, Any], relations: Mapping[str, int], scale: _Scale
+    place: int, row: Mapping[str, Any], relations: Mapping[str, int], scale: ScoreScale
 ) -> dict[str, Any]:
     """Return a row of the table as it is written, and where its bar is drawn."""
     sign, side = _SIGNS[row["end"]]
@@ -240,7 +209,7 @@ def _row(
         "linked": row["linked"],
         "score": scale.text(row["score"]),
         "score_value": _value(row["score"]),
-        "bar": _bar(row, scale),
+        "bar": scale.bar(row["score"], row["spread"]),
         "spread": scale.text(row["spread"], sign=False),
         "spread_value": _value(row["spread"]),
         "status": row["status"],
@@ -252,25 +221,8 @@ def _row(
     }
 
 
-def _bar(row: Mapping[str, Any], scale: _Scale) -> dict[str, str] | None:
-    """Return where the bar of a score begins and ends, and its spread on both sides."""
-    score, spread = row["score"], row["spread"]
-    if not _is_known(score):
-        return None
-    left, right = sorted((scale.at(0.0), scale.at(score)))
-    around = spread if _is_known(spread) else 0.0
-    return {
-        "zero": percent(scale.at(0.0)),
-        "x": percent(left),
-        "width": percent(right - left),
-        "side": "less" if score < 0 else "more",
-        "from": percent(scale.at(score - around)),
-        "to": percent(scale.at(score + around)),
-    }
-
-
 def _drawn(
-    row: Mapping[str, Any], relations: Mapping[str, int], index: _Index, scale: _Scale
+    row: Mapping[str, Any], relations: Mapping[str, int], index: _Index, scale: ScoreScale
 ) -> dict[str, Any]:
     """Return what the script needs of a row: to filter by, and to draw its network."""
     genes = index.genes(row)
@@ -303,7 +255,7 @@ def _scatter(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return where the points, the ticks and the line of equality of the scatter are drawn."""
     across = Axis.over([one["measured"] for one in points], 46, 392)
     up = Axis.over([one["predicted"] for one in points], 252, 8)
-    scale = _Scale([one[side] for one in points for side in ("measured", "predicted")])
+    scale = ScoreScale([one[side] for one in points for side in ("measured", "predicted")])
     low, high = max(across.low, up.low), min(across.high, up.high)
     return {
         "points": [
