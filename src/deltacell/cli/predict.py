@@ -19,7 +19,7 @@ def predict(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...", help="Directories of runs: several give a mean and a spread."
+            metavar="RUN", help="Directories of runs: several give a mean and a spread."
         ),
     ],
     sets: Annotated[
@@ -74,8 +74,9 @@ def predict(
 ) -> None:
     """Rank gene sets by their predicted score, with the evidence for each.
 
-    The lowest and highest untested sets of the screen's genes, unless asked for others. Stopped
-    and given again, the same command goes on; under torchrun its processes share the work.
+    The lowest and the highest untested sets of the screen's genes, unless asked for others.
+
+    Stopped and given again, the same command goes on. Under torchrun processes share the work.
 
     Example: deltacell predict runs/demo --sets pairs --html pairs.html
     """

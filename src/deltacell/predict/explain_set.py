@@ -21,9 +21,9 @@ from deltacell.predict.ensemble import scorer_of
 from deltacell.predict.evidence import Evidence
 from deltacell.predict.explained_sentences import sentences_of
 from deltacell.predict.gated import GatedModel
+from deltacell.predict.gene_names import gene_texts
 from deltacell.predict.known import PARTS, distinct_measured
 from deltacell.predict.nearest import gene_distances, nearest_sets
-from deltacell.predict.rows import gene_texts
 from deltacell.predict.run_facts import trained_genes, trained_sizes
 from deltacell.predict.scorer import Scorer
 from deltacell.screen import Genotypes

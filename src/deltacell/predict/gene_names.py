@@ -82,3 +82,11 @@ class GeneNames:
                     known[one.upper()] = one
         close = difflib.get_close_matches(name.strip().upper(), known, n=3, cutoff=0.75)
         return [known[one] for one in close]
+
+
+def gene_texts(genes: Genes) -> list[str]:
+    """Return the name that people use of each gene: the standard one where it has one."""
+    return [
+        standard or systematic
+        for standard, systematic in zip(genes.standard, genes.systematic, strict=True)
+    ]

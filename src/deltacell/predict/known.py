@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from deltacell.arrays import AnyArray, Ints
-from deltacell.predict.rows import gene_texts
+from deltacell.predict.gene_names import gene_texts
 from deltacell.predict.scorer import Scorer
 from deltacell.screen.keys import comparable_keys
 from deltacell.train.loaded_run import LoadedRun

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -166,10 +167,11 @@ def read_sets_option(words: str, more: Sequence[str]) -> dict[str, Any]:
         return {"sets": words}
     if Path(words).is_file():
         return {"sets": FILE, "file": Path(words)}
+    near = difflib.get_close_matches(words, (PAIRS, TRIPLES, WITH), n=1)
     raise InputError(
         f"--sets is '{words}', and there is no file of that name; expected pairs, triples, "
         "with GENE..., or a file of sets",
-        fix="Such as: deltacell predict RUN --sets pairs",
+        fix=f"Did you mean --sets {near[0]}?" if near else "Such as: --sets pairs",
     )
 
 

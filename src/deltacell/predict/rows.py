@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from deltacell.arrays import Ints, offsets_of
-from deltacell.cell import Genes
 from deltacell.predict.evidence import COLUMNS, Evidence
+from deltacell.predict.gene_names import gene_texts
 from deltacell.predict.kept import taken
 from deltacell.predict.linkage import LINKED, UNKNOWN
 from deltacell.predict.ranking_file import SCHEMA
@@ -93,11 +93,3 @@ class Rows:
                 name: pa.array(values, SCHEMA.field(name).type) for name, values in evidence.items()
             },
         }
-
-
-def gene_texts(genes: Genes) -> list[str]:
-    """Return the name that people use of each gene: the standard one where it has one."""
-    return [
-        standard or systematic
-        for standard, systematic in zip(genes.standard, genes.systematic, strict=True)
-    ]

@@ -153,8 +153,9 @@ def _of_genes(subject: Subject) -> str:
         return ""
     whose = {"screen": " of the screen", "all": " of the cell"}
     of = whose[request.genes] if isinstance(request.genes, str) else f" of {request.genes.name}"
-    others = "other " if request.sets == WITH else ""
-    return f" of {len(subject.genes):,} {others}genes{of}"
+    if request.sets == WITH:
+        return f" and {len(subject.genes) - len(request.given):,} other genes{of}"
+    return f" of {len(subject.genes):,} genes{of}"
 
 
 def _distance(base_pairs: int) -> str:

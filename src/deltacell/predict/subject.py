@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -14,7 +14,7 @@ from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.predict.beyond import HELD, Beyond
-from deltacell.predict.gene_names import GeneNames
+from deltacell.predict.gene_names import GeneNames, gene_texts
 from deltacell.predict.gene_sets import Combinations, GeneSets, Listed
 from deltacell.predict.kept import End, Kept, Top, taken
 from deltacell.predict.linkage import LINKED, Linkage
@@ -127,6 +127,9 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
     """
     cell = runs[0].data.cell
     names = gene_names(runs)
+    # A gene has many names, and the same request is the same by any of them.
+    texts, given = gene_texts(cell.genes), names.indices(request.given)
+    request = replace(request, given=tuple(texts[gene] for gene in given))
     screens = _whole_screens(runs)
     # By the columns that matter, as the training part of a run may lack some.
     phenotypes = {p for run in runs for p in np.unique(run.data.screen.column("phenotype"))}
@@ -178,14 +181,14 @@ def _sets(
     else:
         assert not isinstance(request.genes, str)
         genes = read_genes(request.genes, names)
-    given = names.indices(request.given).tolist()
-    sets = Combinations(genes, request.n_genes, given, sets_a_piece=a_block)
+    given = names.indices(request.given)
+    sets = Combinations(genes, request.n_genes, given.tolist(), sets_a_piece=a_block)
     if not sets.n_sets:
         raise InputError(
             f"{len(genes):,} genes make no set of {request.n_genes}",
             fix="Name more genes with --genes, or ask for smaller sets.",
         )
-    return sets, genes, None
+    return sets, np.union1d(genes, given), None
 
 
 def _whole_screens(runs: Sequence[LoadedRun]) -> list[Screen]:
