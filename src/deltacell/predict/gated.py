@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import cast
 
 import torch
-from torch.func import functional_call
 
 from deltacell.cell import Cell
 from deltacell.models import Dango, HeteroCell
 from deltacell.models.hetero_cell import EncodedCell
-from deltacell.models.sage import SAGE, SAGELayer
+from deltacell.models.sage import SAGE
+from deltacell.predict.neighbourhood import Neighbourhood
 from deltacell.propagate import GENE, METABOLITE, REACTION, Hop, Message
 from deltacell.propagate.hop import Rows
 from deltacell.screen import Genotypes
@@ -45,9 +45,15 @@ class GatedModel:
         self._model = copy.deepcopy(model).double().eval().requires_grad_(False)
         self._cell = cell
         self._genotypes = Genotypes.of([sorted(genes)]).check(cell.n_genes)
-        head = self._model.hyper_sagnn if isinstance(self._model, Dango) else self._model.local_head
-        if head is not None:
-            head.largest = None
+        self._near: tuple[Neighbourhood, ...] = ()
+        if isinstance(self._model, Dango):
+            deleted = self._genotypes.genes.numpy()
+            self._near = tuple(
+                Neighbourhood.of(cell.relation(name), deleted, len(cast(SAGE, sage).layers))
+                for name, sage in zip(self._model.relations, self._model.sage, strict=True)
+            )
+        elif self._model.local_head is not None:
+            self._model.local_head.largest = None
         self.relations: tuple[str, ...] = model.relations
         if isinstance(model, HeteroCell) and model.reactions is not None:
             self.relations = (*self.relations, METABOLISM)
@@ -75,14 +81,14 @@ class GatedModel:
             return self._model.encode(self._cell).wild_type.last[GENE]
 
     def _dango(self, model: Dango, relations: torch.Tensor, genes: torch.Tensor) -> torch.Tensor:
-        gated = {"embedding": model.embedding * genes.unsqueeze(1)}
-        for k, sage in enumerate(model.sage):
-            for i, layer in enumerate(cast(SAGE, sage).layers):
-                # Not the bias: a gene without neighbours has it too.
-                weight = cast(SAGELayer, layer).neighbours.weight
-                gated[f"sage.{k}.layers.{i}.neighbours.weight"] = relations[k] * weight
-        given = (self._cell, self._genotypes)
-        score: torch.Tensor = functional_call(model, gated, given, {"reconstruct": False}).score
+        embedding = model.embedding * genes.unsqueeze(1)
+        vectors = [
+            near.vectors(cast(SAGE, sage), embedding, gate)
+            for near, sage, gate in zip(self._near, model.sage, relations.unbind(), strict=True)
+        ]
+        deleted, _ = model.meta_embedding(torch.stack(vectors))
+        everyone = torch.ones(1, len(deleted), dtype=torch.bool)
+        score: torch.Tensor = model.hyper_sagnn.sets(deleted.unsqueeze(0), everyone)[0]
         return score[0]
 
     def _hetero_cell(
