@@ -66,3 +66,31 @@ def test_a_sum_over_pairs_is_within_its_bound(
     assert (np.abs(total.ravel() - exact) <= found.within + 1e-6 * largest).all()
     if size == 2:
         assert found.within < 1e-6 * max(1, largest)
+
+
+@settings(max_examples=100, deadline=None)
+@given(betas.filter(bool), scales, seeds)
+def test_the_attention_of_one_layer_is_within_its_bound(
+    betas: list[float], scale: float, seed: int
+) -> None:
+    scorer, block = scorer_of(betas, scale, seed), block_of(3, seed)
+    found = scorer.with_attention(block)
+    if found is None:
+        assert scale > 4
+        return
+    exact = scorer.scores(block.sets())
+    assert (np.abs(found.scores.double().numpy().ravel() - exact) <= found.within).all()
+    # With one layer that is all there is.
+    if len(betas) == 1:
+        assert found.within < 1e-3 * (1 + np.abs(exact).max())
+
+
+@settings(max_examples=100, deadline=None)
+@given(betas, scales, seeds)
+def test_single_precision_is_within_its_bound(betas: list[float], scale: float, seed: int) -> None:
+    scorer, block = scorer_of(betas, scale, seed), block_of(3, seed)
+    found = scorer.single(block, block.sets())
+    assert found is not None
+    exact = scorer.scores(block.sets())
+    # Far within: that rounding is bounded is known of norms, not of each operation.
+    assert (np.abs(found.scores.double().numpy() - exact) <= found.within / 4).all()

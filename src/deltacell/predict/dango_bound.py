@@ -36,8 +36,11 @@ from deltacell.predict.dango_tables import (
 )
 from deltacell.predict.run_scorer import Doubles
 
-SLACK = 1e-9
-"""Share of the largest numbers that double precision may lose on any way to a score."""
+DOUBLE, SINGLE = 1e-9, 1e-4
+"""Share of its numbers that a score may lose by rounding, some 1,000 operations' worth and more."""
+
+N_LAST = 4
+"""Norms of a gene's last vectors: of y and z, weighted, and of y and z."""
 
 
 class AttentionBound:
@@ -65,37 +68,53 @@ class AttentionBound:
         self._of_gene = torch.cat([torch.stack(last, 1), *norms], 1).cpu().numpy()
 
     def of(self, axes: Sequence[Ints]) -> float:
-        """Return a bound for the score of every set of a block.
+        """Return a bound of ``|score - surrogate|`` for every set of a block.
 
         Parameters
         ----------
         axes
             Of the block.
         """
-        return float(self.of_each_axis(axes).mean())
+        largest = self._largest(axes)
+        way = self._way(largest)
+        weighted = self._last(largest, 0) + self._most * way.kept
+        bound = 2 * weighted * way.error + self._most * way.error**2
+        return float(bound.mean()) + DOUBLE * self._numbers(largest, way)
 
-    def of_each_axis(self, axes: Sequence[Ints]) -> Doubles:
-        """Return a bound for the term of the gene of each axis, [size].
+    def rounding(self, axes: Sequence[Ints]) -> float:
+        """Return what single precision may take from the score of any set of a block.
 
         Parameters
         ----------
         axes
             Of the block.
         """
-        largest = np.stack([self._of_gene[axis].max(0) for axis in axes])
-        last, of_layers = largest[:, :4], largest[:, 4:]
+        largest = self._largest(axes)
+        return SINGLE * self._numbers(largest, self._way(largest))
+
+    def _largest(self, axes: Sequence[Ints]) -> Doubles:
+        return np.stack([self._of_gene[axis].max(0) for axis in axes])
+
+    def _way(self, largest: Doubles) -> _Way:
         way = _Way.beginning(self._size)
-        begin = 0
+        begin = N_LAST
         for i, weights in enumerate(self._weights):
             end = begin + len(LayerNorms._fields) * weights.heads
-            norms = of_layers[:, begin:end].reshape(self._size, -1, weights.heads)
+            norms = largest[:, begin:end].reshape(self._size, -1, weights.heads)
             way = way.through(weights, norms, kept=i == self._kept)
             begin = end
-        weighted, plain = (last[:, y] + _sum_of_others(last[:, y + 1]) for y in (0, 2))
-        weighted = weighted + self._most * way.kept
-        rounding = SLACK * (weighted + self._most * way.eta) * (plain + way.kept + way.eta)
-        bound: Doubles = 2 * weighted * way.error + self._most * way.error**2 + rounding
-        return bound
+        return way
+
+    def _last(self, largest: Doubles, y: int) -> Doubles:
+        """Return bounds of ``|y_i + sum of z_j|``, by axis."""
+        last: Doubles = largest[:, y] + _sum_of_others(largest[:, y + 1])
+        return last
+
+    def _numbers(self, largest: Doubles, way: _Way) -> float:
+        """Return a bound of the numbers that a score is made of."""
+        away = way.kept + way.eta
+        numbers = (self._last(largest, 0) + self._most * away) * (self._last(largest, 2) + away)
+        return float(numbers.mean())
 
 
 class _Way(NamedTuple):

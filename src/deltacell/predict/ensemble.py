@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,10 +14,18 @@ from deltacell.predict.block import Block
 from deltacell.predict.dango_scorer import DangoScorer
 from deltacell.predict.hetero_scorer import HeteroScorer
 from deltacell.predict.pair_sum import PairSum
-from deltacell.predict.run_scorer import RunScorer
+from deltacell.predict.run_scorer import Rough, RunScorer
 from deltacell.predict.scorer import Scored, Scorer
 from deltacell.train.loaded_run import LoadedRun
 from deltacell.train.task import Task
+
+T = TypeVar("T")
+
+FEW = 64
+"""Sets that are scored in double precision at once; of more, single precision leaves few."""
+
+MANY = 2048
+"""Sets of a block from which on it is worth to look at attention before they are scored."""
 
 
 def scorer_of(runs: Sequence[LoadedRun]) -> Scorer:
@@ -75,13 +84,36 @@ class Ensemble:
 
     def _near(self, block: Block, above: float, below: float) -> Ints:
         """Return the sets of a block that may be candidates."""
-        sums = [member.pair_sum(block) for member in self._members]
-        known = [one for one in sums if one is not None]
-        if len(known) < len(sums):
+        if not len(block):
             return block.sets()
+        sums = _all_of([member.pair_sum(block) for member in self._members])
+        if sums is None:
+            return block.sets()
+        sum_ = PairSum.mean(sums)
         shared = [block.axes[i] is block.axes[i + 1] for i in range(block.size - 1)]
-        places = PairSum.mean(known).near(shared, above, below).cpu().numpy()
-        return np.stack([axis[places[:, i]] for i, axis in enumerate(block.axes)], axis=1)
+        places = sum_.near(shared, above, below)
+        if len(places) > MANY and self._attention_tells(sum_, block, shared, above, below):
+            rough = _all_of([member.with_attention(block) for member in self._members])
+            if rough is not None:
+                near = Rough.mean(rough).near(above, below)
+                places = places[near[tuple(places.t())]]
+        found = places.cpu().numpy()
+        sets = np.stack([axis[found[:, i]] for i, axis in enumerate(block.axes)], axis=1)
+        if len(sets) > FEW:
+            single = _all_of([member.single(block, sets) for member in self._members])
+            if single is not None:
+                sets = sets[Rough.mean(single).near(above, below).cpu().numpy()]
+        return sets
+
+    def _attention_tells(
+        self, sum_: PairSum, block: Block, shared: Sequence[bool], above: float, below: float
+    ) -> bool:
+        """Return whether the attention of one layer would leave few of a block's sets."""
+        within = _all_of([member.attention_within(block) for member in self._members])
+        if within is None:
+            return False
+        nearer = PairSum(sum_.tables, sum(within) / len(within))
+        return 2 * len(nearer.near(shared, above, below)) < len(block)
 
 
 def _scorer_of_one(task: Task, name: str) -> RunScorer:
@@ -105,3 +137,9 @@ def _check_same_genes(tasks: Sequence[Task], names: Sequence[str]) -> None:
                 "in one of them only, or the order differs",
                 fix="Give runs that were trained on the same cell and screen.",
             )
+
+
+def _all_of(values: Sequence[T | None]) -> list[T] | None:
+    """Return the values, or None where one of them is."""
+    there = [value for value in values if value is not None]
+    return there if len(there) == len(values) else None

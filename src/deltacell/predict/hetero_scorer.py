@@ -12,7 +12,7 @@ from deltacell.cell import Cell
 from deltacell.models import HeteroCell
 from deltacell.predict.block import Block
 from deltacell.predict.pair_sum import PairSum
-from deltacell.predict.run_scorer import Doubles
+from deltacell.predict.run_scorer import Doubles, Rough
 from deltacell.screen import Genotypes
 from deltacell.train.standard import Standard
 
@@ -63,4 +63,16 @@ class HeteroScorer:
 
     def pair_sum(self, block: Block) -> PairSum | None:
         """Return None: no bound is known for a whole cell."""
+        return None
+
+    def attention_within(self, block: Block) -> float | None:
+        """Return None, as `pair_sum`."""
+        return None
+
+    def with_attention(self, block: Block) -> Rough | None:
+        """Return None, as `pair_sum`."""
+        return None
+
+    def single(self, block: Block, sets: Ints) -> Rough | None:
+        """Return None: mutants differ little, and single precision would blur them."""
         return None

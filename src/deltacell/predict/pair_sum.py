@@ -46,16 +46,13 @@ class PairSum(NamedTuple):
             Of the scores wanted, see `Scorer.candidates`.
         """
         size = len(shared) + 1
-        none = self.tables[0].new_empty((0, size), dtype=torch.int64)
-        if not all(table.numel() for table in self.tables):
-            return none
         ends = [(float(table.min()), float(table.max())) for table in self.tables]
         lowest, highest = (sum(end) for end in zip(*ends, strict=True))
         largest = self.within + sum(max(-low, high) for low, high in ends)
         slack = self.within + ROUNDING * (len(ends) + 1) * largest
         above, below = above - slack, below + slack
         if highest < above and lowest > below:
-            return none
+            return self.tables[0].new_empty((0, size), dtype=torch.int64)
         pairs = combinations(range(size), 2)
         places = _near(dict(zip(pairs, self.tables, strict=True)), above, below)
         for axis, same in enumerate(shared):
@@ -88,9 +85,10 @@ def _near(tables: dict[tuple[int, int], torch.Tensor], above: float, below: floa
 def _near_of_three(
     ab: torch.Tensor, ac: torch.Tensor, bc: torch.Tensor, above: float, below: float
 ) -> torch.Tensor:
-    without_ab = ac.unsqueeze(1) + bc.unsqueeze(0)
-    lowest, highest = torch.aminmax(without_ab, dim=-1)
-    first, second = ((highest + ab >= above) | (lowest + ab <= below)).nonzero(as_tuple=True)
-    rows = without_ab[first, second] + ab[first, second].unsqueeze(1)
+    # The third axis comes first, because the ends over the first axis are found fastest.
+    without_ab = ac.t().unsqueeze(2) + bc.t().unsqueeze(1)
+    lowest, highest = without_ab.amin(0) + ab, without_ab.amax(0) + ab
+    first, second = ((highest >= above) | (lowest <= below)).nonzero(as_tuple=True)
+    rows = without_ab[:, first, second].t() + ab[first, second].unsqueeze(1)
     row, third = ((rows >= above) | (rows <= below)).nonzero(as_tuple=True)
     return torch.stack([first[row], second[row], third], 1)

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from deltacell.arrays import Ints
 from deltacell.predict.block import Block
 from deltacell.predict.pair_sum import PairSum
 
 Doubles = npt.NDArray[np.float64]
+
+
+class Rough(NamedTuple):
+    """Numbers that are near the scores of sets.
+
+    Parameters
+    ----------
+    scores
+        In the unit of the screen, float32, of any shape.
+    within
+        What they may be away from the scores.
+    """
+
+    scores: torch.Tensor
+    within: float
+
+    @classmethod
+    def mean(cls, of_each: Sequence[Rough]) -> Rough:
+        """Return the mean of several."""
+        if len(of_each) == 1:
+            return of_each[0]
+        total = torch.stack([one.scores for one in of_each]).mean(0)
+        return cls(total, sum(one.within for one in of_each) / len(of_each))
+
+    def near(self, above: float, below: float) -> torch.Tensor:
+        """Return which may score ``above`` or ``below``, see `Scorer.candidates`."""
+        # Twice the rounding of a mean and of the comparison, in single precision.
+        slack = self.within + 2.0**-21 * float(self.scores.abs().max())
+        return (self.scores >= above - slack) | (self.scores <= below + slack)
 
 
 class RunScorer(Protocol):
@@ -25,3 +56,12 @@ class RunScorer(Protocol):
 
     def pair_sum(self, block: Block) -> PairSum | None:
         """Return sums over pairs that are near the scores of a block's sets, where there are."""
+
+    def attention_within(self, block: Block) -> float | None:
+        """Return how near `with_attention` comes, at hardly any cost; None where it does not."""
+
+    def with_attention(self, block: Block) -> Rough | None:
+        """Return what is nearer than sums over pairs, [len of each axis], where there is."""
+
+    def single(self, block: Block, sets: Ints) -> Rough | None:
+        """Return the scores of some sets of a block in single precision, where that is faster."""

@@ -1,0 +1,195 @@
+"""Candidates are what scoring every set of a block gives, and scores are the runs' own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltacell import Cell, Relation
+from deltacell.errors import InputError
+from deltacell.models import Dango, HeteroCell, LogCosh
+from deltacell.predict import ensemble
+from deltacell.predict.block import Block
+from deltacell.predict.ensemble import scorer_of_tasks
+from deltacell.screen import Genotypes
+from deltacell.train.config import OptimizerConfig
+from deltacell.train.standard import Standard
+from deltacell.train.task import Task
+
+N = 22
+CELL = Cell(
+    [f"Y{i}" for i in range(N)],
+    [
+        Relation.from_edges(
+            "a", *np.random.default_rng(0).integers(0, N, (2, 90)), n_genes=N, directed=False
+        )
+    ],
+)
+
+
+def task_of(model: torch.nn.Module, cell: Cell = CELL) -> Task:
+    return Task(model, LogCosh(), cell, Standard(-0.05, 0.15), OptimizerConfig())
+
+
+def dango(betas: tuple[float, ...] = (0.25, 0.001), scale: float = 40.0, seed: int = 0) -> Task:
+    """Return a DANGO whose attention is far from uniform where the scale is large."""
+    torch.manual_seed(seed)
+    model = Dango(CELL, ("a",), {"a": 1.0}, hidden=16, heads=2, layers=len(betas), largest=2)
+    with torch.no_grad():
+        model.embedding.mul_(scale)
+        for layer, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
+            layer.beta.fill_(beta)
+    return task_of(model)
+
+
+def hetero(seed: int = 0) -> Task:
+    torch.manual_seed(seed)
+    return task_of(HeteroCell(CELL, hidden=8, layers=2, local_heads=2, largest=2).eval())
+
+
+def genes(*of: int) -> np.ndarray:
+    return np.array(of, dtype=np.int64)
+
+
+def blocks() -> dict[str, Block]:
+    a, b, c = np.arange(0, 9), np.arange(9, 16), np.arange(16, N)
+    return {
+        "pairs": Block((a, b)),
+        "pairs of one axis": Block((a, a)),
+        "triples": Block((a, b, c)),
+        "triples of one axis": Block((c, c, c)),
+        "triples, two of one axis": Block((a, a, c)),
+        "triples, the last two of one axis": Block((a, c, c)),
+        "with one gene": Block((genes(20), a, b)),
+        "axes out of order": Block((c, a[::-1].copy(), b)),
+        "single genes": Block((a,)),
+        "fours": Block((genes(3, 1), genes(7, 9), c, c)),
+        "fives": Block((genes(3), genes(7), genes(8, 5), b, c)),
+        "no gene": Block((a, b, genes())),
+        "too few genes": Block((genes(1, 2), genes(5))[:1] * 3),
+    }
+
+
+MODELS: dict[str, tuple[tuple[float, ...], float]] = {
+    "as trained": ((0.25, 0.001), 40.0),
+    "second layer": ((-0.0002, -0.25), 40.0),
+    "uniform attention": ((0.25, 0.25), 1.0),
+    "both layers": ((0.5, 0.6), 40.0),
+    "huge logits": ((0.25, 0.01), 1000.0),
+    "one layer": ((0.9,), 60.0),
+    "three layers": ((0.3, 0.01, 0.2), 30.0),
+    "no layer": ((), 10.0),
+}
+
+
+@pytest.fixture(params=[False, True], ids=["few stages", "every stage"])
+def limits(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With small limits every stage has a say in small blocks too."""
+    if request.param:
+        monkeypatch.setattr(ensemble, "FEW", 1)
+        monkeypatch.setattr(ensemble, "MANY", 1)
+
+
+def same_as_all(scorer: Any, block: Block, above: float, below: float) -> int:
+    every = scorer.score(block.sets())
+    wanted = (every.score >= above) | (every.score <= below)
+    found = scorer.candidates(block, above, below)
+    np.testing.assert_array_equal(found.sets, every.sets[wanted])
+    np.testing.assert_array_equal(found.score, every.score[wanted])
+    np.testing.assert_array_equal(found.spread, every.spread[wanted])
+    return int(wanted.sum())
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("model", MODELS)
+def test_candidates_are_those_of_scoring_every_set(model: str) -> None:
+    scorer = scorer_of_tasks([dango(*MODELS[model])])
+    for block in blocks().values():
+        scores = np.sort(scorer.score(block.sets()).score)
+        ends = [(np.inf, -np.inf), (-np.inf, np.inf)]
+        if len(scores):
+            # Thresholds that are scores themselves: what equals them is wanted.
+            ends += [(scores[-k], scores[k - 1]) for k in (1, 20) if k <= len(scores)]
+        for above, below in ends:
+            same_as_all(scorer, block, float(above), float(below))
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("of", [("dango", "dango"), ("dango", "hetero"), ("hetero",)])
+def test_candidates_of_several_runs(of: tuple[str, ...]) -> None:
+    tasks = [
+        dango((0.3, 0.1), 30, seed) if name == "dango" else hetero(seed)
+        for seed, name in enumerate(of)
+    ]
+    scorer = scorer_of_tasks(tasks)
+    for name in ("pairs of one axis", "triples", "triples, two of one axis", "single genes"):
+        block = blocks()[name]
+        scores = np.sort(scorer.score(block.sets()).score)
+        assert same_as_all(scorer, block, float(scores[-4]), float(scores[3])) >= 8
+
+
+@pytest.mark.usefixtures("limits")
+def test_most_of_a_block_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = scorer_of_tasks([dango((0.25, 0.001), 40)])
+    block = blocks()["triples"]
+    scores = np.sort(scorer.score(block.sets()).score)
+    scored = []
+    score = type(scorer).score
+    monkeypatch.setattr(
+        type(scorer), "score", lambda self, sets: (scored.append(len(sets)), score(self, sets))[1]
+    )
+    scorer.candidates(block, float(scores[-1]), float(scores[0]))
+    assert sum(scored) < len(block) / 10
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, 4), st.integers(0, 2**32), st.sampled_from(list(MODELS)))
+def test_scores_are_the_models_own(size: int, seed: int, model: str) -> None:
+    rng = np.random.default_rng(seed)
+    tasks = [dango(*MODELS[model]), hetero()]
+    sets = np.stack([rng.choice(N, size, replace=False) for _ in range(9)])
+    for task in tasks:
+        found = scorer_of_tasks([task]).score(sets)
+        head = task.model.hyper_sagnn if isinstance(task.model, Dango) else task.model.local_head
+        head.largest = None
+        expected = task.double().predict(Genotypes.of(sets.tolist())).numpy()
+        np.testing.assert_allclose(found.score, expected, rtol=2e-7, atol=1e-7)
+        assert np.isnan(found.spread).all()
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, 4), st.integers(0, 2**32))
+def test_neither_order_nor_company_matter(size: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scorer = scorer_of_tasks([dango((0.3, 0.5)), hetero()])
+    sets = np.stack([rng.choice(N, size, replace=False) for _ in range(70)])
+    together = scorer.score(sets)
+    shuffled = scorer.score(rng.permuted(sets, axis=1))
+    alone = [scorer.score(sets[i : i + 1]) for i in range(0, 70, 9)]
+    np.testing.assert_array_equal(together.score, shuffled.score)
+    np.testing.assert_array_equal(together.score[::9], np.concatenate([s.score for s in alone]))
+    np.testing.assert_array_equal(together.spread[::9], np.concatenate([s.spread for s in alone]))
+
+
+def test_several_runs_are_their_mean_with_the_spread() -> None:
+    sets = blocks()["triples"].sets()
+    tasks = [dango((0.3, 0.1), 30, seed) for seed in range(3)]
+    each = np.stack([scorer_of_tasks([task]).score(sets).score for task in tasks])
+    both = scorer_of_tasks(tasks).score(sets)
+    np.testing.assert_allclose(both.score, each.mean(0), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(both.spread, each.std(0, ddof=1), rtol=1e-4, atol=1e-7)
+
+
+def test_runs_of_other_genes_are_an_error() -> None:
+    other = CELL.subset(np.arange(N)[::-1])
+    torch.manual_seed(0)
+    turned = task_of(Dango(other, ("a",), {"a": 1.0}, hidden=8), other)
+    with pytest.raises(InputError, match="the order differs"):
+        scorer_of_tasks([dango(), turned])
+    with pytest.raises(InputError, match="no run"):
+        scorer_of_tasks([])
