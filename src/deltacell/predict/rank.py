@@ -194,7 +194,7 @@ def duration(seconds: float) -> str:
     for length, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}s"
-    return f"{max(1, round(seconds))} seconds"
+    return f"{max(2, round(seconds))} seconds"
 
 
 def _finished(subject: Subject, out: Path, *, overwrite: bool) -> Ranking | None:

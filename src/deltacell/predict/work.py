@@ -160,20 +160,26 @@ class Work:
         """Raise where the folder holds work on something else, or give that up."""
         for state in sorted(self.folder.glob(f"*{STATE}")):
             of_world = int(state.name.removesuffix(STATE).rpartition("-")[2])
-            mine = state == self._state()
-            if self._overwrite:
-                if mine or (self.ranks.is_first and of_world != self.ranks.world):
-                    state.unlink(missing_ok=True)
+            try:
+                changed = differences(read_about(state)["request"], self._request)
+            except StoreError:
+                if not self._overwrite:
+                    raise
+                changed = ["it is damaged"]
+            if not changed and of_world == self.ranks.world:
                 continue
-            changed = differences(read_about(state)["request"], self._request)
-            if changed:
+            if self._overwrite:
+                # Each process gives up its own; those that are no more are the first one's.
+                if state == self._state() or (self.ranks.is_first and of_world != self.ranks.world):
+                    state.unlink(missing_ok=True)
+            elif changed:
                 raise InputError(
                     f"work on another request is here: {'; '.join(changed[:4])}",
                     where=self.folder,
                     fix="Give the same command to go on with it, name another file with --out, or "
                     "give that work up with --overwrite.",
                 )
-            if of_world != self.ranks.world:
+            else:
                 raise InputError(
                     f"this was begun with {of_world} processes, and now there are "
                     f"{self.ranks.world}",
