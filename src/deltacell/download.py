@@ -13,6 +13,7 @@ import pooch
 import requests
 
 from deltacell.errors import InputError
+from deltacell.files import write_json
 from deltacell.store import sha256_of_file
 
 CHECKSUMS = "checksums.json"
@@ -261,10 +262,7 @@ def _recorded(folder: Path) -> dict[str, str]:
 
 
 def _record(folder: Path, recorded: Mapping[str, str]) -> None:
-    file = folder / CHECKSUMS
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    temporary.replace(file)
+    write_json(folder / CHECKSUMS, dict(sorted(recorded.items())), what="the list of checksums")
 
 
 def _reason(error: Exception) -> str:

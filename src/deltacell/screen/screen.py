@@ -196,11 +196,7 @@ class Screen:
 
     def column(self, name: str) -> AnyArray:
         """Return a column of the rows as an array."""
-        column = self.rows[name].combine_chunks()
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(pa.string())
-        values: AnyArray = column.to_numpy(zero_copy_only=False)
-        return values
+        return _values(self.rows[name])
 
     def codes(self, name: str) -> Ints:
         """Return a number a row, equal for equal texts of a column and in their order."""
@@ -210,11 +206,7 @@ class Screen:
 
     def gene_column(self, name: str) -> AnyArray:
         """Return a column of the deleted genes as an array."""
-        column = self.deleted[name].combine_chunks()
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(pa.string())
-        values: AnyArray = column.to_numpy(zero_copy_only=False)
-        return values
+        return _values(self.deleted[name])
 
     @cached_property
     def keys(self) -> AnyArray:
@@ -476,6 +468,14 @@ def score_signs(score: AnyArray, phenotype: AnyArray) -> AnyArray:
     """Return the sign of each interaction score, and 0 for a fitness or a score not known."""
     signs = np.sign(np.nan_to_num(score.astype(np.float64)))
     return np.where(phenotype == "interaction", signs, 0).astype(np.int8)
+
+
+def _values(column: pa.ChunkedArray) -> AnyArray:
+    column = column.combine_chunks()
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string())
+    values: AnyArray = column.to_numpy(zero_copy_only=False)
+    return values
 
 
 def _filled(value: Any, n: int) -> AnyArray:

@@ -73,3 +73,24 @@ def test_first_line_that_is_no_edge(text, what, write):
 def test_nothing_below_the_header(write):
     with pytest.raises(InputError, match="nothing below the header"):
         edge_list.read(write("source\ttarget\n"))
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"),
+    [
+        ("YAL009W", "1 columns where 3 were expected"),
+        ("YAL009W\tYAL010C\tstrong", "'strong' is not a finite number"),
+    ],
+)
+def test_a_bad_line_near_the_beginning_is_named(bad, what, write):
+    rows = [f"YAL00{i}C\tYAL00{i + 1}W\t0.{i}" for i in range(1, 7)]
+    rows[2] = bad
+    path = write("\n".join(rows) + "\n")
+    assert recognise(path) == "edge_list"
+    with pytest.raises(InputError, match=what) as caught:
+        edge_list.read(path)
+    assert caught.value.line == 3
+
+
+def test_lines_of_which_few_are_edges_are_none(write):
+    assert recognise(write("YAL001C\tYAL002W\nsee\tthe\tfile\nof\t1998\n")) is None
