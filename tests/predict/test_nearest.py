@@ -30,16 +30,15 @@ def brute(vectors, genes, sets, k):
 def cosine(vectors, a, b):
     if a == b:
         return 1.0
-    lengths = np.linalg.norm(vectors[a]) * np.linalg.norm(vectors[b])
-    return float(vectors[a] @ vectors[b] / lengths) if lengths else 0.0
+    one, other = (vectors[gene] - vectors.mean(axis=0) for gene in (a, b))
+    return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.sampled_from([1, 3, 100]))
 def test_nearest_equals_trying_everything(seed, size, k):
     rng = np.random.default_rng(seed)
-    vectors = rng.normal(size=(N, 4))
-    vectors[rng.integers(N)] = 0
+    vectors = 5 + rng.normal(size=(N, 4))
     genes = rng.permutation(N)[:size].tolist()
     sets = np.array([rng.permutation(N)[:size] for _ in range(25)])
     found = nearest_sets(gene_distances(vectors, genes), sets, k)
@@ -76,7 +75,11 @@ def test_of_equally_near_sets_the_first_comes_first():
     sets = np.array([[4, 5], [3, 4], [0, 3], [0, 5]])
     found = nearest_sets(gene_distances(vectors, [0, 1]), sets, 3)
     assert found.rows.tolist() == [2, 3, 0]
-    assert found.distance.tolist() == [0.5, 0.5, 1]
+    assert found.distance == pytest.approx([0.6, 0.6, 1.2])
+
+
+def test_where_all_genes_are_alike_no_other_is_near():
+    assert gene_distances(np.ones((3, 2)), [1]).tolist() == [[1, 0, 1]]
 
 
 def test_no_sets_give_none():

@@ -14,7 +14,7 @@ from deltacell.models import Dango, HeteroCell
 from deltacell.models.hetero_cell import EncodedCell
 from deltacell.models.sage import SAGE
 from deltacell.predict.neighbourhood import Neighbourhood
-from deltacell.propagate import GENE, METABOLITE, REACTION, Hop, Message
+from deltacell.propagate import GENE, METABOLITE, REACTION, Deleted, Hop, Message
 from deltacell.propagate.hop import Rows
 from deltacell.screen import Genotypes
 
@@ -46,14 +46,17 @@ class GatedModel:
         self._cell = cell
         self._genotypes = Genotypes.of([sorted(genes)]).check(cell.n_genes)
         self._near: tuple[Neighbourhood, ...] = ()
+        self._deleted: Deleted | None = None
         if isinstance(self._model, Dango):
             deleted = self._genotypes.genes.numpy()
             self._near = tuple(
                 Neighbourhood.of(cell.relation(name), deleted, len(cast(SAGE, sage).layers))
                 for name, sage in zip(self._model.relations, self._model.sage, strict=True)
             )
-        elif self._model.local_head is not None:
-            self._model.local_head.largest = None
+        else:
+            self._deleted = self._model.prepare(cell, self._genotypes)
+            if self._model.local_head is not None:
+                self._model.local_head.largest = None
         self.relations: tuple[str, ...] = model.relations
         if isinstance(model, HeteroCell) and model.reactions is not None:
             self.relations = (*self.relations, METABOLISM)
@@ -99,7 +102,8 @@ class GatedModel:
             state |= {REACTION: model.reactions, METABOLITE: model.metabolites}
         hops = [_gated(hop, relations, len(model.relations)) for hop in model.hops(self._cell)]
         encoded = EncodedCell(hops, model.propagation.wild_type(hops, state))
-        return model.score(self._cell, encoded, self._genotypes).score[0]
+        assert self._deleted is not None
+        return model.score(self._cell, encoded, self._deleted).score[0]
 
 
 def _gated(hop: Hop, gates: torch.Tensor, n_relations: int) -> Hop:

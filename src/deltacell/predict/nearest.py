@@ -39,6 +39,7 @@ class Nearest(NamedTuple):
 def gene_distances(vectors: AnyArray, genes: Sequence[int]) -> Doubles:
     """Return ``1 - cosine`` between genes of a set and all genes, [size, n_genes].
 
+    Of the vectors less their mean over all genes, for what all have in common would make all alike.
     It is 0 of a gene to itself, and 1 where a vector has no length.
 
     Parameters
@@ -49,6 +50,7 @@ def gene_distances(vectors: AnyArray, genes: Sequence[int]) -> Doubles:
         The set.
     """
     exact = np.asarray(vectors, dtype=np.float64)
+    exact = exact - exact.mean(axis=0)
     length = np.linalg.norm(exact, axis=1, keepdims=True)
     unit = exact / np.where(length > 0, length, 1)
     chosen = np.asarray(genes, dtype=np.int64)

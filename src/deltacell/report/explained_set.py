@@ -58,7 +58,7 @@ def print_explained_set(result: Mapping[str, Any]) -> None:
             [
                 [
                     " ".join(near["names"]),
-                    f"{near['distance']:.3f}",
+                    f"{near['distance']:.2g}",
                     _signed(near["measured"]),
                     _signed(near["predicted"]),
                     near["part"],
