@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from deltacell.arrays import Ints
 
-T = TypeVar("T")
+
+class Sized(Protocol):
+    """Something that takes memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+
+
+T = TypeVar("T", bound=Sized)
 
 
 class AxisCache(Generic[T]):
@@ -17,11 +26,12 @@ class AxisCache(Generic[T]):
     Parameters
     ----------
     most
-        How many to keep.
+        Bytes to keep at most, beside the last result.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self._bytes = 0
         # The axes are kept with their results, so that no other array takes their place in memory.
         self._kept: OrderedDict[tuple[int, ...], tuple[tuple[Ints, ...], T]] = OrderedDict()
 
@@ -41,6 +51,7 @@ class AxisCache(Generic[T]):
             return self._kept[key][1]
         made = make()
         self._kept[key] = axes, made
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        self._bytes += made.nbytes
+        while self._bytes > self._most and len(self._kept) > 1:
+            self._bytes -= self._kept.popitem(last=False)[1][1].nbytes
         return made

@@ -15,8 +15,8 @@ from deltacell.predict.dango_tables import UniformTables, layer_tables, layer_we
 from deltacell.propagate.workers import in_any_worker, workers_for
 from deltacell.train.standard import Standard
 
-KEPT = 256
-"""Pairs of axes whose tables are kept, about 0.5 MiB each for axes of 64 genes and 4 heads."""
+KEPT = 2**27
+"""Bytes of tables of pairs of axes that are kept, each 0.5 MiB for axes of 64 genes and 4 heads."""
 
 AT_A_TIME = 2**15
 """Triples computed together, so that what is made of them stays in cache."""
@@ -194,6 +194,11 @@ class _OfTwo(NamedTuple):
     f: torch.Tensor
     constant: torch.Tensor
     largest: float
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return sum(part.nbytes for part in self[:-1])
 
     def rows(self, rows: slice) -> _OfTwo:
         """Return what is known of some genes of the first axis."""

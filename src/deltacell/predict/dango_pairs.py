@@ -10,8 +10,8 @@ from deltacell.predict.axis_cache import AxisCache
 from deltacell.predict.dango_tables import UniformTables
 from deltacell.train.standard import Standard
 
-KEPT = 4096
-"""Tables that are kept, 16 KiB each for axes of 64 genes."""
+KEPT = 2**27
+"""Bytes of tables that are kept, 16 KiB each for axes of 64 genes."""
 
 
 class PairTables:

@@ -22,7 +22,7 @@ from deltacell.predict.run_scorer import Doubles, Rough
 from deltacell.propagate.workers import in_any_worker, workers_for
 from deltacell.train.standard import Standard
 
-AT_A_TIME = 32
+AT_A_TIME = 64
 """Sets scored together. Always so many, so that a product has one shape and rounds in one way."""
 
 
@@ -47,7 +47,10 @@ class DangoScorer:
         self._tables: dict[int, UniformTables] = {}
         self._pairs: dict[int, tuple[PairTables, AttentionBound]] = {}
         self._kept: tuple[KeptAttention, AttentionBound] | None = None
-        self._triples: Triples | None = None
+        self._triples = {
+            dtype: Triples(self._sets, self._genes, standard, dtype)
+            for dtype in (torch.float32, torch.float64)
+        }
 
     def scores(self, sets: Ints) -> Doubles:
         """Return the scores [m] in the unit of the screen, of sets [m, size] of ascending genes.
@@ -63,7 +66,7 @@ class DangoScorer:
         def score(begin: int) -> None:
             part = sets[begin : begin + AT_A_TIME]
             filled = torch.from_numpy(np.resize(part, (AT_A_TIME, sets.shape[1]))).to(device)
-            found = self._standard.undo(self._scores(filled))
+            found = self._scores(filled)
             scores[begin : begin + len(part)] = found[: len(part)].cpu().numpy()
 
         begins = range(0, len(sets), AT_A_TIME)
@@ -117,9 +120,8 @@ class DangoScorer:
         """
         if block.size != 3:
             return None
-        if self._triples is None:
-            self._triples = Triples(self._sets, self._genes, self._standard)
-        scores = self._triples.scores(torch.from_numpy(sets).to(self._genes.device))
+        at = torch.from_numpy(sets).to(self._genes.device)
+        scores = self._triples[torch.float32].scores(at)
         rounding = self._of_pairs(3)[1].rounding(block.axes)
         return Rough(scores, self._standard.std * rounding)
 
@@ -144,13 +146,15 @@ class DangoScorer:
         return self._tables[size]
 
     def _scores(self, sets: torch.Tensor) -> torch.Tensor:
+        if sets.shape[1] == 3:
+            return self._triples[torch.float64].scores_at_once(sets)
         if sets.shape[1] == 2:
             # Attention to the only other gene has the weight 1, so uniform is what it is.
             tables = self._uniform(2)
             moved = (tables.y[sets] + tables.z[sets.flip(1)]).square().sum(1) / 2
-            weight, bias = self._sets.score.weight[0], self._sets.score.bias
-            return (moved * weight).sum(1) + bias
-        x = self._genes[sets]
-        present = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        score: torch.Tensor = self._sets(x, present)[0]
-        return score
+            score = (moved * self._sets.score.weight[0]).sum(1) + self._sets.score.bias
+        else:
+            x = self._genes[sets]
+            present = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+            score = self._sets(x, present)[0]
+        return self._standard.undo(score)

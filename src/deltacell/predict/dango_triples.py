@@ -1,4 +1,4 @@
-"""Scores of many triples in single precision, the first layer from what is known of genes."""
+"""Scores of lists of triples, the first layer from what is known of genes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_A_TIME = 512
 
 
 class Triples:
-    """The model itself on lists of triples, in single precision.
+    """The model itself on lists of triples.
 
     A gene attends to b of its others b and c with ``alpha = sigmoid(q . (k_b - k_c))``, and so to
     the value ``v_c + alpha (v_b - v_c)``: three genes need no padding, no mask and no softmax.
@@ -30,18 +30,22 @@ class Triples:
         The genes' vectors in the wild type, [n_genes, hidden].
     standard
         The scale of the targets.
+    dtype
+        In which it is computed.
     """
 
-    def __init__(self, sets: PaddedSets, genes: torch.Tensor, standard: Standard) -> None:
-        self._layers = [_Layer(layer) for layer in layers_of(sets)]
-        self._static = torch.relu(sets.static(genes)).float()
-        self._genes = genes.float()
+    def __init__(
+        self, sets: PaddedSets, genes: torch.Tensor, standard: Standard, dtype: torch.dtype
+    ) -> None:
+        self._layers = [_Layer(layer, dtype) for layer in layers_of(sets)]
+        self._static = torch.relu(sets.static(genes)).to(dtype)
+        self._genes = genes.to(dtype)
         self._first = self._layers[0].read(self._genes) if self._layers else None
-        self._weight = (sets.score.weight[0] * (standard.std / 3)).float()
+        self._weight = (sets.score.weight[0] * (standard.std / 3)).to(dtype)
         self._shift = float(standard.undo(sets.score.bias[0]))
 
     def scores(self, sets: torch.Tensor) -> torch.Tensor:
-        """Return the scores in the unit of the screen, float32 [m], of sets [m, 3].
+        """Return the scores in the unit of the screen, [m], of sets [m, 3].
 
         Parameters
         ----------
@@ -49,10 +53,18 @@ class Triples:
             Gene indices.
         """
         lists = torch.split(sets, AT_A_TIME)
-        parts = in_any_worker(self._scores, lists, workers_for(sets.device, len(lists)))
-        return torch.cat(parts) if parts else self._weight.new_empty(0)
+        return torch.cat(
+            in_any_worker(self.scores_at_once, lists, workers_for(sets.device, len(lists)))
+        )
 
-    def _scores(self, sets: torch.Tensor) -> torch.Tensor:
+    def scores_at_once(self, sets: torch.Tensor) -> torch.Tensor:
+        """Return the same, all computed together.
+
+        Parameters
+        ----------
+        sets
+            Gene indices.
+        """
         at = sets.t().flatten()
         x = self._genes[at].view(3, len(sets), -1)
         for i, layer in enumerate(self._layers):
@@ -65,16 +77,16 @@ class Triples:
 class _Layer:
     """The weights of an attention layer, folded where they can be."""
 
-    def __init__(self, layer: OthersAttention) -> None:
+    def __init__(self, layer: OthersAttention, dtype: torch.dtype) -> None:
         self.heads = layer.heads
         weight, bias = layer.query_key_value.weight.clone(), layer.query_key_value.bias.clone()
         hidden = weight.shape[1]
         # The scale of logits, once instead of for every set.
         for part in (weight, bias):
             part[:hidden] /= math.sqrt(hidden // layer.heads)
-        self._weight, self._bias = weight.float(), bias.float()
-        self._out = (layer.beta * layer.out.weight).float().t().contiguous()
-        self._out_bias = (layer.beta * layer.out.bias).float()
+        self._weight, self._bias = weight.to(dtype), bias.to(dtype)
+        self._out = (layer.beta * layer.out.weight).to(dtype).t().contiguous()
+        self._out_bias = (layer.beta * layer.out.bias).to(dtype)
 
     def read(self, x: torch.Tensor) -> torch.Tensor:
         """Return query, key and value of vectors."""
