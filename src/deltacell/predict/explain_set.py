@@ -82,10 +82,9 @@ def explain_set(
     scored = scorer.score(chosen[None])
     evidence = Evidence.of(cell).of_set(chosen.tolist())
     names = gene_texts(cell.genes)
-    nearest = _nearest(runs, scorer, chosen, np.mean([one.distances for one in explained], axis=0))
-    itself = next(
-        (near for near in nearest if near["distance"] == 0 and _is(near, runs, chosen)), {}
-    )
+    measured = _measured(runs, len(chosen))
+    itself = np.flatnonzero((measured.sets == chosen).all(axis=1)).tolist()
+    distances = np.mean([one.distances for one in explained], axis=0)
     result = {
         "title": f"Why {' '.join(names[g] for g in chosen)} scores {scored.score[0]:+.3g}",
         "genes": [cell.genes[g] for g in chosen.tolist()],
@@ -96,12 +95,12 @@ def explain_set(
         ],
         "score": float(scored.score[0]),
         "spread": None if len(runs) == 1 else float(scored.spread[0]),
-        "measured": itself["measured"] if itself else None,
-        "part": itself["part"] if itself else None,
+        "measured": float(measured.score[itself[0]]) if itself else None,
+        "part": measured.part[itself[0]] if itself else None,
         **_relations(explained, evidence["links"]),
         **_genes(explained, chosen, cell.genes.systematic, names),
         "complete": all(one.relations.complete and one.genes.complete for one in explained),
-        "nearest": nearest,
+        "nearest": _nearest(measured, scorer, distances, cell.genes.systematic, names),
         "evidence": evidence,
     }
     untrained = [names[g] for g in chosen.tolist() if not trained_genes(runs)[g]]
@@ -193,38 +192,49 @@ def _genes(
     }
 
 
-def _nearest(
-    runs: Sequence[LoadedRun], scorer: Scorer, chosen: Ints, distances: Doubles
-) -> list[dict[str, Any]]:
-    screen, genes = runs[0].data.screen, runs[0].data.cell.genes
-    rows, measured, part = distinct_measured(runs)
-    fitting = np.flatnonzero(np.diff(screen.offsets)[rows] == len(chosen))
+class _Measured(NamedTuple):
+    """The distinct measured sets of one size, with their mean score and part."""
+
+    sets: Ints
+    score: AnyArray
+    part: list[str | None]
+
+
+def _measured(runs: Sequence[LoadedRun], size: int) -> _Measured:
+    screen = runs[0].data.screen
+    rows, score, part = distinct_measured(runs)
+    fitting = np.flatnonzero(np.diff(screen.offsets)[rows] == size)
     starts = screen.offsets[rows[fitting]]
-    sets = screen.genotypes.genes.numpy()[starts[:, None] + np.arange(len(chosen))]
-    found = nearest_sets(distances, sets, NEAREST)
+    sets = screen.genotypes.genes.numpy()[starts[:, None] + np.arange(size)]
+    parts = [PARTS[p] if p >= 0 else None for p in part[fitting].tolist()]
+    return _Measured(np.sort(sets, axis=1), score[fitting], parts)
+
+
+def _nearest(
+    measured: _Measured,
+    scorer: Scorer,
+    distances: Doubles,
+    systematic: Sequence[str],
+    names: Sequence[str],
+) -> list[dict[str, Any]]:
+    found = nearest_sets(distances, measured.sets, NEAREST)
     if not len(found.rows):
         return []
-    near = np.sort(sets[found.rows], axis=1)
-    predicted = scorer.score(near).score
-    names = gene_texts(genes)
+    sets = measured.sets[found.rows]
+    predicted = scorer.score(sets).score
     return [
         {
-            "genes": [genes[g] for g in one],
-            "names": [names[g] for g in one],
+            "genes": [systematic[g] for g in genes],
+            "names": [names[g] for g in genes],
             "distance": float(distance),
-            "measured": float(measured[row]),
+            "measured": float(measured.score[row]),
             "predicted": float(score),
-            "part": PARTS[part[row]] if part[row] >= 0 else None,
+            "part": measured.part[row],
         }
-        for one, distance, row, score in zip(
-            near.tolist(), found.distance, fitting[found.rows], predicted, strict=True
+        for genes, distance, row, score in zip(
+            sets.tolist(), found.distance, found.rows.tolist(), predicted, strict=True
         )
     ]
-
-
-def _is(near: dict[str, Any], runs: Sequence[LoadedRun], chosen: Ints) -> bool:
-    genes = runs[0].data.cell.genes
-    return bool(near["genes"] == [genes[g] for g in chosen.tolist()])
 
 
 def _spread(each: AnyArray) -> list[float | None]:

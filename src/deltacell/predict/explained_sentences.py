@@ -29,7 +29,7 @@ def sentences_of(
         _relations(result),
         _genes(result),
         _evidence(result["evidence"]),
-        _nearest(result["nearest"]),
+        _nearest(result),
         _beware(result, untrained, sizes),
         _residuals(result),
     ]
@@ -99,40 +99,42 @@ def _genes(result: Mapping[str, Any]) -> str:
 
 
 def _evidence(evidence: Mapping[str, Any]) -> str:
+    pathways, complexes = evidence["pathways"], evidence["complexes"]
     parts = []
     if evidence["relations"]:
-        parts.append(f"joined by {listed(evidence['relations'])}")
-    for what, one, many in (
-        ("pathways", "the pathway", "the pathways"),
-        ("complexes", "a complex by", "complexes by"),
-    ):
-        names = evidence[what]
-        if names:
-            shown = names[:_NAMED] + (
-                [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-            )
-            parts.append(f"share {one if len(names) == 1 else many} {listed(shown)}")
+        parts.append(f"are joined by {listed(evidence['relations'])}")
+    if pathways:
+        parts.append(f"share the pathway{'s'[: len(pathways) > 1]} {listed(_first(pathways))}")
+    if complexes:
+        parts.append(f"are in a complex together (by {listed(_first(complexes))})")
     if not parts:
         return (
             "No relation of the cell joins two of the genes, and they share no pathway and no "
             "complex."
         )
-    return f"Some of the genes are {listed(parts)}.".replace("are share", "share")
+    return f"Some of the genes {listed(parts)}."
 
 
-def _nearest(nearest: Sequence[Mapping[str, Any]]) -> str:
-    others = [near for near in nearest if near["distance"] > 0]
+def _first(names: Sequence[str]) -> list[str]:
+    more = len(names) - _NAMED
+    return [*names[:_NAMED], *([f"{more} more"] if more > 0 else [])]
+
+
+def _nearest(result: Mapping[str, Any]) -> str:
+    others = [near for near in result["nearest"] if near["genes"] != result["genes"]]
     if not others:
         return "No other set of this size was measured."
     first = others[0]
     part = "" if first["part"] is None else f" ({first['part']})"
-    mean = sum(near["measured"] for near in others) / len(others)
-    return (
+    said = (
         f"The measured set most like it is {listed(first['names'])}{part}, at a distance of "
         f"{first['distance']:.2g}: measured {_signed(first['measured'])}, predicted "
-        f"{_signed(first['predicted'])}. The {len(others)} nearest measured "
-        f"{_signed(mean)} on average."
+        f"{_signed(first['predicted'])}."
     )
+    if len(others) == 1:
+        return said
+    mean = sum(near["measured"] for near in others) / len(others)
+    return f"{said} The {len(others)} nearest measured sets have a mean of {_signed(mean)}."
 
 
 def _beware(result: Mapping[str, Any], untrained: Sequence[str], sizes: Collection[int]) -> str:
@@ -143,8 +145,8 @@ def _beware(result: Mapping[str, Any], untrained: Sequence[str], sizes: Collecti
     if untrained:
         is_are = "is" if len(untrained) == 1 else "are"
         said.append(
-            f"{listed(untrained)} {is_are} in no set that the run was trained on, so what it knows "
-            "of them comes from their neighbours alone."
+            f"{listed(untrained)} {is_are} in no set that the run was trained on: what it knows "
+            f"of {'it' if len(untrained) == 1 else 'them'} comes from networks and features alone."
         )
     return " ".join(said)
 
