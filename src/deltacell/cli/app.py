@@ -14,6 +14,7 @@ import typer
 from deltacell.cli import (
     bench_dango,
     bench_data,
+    bench_predict,
     bench_propagation,
     bench_scaling,
     bench_trace,
@@ -85,6 +86,7 @@ _add(data, "info", data_info.info)
 _add(data, "query", data_query.query)
 _add(bench, "data", bench_data.data)
 _add(bench, "dango", bench_dango.dango)
+_add(bench, "predict", bench_predict.predict)
 _add(bench, "propagation", bench_propagation.propagation)
 _add(bench, "scaling", bench_scaling.scaling)
 _add(bench, "trace", bench_trace.trace)

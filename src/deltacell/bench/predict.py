@@ -1,0 +1,300 @@
+"""How many triples a second are ranked by both models, beside a plain loop of batches."""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+
+from deltacell.arrays import Ints
+from deltacell.bench.data import random_triples
+from deltacell.bench.machine import machine
+from deltacell.bench.process import in_own_process
+from deltacell.bench.train import CONFIGS, QUICK
+from deltacell.errors import InputError
+from deltacell.models import Dango
+from deltacell.models.hyper_sagnn import OthersAttention
+from deltacell.predict.ensemble import scorer_of_tasks
+from deltacell.predict.gene_sets import Combinations
+from deltacell.screen import Genotypes
+from deltacell.train.assemble import make_task
+from deltacell.train.compose import compose
+from deltacell.train.data import load_data
+from deltacell.train.task import Task
+
+TOP = 1000
+"""Triples that are kept at each end."""
+
+BARS = {"sets_per_s": 200_000, "times_the_loop": 1.5}
+"""What ranking with DANGO has to reach, and how much faster it has to be than a loop."""
+
+WHAT: Mapping[tuple[str, str], str] = {
+    ("dango", "loop"): "batches through Hyper-SAGNN over cached gene vectors",
+    ("dango", "ranked"): "new weights: attention is nearly uniform",
+    ("dango", "ranked_trained"): "betas 0.25 and 0.001, attention far from uniform",
+    ("dango", "ranked_unpruned"): "betas 0.25 and 0.25, attention far from uniform",
+    ("hetero_cell", "loop"): "batches through the whole model",
+    ("hetero_cell", "ranked"): "the wild type cached, in double precision",
+}
+"""The variants of each model, in words."""
+
+Progress = Callable[[str, int, int], None]
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Amount(NamedTuple):
+    """How much of a variant is measured.
+
+    Parameters
+    ----------
+    genes
+        All triples of so many genes are ranked.
+    betas
+        Of the attention layers; as they are where there are none.
+    logits
+        The deviation of the attention's logits; as it is where 0.
+    """
+
+    genes: int
+    betas: tuple[float, ...] = ()
+    logits: float = 0.0
+
+
+RANKED: Mapping[str, Mapping[str, Amount]] = {
+    "dango": {
+        "ranked": Amount(800),
+        "ranked_trained": Amount(300, (0.25, 0.001), 1.0),
+        "ranked_unpruned": Amount(130, (0.25, 0.25), 1.0),
+    },
+    "hetero_cell": {"ranked": Amount(9)},
+}
+"""The variants that rank, and over how many genes."""
+
+LOOPED: Mapping[str, tuple[int, int]] = {"dango": (40_960, 1024), "hetero_cell": (64, 8)}
+"""Triples of the loop, and how many are a batch."""
+
+
+def run(
+    progress: Progress | None = None, quick: bool = False, *, repeats: int = 3, seed: int = 0
+) -> dict[str, Any]:
+    """Rank the triples of some genes by both models, the variants in turns.
+
+    A ranking keeps the 1,000 highest and lowest. It begins with thresholds from a sample of a
+    hundredth of the triples, as `deltacell predict` does, and the sample is in its time. What is
+    done once for a cell whatever is ranked is in ``setup_s``. The loop scores triples drawn at
+    random and keeps nothing.
+
+    Parameters
+    ----------
+    progress
+        Called as ``progress(what, done, total)``.
+    quick
+        Whether to take the small synthetic cell, where no bar applies.
+    repeats
+        Turns; the median counts.
+    seed
+        Of the data and the weights.
+    """
+    if repeats < 1:
+        raise InputError(f"repeats is {repeats}; expected at least 1")
+    total = len(WHAT) * repeats
+    done = 0
+
+    def told(news: dict[str, Any]) -> None:
+        nonlocal done
+        if progress is not None:
+            progress(news["what"], done, total)
+        done = min(done + 1, total - 1)
+
+    rows = []
+    for model in RANKED:
+        settings = {"model": model, "quick": quick, "repeats": repeats, "seed": seed}
+        measured = in_own_process("deltacell.bench.predict:measure", settings, told)
+        rows += [{"model": model, "variant": variant, **row} for variant, row in measured.items()]
+    for row in rows:
+        loop = _rate(rows, row["model"], "loop")
+        row["times_the_loop"] = row["sets_per_s"] / loop
+        row["what"] = WHAT[row["model"], row["variant"]]
+    return {
+        "benchmark": "predict",
+        "command": _command(quick, repeats),
+        "rows": rows,
+        "bars": {} if quick else _bars(rows),
+        "settings": {
+            "cell": "demo" if quick else "yeast",
+            "size": 3,
+            "top": TOP,
+            "repeats": repeats,
+            "seed": seed,
+        },
+        "machine": machine(),
+    }
+
+
+def measure(
+    *, model: str, quick: bool, repeats: int, seed: int, tell: Tell
+) -> dict[str, dict[str, Any]]:
+    """Return what the variants of one model took, in this process.
+
+    Parameters
+    ----------
+    model, quick, repeats, seed
+        As in `run`.
+    tell
+        Called with what is being done.
+    """
+    task = _task(model, quick, seed)
+    ranked = RANKED[model]
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ("loop", *ranked)}
+    sets: dict[str, int] = {}
+    for turn in range(repeats):
+        for variant in seconds:
+            tell({"what": f"{model} {variant}, {turn + 1} of {repeats}"})
+            if variant == "loop":
+                sets[variant], *took = _loop(task, *LOOPED[model], quick=quick, seed=seed)
+            else:
+                amount = ranked[variant]
+                genes = min(amount.genes, 60 if quick else amount.genes)
+                sets[variant], *took = _ranked(shaped(task, amount), genes, seed)
+            seconds[variant].append((took[0], took[1]))
+    return {
+        variant: {
+            "sets_per_s": sets[variant] / statistics.median(s for s, _ in of_turns),
+            "sets": sets[variant],
+            "setup_s": statistics.median(s for _, s in of_turns),
+            "sets_per_s_of_each": [sets[variant] / s for s, _ in of_turns],
+        }
+        for variant, of_turns in seconds.items()
+    }
+
+
+def shaped(task: Task, amount: Amount) -> Task:
+    """Return a task whose attention is as strong as it is asked to be.
+
+    Parameters
+    ----------
+    task
+        Left as it is.
+    amount
+        Its betas and logits.
+    """
+    if not amount.betas:
+        return task
+    task = copy.copy(task)
+    model = cast(Dango, copy.deepcopy(task.model))
+    task.model = model
+    with torch.no_grad():
+        genes = model.encode(task.cell).genes
+        for part, beta in zip(model.hyper_sagnn.sets.attention, amount.betas, strict=True):
+            layer = cast(OthersAttention, part)
+            layer.beta.fill_(beta)
+            hidden, heads = genes.shape[1], layer.heads
+            query, key, _ = layer.query_key_value(genes[:512]).chunk(3, -1)
+            by_head = torch.einsum(
+                "ihx,jhx->hij", *(p.unflatten(-1, (heads, -1)) for p in (query, key))
+            )
+            logits = float(by_head.std(-1).mean()) / math.sqrt(hidden // heads)
+            for weights in (layer.query_key_value.weight, layer.query_key_value.bias):
+                weights[:hidden] *= amount.logits / logits
+    return task
+
+
+def _task(model: str, quick: bool, seed: int) -> Task:
+    words = list((QUICK if quick else CONFIGS)[model])
+    if not quick:
+        words += ["data.folder=null", "data.screen=null", "data.synthetic=yeast"]
+    config = compose(
+        [
+            *words,
+            "data.synthetic_genotypes=1000",
+            "data.screen_genes_only=false",
+            "data.merge=null",
+            "split.method=random",
+            f"seed={seed}",
+        ]
+    )
+    torch.manual_seed(seed)
+    return make_task(config, load_data(config)).eval()
+
+
+@torch.no_grad()
+def _loop(task: Task, n: int, batch: int, *, quick: bool, seed: int) -> tuple[int, float, float]:
+    """Return how many triples a plain loop scored, its seconds, and those before it."""
+    n = n // 8 if quick else n
+    triples = random_triples(task.cell, n, seed).genotypes
+    batches = [triples.take(torch.arange(n)[at : at + batch]) for at in range(0, n, batch)]
+    began = time.perf_counter()
+    score: Callable[[Genotypes], Any]
+    if isinstance(task.model, Dango):
+        score = partial(task.model.hyper_sagnn, task.model.encode(task.cell).genes)
+    else:
+        score = partial(task.model, task.cell)
+    score(batches[0])
+    ready = time.perf_counter()
+    for genotypes in batches:
+        score(genotypes)
+    return n, time.perf_counter() - ready, ready - began
+
+
+def _ranked(task: Task, n_genes: int, seed: int) -> tuple[int, float, float]:
+    """Return how many triples were ranked, in how many seconds, and those before."""
+    rng = np.random.default_rng(seed)
+    genes: Ints = np.sort(rng.choice(task.cell.n_genes, n_genes, replace=False))
+    began = time.perf_counter()
+    scorer = scorer_of_tasks([task])
+    sets = Combinations(genes, 3)
+    # What is made for triples, whichever they are, is made with the first.
+    scorer.candidates(next(iter(Combinations(genes[:3], 3).pieces(0, 1))), np.inf, -np.inf)
+    ready = time.perf_counter()
+    drawn = scorer.score(sets.drawn(max(1, min(50_000, sets.n_sets // 100)), seed)).score
+    high, low = _ends([drawn]), _ends([-drawn])
+    for block in sets.pieces(0, 1):
+        found = scorer.candidates(block, _threshold(high), -_threshold(low)).score
+        high, low = _ends([high, found]), _ends([low, -found])
+    return sets.n_sets, time.perf_counter() - ready, ready - began
+
+
+def _ends(scores: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the highest scores of several lists, as many as are kept."""
+    return np.sort(np.concatenate(scores))[-TOP:]
+
+
+def _threshold(highest: np.ndarray) -> float:
+    return float(highest[0]) if len(highest) == TOP else -math.inf
+
+
+def _rate(rows: Sequence[Mapping[str, Any]], model: str, variant: str) -> float:
+    return next(
+        float(row["sets_per_s"])
+        for row in rows
+        if (row["model"], row["variant"]) == (model, variant)
+    )
+
+
+def _bars(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    loop, ranked, unpruned = (
+        _rate(rows, "dango", variant) for variant in ("loop", "ranked", "ranked_unpruned")
+    )
+    measured = {
+        "dango_ranked_sets_per_s": (BARS["sets_per_s"], ranked),
+        "dango_ranked_over_loop": (BARS["times_the_loop"], ranked / loop),
+        "dango_unpruned_over_loop": (BARS["times_the_loop"], unpruned / loop),
+    }
+    return {
+        name: {"at_least": bar, "measured": value, "met": value >= bar}
+        for name, (bar, value) in measured.items()
+    }
+
+
+def _command(quick: bool, repeats: int) -> str:
+    command = "deltacell bench predict"
+    if repeats != 3:
+        command += f" --repeats {repeats}"
+    return command + (" --quick" if quick else "")
