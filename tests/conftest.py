@@ -111,7 +111,7 @@ def _ranking(
     sets = {part: sum(one["part"] == part for one in known) for part in parts}
     return {
         "title": "Untested triples of 40 genes, lowest and highest by score",
-        "sentences": ["A first sentence.", "A second one.", "A third one.", "A fourth one."],
+        "sentences": [f"Sentence {i}." for i in range(7)],
         "file": "ranking.parquet",
         "request": {"sets": "triples", "size": size, "top": 1000, "above": None},
         "runs": [

@@ -66,7 +66,8 @@ def test_the_pictures_have_all_that_was_given(browser: Any, page: Path) -> None:
     inside = browser.run(
         "(s => { const b = s.getBoundingClientRect(); return [...s.querySelectorAll('*')]"
         ".every(e => { const c = e.getBoundingClientRect(); return c.left >= b.left - 2"
-        " && c.right <= b.right + 2 && c.bottom <= b.bottom + 2; }); })(document.querySelector('.chart'))"
+        " && c.right <= b.right + 2 && c.bottom <= b.bottom + 2; }); })"
+        "(document.querySelector('.chart'))"
     )
     assert inside
 

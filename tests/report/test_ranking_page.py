@@ -30,6 +30,7 @@ def test_the_first_lines_say_what_it_is_and_how_far_to_trust_it(
     page = parsed(ranking_page(made_ranking()))
     tags = [tag for tag, _ in page.elements]
     assert tags.index("h1") < min(tags.index(tag) for tag in ("figure", "section", "table", "ul"))
+    assert page.texts["p"][0] == "60 gene sets of 9,880 over 40 genes"
     title = "Untested triples of 40 genes, lowest and highest by score"
     trust = (
         "On 50 measured sets that the runs were not trained on, predicted and measured "
@@ -37,7 +38,14 @@ def test_the_first_lines_say_what_it_is_and_how_far_to_trust_it(
     )
     assert title in page.texts["bdi"]
     assert trust in page.texts["p"]
-    for words in ("A first sentence.", "A fourth one.", "run-2", "Pearson on validation", "0.40"):
+    for words in (
+        "Sentence 0.",
+        "Sentence 6.",
+        "More about this list (2)",
+        "run-2",
+        "Pearson on validation",
+        "0.40",
+    ):
         assert words in page.words
 
 

@@ -37,6 +37,11 @@ def ranking_page(result: Mapping[str, Any]) -> str:
         sentences=[printable(one) for one in result["sentences"]],
         runs=[_run(run) for run in result["runs"]],
         trust=_trust(result),
+        counts={
+            "rows": _counted(result["counts"]["rows"], "gene set"),
+            "sets": shown(result["counts"]["sets"]),
+            "genes": _counted(result["counts"]["genes"], "gene"),
+        },
         scatter=_scatter(points) if points else None,
         agreement=[_agreement(one) for one in result["agreement"]],
         has={
@@ -146,7 +151,7 @@ def _trust(result: Mapping[str, Any]) -> dict[str, Any]:
     if test and test[0]["pearson"] is not None:
         sets, runs = test[0]["sets"], len(result["runs"])
         said = (
-            f"On {shown(sets)} measured {'set' if sets == 1 else 'sets'} that "
+            f"On {_counted(sets, 'measured set')} that "
             f"{'the run was' if runs == 1 else 'the runs were'} not trained on, predicted and "
             f"measured correlate with a Pearson of {_pearson(test[0]['pearson'])} "
             "(1 is perfect, 0 is chance)."
@@ -158,6 +163,10 @@ def _trust(result: Mapping[str, Any]) -> dict[str, Any]:
         else "no measured sets were scored with it"
     )
     return {"said": f"How far to trust it is not known here: {why}.", "is_known": False}
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{shown(number)} {what}{'' if number == 1 else 's'}"
 
 
 def _agreement(one: Mapping[str, Any]) -> dict[str, str]:

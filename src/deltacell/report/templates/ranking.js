@@ -221,8 +221,8 @@
 
   // Genes on a circle, the first on top; links of the same two genes bow apart.
   function network(row, genes) {
-    const [width, height, radius] = [320, 190, 66];
     const n = genes.length;
+    const [width, height, radius] = [320, n < 3 ? 110 : 190, 66];
     const places = genes.map((_, i) => {
       if (n === 1) return [width / 2, height / 2];
       const turn = n === 2 ? Math.PI * (i + 1) : 2 * Math.PI * i / n - Math.PI / 2;
