@@ -111,11 +111,14 @@ def test_numbers_that_are_not_known(parsed: Any, made_demo: Any) -> None:
     for one in [*result["models"], *result["baselines"]]:
         one["pearson"] = nothing
     result["models"][0]["pearson"] = {"value": 0.5, "low": None, "high": None}
+    result["models"][1] |= {"seconds": None}
+    result["models"][1]["curve"][3]["pearson"] = float("nan")
     result["ranking"][0] |= {"spread": None}
     page = parsed(demo_page(result))
     assert not page.all("path", **{"class": "additive"})
     assert len(page.all("circle", **{"class": "tested"})) == 1
     assert "–" in page.words
+    assert [len(str(found["points"]).split()) for found in page.all("polyline")] == [11, 10]
 
 
 def test_hostile_names_are_only_ever_text(

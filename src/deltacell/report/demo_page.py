@@ -9,7 +9,7 @@ from urllib.parse import quote
 from deltacell.report.axis import Axis
 from deltacell.report.numbers import time_text
 from deltacell.report.page import page, percent
-from deltacell.report.score_scale import ScoreScale
+from deltacell.report.score_scale import ScoreScale, is_known
 from deltacell.report.terminal import printable, shown
 
 MOST_SETS = 20
@@ -30,11 +30,11 @@ def demo_page(result: Mapping[str, Any]) -> str:
         - ``cell`` and ``screen``: each a dict of numbers by what they count, in words that stand
           behind the number, such as ``{"genes": 300, "relations": 6}``.
         - ``models``: for each of them a dict with ``name``, ``parameters``, ``epochs`` and
-          ``seconds`` (of its training); ``curve``, a list of ``{"epoch", "pearson"}`` on the
-          validation part, in which a ``pearson`` may be None; ``pearson``, the dict ``value``,
-          ``low``, ``high`` on the test part, of which each may be None; ``verdict``, the sentence
-          on whether it beats the additive baseline; and ``limit``, the first sentence of
-          `deltacell explain RUN`.
+          ``seconds`` (of its training, or None); ``curve``, a list of ``{"epoch", "pearson"}`` on
+          the validation part, in which a ``pearson`` may be None or NaN; ``pearson``, the dict
+          ``value``, ``low``, ``high`` on the test part, of which each may be None; ``verdict``,
+          the sentence on whether it beats the additive baseline; and ``limit``, the first sentence
+          of `deltacell explain RUN`.
         - ``baselines``: for each a dict with ``name`` and ``pearson`` as above. The one named
           ``additive``, if it is there, is drawn into the learning curves.
         - ``comparison``: the sentence of the explanation of the two runs against each other.
@@ -95,8 +95,8 @@ def _facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(shown(number), printable(name)) for name, number in facts.items()]
 
 
-def _long_time(seconds: float) -> str:
-    if seconds < 100:
+def _long_time(seconds: float | None) -> str:
+    if seconds is None or seconds < 100:
         return time_text(seconds)
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
@@ -115,7 +115,7 @@ def _curves(
 ) -> dict[str, Any] | None:
     """Return where the learning curves are drawn, with the test part at their right."""
     known = [
-        [(one["epoch"], one["pearson"]) for one in model["curve"] if one["pearson"] is not None]
+        [(one["epoch"], one["pearson"]) for one in model["curve"] if is_known(one["pearson"])]
         for model in models
     ]
     if not any(known):
