@@ -63,8 +63,10 @@ class Combinations:
             raise ValueError(f"sets of {size} genes with {len(self.given)} given")
         self._fixed = tuple(np.array([gene], dtype=np.int64) for gene in self.given)
         side = max(1, round(sets_a_piece ** (1 / self.free)))
+        # Neighbours on a chromosome are linked: a tile of them would say little of the others.
+        mixed = np.random.default_rng(0).permutation(self.genes)
         # One array a tile, the same in every block: what is worked out for it can be kept.
-        self._tiles = [self.genes[at : at + side] for at in range(0, len(self.genes), side)]
+        self._tiles = [np.sort(mixed[at : at + side]) for at in range(0, len(mixed), side)]
 
     @property
     def n_sets(self) -> int:

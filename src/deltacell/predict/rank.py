@@ -30,8 +30,7 @@ SAVED_EVERY = 10.0
 
 _DRAWN = 50_000
 _SHARE_DRAWN = 100
-_ESTIMATED_AFTER = 2.0
-_WORTH_TELLING = 5.0
+_TOLD_AFTER, _TOLD_EVERY = 5.0, 600.0
 
 
 def rank(
@@ -116,14 +115,14 @@ class _Way:
     def gone(self) -> bool:
         """Go through all blocks that are left; return whether it came to the end."""
         ranks, kept = self._work.ranks, self._subject.kept(self._work)
-        done = first = self._work.load(kept)
+        done = self._work.load(kept)
         self._begin(done)
         if done == self._total and self._work.has_finished:
             return True
         if not done and not self._stop():
             self._draw(kept)
-        began = saved = time.monotonic()
-        estimated = False
+        saved = time.monotonic()
+        estimate = _Estimate(self._total)
         pieces = self._subject.sets.pieces(ranks.rank + done * ranks.world, ranks.world)
         for piece in pieces:
             if self._stop():
@@ -133,9 +132,8 @@ class _Way:
             done += 1
             now = time.monotonic()
             self._progress(*self._label(done))
-            if not estimated and now - began > _ESTIMATED_AFTER:
-                self._estimate(now - began, done - first, self._total - done)
-                estimated = True
+            if estimate.is_due(done, now):
+                self._tell(self._left(estimate.seconds_a_piece, done))
             if now - saved > self._save_every:
                 self._work.save(done, kept)
                 saved = time.monotonic()
@@ -173,20 +171,41 @@ class _Way:
             said += f"; going on, {done / self._total:.0%} was done before"
         self._tell(f"{said}.")
 
-    def _estimate(self, seconds: float, done: int, left: int) -> None:
-        ranks = self._work.ranks
-        a_piece = self._subject.sets.n_sets / max(1, self._subject.sets.n_pieces)
-        remaining = seconds / done * left
-        if remaining > _WORTH_TELLING:
-            self._tell(
-                f"About {duration(remaining)} to go at {done * a_piece / seconds:,.0f} sets a "
-                f"second{' in each process' if ranks.world > 1 else ''}. Ctrl-C stops it, and "
-                "the same command goes on."
-            )
+    def _left(self, seconds_a_piece: float, done: int) -> str:
+        """Return how long what is left will take."""
+        sets = self._subject.sets
+        rate = sets.n_sets / sets.n_pieces / seconds_a_piece
+        left = duration(seconds_a_piece * (self._total - done))
+        each = " in each process" if self._work.ranks.world > 1 else ""
+        return (
+            f"{done / self._total:.1%} is done, about {left} to go at {rate:,.0f} sets a "
+            f"second{each}. Ctrl-C stops it, and the same command goes on."
+        )
 
     def _label(self, done: int) -> tuple[str, int, int]:
         mine = self._subject.sets.n_sets // self._work.ranks.world
         return "ranking", done * mine // max(1, self._total), mine
+
+
+class _Estimate:
+    """How long a piece takes, by the latest ones: the first are slow, as bounds are still wide."""
+
+    def __init__(self, total: int) -> None:
+        self.seconds_a_piece = 0.0
+        self._total = total
+        self._due = time.monotonic() + _TOLD_AFTER
+        self._since: tuple[int, float] | None = None
+
+    def is_due(self, done: int, now: float) -> bool:
+        """Return whether there is something to tell, after so many pieces."""
+        if self._since is None and now > self._due - _TOLD_AFTER / 2:
+            self._since = (done, now)
+        if self._since is None or now < self._due or done == self._since[0]:
+            return False
+        pieces, began = self._since
+        self.seconds_a_piece = (now - began) / (done - pieces)
+        self._since, self._due = (done, now), now + _TOLD_EVERY
+        return self.seconds_a_piece * (self._total - done) > _TOLD_AFTER
 
 
 def duration(seconds: float) -> str:
