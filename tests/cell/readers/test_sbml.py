@@ -137,16 +137,16 @@ def test_pathways_from_groups_and_from_maps(write):
         reaction("one", "low", EITHER, maps=("sce00620", "sce01110", "sce99999")),
         reaction("two", "zero", gene("YAL001C"), "B", "C", maps=("hsa00010",)),
         reaction("three", "zero", "", "C", "A"),
-        groups=(group("Citrate cycle", "two", "one"),),
+        groups=(group("Uptake", "two", "one"),),
     )
     written = sbml.read(write(text))
     assert [list(names) for names in written.pathways] == [
-        ["Citrate cycle", "Pyruvate metabolism", "sce99999"],
-        ["Citrate cycle", "Glycolysis / gluconeogenesis"],
+        ["Pyruvate metabolism", "Uptake", "sce99999"],
+        ["Glycolysis / gluconeogenesis", "Uptake"],
         [],
     ]
     metabolism, source = written.on(Genes([*NAMES, "TFC3"]))
-    assert metabolism.pathways[1] == ("Citrate cycle", "Glycolysis / gluconeogenesis")
+    assert metabolism.pathways[1] == ("Glycolysis / gluconeogenesis", "Uptake")
     assert source.notes["pathways"] == 4
 
 
