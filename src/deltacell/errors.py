@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from os import PathLike
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return " (did you mean 'delta'?)" where a known name is near, letter case aside; else "".
+
+    Parameters
+    ----------
+    given
+        What was typed.
+    known
+        The names that there are.
+    """
+    by_letters = {name.casefold(): name for name in known}
+    near = difflib.get_close_matches(given.strip().casefold(), by_letters, n=1, cutoff=0.7)
+    return f" (did you mean '{by_letters[near[0]]}'?)" if near else ""
 
 
 class DeltacellError(Exception):

@@ -50,6 +50,11 @@ def test_an_unknown_name_says_so(genes, name):
         genes.index(name)
 
 
+def test_a_mistyped_name_is_told_what_was_meant(genes):
+    with pytest.raises(GeneNameError, match=r"no gene is called 'TFC33' \(did you mean 'TFC3'\?\)"):
+        genes.index("TFC33")
+
+
 def test_two_genes_with_one_standard_name_are_ambiguous():
     with pytest.raises(GeneNameError, match=r"A \(X\), B \(x \)"):
         Genes(["A", "B"], ["X", "x "]).index("X")

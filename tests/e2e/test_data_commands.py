@@ -150,7 +150,7 @@ def test_unknown_genes_follow_the_policy(deltacell: Any, tmp_path: Path, policy:
     [
         (("data", "info", "nowhere"), "no manifest.json"),
         (("data", "import", "nowhere", "--out", "out"), "no such folder"),
-        (("data", "get", "costanzo"), "Did you mean 'costanzo20"),
+        (("data", "get", "costanzo"), "(did you mean 'costanzo20"),
         (("data", "synthetic", "mouse", "--out", "out"), "demo"),
     ],
 )

@@ -33,6 +33,29 @@ def test_a_mistyped_word_gets_a_suggestion(words: list[str], said: str) -> None:
     assert said in done.output
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "experiment=demmo"], "did you mean 'demo'?"),
+        (["train", "experiment=demo", "trainer.epohs=3"], "trainer.epochs"),
+        (["train", "experiment=demo", "split.method=geen"], "did you mean 'gene'?"),
+        (["train", "experiment=demo", "propagation=detla"], "did you mean 'delta'?"),
+        (["train", "experiment=demo", "data.relations=[physicl]"], "(did you mean 'physical'?)"),
+        (
+            ["train", "experiment=demo", "model=hetero_cell", "model.features=[expresion]"],
+            "(did you mean 'expression'?)",
+        ),
+        (["data", "get", "sgd-feature"], "(did you mean 'sgd-features'?)"),
+        (["data", "synthetic", "Demo", "--out", "x"], "(did you mean 'demo'?)"),
+        (["bench", "propagation", "--strategies", "deltas"], "(did you mean 'delta'?)"),
+    ],
+)
+def test_a_mistyped_name_gets_a_suggestion(deltacell: Any, words: list[str], said: str) -> None:
+    error = deltacell(*words, code=2).stderr
+    assert error.startswith("error: ")
+    assert said in error
+
+
 def run_main(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     """Run the program in this process and return its exit code."""
     monkeypatch.setenv("DELTACELL_DEBUG", "")

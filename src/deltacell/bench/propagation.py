@@ -18,7 +18,7 @@ from deltacell.bench.machine import machine
 from deltacell.bench.process import PeakMemory, in_own_process
 from deltacell.bench.roofline import roofline
 from deltacell.cell import Cell
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import STRATEGIES, Deleted, Propagation, strategy
 from deltacell.propagate.ladder.stored import Stored
@@ -413,7 +413,10 @@ def _checked(batch: int, layers: int, strategies: Sequence[str] | None, repeats:
         raise InputError(f"no strategy was given; there are {', '.join(STRATEGIES)}")
     for name in names:
         if name not in STRATEGIES:
-            raise InputError(f"there is no propagation '{name}'; there are {', '.join(STRATEGIES)}")
+            raise InputError(
+                f"there is no propagation '{name}'{did_you_mean(name, STRATEGIES)}; "
+                f"there are {', '.join(STRATEGIES)}"
+            )
     return names
 
 

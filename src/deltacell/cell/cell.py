@@ -17,7 +17,7 @@ from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.relation import Relation
 from deltacell.counts import Source
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
@@ -134,7 +134,8 @@ class Cell:
         """Return a relation by its name; an unknown one is an error that lists those there are."""
         if name not in self.relations:
             raise InputError(
-                f"the cell has no relation '{name}'; it has {', '.join(self.relations) or 'none'}"
+                f"the cell has no relation '{name}'{did_you_mean(name, self.relations)}; "
+                f"it has {', '.join(self.relations) or 'none'}"
             )
         return self.relations[name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from deltacell.arrays import Bools, Ints
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE
-from deltacell.errors import GeneNameError
+from deltacell.errors import GeneNameError, did_you_mean
 
 OnUnknown = Literal["error", "drop", "add"]
 
@@ -113,8 +114,10 @@ class Genes(Sequence[str]):
         if len(candidates) == 1:
             return candidates[0]
         if not candidates:
+            known = [*self.systematic, *filter(None, self.standard), *chain(*self.aliases)]
             raise GeneNameError(
-                f"no gene is called '{name}'", fix="Give a systematic name, standard name or alias."
+                f"no gene is called '{name}'{did_you_mean(name, known)}",
+                fix="Give a systematic name, standard name or alias.",
             )
         listed = ", ".join(self.label(i) for i in candidates)
         raise GeneNameError(

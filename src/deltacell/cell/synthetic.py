@@ -22,7 +22,7 @@ from deltacell.cell.feature import Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.relation import Relation
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +201,10 @@ _RECIPES = {
 
 def _recipe(name: str) -> _Recipe:
     if name not in _RECIPES:
-        raise InputError(f"there is no synthetic cell '{name}'; there are {', '.join(_RECIPES)}")
+        raise InputError(
+            f"there is no synthetic cell '{name}'{did_you_mean(name, _RECIPES)}; "
+            f"there are {', '.join(_RECIPES)}"
+        )
     return _RECIPES[name]
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 
 
 def get(
@@ -34,10 +33,9 @@ def get(
         return
     for name in names:
         if name not in DOWNLOADS:
-            near = difflib.get_close_matches(name, DOWNLOADS, n=1)
-            hint = f"Did you mean '{near[0]}'? " if near else ""
             raise InputError(
-                f"there is nothing called '{name}'", fix=f"{hint}There are: {', '.join(DOWNLOADS)}"
+                f"there is nothing called '{name}'{did_you_mean(name, DOWNLOADS)}",
+                fix=f"There are: {', '.join(DOWNLOADS)}",
             )
     # What it says of its own is written for programmers who call it.
     pooch.get_logger().setLevel("WARNING")

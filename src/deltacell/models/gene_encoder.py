@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from deltacell.cell import Cell, Feature
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 from deltacell.models.activation import activation_of
 
 BLOCKS = 2
@@ -86,7 +86,8 @@ def feature_widths(cell: Cell, names: Sequence[str]) -> dict[str, int]:
     for name in names:
         if name not in cell.features:
             raise InputError(
-                f"the cell has no feature '{name}'; it has {', '.join(cell.features) or 'none'}"
+                f"the cell has no feature '{name}'{did_you_mean(name, cell.features)}; "
+                f"it has {', '.join(cell.features) or 'none'}"
             )
     return {name: cell.features[name].width for name in names}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 from deltacell.propagate.auto import Auto
 from deltacell.propagate.delta import Delta
 from deltacell.propagate.dense import Dense
@@ -41,7 +41,10 @@ def strategy(name: str, **options: Any) -> Propagation:
         Of the strategy, such as ``tile``.
     """
     if name not in STRATEGIES:
-        raise InputError(f"there is no propagation '{name}'; there are {', '.join(STRATEGIES)}")
+        raise InputError(
+            f"there is no propagation '{name}'{did_you_mean(name, STRATEGIES)}; "
+            f"there are {', '.join(STRATEGIES)}"
+        )
     try:
         return STRATEGIES[name](**options)
     except TypeError as error:

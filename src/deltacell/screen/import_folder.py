@@ -15,7 +15,7 @@ from deltacell.cell import readers as cell_readers
 from deltacell.cell.genes import UNKNOWN, OnUnknown
 from deltacell.cell.readers import NamedEdges, relation_of, sbml, string_genes
 from deltacell.counts import Source
-from deltacell.errors import InputError, PhenotypeError
+from deltacell.errors import InputError, PhenotypeError, did_you_mean
 from deltacell.screen import readers as screen_readers
 from deltacell.screen.readers import WrittenScreen
 from deltacell.screen.screen import Screen
@@ -195,7 +195,9 @@ def open_screen(path: str | os.PathLike[str], name: str | None = None) -> Screen
     if name is None and len(names) == 1:
         name = names[0]
     if name not in names:
-        asked = "which of its screens is meant?" if name is None else f"it has no screen '{name}'"
+        asked = "which of its screens is meant?"
+        if name is not None:
+            asked = f"it has no screen '{name}'{did_you_mean(name, names)}"
         raise InputError(
             asked, where=path, fix=f"Give one of {', '.join(names) or 'none'} (--screen NAME)."
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from deltacell.cell import Cell
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 from deltacell.profile.record import RunRecord
 from deltacell.screen import Screen, Split
 from deltacell.train.config import Config, DataConfig, SplitConfig
@@ -174,7 +174,9 @@ def _screen_in(folder: Path, name: str | None) -> Path:
     if name is None and len(there) == 1:
         name = there[0]
     if name is None or name not in there:
-        said = "data.screen is not set" if name is None else f"there is no screen '{name}'"
+        said = "data.screen is not set"
+        if name is not None:
+            said = f"there is no screen '{name}'{did_you_mean(name, there)}"
         raise InputError(
             f"{said}; there are {', '.join(there) or 'none'}",
             where=folder / "screens",

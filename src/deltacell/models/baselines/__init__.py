@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 from deltacell.models.baselines.additive import Additive
 from deltacell.models.baselines.baseline import Baseline, Progress
 from deltacell.models.baselines.boosted_trees import BoostedTrees
@@ -35,7 +35,10 @@ def baseline(name: str, **parameters: Any) -> Baseline:
         Of its class.
     """
     if name not in BASELINES:
-        raise InputError(f"there is no baseline '{name}'; there are {', '.join(BASELINES)}")
+        raise InputError(
+            f"there is no baseline '{name}'{did_you_mean(name, BASELINES)}; "
+            f"there are {', '.join(BASELINES)}"
+        )
     return BASELINES[name](**parameters)
 
 
