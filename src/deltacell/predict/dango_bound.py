@@ -37,10 +37,10 @@ from deltacell.predict.dango_tables import (
 from deltacell.predict.run_scorer import Doubles
 
 DOUBLE, SINGLE = 1e-9, 1e-4
-"""Share of its numbers that a score may lose by rounding, some 1,000 operations' worth and more."""
+"""Share of their length that vectors may lose by rounding: 1,000 operations' worth, and more."""
 
 N_LAST = 4
-"""Norms of a gene's last vectors: of y and z, weighted, and of y and z."""
+"""Norms of a gene's last vectors: of y and z weighted, of what y is a difference of, and of z."""
 
 
 class AttentionBound:
@@ -63,7 +63,12 @@ class AttentionBound:
         weight = sets.score.weight[0]
         self._most = float(weight.abs().max())
         self._weights = [layer_weights(layer) for layer in layers_of(sets)]
-        last = [(part * by).norm(dim=-1) for by in (weight, 1) for part in (tables.y, tables.z)]
+        before = tables.static.norm(dim=-1) + (tables.y + tables.static).norm(dim=-1)
+        last = [
+            *((part * weight).norm(dim=-1) for part in (tables.y, tables.z)),
+            before,
+            tables.z.norm(dim=-1),
+        ]
         norms = [norm for of_layer in tables.norms for norm in of_layer]
         self._of_gene = torch.cat([torch.stack(last, 1), *norms], 1).cpu().numpy()
 
@@ -79,7 +84,7 @@ class AttentionBound:
         way = self._way(largest)
         weighted = self._last(largest, 0) + self._most * way.kept
         bound = 2 * weighted * way.error + self._most * way.error**2
-        return float(bound.mean()) + DOUBLE * self._numbers(largest, way)
+        return float(bound.mean()) + self._rounding(largest, way, DOUBLE)
 
     def rounding(self, axes: Sequence[Ints]) -> float:
         """Return what single precision may take from the score of any set of a block.
@@ -90,7 +95,7 @@ class AttentionBound:
             Of the block.
         """
         largest = self._largest(axes)
-        return SINGLE * self._numbers(largest, self._way(largest))
+        return self._rounding(largest, self._way(largest), SINGLE)
 
     def _largest(self, axes: Sequence[Ints]) -> Doubles:
         return np.stack([self._of_gene[axis].max(0) for axis in axes])
@@ -110,11 +115,12 @@ class AttentionBound:
         last: Doubles = largest[:, y] + _sum_of_others(largest[:, y + 1])
         return last
 
-    def _numbers(self, largest: Doubles, way: _Way) -> float:
-        """Return a bound of the numbers that a score is made of."""
+    def _rounding(self, largest: Doubles, way: _Way, share: float) -> float:
+        """Return what a score loses where vectors lose a share of their length."""
         away = way.kept + way.eta
-        numbers = (self._last(largest, 0) + self._most * away) * (self._last(largest, 2) + away)
-        return float(numbers.mean())
+        lost = share * (self._last(largest, 2) + away)
+        weighted = self._last(largest, 0) + self._most * away
+        return float((weighted * lost + self._most * lost**2).mean())
 
 
 class _Way(NamedTuple):

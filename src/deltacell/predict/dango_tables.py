@@ -99,7 +99,7 @@ class UniformTables:
     ----------
     size
         Genes of a set.
-    y, z
+    y, z, static
         [n_genes, hidden].
     norms
         Of each layer.
@@ -110,6 +110,7 @@ class UniformTables:
     size: int
     y: torch.Tensor
     z: torch.Tensor
+    static: torch.Tensor
     norms: tuple[LayerNorms, ...]
     vectors: tuple[torch.Tensor, ...]
 
@@ -142,8 +143,9 @@ class UniformTables:
                 b + beta / n * w @ (a + (n - 1) * b),
                 c + beta * (shift + w @ c),
             )
-        y = genes @ a.t() + c - torch.relu(sets.static(genes))
-        return cls(size, y, genes @ b.t(), tuple(norms), tuple(vectors))
+        static = torch.relu(sets.static(genes))
+        y = genes @ a.t() + c - static
+        return cls(size, y, genes @ b.t(), static, tuple(norms), tuple(vectors))
 
 
 def layers_of(sets: PaddedSets) -> list[OthersAttention]:
