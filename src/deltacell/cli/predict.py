@@ -186,6 +186,7 @@ def _with_known(ranking: Ranking, runs: list[LoadedRun], sizes: tuple[int, ...])
 
 
 def _explain(paths: list[Path], weights: str, words: str, json: Path | None) -> None:
+    from deltacell.errors import InputError
     from deltacell.predict.explain_set import explain_set
     from deltacell.predict.subject import gene_names
     from deltacell.report.explained_set import print_explained_set
@@ -193,6 +194,8 @@ def _explain(paths: list[Path], weights: str, words: str, json: Path | None) -> 
 
     runs = load_runs(paths, weights)
     genes = gene_names(runs).indices(words.replace(",", " ").split())
+    if not len(genes):
+        raise InputError("--explain names no gene", fix='Such as: --explain "HO STE2"')
     result = explain_set(runs, genes)
     write_json(json, result)
     print_explained_set(result)

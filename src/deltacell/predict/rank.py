@@ -43,7 +43,7 @@ def rank(
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[str, int, int], None] = lambda label, done, total: None,
     tell: Callable[[str], None] = lambda sentence: None,
-    save_every: float = SAVED_EVERY,
+    save_every: float | None = None,
 ) -> Ranking | None:
     """Rank gene sets into a file; None where it was stopped, or another process writes the file.
 
@@ -71,8 +71,9 @@ def rank(
     tell
         Told, in sentences, how much there is to do and how long it will take.
     save_every
-        Seconds between saves.
+        Seconds between saves; 10 where not given.
     """
+    save_every = SAVED_EVERY if save_every is None else save_every
     ranks = Ranks() if ranks is None else ranks
     there = _finished(subject, out, overwrite=overwrite)
     with Work(out, subject.identity, ranks, overwrite=overwrite) as work:
@@ -168,7 +169,7 @@ class _Way:
         if ranks.world > 1:
             said += f"; this is process {ranks.rank + 1} of {ranks.world}"
         if done:
-            said += f"; going on, {done / self._total:.0%} was done before"
+            said += f"; going on, {done / self._total:.1%} was done before"
         self._tell(f"{said}.")
 
     def _left(self, seconds_a_piece: float, done: int) -> str:

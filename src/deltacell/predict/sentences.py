@@ -121,8 +121,12 @@ def _quality(subject: Subject) -> list[str]:
     if any(value is None for value in known):
         return []
     values = " and ".join(f"{value:.3f}" for value in known)
-    had = "the run had" if len(known) == 1 else "the runs had"
-    return [f"On its validation part {had} a Pearson correlation of {values}."]
+    had = (
+        "On its validation part the run had"
+        if len(known) == 1
+        else "On their validation parts the runs had"
+    )
+    return [f"{had} a Pearson correlation of {values}."]
 
 
 def _beware(subject: Subject) -> list[str]:

@@ -1,0 +1,215 @@
+"""`deltacell predict` as it is typed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from deltacell.cli.app import main
+from deltacell.train.compose import compose
+from deltacell.train.data import load_data
+from deltacell.train.loaded_run import load_run
+
+SMALL = (
+    "experiment=demo",
+    "data.synthetic_genotypes=300",
+    "data.batch_size=32",
+    "data.screen_genes_only=false",
+    "trainer.epochs=1",
+    "trainer.threads=1",
+    "trainer.figures_every=0",
+    "trainer.progress=false",
+    "loggers.tensorboard=false",
+)
+HETERO = (
+    "model=hetero_cell",
+    "model.relations=[physical,string_database]",
+    "model.layers=2",
+    "model.local_heads=2",
+    "loss=log_cosh",
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two seeds of DANGO and one of HeteroCell."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, words in (
+        ("dango0", ("seed=0", "model.hidden=8")),
+        ("dango1", ("seed=1", "model.hidden=8")),
+        ("hetero", (*HETERO, "model.hidden=8")),
+    ):
+        assert typed("train", *SMALL, *words, f"directory={folder / name}") == 0
+    return folder
+
+
+def typed(*words):
+    """Run a command in this process; return its exit code."""
+    before = sys.argv
+    sys.argv = ["deltacell", *map(str, words)]
+    try:
+        main()
+    except SystemExit as end:
+        return end.code or 0
+    finally:
+        sys.argv = before
+    return 0
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    return tmp_path
+
+
+def test_pairs_of_the_screen_with_a_page_and_json(runs, here, capsys):
+    words = ("predict", runs / "dango0", "--sets", "pairs", "--top", "20")
+    assert typed(*words, "--html", "p.html", "--json", "p.json") == 0
+    said = capsys.readouterr()
+    assert "pairs of" in said.err
+    assert "lowest scores: sicker than expected (10 of 20)" in said.out
+    assert "The 20 lowest and the 20 highest of" in said.out
+    assert "All 40 rows: predicted-pairs.parquet" in said.out
+    rows = pl.read_parquet("predicted-pairs.parquet")
+    assert rows["end"].to_list() == ["lowest"] * 20 + ["highest"] * 20
+    assert rows["rank"].to_list() == [*range(1, 21)] * 2
+    assert rows["score"][:20].is_sorted()
+    assert rows["score"][20:].is_sorted(descending=True)
+    assert set(rows["status"]) == {"untested"}
+    assert not rows["linked"].any()
+    assert rows["spread"].is_null().all()
+    result = json.loads(Path("p.json").read_text())
+    assert len(result["rows"]) == 40
+    assert result["measured"]
+    assert {one["part"] for one in result["agreement"]} == {"test", "validation", "training"}
+    assert result["runs"][0]["model"] == "dango"
+    assert rows["genes"][0][0] in Path("p.html").read_text()
+    # Another request does not replace it unasked.
+    assert typed(*words[:-1], "7") == 2
+    assert "top was 20 and is 7" in capsys.readouterr().err
+    assert typed(*words[:-1], "7", "--overwrite") == 0
+    assert pl.read_parquet("predicted-pairs.parquet").height == 14
+
+
+def test_several_runs_have_a_mean_and_a_spread(runs, here, capsys):
+    three = [runs / "dango0", runs / "dango1", runs / "hetero"]
+    Path("mine.txt").write_text("# mine\nYAL0009C YAL0008C\nYAL0007W,YAL0009C\tYBL0001W\n")
+    scores = []
+    for i, one in enumerate(three):
+        assert typed("predict", one, "--sets", "mine.txt", "--out", f"{i}.parquet") == 0
+        rows = pl.read_parquet(f"{i}.parquet").sort(pl.col("genes").list.len())
+        scores.append(rows["score"].to_list())
+    assert typed("predict", *three, "--sets", "mine.txt") == 0
+    rows = pl.read_parquet("predicted-mine.parquet")
+    assert rows["end"].is_null().all()
+    assert rows["score"].is_sorted()
+    rows = rows.sort(pl.col("genes").list.len())
+    for i in range(2):
+        each = pl.Series([s[i] for s in scores], dtype=pl.Float64)
+        assert rows["score"][i] == pytest.approx(each.mean(), abs=1e-5)
+        assert rows["spread"][i] == pytest.approx(each.std(), abs=1e-5)
+    assert rows["linked"].to_list() == [True, True]
+    # What the command wrote can be given back to it.
+    assert typed("predict", three[0], "--sets", "predicted-mine.parquet", "--out", "b.parquet") == 0
+    assert pl.read_parquet("b.parquet").height == 2
+
+
+def test_sets_with_given_genes(runs, here, capsys):
+    run = runs / "dango0"
+    words = ("--genes", "all", "--status", "any", "--linked", "--top", "400")
+    assert typed("predict", run, "--sets", "with", "YAL0009C", "yal0007w", *words) == 0
+    rows = pl.read_parquet("predicted-with-YAL0009C-yal0007w.parquet")
+    assert rows.height == 2 * 298
+    assert rows["genes"].list.contains("YAL0009C").all()
+    assert rows["genes"].list.contains("YAL0007W").all()
+    said = capsys.readouterr().out
+    assert "298 triples with YAL0009C and YAL0007W and 298 other genes of the cell" in said
+    assert "genes are in no set of the training part" in said
+    Path("few.txt").write_text("YAL0009C\nYAL0008C\nYAL0007W\nYBL0001W\n")
+    words = ("--genes", "few.txt", "--size", "3", "--status", "any", "--linked", "--above", "-99")
+    assert typed("predict", run, "--sets", "with YBL0001W", *words, "--out", "w.parquet") == 0
+    rows = pl.read_parquet("w.parquet")
+    assert set(rows["end"]) == {"highest"}
+    assert rows.height == 3
+
+
+def test_sets_larger_than_those_trained_on_come_with_a_warning(runs, here, capsys):
+    Path("four.txt").write_text("YAL0009C YBL0001W YCL0004C YDR0004C\n")
+    assert typed("predict", runs / "dango0", "--sets", "four.txt") == 0
+    assert "and never on sets of 4" in capsys.readouterr().out
+
+
+def test_one_set_explained(runs, here, capsys):
+    words = ("--explain", "YAL0009C, YBL0001W", "--json", "e.json")
+    assert typed("predict", runs / "dango0", *words) == 0
+    assert "YBL0001W" in capsys.readouterr().out
+    assert json.loads(Path("e.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["RUN"], "--sets, or which set to explain"),
+        (["RUN", "--sets", "pairs", "--explain", "A B"], "one of both"),
+        (["RUN", "--sets", "paris"], "Did you mean --sets pairs?"),
+        (["RUN", "--sets", "with", "YAL0009"], "Did you mean YAL0009C"),
+        (["RUN", "--sets", "with"], "names no gene"),
+        (["--sets", "with", "YAL0009C"], "no directory of a run is given"),
+        ([".", "--sets", "pairs"], "this is not a run"),
+        (["none", "--sets", "pairs"], "'none' is no directory"),
+        (["RUN", "--sets", "pairs", "--genes", "none"], "--genes is 'none'"),
+        (["RUN", "--sets", "pairs", "--genes", "two.txt", "--sets", "triples"], "2 genes make no"),
+        (["RUN", "--sets", "bad.txt"], "bad.txt, line 2: no gene is called 'NOPE'"),
+        (["RUN", "--sets", "empty.txt"], "empty.txt: there is no gene set in the file"),
+        (["RUN", "--sets", "pairs", "--status", "old"], "there is no status 'old'"),
+        (["RUN", "--sets", "pairs", "--threads", "0"], "--threads is 0"),
+        (["RUN", "--sets", "pairs", "--weights", "first"], "first"),
+        (["RUN", "--sets", "pairs", "--out", "empty.txt"], "no ranking that can be read"),
+        (["RUN", "--explain", ","], "--explain names no gene"),
+        (["RUN", "--explain", "YAL0009C YAL0009"], "Did you mean YAL0009C"),
+    ],
+)
+def test_what_is_wrong_is_said(runs, here, capsys, words, said):
+    Path("bad.txt").write_text("YAL0009C YAL0008C\nYAL0009C NOPE\n")
+    Path("empty.txt").write_text("")
+    Path("two.txt").write_text("YAL0009C YAL0008C\n")
+    given = [str(runs / "dango0") if word == "RUN" else word for word in words]
+    assert typed("predict", *given) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert said in told
+    assert {p.name for p in here.iterdir()} == {"bad.txt", "empty.txt", "two.txt"}
+
+
+def test_runs_of_other_genes_do_not_rank_together(runs, here, capsys):
+    small = [word for word in SMALL if not word.startswith("data.screen_genes_only")]
+    assert typed("train", *small, "model.hidden=8", "directory=other") == 0
+    assert typed("predict", runs / "dango0", "other", "--sets", "pairs") == 2
+    assert "Give runs that were trained on the same cell" in capsys.readouterr().err
+    absent = set(load_data(compose([*SMALL])).cell.genes) - set(load_run("other").data.cell.genes)
+    assert typed("predict", "other", "--sets", "with", min(absent)) == 2
+    assert "Train with data.screen_genes_only=false" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_under_torchrun_it_is_the_same_file(runs, here):
+    words = ["predict", str(runs / "dango0"), "--sets", "triples", "--top", "50", "--threads", "1"]
+    assert typed(*words, "--out", "one.parquet") == 0
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, "-m", "deltacell", *words, "--out", "two.parquet"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "this is process 1 of 2" in done.stderr
+    assert done.stdout.count("lowest scores") == 1
+    assert Path("one.parquet").read_bytes() == Path("two.parquet").read_bytes()
+    assert not Path("two.parquet.partial").exists()
