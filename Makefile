@@ -11,7 +11,7 @@ WORKERS ?= 2
 .PHONY: setup demo test test-full lint types contract wheel check clean help
 
 help:
-	@echo "make demo       build a cell and its screen, train DANGO on it, test it against baselines"
+	@echo "make demo       a made-up cell: train both models, test, explain, rank; then one page"
 	@echo "make test       laws, units, real files, commands (a few minutes)"
 	@echo "make test-full  what is slow: faults, several processes, learning, README commands"
 	@echo "make check      lint, types, the import contract, and a wheel from a clean venv"
@@ -30,18 +30,13 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: setup
-	$(BIN)/deltacell data synthetic demo --out $(DEMO) --overwrite
-	$(BIN)/deltacell data info $(DEMO)
-	rm -rf $(DEMO)/dango
-	$(BIN)/deltacell train experiment=demo "directory='$(DEMO)/dango'"
-	$(BIN)/deltacell evaluate $(DEMO)/dango --figures $(DEMO)/figures
-	@echo "Now open $(DEMO)/figures/demo-predicted.png. With your own data: README.md"
+	$(BIN)/deltacell demo --out $(DEMO)
 
 test: setup
 	$(PYTEST) -m "not slow" -n $(WORKERS)
 
 test-full: setup
-	$(PYTEST) -m slow -n $(WORKERS)
+	$(PYTEST) -m slow -n $(WORKERS) --dist loadgroup
 
 lint: setup
 	$(BIN)/ruff check src tests

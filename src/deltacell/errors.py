@@ -15,9 +15,11 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     given
         What was typed.
     known
-        The names that there are.
+        The names that there are; of two that differ in letter case alone the first is meant.
     """
-    by_letters = {name.casefold(): name for name in known}
+    by_letters: dict[str, str] = {}
+    for name in known:
+        by_letters.setdefault(name.casefold(), name)
     near = difflib.get_close_matches(given.strip().casefold(), by_letters, n=1, cutoff=0.7)
     return f" (did you mean '{by_letters[near[0]]}'?)" if near else ""
 

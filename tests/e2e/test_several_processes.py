@@ -6,14 +6,17 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.record import Status, read_run
 
+Run = Callable[..., Any]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -45,7 +48,7 @@ def is_there(process: int) -> bool:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_is_killed_brings_the_others_down(
-    tmp_path: Path, training: ModuleType, victim: int
+    deltacell: Run, tmp_path: Path, training: ModuleType, victim: int
 ) -> None:
     path = tmp_path / "run"
     process = training.start(tmp_path, "train", *training.SMALL, *LONG, f"directory={path}")
@@ -66,8 +69,7 @@ def test_a_rank_that_is_killed_brings_the_others_down(
         assert "rank 1" in (record.error or "")
     step = training.state_of(path)["position"]["step"]
     epochs = f"trainer.epochs={step // 5 + 2}"
-    words = ["train", "--resume", str(path), epochs, "trainer.devices=1"]
-    training.end(training.start(tmp_path, *words), 0)
+    deltacell("train", "--resume", path, epochs, "trainer.devices=1")
     assert read_run(path).status is Status.finished
 
 
@@ -124,13 +126,26 @@ def test_an_error_of_one_rank_is_told_with_the_rank_and_its_traceback(
     assert record.last.step == 6
 
 
+TO_BE_STOPPED = ("trainer.devices=2", "trainer.epochs=25", "data.batch_size=8")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, training: ModuleType) -> Path:
+    """A run that nothing stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    given = [*training.SMALL, *TO_BE_STOPPED, f"directory={folder / 'run'}"]
+    training.end(training.start(folder, "train", *given), 0)
+    return folder / "run"
+
+
+@pytest.mark.xdist_group("stopped ranks")
 @pytest.mark.parametrize("to", ["launcher", "terminal", "rank"])
 def test_a_signal_saves_in_all_ranks_and_going_on_is_as_if_nothing_had_been(
-    tmp_path: Path, training: ModuleType, to: str
+    tmp_path: Path, training: ModuleType, whole: Path, to: str
 ) -> None:
-    given = [*training.SMALL, "trainer.devices=2", "trainer.epochs=60", "data.batch_size=8"]
-    path, whole = tmp_path / "run", tmp_path / "whole"
-    process = training.start(tmp_path, "train", *given, f"directory={path}")
+    path = tmp_path / "run"
+    given = [*training.SMALL, *TO_BE_STOPPED, f"directory={path}"]
+    process = training.start(tmp_path, "train", *given)
     training.wait_for_step(process, path, 9)
     if to == "launcher":
         os.kill(process.pid, signal.SIGTERM)
@@ -144,9 +159,8 @@ def test_a_signal_saves_in_all_ranks_and_going_on_is_as_if_nothing_had_been(
     record = read_run(path)
     assert record.status is Status.interrupted
     assert record.last is not None
-    assert record.last.step < 540
+    assert record.last.step < 225
     training.end(training.start(tmp_path, "train", "--resume", str(path)), 0)
-    training.end(training.start(tmp_path, "train", *given, f"directory={whole}"), 0)
     assert training.equal(training.state_of(path), training.state_of(whole))
     assert training.rows_of(path) == training.rows_of(whole)
 

@@ -171,7 +171,7 @@ def test_a_capture_has_the_rank_in_its_name_and_can_be_read(
 def test_a_signal_saves_and_going_on_is_as_if_nothing_had_been(
     tmp_path: Path, training: ModuleType, number: int, code: int
 ) -> None:
-    given = [*training.SMALL, "trainer.epochs=40", "data.batch_size=4"]
+    given = [*training.SMALL, "trainer.epochs=25", "data.batch_size=4"]
     path, whole = tmp_path / "run", tmp_path / "whole"
     process = training.start(tmp_path, "train", *given, f"directory={path}")
     training.wait_for_step(process, path, 20)
@@ -182,8 +182,8 @@ def test_a_signal_saves_and_going_on_is_as_if_nothing_had_been(
     record = read_run(path)
     assert record.status is Status.interrupted
     assert record.last is not None
-    training.end(training.start(tmp_path, "train", "--resume", str(path)), 0)
-    training.end(training.start(tmp_path, "train", *given, f"directory={whole}"), 0)
+    typed("train", "--resume", path)
+    typed("train", *given, f"directory={whole}")
     assert training.equal(training.state_of(path), training.state_of(whole))
     assert training.rows_of(path) == training.rows_of(whole)
     assert [attempt.status for attempt in read_run(path).attempts] == ["interrupted", "finished"]
@@ -198,15 +198,16 @@ def test_from_any_kill_it_goes_on_to_the_same_weights(
     model = training.HETERO if hetero else ("trainer.ema=0.9", "schedule=warm_restarts")
     given = [*training.SMALL, *model, "trainer.epochs=6", "trainer.checkpoint_every_steps=2"]
     path, whole = tmp_path / "run", tmp_path / "whole"
-    process = training.start(tmp_path, "train", *given, f"directory={path}")
+    begun = ["train", *given, f"directory={path}"]
     for last in (draw.randint(2, 12), draw.randint(13, 24)):
+        process = training.start(tmp_path, *begun)
         training.wait_for_step(process, path, last)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         assert read_run(path).status is Status.running
-        process = training.start(tmp_path, "train", "--resume", str(path))
-    training.end(process, 0)
-    training.end(training.start(tmp_path, "train", *given, f"directory={whole}"), 0)
+        begun = ["train", "--resume", str(path)]
+    typed(*begun)
+    typed("train", *given, f"directory={whole}")
     assert training.equal(training.state_of(path), training.state_of(whole))
     assert training.rows_of(path) == training.rows_of(whole)
 
@@ -217,8 +218,9 @@ def test_two_processes_do_not_train_into_one_run(tmp_path: Path, training: Modul
     given = [*training.SMALL, "trainer.epochs=100000", "trainer.checkpoint_every_steps=5"]
     process = training.start(tmp_path, "train", *given, f"directory={path}")
     training.wait_for_step(process, path, 5)
-    said = training.end(training.start(tmp_path, "train", "--resume", str(path)), 2)
-    assert f"another process is training into this run (process {process.pid})" in said
+    expected = rf"another process is training into this run \(process {process.pid}\)"
+    with pytest.raises(DeltacellError, match=expected):
+        typed("train", "--resume", path)
     process.terminate()
     training.end(process, 143)
 

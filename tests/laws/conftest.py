@@ -14,6 +14,14 @@ from hypothesis import strategies as st
 from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
 from deltacell.screen import Genotypes
 
+LONGEST = "test_it_learns.py"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest, so that no worker is left alone with it at the end."""
+    items.sort(key=lambda item: item.path.name != LONGEST)
+
+
 RULES = ("{a}", "{a} and {b}", "{a} or {b}", "({a} and {b}) or {c}", "")
 
 

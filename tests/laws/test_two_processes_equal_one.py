@@ -13,7 +13,9 @@ import torch
 
 from deltacell.profile.phase_rows import read_phases
 from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.compose import compose
 from deltacell.train.metrics_file import MetricsFile
+from deltacell.train.run import train
 
 pytestmark = [
     pytest.mark.slow,
@@ -55,9 +57,9 @@ CASES = {
 }
 
 
-def trained(path: Path, *given: str) -> tuple[dict[str, Any], list[dict[str, float | None]]]:
+def in_processes(*words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "deltacell", "train", *SMALL, *given, f"directory={path}"],
+        [sys.executable, "-m", "deltacell", "train", *words],
         env={**os.environ, "NO_COLOR": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -65,13 +67,19 @@ def trained(path: Path, *given: str) -> tuple[dict[str, Any], list[dict[str, flo
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def found(path: Path) -> tuple[dict[str, Any], list[dict[str, float | None]]]:
     return Checkpoints(path / "checkpoints").load("last"), MetricsFile(path / "metrics.csv").rows
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_equal_one(tmp_path: Path, case: str) -> None:
-    one, one_rows = trained(tmp_path / "one", *CASES[case])
-    two, two_rows = trained(tmp_path / "two", *CASES[case], "trainer.devices=2")
+    given = [*SMALL, *CASES[case]]
+    train(compose([*given, f"directory={tmp_path / 'one'}"]))
+    in_processes(*given, "trainer.devices=2", f"directory={tmp_path / 'two'}")
+    one, one_rows = found(tmp_path / "one")
+    two, two_rows = found(tmp_path / "two")
     assert one["position"]["step"] == two["position"]["step"]
     for name, weight in one["model"].items():
         torch.testing.assert_close(two["model"][name], weight, rtol=1e-6, atol=1e-8, msg=name)
@@ -91,19 +99,11 @@ def test_two_processes_equal_one(tmp_path: Path, case: str) -> None:
 def test_an_epoch_that_was_stopped_has_the_mean_loss_of_all_ranks(tmp_path: Path) -> None:
     """One rank's part of the sums is not enough to go on with."""
     given = ["loss=log_cosh", "trainer.devices=2", "trainer.checkpoint_every_steps=2"]
-    _, expected = trained(tmp_path / "whole", *given, "trainer.epochs=1")
+    in_processes(*SMALL, *given, "trainer.epochs=1", f"directory={tmp_path / 'whole'}")
+    _, expected = found(tmp_path / "whole")
     checkpoints = Checkpoints(tmp_path / "whole" / "checkpoints")
     middle = next(one for one in checkpoints.kept if one.metric is None)
-    words = ["--resume", str(tmp_path / "whole"), "--from", middle.file]
-    done = subprocess.run(
-        [sys.executable, "-m", "deltacell", "train", *words],
-        env={**os.environ, "NO_COLOR": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    in_processes("--resume", str(tmp_path / "whole"), "--from", middle.file)
     (row,) = MetricsFile(tmp_path / "whole" / "metrics.csv").rows
     assert row["train_loss"] == pytest.approx(expected[0]["train_loss"], rel=1e-9)
     assert row["validation_mse"] == pytest.approx(expected[0]["validation_mse"], rel=1e-9)
