@@ -187,9 +187,7 @@ def shaped(task: Task, amount: Amount) -> Task:
     """
     if not amount.betas:
         return task
-    task = copy.copy(task)
     model = cast(Dango, copy.deepcopy(task.model))
-    task.model = model
     with torch.no_grad():
         genes = model.encode(task.cell).genes
         for part, beta in zip(model.hyper_sagnn.sets.attention, amount.betas, strict=True):
@@ -203,7 +201,7 @@ def shaped(task: Task, amount: Amount) -> Task:
             logits = float(by_head.std(-1).mean()) / math.sqrt(hidden // heads)
             for weights in (layer.query_key_value.weight, layer.query_key_value.bias):
                 weights[:hidden] *= amount.logits / logits
-    return task
+    return Task(model, task.loss, task.cell, task.standard, task.optimizer).eval()
 
 
 def _task(model: str, quick: bool, seed: int) -> Task:

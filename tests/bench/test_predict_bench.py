@@ -1,0 +1,100 @@
+"""The bench of prediction: what is measured, and what its numbers are made of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from deltacell import Cell, Relation
+from deltacell.bench import predict as bench
+from deltacell.errors import InputError
+from deltacell.models import Dango, LogCosh
+from deltacell.predict.dango_tables import UniformTables
+from deltacell.train.config import OptimizerConfig
+from deltacell.train.standard import Standard
+from deltacell.train.task import Task
+
+N = 24
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    rng = np.random.default_rng(0)
+    relation = Relation.from_edges("a", *rng.integers(0, N, (2, 60)), n_genes=N, directed=False)
+    cell = Cell([f"Y{i}" for i in range(N)], [relation])
+    torch.manual_seed(0)
+    model = Dango(cell, ("a",), {"a": 1.0}, hidden=8, heads=2)
+    return Task(model, LogCosh(), cell, Standard(), OptimizerConfig())
+
+
+def test_all_triples_are_ranked(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "TOP", 10)
+    sets, seconds, setup = bench._ranked(task, N, seed=0)
+    assert sets == N * (N - 1) * (N - 2) // 6
+    assert seconds > 0
+    assert setup > 0
+
+
+def test_the_loop_scores_what_it_says(task: Task) -> None:
+    sets, seconds, setup = bench._loop(task, 100, 32, quick=False, seed=0)
+    assert sets == 100
+    assert seconds > 0
+    assert setup > 0
+
+
+def test_attention_is_made_as_strong_as_asked(task: Task) -> None:
+    made = bench.shaped(task, bench.Amount(9, (0.25, 0.001), 1.0))
+    betas, before = (
+        [layer.beta.item() for layer in one.model.hyper_sagnn.sets.attention]
+        for one in (made, task)
+    )
+    assert betas == pytest.approx([0.25, 0.001])
+    assert before == pytest.approx([0.01, 0.01])
+    ranges = []
+    for one in (task, made):
+        model = one.model.double()
+        with torch.no_grad():
+            tables = UniformTables.of(model.hyper_sagnn.sets, model.encode(task.cell).genes, size=3)
+        ranges.append(float(tables.norms[0].logits.mean()))
+        one.model.float()
+    # Of some twenty genes, numbers of deviation 1 range over some 4.
+    assert 2 < ranges[1] < 6
+    assert ranges[0] < ranges[1] / 10
+    assert bench.shaped(task, bench.Amount(9)) is task
+
+
+def test_bars_are_at_least() -> None:
+    rows: list[dict[str, Any]] = [
+        {"model": "dango", "variant": "loop", "sets_per_s": 100_000},
+        {"model": "dango", "variant": "ranked", "sets_per_s": 5_000_000},
+        {"model": "dango", "variant": "ranked_unpruned", "sets_per_s": 140_000},
+    ]
+    bars = bench._bars(rows)
+    assert bars["dango_ranked_sets_per_s"]["met"]
+    assert bars["dango_ranked_over_loop"]["measured"] == 50
+    assert not bars["dango_unpruned_over_loop"]["met"]
+
+
+def test_every_variant_is_told_in_words() -> None:
+    variants = {(model, v) for model, ranked in bench.RANKED.items() for v in ("loop", *ranked)}
+    assert variants == set(bench.WHAT)
+
+
+def test_no_turn_is_refused() -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        bench.run(repeats=0)
+
+
+@pytest.mark.slow
+def test_the_whole_bench_on_the_demo_cell() -> None:
+    told = []
+    result = bench.run(lambda what, done, total: told.append(what), quick=True, repeats=1)
+    assert {(row["model"], row["variant"]) for row in result["rows"]} == set(bench.WHAT)
+    assert all(row["sets_per_s"] > 0 for row in result["rows"])
+    assert result["bars"] == {}
+    assert len(told) == len(bench.WHAT)
+    json.dumps(result)
