@@ -112,7 +112,7 @@ def test_a_measured_set_is_nearest_to_itself_and_its_part_is_told(runs, part):
     assert nearest[0]["genes"] == result["genes"]
     assert (nearest[0]["distance"], nearest[0]["part"]) == (0, word)
     assert nearest[0]["predicted"] == result["score"]
-    assert f"in its {word} part" in " ".join(result["sentences"])
+    assert f"in the {word} part" in " ".join(result["sentences"])
     distances = [near["distance"] for near in nearest]
     assert len(nearest) == NEAREST
     assert distances == sorted(distances)
@@ -265,11 +265,13 @@ def test_the_terminal_shows_all_of_it_and_takes_no_name_for_markup(capsys, monke
     print_explained_set({**made(), "sentences": sentences_of(made(), [], {2})})
     text = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert "binds 1 -0.6000 0.100 ------------------------" in lines
-    assert "acts 0 +0.1000 0.200 ++++" in lines
+    assert "binds 1 -0.6000 0.100 ----------------" in lines
+    assert "acts 0 +0.1000 0.200 +++" in lines
     assert any(line.startswith("A[red] (YA) yes +0.1000") for line in lines)
     assert any(line.startswith("1,200 other genes no +0.0500") for line in lines)
     assert "A[red] YC 0.25 -0.3000 -0.4000 test" in lines
     assert "A[red] B binds" in lines
+    assert "no relation +0.0000 -" in lines
+    assert "no gene -0.0500 -" in lines
     assert "Shared pathways: p, q" in lines
     assert [line for line in lines if line.startswith("score")] == ["score -0.5000 -"] * 2

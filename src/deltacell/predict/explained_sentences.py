@@ -54,7 +54,7 @@ def _measured(result: Mapping[str, Any]) -> str:
     if result["measured"] is None:
         return "This set is not among the measured ones that the run was made with."
     part = result["part"]
-    where = "left out of its parts" if part is None else f"in its {part} part"
+    where = "in none of the parts" if part is None else f"in the {part} part"
     return f"It was measured: {_signed(result['measured'])}, {where}."
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from deltacell.report.terminal import console, print_table, printable
 
-_BAR = 24
+_BAR = 16
 _NAMES = 8
 
 
@@ -27,10 +27,11 @@ def print_explained_set(result: Mapping[str, Any]) -> None:
     several = result["spread"] is not None
     _contributions(
         "What the relations contribute",
-        ["relation", "links within the set"],
+        ["relation", "links"],
         [[row["relation"], row["links"]] for row in result["relations"]],
         result["relations"],
         several,
+        "no relation",
         result["relations_baseline"],
         result["relations_residual"],
         result["score"],
@@ -47,6 +48,7 @@ def print_explained_set(result: Mapping[str, Any]) -> None:
         labels,
         rows,
         several,
+        "no gene",
         result["genes_baseline"],
         result["genes_residual"],
         result["score"],
@@ -75,6 +77,7 @@ def _contributions(
     labels: Sequence[Sequence[Any]],
     rows: Sequence[Mapping[str, Any]],
     several: bool,
+    begin: str,
     baseline: float,
     residual: float,
     score: float,
@@ -83,14 +86,14 @@ def _contributions(
     widest = max((abs(row["contribution"]) for row in rows), default=0.0)
     blank = [""] * (len(columns) - 1)
     spread = ["spread"] if several else []
-    table = [["nothing", *blank, _signed(baseline), *([None] if several else []), ""]]
+    no_spread = [None] if several else []
+    table = [[begin, *blank, _signed(baseline), *no_spread, ""]]
     for label, row in zip(labels, rows, strict=True):
         of_runs = [None if row["spread"] is None else f"{row['spread']:.3f}"] if several else []
         bar = _bar(row["contribution"], widest)
         table.append([*label, _signed(row["contribution"]), *of_runs, bar])
-    unexplained = [None] if several else []
-    table.append(["not followed", *blank, _signed(residual), *unexplained, ""])
-    table.append(["score", *blank, _signed(score), *unexplained, ""])
+    table.append(["residual", *blank, _signed(residual), *no_spread, ""])
+    table.append(["score", *blank, _signed(score), *no_spread, ""])
     print_table(title, [*columns, "contribution", *spread, ""], table, total=True)
 
 
