@@ -34,6 +34,19 @@ def test_names_are_shown_and_not_interpreted(evaluation, capsys):
     assert "| \\[red\\]x\\|y | " in text
 
 
+def test_the_terminal_has_the_verdicts_on_all_of_test_and_counts_the_others(evaluation, capsys):
+    print_evaluation(evaluation.to_json())
+    said = " ".join(capsys.readouterr().out.split())
+    of_test = [v for v in evaluation.verdicts if v.group == "test"]
+    others = [v for v in evaluation.verdicts if v.group != "test"]
+    assert of_test
+    assert others
+    assert all(v.sentence in said for v in of_test)
+    assert not any(v.sentence in said for v in others)
+    beaten = sum(v.beats for v in others)
+    assert f"is beaten in {beaten} of {len(others)} comparisons; --markdown and --json" in said
+
+
 def test_the_terminal_shows_what_it_is_given(evaluation, capsys):
     result = evaluation.to_json()
     result["groups"][0]["scores"]["additive"]["pearson"].update(value=0.7777, low=None)

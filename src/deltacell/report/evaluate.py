@@ -22,7 +22,7 @@ class _Table(NamedTuple):
 
 
 def print_evaluation(result: Mapping[str, Any]) -> None:
-    """Print the tables and sentences of an evaluation.
+    """Print the tables and sentences of an evaluation; the verdicts are of the whole test part.
 
     Parameters
     ----------
@@ -31,7 +31,17 @@ def print_evaluation(result: Mapping[str, Any]) -> None:
     """
     for table in _tables(result):
         print_table(table.title, table.columns, table.rows)
-    for sentence in _sentences(result):
+    whole = result["groups"][0]["label"]
+    shown = [verdict for verdict in result["verdicts"] if verdict["group"] == whole]
+    others = [verdict for verdict in result["verdicts"] if verdict["group"] != whole]
+    said = [verdict["sentence"] for verdict in shown]
+    if others:
+        beaten = sum(verdict["beats"] for verdict in others)
+        said.append(
+            f"By number of unseen genes the additive baseline is beaten in {beaten} of "
+            f"{len(others)} comparisons; --markdown and --json have each."
+        )
+    for sentence in (*said, *_remarks(result)):
         console().print(printable(sentence), markup=False)
 
 
@@ -47,7 +57,8 @@ def markdown_evaluation(result: Mapping[str, Any]) -> str:
         f"**{_escaped(table.title)}**\n\n{_markdown_table(table.columns, table.rows)}"
         for table in _tables(result)
     ]
-    parts.append("\n".join(f"- {_escaped(sentence)}" for sentence in _sentences(result)))
+    verdicts = [verdict["sentence"] for verdict in result["verdicts"]]
+    parts.append("\n".join(f"- {_escaped(said)}" for said in (*verdicts, *_remarks(result))))
     return "\n\n".join(parts) + "\n"
 
 
@@ -79,9 +90,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[_Table]:
         )
 
 
-def _sentences(result: Mapping[str, Any]) -> Iterator[str]:
-    for verdict in result["verdicts"]:
-        yield verdict["sentence"]
+def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
     yield result["positives"]["sentence"]
     yield result["ceiling"]["sentence"]
     yield result["leakage"]
