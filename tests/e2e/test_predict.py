@@ -73,7 +73,7 @@ def test_pairs_of_the_screen_with_a_page_and_json(runs, here, capsys):
     assert typed(*words, "--html", "p.html", "--json", "p.json") == 0
     said = capsys.readouterr()
     assert "pairs of" in said.err
-    assert "lowest scores: sicker than expected (10 of 20)" in said.out
+    assert "lowest scores: the sickest (10 of 20)" in said.out
     assert "The 20 lowest and the 20 highest of" in said.out
     assert "All 40 rows: predicted-pairs.parquet" in said.out
     rows = pl.read_parquet("predicted-pairs.parquet")

@@ -134,7 +134,7 @@ def test_on_the_terminal(path, capsys):
     ]
     print_ranking(result, most=2)
     said = capsys.readouterr().out
-    assert "lowest scores: sicker than expected (2 of 3)" in said
+    assert "lowest scores: the sickest (2 of 3)" in said
     assert "A[b] YB" in said
     assert "-0.5000" in said
     assert "0.7500" in said

@@ -22,8 +22,8 @@ def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
     """
     for end, title in (
         (None, "from the lowest score up"),
-        ("lowest", "lowest scores: sicker than expected"),
-        ("highest", "highest scores: fitter than expected"),
+        ("lowest", "lowest scores: the sickest"),
+        ("highest", "highest scores: the fittest"),
     ):
         rows = [row for row in result["rows"] if row["end"] == end]
         if rows:
