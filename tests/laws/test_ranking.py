@@ -11,10 +11,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Genes, Relation
+from deltacell.models import Dango, HeteroCell, LogCosh
+from deltacell.predict.ensemble import scorer_of_tasks
 from deltacell.predict.gene_sets import Combinations, Listed
 from deltacell.predict.linkage import Linkage
 from deltacell.predict.rank import rank
@@ -26,6 +29,9 @@ from deltacell.predict.status import STATUSES, Statuses
 from deltacell.predict.subject import Subject
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.coverage import Coverage
+from deltacell.train.config import OptimizerConfig
+from deltacell.train.standard import Standard
+from deltacell.train.task import Task
 
 LAW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -347,3 +353,65 @@ def test_what_is_there_already_is_not_scored_again(case):
         again = rank(subject, scorer, at / "out.parquet")
         assert scorer.asked == asked
         assert again.to_json() == first.to_json()
+
+
+N_TWINS = 6
+
+
+def twins(model_name, betas):
+    """Return a scorer of a real model in which some genes cannot be told apart, and its cell."""
+    n = 20
+    edges = np.random.default_rng(0).integers(0, n - N_TWINS, (2, 60))
+    relation = Relation.from_edges("a", *edges, n_genes=n, directed=False)
+    cell = Cell([f"Y{i:02d}" for i in range(n)], [relation])
+    torch.manual_seed(1)
+    if model_name == "dango":
+        model = Dango(cell, ("a",), {"a": 1.0}, hidden=16, heads=2, layers=len(betas))
+        with torch.no_grad():
+            model.embedding.mul_(30.0)
+            # Without an edge, and with the same embedding: the same vector.
+            model.embedding[n - N_TWINS :] = model.embedding[-1]
+            for layer, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
+                layer.beta.fill_(beta)
+    else:
+        model = HeteroCell(cell, hidden=8, layers=2, local_heads=2).eval()
+    task = Task(model, LogCosh(), cell, Standard(-0.05, 0.15), OptimizerConfig())
+    return scorer_of_tasks([task]), cell
+
+
+@pytest.mark.parametrize(
+    ("model", "betas", "size"),
+    [
+        ("dango", (0.25, 0.001), 2),
+        ("dango", (0.25, 0.001), 3),
+        ("dango", (0.25, 0.25), 2),
+        ("dango", (0.25, 0.25), 3),
+        ("hetero_cell", (), 2),
+    ],
+)
+def test_models_rank_as_scoring_every_set_does(model, betas, size):
+    scorer, cell = twins(model, betas)
+    request = Request({2: PAIRS, 3: TRIPLES}[size], top=40)
+    genes = np.arange(cell.n_genes)
+    screen = Screen.build(cell.genes, Genotypes.of([[0, 1]]), score=1.0)
+    subject = Subject(
+        request,
+        cell,
+        genes,
+        Combinations(genes, size, sets_a_piece=7**size),
+        Linkage(cell.genes, request.distance),
+        Statuses([screen], ["interaction"]),
+        [{"name": "r", "seed": 0, "validation_pearson": None}],
+        request.to_json(),
+        0,
+        frozenset({2, 3}),
+    )
+    expected = list(combinations(range(cell.n_genes), size))
+    score = scorer.score(np.array(expected)).score
+    if model == "dango":
+        assert len(np.unique(score)) < 0.6 * len(score)
+    names = ("end", "rank", "genes", "score")
+    truth = [{n: row[n] for n in names} for row in by_hand(subject, scorer, screen, expected)]
+    with folder() as at:
+        rows = rank(subject, scorer, at / "out.parquet").to_json()["rows"]
+    assert [{n: row[n] for n in names} for row in rows] == truth
