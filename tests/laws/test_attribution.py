@@ -22,7 +22,7 @@ from deltacell.predict.gated import METABOLISM, GatedModel
 from deltacell.screen import Genotypes
 
 law = settings(
-    max_examples=8,
+    max_examples=6,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
