@@ -23,6 +23,7 @@ def test_the_first_screen_says_what_was_learned_and_what_limits_it(
     said = [
         result["recovered"]["sentence"],
         *(model["verdict"] for model in result["models"]),
+        result["best_baseline"],
         *(model["limit"] for model in result["models"]),
         result["comparison"],
     ]

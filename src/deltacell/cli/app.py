@@ -24,6 +24,7 @@ from deltacell.cli import (
     data_info,
     data_query,
     data_synthetic,
+    demo,
     evaluate,
     explain,
     modes,
@@ -72,6 +73,7 @@ def _add(group: typer.Typer, name: str, function: Callable[..., Any]) -> None:
     group.command(name, help=told, epilog=example.replace("[", "\\["))(function)
 
 
+_add(app, "demo", demo.demo)
 _add(app, "train", train.train)
 _add(app, "evaluate", evaluate.evaluate)
 _add(app, "predict", predict.predict)

@@ -37,6 +37,8 @@ def demo_page(result: Mapping[str, Any]) -> str:
           of `deltacell explain RUN`.
         - ``baselines``: for each a dict with ``name`` and ``pearson`` as above. The one named
           ``additive``, if it is there, is drawn into the learning curves.
+        - ``best_baseline``: the sentence on the baseline that does best, and whether the models do
+          better than it.
         - ``comparison``: the sentence of the explanation of the two runs against each other.
         - ``recovered``: a dict with ``sentence``, the first line of the page; ``found``, how many
           sets at the head of the ranking are planted; ``of``, how many were looked at; ``chance``,
@@ -61,6 +63,7 @@ def demo_page(result: Mapping[str, Any]) -> str:
         cell=_facts(result["cell"]),
         screen=_facts(result["screen"]),
         learned=[(printable(model["name"]), printable(model["verdict"])) for model in models],
+        best_baseline=printable(result["best_baseline"]),
         limits=[(printable(model["name"]), printable(model["limit"])) for model in models],
         comparison=printable(result["comparison"]),
         curves=_curves(models, baselines),
