@@ -151,14 +151,13 @@ def test_most_of_a_block_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.integers(1, 4), st.integers(0, 2**32), st.sampled_from(list(MODELS)))
 def test_scores_are_the_models_own(size: int, seed: int, model: str) -> None:
     rng = np.random.default_rng(seed)
-    tasks = [dango(*MODELS[model]), hetero()]
     sets = np.stack([rng.choice(N, size, replace=False) for _ in range(9)])
-    for task in tasks:
+    for task, exact in ((dango(*MODELS[model]), 2e-7), (hetero(), 1e-5)):
         found = scorer_of_tasks([task]).score(sets)
         head = task.model.hyper_sagnn if isinstance(task.model, Dango) else task.model.local_head
         head.largest = None
         expected = task.double().predict(Genotypes.of(sets.tolist())).numpy()
-        np.testing.assert_allclose(found.score, expected, rtol=2e-7, atol=1e-7)
+        np.testing.assert_allclose(found.score, expected, rtol=exact, atol=exact / 2)
         assert np.isnan(found.spread).all()
 
 

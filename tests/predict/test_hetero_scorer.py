@@ -10,7 +10,6 @@ import torch
 
 from deltacell import Cell, Relation
 from deltacell.models import HeteroCell
-from deltacell.predict import hetero_scorer
 from deltacell.predict.hetero_scorer import HeteroScorer
 from deltacell.screen import Genotypes
 from deltacell.train.standard import Standard
@@ -60,12 +59,28 @@ def test_scores_are_the_models_and_the_wild_type_is_encoded_once(
     monkeypatch.setattr(
         HeteroCell, "encode", lambda self, cell: (encoded.append(1), encode(self, cell))[1]
     )
-    monkeypatch.setattr(hetero_scorer, "AT_A_TIME", 2)
     scorer = HeteroScorer(model, cell, STANDARD)
     found = scorer.scores(SETS)
     assert len(encoded) == 1
     expected = STANDARD.undo(model.double()(cell, Genotypes.of(SETS.tolist())).score)
-    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-9)
+    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_neither_company_nor_cores_change_a_bit() -> None:
+    cell = cell_of()
+    scorer = HeteroScorer(model_of(cell).float(), cell, STANDARD)
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for cores in (1, 2):
+            torch.set_num_threads(cores)
+            found.append(scorer.scores(SETS))
+            found.append(np.concatenate([scorer.scores(SETS[i : i + 1]) for i in range(5)]))
+            assert torch.get_num_threads() == cores
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
 
 
 def test_the_model_is_left_as_it_is() -> None:

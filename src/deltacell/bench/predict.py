@@ -41,7 +41,7 @@ WHAT: Mapping[tuple[str, str], str] = {
     ("dango", "ranked_trained"): "betas 0.25 and 0.001, attention far from uniform",
     ("dango", "ranked_unpruned"): "betas 0.25 and 0.25, attention far from uniform",
     ("hetero_cell", "loop"): "batches through the whole model",
-    ("hetero_cell", "ranked"): "the wild type cached, in double precision",
+    ("hetero_cell", "ranked"): "the wild type cached, every mutant alone",
 }
 """The variants of each model, in words."""
 

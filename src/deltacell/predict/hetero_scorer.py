@@ -13,20 +13,26 @@ from deltacell.models import HeteroCell
 from deltacell.predict.block import Block
 from deltacell.predict.pair_sum import PairSum
 from deltacell.predict.run_scorer import Doubles, Rough
+from deltacell.propagate import Delta
+from deltacell.propagate.workers import in_any_worker, one_core, workers_for
 from deltacell.screen import Genotypes
 from deltacell.train.standard import Standard
 
 AT_A_TIME = 64
-"""Mutants propagated together."""
+"""Mutants propagated together on a device that is no CPU."""
 
 
 class HeteroScorer:
-    """Scores of a HeteroCell in double precision.
+    """Scores of a HeteroCell, each the same whatever is scored with it.
+
+    On a CPU every mutant is propagated alone, by `Delta`, on one core: it takes no longer than in
+    a batch, and rounding has no company to depend on. Elsewhere they go in batches, in double
+    precision, whose rounding is gone where a score is rounded once.
 
     Parameters
     ----------
     model
-        With its weights.
+        With its weights; left as it is.
     cell
         The wild type.
     standard
@@ -34,15 +40,20 @@ class HeteroScorer:
     """
 
     def __init__(self, model: HeteroCell, cell: Cell, standard: Standard) -> None:
-        self._model = copy.deepcopy(model).double().eval()
+        self._device = model.encoder.embedding.device
+        self._alone = self._device.type == "cpu"
+        self._model = copy.deepcopy(model).eval().requires_grad_(False)
+        if self._alone:
+            # Not by what this machine measures: the numbers are to be the same on another day.
+            self._model.propagation = Delta(tile=1)
+        else:
+            self._model.double()
         if self._model.local_head is not None:
             self._model.local_head.largest = None
         self._cell = cell
         self._standard = standard
-        with torch.no_grad():
-            self._wild_type = self._model.encode(cell)
+        self._encoded = self._model.encode(cell)
 
-    @torch.no_grad()
     def scores(self, sets: Ints) -> Doubles:
         """Return the scores [m] in the unit of the screen, of sets [m, size] of ascending genes.
 
@@ -51,15 +62,12 @@ class HeteroScorer:
         sets
             Gene indices.
         """
-        scores = np.empty(len(sets), dtype=np.float64)
-        for begin in range(0, len(sets), AT_A_TIME):
-            part = sets[begin : begin + AT_A_TIME]
-            genes = torch.from_numpy(np.ascontiguousarray(part)).flatten()
-            offsets = torch.arange(len(part) + 1) * sets.shape[1]
-            genotypes = Genotypes(genes, offsets)
-            found = self._model.score(self._cell, self._wild_type, genotypes).score
-            scores[begin : begin + len(part)] = self._standard.undo(found).cpu().numpy()
-        return scores
+        step = 1 if self._alone else AT_A_TIME
+        parts = [sets[begin : begin + step] for begin in range(0, len(sets), step)]
+        workers = workers_for(self._device, len(parts))
+        with one_core(2 if self._alone else 1):
+            found = in_any_worker(self._scores, parts, workers)
+        return np.concatenate(found) if found else np.empty(0)
 
     def pair_sum(self, block: Block) -> PairSum | None:
         """Return None: no bound is known for a whole cell."""
@@ -74,5 +82,12 @@ class HeteroScorer:
         return None
 
     def single(self, block: Block, sets: Ints) -> Rough | None:
-        """Return None: mutants differ little, and single precision would blur them."""
+        """Return None, as `pair_sum`."""
         return None
+
+    def _scores(self, sets: Ints) -> Doubles:
+        genes = torch.from_numpy(np.ascontiguousarray(sets)).flatten()
+        genotypes = Genotypes(genes, torch.arange(len(sets) + 1) * sets.shape[1])
+        found = self._model.score(self._cell, self._encoded, genotypes).score
+        scores: Doubles = self._standard.undo(found.double()).cpu().numpy()
+        return scores

@@ -51,7 +51,7 @@ class RunScorer(Protocol):
     def scores(self, sets: Ints) -> Doubles:
         """Return the scores [m] in the unit of the screen, of sets [m, size] of ascending genes.
 
-        In double precision, so that rounded once they do not depend on what is scored with them.
+        So exactly that, rounded once, they do not depend on what is scored with them.
         """
 
     def pair_sum(self, block: Block) -> PairSum | None:
