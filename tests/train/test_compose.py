@@ -86,6 +86,15 @@ def test_names_of_a_mapping_may_be_any() -> None:
     assert config.data.merge_relations == {"all": ["physical", "regulatory"]}
 
 
+def test_a_mapping_in_braces_is_that_of_its_names_one_by_one() -> None:
+    chosen = ["experiment=demo", "model.relations=[physical,tflink]"]
+    in_braces = compose([*chosen, "model.lambdas={physical:0.5,tflink:1}"])
+    assert in_braces == compose([*chosen, "model.lambdas.physical=0.5", "model.lambdas.tflink=1"])
+    assert in_braces.model.lambdas["tflink"] == 1.0  # type: ignore[attr-defined]
+    where = compose(["experiment=demo", "data.where={study:[synthetic]}"]).data.where
+    assert where == {"study": ["synthetic"]}
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

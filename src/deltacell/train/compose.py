@@ -235,7 +235,7 @@ def _value(override: Override) -> str:
     group = name.removesuffix(".name")
     if group in ("model", "loss") and group != name:
         raise InputError(f"'{text}': a {group} is chosen as a whole", fix=f"Write {group}=NAME")
-    if name.startswith(_MAPPINGS):
+    if f"{name}.".startswith(_MAPPINGS):
         # Of a mapping new names are welcome, which Hydra takes with pluses only.
         return f"++{text}"
     if name not in ANY_KEYS and not any(key.startswith(f"{name}.") for key in ANY_KEYS):

@@ -93,8 +93,8 @@ stops. An unknown key, a value of another kind or one out of range is an error t
 meant. The config is saved with the run as `config.yaml`.
 
 A list is written in brackets, `profiler.window=[5,2,5,1]`; a mapping key by key,
-`model.lambdas.physical=1.0`; none of something as `null`. Quote what the shell would take for
-itself.
+`model.lambdas.physical=1.0`, or in braces, `model.lambdas={physical:1.0}`; none of something as
+`null`. Quote what the shell would take for itself.
 
 This page is written by `deltacell.train.config_reference.write_reference`; a test holds it to the
 code."""
