@@ -42,7 +42,9 @@ def scorer_of(betas: list[float], scale: float, seed: int, heads: int = 2) -> Da
     return DangoScorer(model, cell, Standard(0.3, 0.5))
 
 
-def tight_scorer_of(betas: list[float], scale: float, seed: int) -> DangoScorer:
+def tight_scorer_of(
+    betas: list[float], scale: float, seed: int, *, first_uniform: bool = False
+) -> DangoScorer:
     """Return a random DANGO of three genes with vectors of one number, where norms lose nothing."""
     torch.manual_seed(seed)
     cell = Cell(["Y0", "Y1", "Y2"], [Relation.from_edges("a", [0], [1], n_genes=3, directed=False)])
@@ -52,6 +54,9 @@ def tight_scorer_of(betas: list[float], scale: float, seed: int) -> DangoScorer:
             weights.normal_(std=scale)
         for layer, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
             layer.beta.fill_(beta)
+        if first_uniform:
+            first = model.hyper_sagnn.sets.attention[0].query_key_value
+            first.weight[0] = first.bias[0] = 0
     return DangoScorer(model, cell, Standard())
 
 
@@ -134,3 +139,18 @@ def test_bounds_are_tight_where_norms_lose_nothing(betas: list[float]) -> None:
     assert reached["uniform"] > 0.7
     if len(betas) > 1:
         assert reached["one layer"] > 0.6
+
+
+def test_what_earlier_layers_do_to_logits_is_in_the_bound() -> None:
+    """A first layer with uniform attention moves only the queries of the second."""
+    block = Block(tuple(np.array([i]) for i in range(3)))
+    moved = 0
+    for seed in range(60):
+        scorer = tight_scorer_of([0.5, 0.5], 1.0, seed, first_uniform=True)
+        exact = float(scorer.scores(block.sets())[0])
+        found = scorer.with_attention(block)
+        if found is not None:
+            away = abs(float(found.scores) - exact)
+            assert away <= found.within
+            moved += away > 1e-3 * abs(exact)
+    assert moved > 5
