@@ -143,7 +143,12 @@ def _rank(
         if ranks.is_first:
             typer.secho(printable(sentence), err=True)
 
-    with StopSignals() as signals, progress_bar() as report:
+    with StopSignals() as signals, progress_bar() as bar:
+
+        def report(label: str, done: int, total: int) -> None:
+            if ranks.is_first:
+                bar(label, done, total)
+
         report("loading", 0, 0)
         runs = load_runs(paths, weights)
         scorer = scorer_of(runs)

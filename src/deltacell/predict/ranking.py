@@ -78,7 +78,11 @@ class Ranking:
             Rows of each end.
         """
         counts = self.about["counts"]
-        rows = read_rows(self.path, (None, LOWEST, HIGHEST), most).to_pylist()
+        slices, first = [], 0
+        for end in ("listed", LOWEST, HIGHEST):
+            slices.append((first, min(most, counts[end])))
+            first += counts[end]
+        rows = read_rows(self.path, slices).to_pylist()
         return {
             "title": self.about["title"],
             "sentences": list(self.about["sentences"]),

@@ -97,30 +97,26 @@ def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
     return about
 
 
-def read_rows(path: str | os.PathLike[str], ends: Sequence[str | None], most: int) -> pa.Table:
-    """Return the first rows of each end of a ranking, as they stand in it.
+def read_rows(path: str | os.PathLike[str], slices: Sequence[tuple[int, int]]) -> pa.Table:
+    """Return some rows of a ranking; of a large file no more is read than they are in.
 
     Parameters
     ----------
     path
         A file of `write_ranking`.
-    ends
-        Which ends, in the order of the file.
-    most
-        Rows of each.
+    slices
+        The first row of each piece, and how many rows it has.
     """
-    found: dict[str | None, list[pa.Table]] = {end: [] for end in ends}
+    pieces = [SCHEMA.empty_table()]
     with pq.ParquetFile(Path(path)) as file:
-        for batch in file.iter_batches(batch_size=ROWS_A_GROUP):
-            table = pa.Table.from_batches([batch])
-            of = table["end"].to_pylist()
-            for end, pieces in found.items():
-                had = sum(piece.num_rows for piece in pieces)
-                mine = [i for i, other in enumerate(of) if other == end][: most - had]
-                if mine:
-                    pieces.append(table.take(pa.array(mine)))
-    pieces = [piece for of_end in found.values() for piece in of_end]
-    return pa.concat_tables(pieces) if pieces else SCHEMA.empty_table()
+        for first, n in slices:
+            if not n:
+                continue
+            each = file.metadata.row_group(0).num_rows
+            groups = range(first // each, -(-(first + n) // each))
+            table = file.read_row_groups(list(groups)).replace_schema_metadata(None)
+            pieces.append(table.slice(first - groups[0] * each, n).cast(SCHEMA))
+    return pa.concat_tables(pieces)
 
 
 def _regrouped(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:

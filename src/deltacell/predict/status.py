@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,7 +97,7 @@ class Statuses:
             rows = np.flatnonzero(np.diff(screen.offsets) == size)
             genes = screen.genotypes.genes.numpy()
             matrix = genes[screen.offsets[rows][:, None] + np.arange(size)]
-            learned = np.isin(screen.column("phenotype").astype(str)[rows], self._phenotypes)
+            learned = _is_one_of(screen, self._phenotypes)[rows]
             sets.append(np.sort(matrix, axis=1))
             scores.append(np.where(learned, screen.column("score")[rows], np.nan))
         every = np.concatenate(sets)
@@ -111,6 +111,12 @@ class Statuses:
         mean = np.divide(total, count, out=np.full(len(keys), np.nan), where=count > 0)
         grids = [_Grid.of(study, size, self._n_genes) for study in self._studies]
         return _OfSize(every[first], keys, mean, [g for g in grids if len(g.queries)])
+
+
+def phenotypes_of(screen: Screen) -> set[str]:
+    """Return the phenotypes that the rows of a screen have."""
+    names, codes = _phenotypes(screen)
+    return {names[code] for code in np.unique(codes).tolist()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,3 +169,16 @@ def _found(ascending: AnyArray, keys: AnyArray) -> Ints:
         return np.full(len(keys), -1, dtype=np.int64)
     at = np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)
     return np.where(ascending[at] == keys, at, -1)
+
+
+def _is_one_of(screen: Screen, phenotypes: Sequence[str]) -> Bools:
+    names, codes = _phenotypes(screen)
+    wanted: Bools = np.array([name in phenotypes for name in names], dtype=bool)
+    return wanted[codes]
+
+
+def _phenotypes(screen: Screen) -> tuple[list[str], Ints]:
+    """Return the names of phenotypes, and which one every row has."""
+    # By code: written out as texts, the column of a large screen takes gigabytes.
+    column = screen.rows["phenotype"].combine_chunks()
+    return column.dictionary.to_pylist(), column.indices.to_numpy().astype(np.int64)

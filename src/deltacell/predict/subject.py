@@ -23,7 +23,7 @@ from deltacell.predict.request import FILE, Request
 from deltacell.predict.run_facts import run_facts, screen_genes, trained_genes, trained_sizes
 from deltacell.predict.scorer import Scored
 from deltacell.predict.set_file import read_genes, read_sets, sets_checksum
-from deltacell.predict.status import STATUSES, Statuses
+from deltacell.predict.status import STATUSES, Statuses, phenotypes_of
 from deltacell.predict.work import Work
 from deltacell.screen import Screen
 from deltacell.train.loaded_run import LoadedRun
@@ -131,8 +131,7 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
     texts, given = gene_texts(cell.genes), names.indices(request.given)
     request = replace(request, given=tuple(texts[gene] for gene in given))
     screens = _whole_screens(runs)
-    # By the columns that matter, as the training part of a run may lack some.
-    phenotypes = {p for run in runs for p in np.unique(run.data.screen.column("phenotype"))}
+    phenotypes = {name for run in runs for name in phenotypes_of(run.data.screen)}
     facts = [run_facts(run, weights) for run in runs]
     sets, genes, checksum = _sets(runs, request, names)
     identity = {
