@@ -73,6 +73,7 @@ def test_all_beyond_a_score_out_of_parts(tmp_path_factory, found, end, limit, he
     step = data.draw(st.integers(1, 6))
     for at in range(0, n, step):
         kept.offer(taken(found, order[at : at + step]))
+        assert len(kept.held().score) < held
     assert rows_of(kept) == by_hand(end, found, None, limit)
     assert rows_of(kept) == by_hand(end, found, None, limit)
     other = Beyond(end, 2, folder, "p", limit=limit, most=held)

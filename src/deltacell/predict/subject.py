@@ -28,7 +28,7 @@ from deltacell.predict.work import Work
 from deltacell.screen import Screen
 from deltacell.train.loaded_run import LoadedRun
 
-SETS_A_BLOCK = {"dango": 64**3, "hetero_cell": 8**3}
+SETS_A_BLOCK = {"dango": 64**3, "hetero_cell": 128}
 """About a second's work, or a few: nothing is saved within a block."""
 
 
