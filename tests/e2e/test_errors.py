@@ -152,6 +152,31 @@ def test_stopping_is_a_word(
     assert capsys.readouterr().err == "stopped\n"
 
 
+@pytest.mark.parametrize(
+    ("module", "extra", "words"),
+    [
+        ("wandb", "wandb", ["train", "experiment=demo", "loggers.wandb=true"]),
+        ("mlflow", "mlflow", ["train", "experiment=demo", "loggers.mlflow=true"]),
+        ("line_profiler", "lines", ["train", "experiment=demo", "profiler.kind=lines"]),
+    ],
+)
+def test_a_missing_extra_names_its_install_command(
+    deltacell: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    module: str,
+    extra: str,
+    words: list[str],
+) -> None:
+    # What stands for None there cannot be imported and is not found.
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    monkeypatch.setattr("deltacell.train.loggers.find_spec", lambda *_: None)
+    error = deltacell(*words, code=2).stderr
+    assert f"Install it with: pip install 'deltacell[{extra}]'" in error
+    assert list(tmp_path.iterdir()) == []
+
+
 def on_a_terminal(folder: Path, **environment: str) -> bytes:
     """Return what an error looks like to a person."""
     ours, theirs = pty.openpty()
