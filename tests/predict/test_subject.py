@@ -1,0 +1,113 @@
+"""What a request means for runs, and what is said of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from deltacell.errors import InputError
+from deltacell.predict import subject as module
+from deltacell.predict.request import Request
+from deltacell.predict.sentences import sentences_of, title_of
+from deltacell.predict.status import STATUSES
+from deltacell.predict.subject import subject_of
+from deltacell.screen.keys import sorted_matrix
+from deltacell.train.compose import compose
+from deltacell.train.data import load_data
+
+FACTS = {"name": "demo", "seed": 0, "model": "dango", "sha256": "0" * 64}
+
+
+@pytest.fixture(scope="module")
+def run():
+    """A run of a part of a screen, as far as a subject looks at it."""
+    words = ["data.synthetic_genotypes=400", "data.subset=100", "data.screen_genes_only=true"]
+    config = compose(["experiment=demo", *words])
+    return SimpleNamespace(config=config, data=load_data(config))
+
+
+@pytest.fixture
+def made(run, monkeypatch):
+    def make(*args, **named):
+        return subject_of([run], Request(*args, **named))
+
+    facts = {**FACTS, "validation_pearson": 0.5}
+    monkeypatch.setattr(module, "run_facts", lambda run, weights: dict(facts))
+    return make
+
+
+def test_what_a_run_left_out_was_measured_all_the_same(run, made):
+    data = run.data
+    assert len(data.whole) == 400
+    assert len(data.screen) == 100
+    there = data.whole.on(data.cell, on_unknown="drop")
+    assert len(there) > 100
+    sets = sorted_matrix(there.genotypes.genes.numpy(), there.offsets)
+    pairs = sets[(sets[:, 0] < 0) & (sets[:, 1] >= 0), 1:]
+    assert len(pairs) > len(data.screen) // 4
+    statuses = made("pairs").statuses
+    assert {STATUSES[code] for code in statuses.of(pairs)} == {"measured"}
+
+
+def test_genes_of_the_screen_all_or_given(run, made, tmp_path):
+    n = run.data.cell.n_genes
+    assert made("pairs").sets.n_sets == n * (n - 1) // 2
+    names = run.data.cell.genes
+    (tmp_path / "few.txt").write_text(f"{names[3]}\n{names[1].lower()}\n{names[5]}\n")
+    few = made("pairs", genes=tmp_path / "few.txt")
+    assert few.genes.tolist() == [1, 3, 5]
+    assert few.sets.n_sets == 3
+    with pytest.raises(InputError, match="3 genes make no set of 4"):
+        made("with", given=(names[1],), size=4, genes=tmp_path / "few.txt")
+
+
+def test_the_same_request_by_another_name_of_a_gene_is_the_same(run, made):
+    name = run.data.cell.genes[0]
+    assert made("with", given=(name,)).identity == made("with", given=(name.lower(),)).identity
+    assert made("with", given=(name,)).identity != made("pairs").identity
+    assert made("pairs", top=3).identity != made("pairs").identity
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({"top": 5}, "The 5 lowest and the 4 highest of"),
+        ({"above": 0.25}, "All 4 with a score of 0.25 or more of"),
+        ({"below": -0.5, "top": 5}, "The first 5 with a score of -0.5 or less of"),
+        ({"below": -0.5, "top": 6}, "All 5 with a score of -0.5 or less of"),
+        ({"status": ("tested",)}, "Left out: sets that were measured or not tested"),
+        ({"distance": 1_500}, "less than 1.5 kb apart"),
+        ({"linked": True}, "validation part the run had a Pearson correlation of 0.500"),
+    ],
+)
+def test_what_is_said(made, named, said):
+    counts = {"lowest": 5, "highest": 4, "listed": 0}
+    sentences = sentences_of(made("pairs", **named), counts)
+    assert said in " ".join(sentences)
+    assert all(sentence.endswith(".") for sentence in sentences)
+    assert any("apart on one chromosome" in s for s in sentences) == ("linked" not in named)
+
+
+def test_the_title(run, made):
+    assert title_of(made("triples")) == "Untested triples ranked by demo (seed 0)"
+    name = run.data.cell.genes[0]
+    subject = made("with", given=(name,), size=4, status=STATUSES)
+    assert title_of(subject) == f"Sets of 4 genes with {name} ranked by demo (seed 0)"
+
+
+def test_sizes_and_genes_that_were_never_trained_on_are_warned_of(run, made):
+    counts = {"lowest": 5, "highest": 4, "listed": 0}
+    name = run.data.cell.genes[0]
+    said = " ".join(sentences_of(made("with", given=(name,), size=4), counts))
+    assert "trained on sets of 2 and 3 genes, and never on sets of 4" in said
+    subject = made("pairs")
+    in_training = np.zeros(run.data.cell.n_genes, dtype=bool)
+    for row in run.data.split.train:
+        at = run.data.screen.offsets[row : row + 2]
+        in_training[run.data.screen.genotypes.genes.numpy()[at[0] : at[1]]] = True
+    assert subject.untrained == (~in_training[subject.genes]).sum() > 0
+    assert f"{subject.untrained:,} of {len(subject.genes):,} genes are in no set" in " ".join(
+        sentences_of(subject, counts)
+    )
