@@ -24,41 +24,6 @@ SETTINGS: dict[str, Any] = {
     "max_bytes": None,
     "seed": 0,
 }
-COLUMNS = {
-    "strategy",
-    "batch",
-    "forward_s",
-    "backward_s",
-    "s_per_genotype",
-    "peak_mib",
-    "score_diff_over_std",
-    "grad_rel_diff",
-    "loader_bytes_per_genotype",
-}
-
-
-@pytest.mark.slow
-def test_a_quick_run() -> None:
-    told: list[tuple[str, int, int]] = []
-    result = propagation.run(
-        3,
-        2,
-        ["subgraph", "shared"],
-        2,
-        lambda *news: told.append(news),
-        quick=True,
-    )
-    assert [row["strategy"] for row in result["rows"]] == ["subgraph", "shared", "wild_type"]
-    for row in result["rows"]:
-        assert set(row) >= COLUMNS
-        assert row["s_per_genotype"] > 0
-        assert row["peak_mib"] > 0
-    assert result["bars"] == {}
-    assert result["ratios"]["best_times_faster_than_subgraph"] > 0
-    assert result["roofline_s_per_genotype"] > 0
-    done = [d for _, d, _ in told]
-    assert done == sorted(done)
-    assert done[-1] < told[-1][2] == 12
 
 
 def test_all_strategies_give_the_same() -> None:

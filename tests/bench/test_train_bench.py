@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -86,20 +85,3 @@ def test_no_run_comes_to_the_end_of_its_epoch(model: str) -> None:
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(InputError, match="steps 1, repeats 1"):
         bench.run(steps=1, repeats=1)
-
-
-@pytest.mark.slow
-def test_a_quick_bench_has_what_the_full_one_has() -> None:
-    told: list[str] = []
-    result = bench.run(lambda what, done, total: told.append(what), quick=True, steps=2, repeats=2)
-    assert result == json.loads(json.dumps(result))
-    assert [row["model"] for row in result["rows"]] == ["dango", "hetero_cell"]
-    for row in result["rows"]:
-        assert row["samples_per_s"] > 0
-        assert 0 <= row["data_wait_share"] < 1
-        assert isinstance(row["phase_overhead"], float)
-        assert len(row["phase_overhead_of_each_pair"]) == 2
-    assert result["ratios"]["hetero_cell_over_dango_s_per_sample"] > 0
-    assert result["bars"] == {}
-    assert told[0] == "dango with phases, 1 of 2"
-    assert len(told) == 8

@@ -7,7 +7,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -76,6 +76,19 @@ def _here(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
         except SystemExit as ended:
             code = int(ended.code or 0)
     return subprocess.CompletedProcess(words, code, said.getvalue(), errors.getvalue())
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """What a command tells of its progress: a label, what is done and what there is in all."""
+    found: list[tuple[str, int, int]] = []
+
+    @contextlib.contextmanager
+    def listening() -> Iterator[Callable[..., None]]:
+        yield lambda *news: found.append(news)
+
+    monkeypatch.setattr("deltacell.report.progress.progress_bar", listening)
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -10,16 +10,25 @@ import pytest
 
 
 @pytest.mark.slow
-def test_bench_train(deltacell: Any, tmp_path: Path) -> None:
-    words = ("--quick", "--steps", "2", "--repeats", "1", "--json", "out.json")
+def test_a_quick_bench_has_what_the_full_one_has(
+    deltacell: Any, told: list[tuple[str, int, int]], tmp_path: Path
+) -> None:
+    words = ("--quick", "--steps", "2", "--repeats", "2", "--json", "out.json")
     done = deltacell("bench", "train", *words)
     # A narrow terminal folds the names in the table, and the sentence too.
     assert "times one of DANGO" in " ".join(done.stdout.split())
     result = json.loads((tmp_path / "out.json").read_text())
-    assert result["command"] == "deltacell bench train --steps 2 --repeats 1 --quick"
+    assert result["command"] == "deltacell bench train --steps 2 --repeats 2 --quick"
     assert [row["model"] for row in result["rows"]] == ["dango", "hetero_cell"]
     for row in result["rows"]:
-        assert {"model", "samples_per_s", "data_wait_share", "phase_overhead"} <= set(row)
+        assert row["samples_per_s"] > 0
+        assert 0 <= row["data_wait_share"] < 1
+        assert isinstance(row["phase_overhead"], float)
+        assert len(row["phase_overhead_of_each_pair"]) == 2
+    assert result["ratios"]["hetero_cell_over_dango_s_per_sample"] > 0
+    assert result["bars"] == {}
+    assert told[0][0] == "dango with phases, 1 of 2"
+    assert len(told) == 8
 
 
 def test_a_bench_of_nothing_is_refused(deltacell: Any) -> None:

@@ -171,7 +171,7 @@ def test_a_capture_has_the_rank_in_its_name_and_can_be_read(
 def test_a_signal_saves_and_going_on_is_as_if_nothing_had_been(
     tmp_path: Path, training: ModuleType, number: int, code: int
 ) -> None:
-    given = [*training.SMALL, "trainer.epochs=25", "data.batch_size=4"]
+    given = [*training.SMALL, "trainer.epochs=25", "data.batch_size=8"]
     path, whole = tmp_path / "run", tmp_path / "whole"
     process = training.start(tmp_path, "train", *given, f"directory={path}")
     training.wait_for_step(process, path, 20)
