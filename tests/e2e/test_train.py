@@ -8,9 +8,10 @@ import os
 import random
 import re
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -226,7 +227,15 @@ def test_two_processes_do_not_train_into_one_run(tmp_path: Path, training: Modul
 
 
 @pytest.mark.slow
-def test_modes_are_shown_side_by_side(deltacell: Run, training: ModuleType, tmp_path: Path) -> None:
+def test_modes_are_shown_side_by_side(
+    deltacell: Run, training: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def here(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command[1:4] == ["-m", "deltacell", "train"]
+        return subprocess.CompletedProcess(command, typed(*command[3:]).exit_code)
+
+    # The page on training has them in processes of their own, as they are typed.
+    monkeypatch.setattr("deltacell.train.modes.subprocess", SimpleNamespace(run=here))
     file = tmp_path / "modes.json"
     said = deltacell("modes", *training.SMALL, "--steps", "8", "--json", file).stdout
     for mode in MODES:
