@@ -191,34 +191,42 @@ def test_the_commands_of_a_page_run_as_written(page: Path, tmp_path: Path) -> No
     run_page(page, tmp_path)
 
 
+# --- the README, once, because `make demo` takes its time ---
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkout")
+    checkout(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def said(folder: Path) -> str:
+    data = ROOT.parent / "shared" / "data"
+    return run_page(ROOT / "README.md", folder, FOLDER=data if data.is_dir() else None)
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("readme")
-class TestReadme:
-    """The README in a clean checkout: once, because `make demo` takes its time."""
+def test_its_commands_run_as_written(said: str) -> None:
+    assert "make demo" in "".join(blocks(ROOT / "README.md", "bash"))
+    assert said
 
-    @pytest.fixture(scope="class")
-    def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        folder = tmp_path_factory.mktemp("checkout")
-        checkout(folder)
-        return folder
 
-    @pytest.fixture(scope="class")
-    def said(self, folder: Path) -> str:
-        data = ROOT.parent / "shared" / "data"
-        return run_page(ROOT / "README.md", folder, FOLDER=data if data.is_dir() else None)
+@pytest.mark.slow
+@pytest.mark.xdist_group("readme")
+@pytest.mark.real
+def test_real_data_is_imported(said: str, shared_data: Path) -> None:
+    assert shared_data.is_dir()
+    if "FOLDER" in "".join(blocks(ROOT / "README.md", "bash")):
+        assert "costanzo2010" in said
 
-    def test_its_commands_run_as_written(self, said: str) -> None:
-        assert "make demo" in "".join(blocks(ROOT / "README.md", "bash"))
-        assert said
 
-    @pytest.mark.real
-    def test_real_data_is_imported(self, said: str, shared_data: Path) -> None:
-        assert shared_data.is_dir()
-        if "FOLDER" in "".join(blocks(ROOT / "README.md", "bash")):
-            assert "costanzo2010" in said
-
-    def test_the_demo_is_made(self, said: str, folder: Path) -> None:
-        assert "demo" in said
-        page = folder / "demo" / "index.html"
-        for target in re.findall(r'href="([^"#:]+)"', page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), target
+@pytest.mark.slow
+@pytest.mark.xdist_group("readme")
+def test_the_demo_is_made(said: str, folder: Path) -> None:
+    assert "demo" in said
+    page = folder / "demo" / "index.html"
+    for target in re.findall(r'href="([^"#:]+)"', page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
