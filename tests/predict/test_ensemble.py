@@ -192,3 +192,25 @@ def test_runs_of_other_genes_are_an_error() -> None:
         scorer_of_tasks([dango(), turned])
     with pytest.raises(InputError, match="no run"):
         scorer_of_tasks([])
+
+
+@pytest.mark.parametrize("make", [dango, hetero])
+@pytest.mark.parametrize("size", [2, 3])
+def test_one_gene_that_is_no_number_hides_no_set(make: Any, size: int) -> None:
+    """Bounds are no numbers then either: the sets beside it must not be lost without a word."""
+    task = make()
+    embedding = (
+        task.model.embedding if isinstance(task.model, Dango) else task.model.encoder.embedding
+    )
+    with torch.no_grad():
+        embedding[0] = float("nan")
+    scorer = scorer_of_tasks([task])
+    axis = np.arange(6)
+    block = Block((axis,) * size)
+    every = scorer.score(block.sets())
+    assert np.isnan(every.score).any()
+    median = float(np.nanmedian(every.score)) if np.isfinite(every.score).any() else 0.0
+    found = scorer.candidates(block, median, -np.inf)
+    wanted = np.isnan(every.score) | (every.score >= median)
+    np.testing.assert_array_equal(found.sets, every.sets[wanted])
+    np.testing.assert_array_equal(found.score, every.score[wanted])

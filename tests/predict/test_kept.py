@@ -128,10 +128,11 @@ def test_the_bounds_are_those_of_the_ends():
     assert Kept([Top(None, 2, 2)]).below == np.inf
 
 
-def test_a_score_that_is_no_number_is_an_error():
+@pytest.mark.parametrize("score", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_not_finite_is_an_error(score):
     kept = Kept([Top("lowest", 2, 2)])
-    found = Scored(np.array([[0, 1]]), np.float32([np.nan]), np.float32([0]))
-    with pytest.raises(InputError, match="the score of 1 of 1 gene sets is not a number"):
+    found = Scored(np.array([[0, 1]]), np.float32([score]), np.float32([0]))
+    with pytest.raises(InputError, match="the score of 1 of 1 gene sets is not a finite number"):
         kept.offer(found)
 
 

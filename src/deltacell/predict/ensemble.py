@@ -79,7 +79,8 @@ class Ensemble:
     def candidates(self, block: Block, above: float, below: float) -> Scored:
         """Return the sets of a block that score ``above`` or more, or ``below`` or less."""
         found = self.score(self._near(block, above, below))
-        wanted = (found.score >= above) | (found.score <= below)
+        # What is no number goes on too: whoever asked has to know.
+        wanted = ~((found.score < above) & (found.score > below))
         return Scored(found.sets[wanted], found.score[wanted], found.spread[wanted])
 
     def _near(self, block: Block, above: float, below: float) -> Ints:

@@ -72,11 +72,12 @@ class Kept:
         return min((end.bound for end in self.ends if end.name != HIGHEST), default=-np.inf)
 
     def offer(self, found: Scored) -> None:
-        """Keep what is to be kept of some sets; a score that is no number is an error."""
-        if np.isnan(found.score).any():
+        """Keep what is to be kept of some sets; a score that is not finite is an error."""
+        finite = np.isfinite(found.score)
+        if not finite.all():
             raise InputError(
-                f"the score of {int(np.isnan(found.score).sum()):,} of {len(found.score):,} gene "
-                "sets is not a number",
+                f"the score of {int((~finite).sum()):,} of {len(finite):,} gene sets is not a "
+                "finite number",
                 fix="The weights of a run are damaged or its training went astray: see its "
                 "metrics.csv, and try --weights last or another run.",
             )

@@ -61,11 +61,28 @@ class PairSum(NamedTuple):
         return places
 
 
+def may_reach(
+    lowest: torch.Tensor, highest: torch.Tensor, above: float, below: float
+) -> torch.Tensor:
+    """Return which ranges of scores may come to ``above`` or more, or ``below`` or less.
+
+    One that is no number may, so that its sets are scored and the error is seen.
+
+    Parameters
+    ----------
+    lowest, highest
+        The ends of each range.
+    above, below
+        Of the scores wanted, see `Scorer.candidates`.
+    """
+    return ~((highest < above) & (lowest > below))
+
+
 def _near(tables: dict[tuple[int, int], torch.Tensor], above: float, below: float) -> torch.Tensor:
     size = max(pair[1] for pair in tables) + 1
     if size == 2:
         only = tables[0, 1]
-        return ((only >= above) | (only <= below)).nonzero()
+        return may_reach(only, only, above, below).nonzero()
     if size == 3:
         return _near_of_three(tables[0, 1], tables[0, 2], tables[1, 2], above, below)
     found = []
@@ -88,7 +105,7 @@ def _near_of_three(
     # The third axis comes first, because the ends over the first axis are found fastest.
     without_ab = ac.t().unsqueeze(2) + bc.t().unsqueeze(1)
     lowest, highest = without_ab.amin(0) + ab, without_ab.amax(0) + ab
-    first, second = ((highest >= above) | (lowest <= below)).nonzero(as_tuple=True)
+    first, second = may_reach(lowest, highest, above, below).nonzero(as_tuple=True)
     rows = without_ab[:, first, second].t() + ab[first, second].unsqueeze(1)
-    row, third = ((rows >= above) | (rows <= below)).nonzero(as_tuple=True)
+    row, third = may_reach(rows, rows, above, below).nonzero(as_tuple=True)
     return torch.stack([first[row], second[row], third], 1)

@@ -156,7 +156,7 @@ class _Way:
             found = self._scorer.candidates(piece, kept.above, kept.below)
         else:
             found = self._scorer.score(piece)
-        if np.isnan(found.score).any():
+        if not np.isfinite(found.score).all():
             return found
         found = taken(found, (found.score >= kept.above) | (found.score <= kept.below))
         ascending = padded(found, found.sets.shape[1])

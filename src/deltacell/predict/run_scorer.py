@@ -11,7 +11,7 @@ import torch
 
 from deltacell.arrays import Ints
 from deltacell.predict.block import Block
-from deltacell.predict.pair_sum import PairSum
+from deltacell.predict.pair_sum import PairSum, may_reach
 
 Doubles = npt.NDArray[np.float64]
 
@@ -42,7 +42,7 @@ class Rough(NamedTuple):
         """Return which may score ``above`` or ``below``, see `Scorer.candidates`."""
         # Twice the rounding of a mean and of the comparison, in single precision.
         slack = self.within + 2.0**-21 * float(self.scores.abs().max())
-        return (self.scores >= above - slack) | (self.scores <= below + slack)
+        return may_reach(self.scores, self.scores, above - slack, below + slack)
 
 
 class RunScorer(Protocol):

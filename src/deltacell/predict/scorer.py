@@ -41,7 +41,7 @@ class Scorer(Protocol):
         """Return the sets of a block that score ``above`` or more, or ``below`` or less.
 
         All of them, with the numbers that `score` gives, in the order of the block; what cannot
-        be among them need not be scored.
+        be among them need not be scored. Those whose score is no number are among them.
 
         Parameters
         ----------
