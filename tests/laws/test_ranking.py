@@ -332,6 +332,10 @@ def test_any_number_of_processes_gives_the_same_file(case, world, dies):
                     rank(subject, Mortal(scorer, 1), out, ranks=Ranks(number, world), save_every=0)
             rank(subject, scorer, out, ranks=Ranks(number, world))
         assert out.read_bytes() == whole
+        # Given again, the first one alone has something to show, and nothing is left behind.
+        again = [rank(subject, scorer, out, ranks=Ranks(n, world)) for n in range(world)]
+        assert [ranking is not None for ranking in again] == [n == 0 for n in range(world)]
+        assert [p.name for p in at.iterdir()] == ["out.parquet"]
 
 
 @LAW
@@ -350,9 +354,11 @@ def test_what_is_there_already_is_not_scored_again(case):
     with folder() as at:
         first = rank(subject, scorer, at / "out.parquet")
         asked = scorer.asked
+        (at / "out.parquet.partial").mkdir()
         again = rank(subject, scorer, at / "out.parquet")
         assert scorer.asked == asked
         assert again.to_json() == first.to_json()
+        assert [p.name for p in at.iterdir()] == ["out.parquet"]
 
 
 N_TWINS = 6

@@ -69,6 +69,9 @@ def test_a_parquet_file_as_the_command_writes_it(tmp_path):
     pq.write_table(pa.table({"genes": [1, 2]}), path)
     with pytest.raises(InputError, match="must hold lists of gene names"):
         read_sets(path, NAMES)
+    pq.write_table(pa.table({"genes": [["HO"], []]}), path)
+    with pytest.raises(InputError, match="a set of the file has no gene"):
+        read_sets(path, NAMES)
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(InputError, match="cannot be read"):
         read_sets(path, NAMES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -129,11 +131,27 @@ def test_a_place_that_cannot_be_written(tmp_path):
         pass
 
 
+def test_a_damaged_part_is_an_error_whose_advice_helps(tmp_path):
+    """Not --overwrite, which goes on with the same request and so with the same part."""
+    work = begun(tmp_path / "out")
+    (part,) = work.folder.glob("*.arrow")
+    part.write_bytes(b"ARROW1 and no more")
+    for overwrite in (False, True):
+        with Work(tmp_path / "out", REQUEST, overwrite=overwrite) as work:
+            kept = ends(work)
+            work.load(kept)
+            with pytest.raises(StoreError, match=r"Remove the folder .*out\.partial"):
+                list(kept.ends[1].rows())
+    shutil.rmtree(work.folder)
+    with Work(tmp_path / "out", REQUEST) as work:
+        assert work.load(ends(work)) == 0
+
+
 def test_damaged_work_is_an_error_that_says_what_to_do(tmp_path):
     work = begun(tmp_path / "out")
     (work.folder / "rank-0-of-1.state").write_bytes(b"ARROW1 and no more")
     with (
-        pytest.raises(StoreError, match=r"damaged.*\n.*--overwrite"),
+        pytest.raises(StoreError, match=r"damaged.*\n.*Remove the folder .*out\.partial and give"),
         Work(tmp_path / "out", REQUEST),
     ):
         pass

@@ -49,7 +49,7 @@ def rank(
 
     The work so far is beside the file, in ``OUT.partial``, until that is written; the same request
     goes on from there, and the file is the same, byte for byte, as if nothing had stopped it. Where
-    the file is there already, it is what is returned.
+    the file is there already, it is what the first process returns.
 
     Parameters
     ----------
@@ -76,10 +76,13 @@ def rank(
     save_every = SAVED_EVERY if save_every is None else save_every
     ranks = Ranks() if ranks is None else ranks
     there = _finished(subject, out, overwrite=overwrite)
-    with Work(out, subject.identity, ranks, overwrite=overwrite) as work:
+    work = Work(out, subject.identity, ranks, overwrite=overwrite)
+    if there is not None and not (ranks.is_first and work.folder.exists()):
+        return there if ranks.is_first else None
+    with work:
         if there is not None:
-            if ranks.is_first:
-                work.remove()
+            # A kill came between the last two steps.
+            work.remove()
             return there
         way = _Way(subject, scorer, work, stop, progress, tell, save_every)
         if not way.gone() or not ranks.is_first:

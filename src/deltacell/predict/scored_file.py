@@ -105,7 +105,7 @@ def _open(path: str | os.PathLike[str]) -> Any:
         raise StoreError(
             f"the work that was saved here is damaged ({error})",
             where=path,
-            fix="Begin anew with --overwrite.",
+            fix=f"Remove the folder {Path(path).parent} and give the command again.",
         ) from error
 
 

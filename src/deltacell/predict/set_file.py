@@ -36,6 +36,8 @@ def read_sets(path: Path, names: GeneNames) -> list[Ints]:
     """
     by_size: dict[int, list[list[int]]] = {}
     for line, words in _rows(path):
+        if not words:
+            raise InputError("a set of the file has no gene", where=path, line=line)
         genes = _looked_up(words, names, path, line)
         if len(genes) != len(set(genes)):
             twice = next(gene for gene in genes if genes.count(gene) > 1)
