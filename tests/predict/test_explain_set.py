@@ -172,7 +172,7 @@ def test_sets_beyond_what_was_trained_on_are_explained_with_a_warning(runs):
     result = explain_set([run], [0, 1, 2, 3, 4], most=15)
     assert len(result["genes"]) == 5
     assert result["nearest"] == []
-    assert "No run was trained on sets of 5 genes." in " ".join(result["sentences"])
+    assert "The run was not trained on sets of 5 genes." in " ".join(result["sentences"])
     unseen, seen = int(run.data.split.held_out[0]), genes_of(run, int(run.data.split.train[0]))[0]
     said = " ".join(explain_set([run], [unseen, seen], most=15)["sentences"])
     assert f"{run.data.cell.genes[unseen]} is in no set that the run was trained on" in said
@@ -246,8 +246,8 @@ def test_the_words():
         "together (by r1, r2, r3 and 2 more).",
         "The measured set most like it is A[red] and YC (test), at a distance of 0.25: measured "
         "-0.3, predicted -0.4.",
-        "No run was trained on sets of 2 genes. B is in no set that the run was trained on: what "
-        "it knows of it comes from networks and features alone.",
+        "Not every run was trained on sets of 2 genes. B is in no set that one of the runs was "
+        "trained on: what it knows of it comes from networks and features alone.",
         "Contributions tell what moves the model, which need not be what moves the cell. They add "
         "up to the score within 0.",
     ]

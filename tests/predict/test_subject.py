@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -102,6 +103,14 @@ def test_sizes_and_genes_that_were_never_trained_on_are_warned_of(run, made):
     name = run.data.cell.genes[0]
     said = " ".join(sentences_of(made("with", given=(name,), size=4), counts))
     assert "trained on sets of 2 and 3 genes, and never on sets of 4" in said
+    # What one of several runs was not trained on, another may have been.
+    several = replace(made("triples"), runs=[{**made("triples").runs[0]}] * 2)
+    several = replace(several, trained_sizes=frozenset({2}))
+    said = " ".join(sentences_of(several, counts))
+    assert "not every run was trained on sets of 3 genes, as all were on sets of 2." in said
+    assert "in no set of the training part of one of the runs." in said
+    said = " ".join(sentences_of(replace(several, trained_sizes=frozenset()), counts))
+    assert "not every run was trained on sets of 3 genes. Nothing shows" in said
     subject = made("pairs")
     in_training = np.zeros(run.data.cell.n_genes, dtype=bool)
     for row in run.data.split.train:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,7 @@ import typer
 from deltacell.cli.json_file import write_json
 
 if TYPE_CHECKING:
-    from deltacell.predict.ranking import Ranking
     from deltacell.predict.request import Request
-    from deltacell.train.loaded_run import LoadedRun
 
 
 def predict(
@@ -93,13 +92,26 @@ def predict(
     paths = [word for word in runs if _is_run(word, genes_too=with_genes)]
     more = [word for word in runs if word not in paths]
     if explain is not None:
+        if html is not None or out is not None:
+            raise InputError(
+                f"{'--out' if html is None else '--html'} is for a ranking; --explain writes none",
+                fix="Leave it out; --json FILE writes the explanation to a file.",
+            )
         _explain([Path(word) for word in runs], weights, explain, json)
         return
     assert sets is not None
     asked = read_sets_option(sets, more)
-    if not paths:
+    # No gene's name has a folder before it.
+    absent = next((word for word in more if Path(word).name != word), None)
+    if absent is not None:
         raise InputError(
-            "no directory of a run is given", fix=f"Such as: deltacell predict RUN --sets {sets}"
+            f"'{absent}' is no directory of a run",
+            fix="Give directories that `deltacell train` has made.",
+        )
+    if not paths:
+        words = " ".join((sets, *more))
+        raise InputError(
+            "no directory of a run is given", fix=f"Such as: deltacell predict RUN --sets {words}"
         )
     request = Request(
         **asked,
@@ -125,8 +137,9 @@ def _rank(
     json: Path | None,
     overwrite: bool,
 ) -> None:
-    from deltacell.files import write_text
+    from deltacell.cli.text_file import write_text
     from deltacell.predict.ensemble import scorer_of
+    from deltacell.predict.known import against_measured
     from deltacell.predict.rank import rank
     from deltacell.predict.ranks import Ranks
     from deltacell.predict.subject import subject_of
@@ -165,7 +178,8 @@ def _rank(
         )
         if ranking is not None and (html is not None or json is not None):
             report("predicting what was measured", 0, 0)
-            ranking = _with_known(ranking, runs, subject.sets.sizes)
+            known = against_measured(runs, scorer, subject.sets.sizes)
+            ranking = replace(ranking, measured=known.measured, agreement=known.agreement)
     if ranking is None:
         if signals.received is not None:
             tell(f"Stopped; the same command goes on from {out}.partial")
@@ -178,16 +192,6 @@ def _rank(
         write_text(html, ranking_page(result), what="the page")
     print_ranking(result)
     typer.echo(f"All {result['counts']['rows']:,} rows: {out}")
-
-
-def _with_known(ranking: Ranking, runs: list[LoadedRun], sizes: tuple[int, ...]) -> Ranking:
-    from dataclasses import replace
-
-    from deltacell.predict.ensemble import scorer_of
-    from deltacell.predict.known import against_measured
-
-    known = against_measured(runs, scorer_of(runs), sizes)
-    return replace(ranking, measured=known.measured, agreement=known.agreement)
 
 
 def _explain(paths: list[Path], weights: str, words: str, json: Path | None) -> None:

@@ -12,7 +12,7 @@ from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.predict.block import Block
 from deltacell.predict.gene_sets import Combinations
-from deltacell.predict.linkage import UNLINKED, Linkage
+from deltacell.predict.linkage import LINKED, Linkage
 from deltacell.predict.request import DISTANCE
 from deltacell.predict.status import STATUSES, UNTESTED, Statuses
 from deltacell.screen import Genotypes, Screen
@@ -81,7 +81,7 @@ def recovered(cell: Cell, screen: Screen, sets: Sequence[Sequence[str]], seed: i
 def _ranked(block: Block, linkage: Linkage, statuses: Statuses) -> Ints:
     """Return the sets of a block that a ranking of untested sets goes through."""
     sets = block.sets()
-    sets = sets[linkage.of(sets) == UNLINKED]
+    sets = sets[linkage.of(sets) != LINKED]
     untested: Ints = sets[statuses.of(sets) == STATUSES.index(UNTESTED)]
     return untested
 

@@ -139,13 +139,16 @@ def _nearest(result: Mapping[str, Any]) -> str:
 
 def _beware(result: Mapping[str, Any], untrained: Sequence[str], sizes: Collection[int]) -> str:
     said = []
+    alone = len(result["runs"]) == 1
     size = len(result["genes"])
     if size not in sizes:
-        said.append(f"No run was trained on sets of {size} {'gene' if size == 1 else 'genes'}.")
+        which = "The run was not" if alone else "Not every run was"
+        said.append(f"{which} trained on sets of {size} {'gene' if size == 1 else 'genes'}.")
     if untrained:
         is_are = "is" if len(untrained) == 1 else "are"
         said.append(
-            f"{listed(untrained)} {is_are} in no set that the run was trained on: what it knows "
+            f"{listed(untrained)} {is_are} in no set that "
+            f"{'the run' if alone else 'one of the runs'} was trained on: what it knows "
             f"of {'it' if len(untrained) == 1 else 'them'} comes from networks and features alone."
         )
     return " ".join(said)

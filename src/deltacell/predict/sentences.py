@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from deltacell.predict.explained_sentences import listed
 from deltacell.predict.ranking_file import HIGHEST
 from deltacell.predict.request import FILE, PAIRS, TRIPLES, WITH, Request
 from deltacell.predict.status import MEASURED, STATUSES, TESTED, UNTESTED
@@ -54,8 +55,7 @@ def runs_text(subject: Subject) -> str:
     for run in subject.runs:
         seeds.setdefault(str(run["name"]), []).append(str(run["seed"]))
     return " and ".join(
-        f"{name} ({'seed' if len(of) == 1 else 'seeds'} {_listed(of)})"
-        for name, of in seeds.items()
+        f"{name} ({'seed' if len(of) == 1 else 'seeds'} {listed(of)})" for name, of in seeds.items()
     )
 
 
@@ -131,22 +131,27 @@ def _quality(subject: Subject) -> list[str]:
 
 def _beware(subject: Subject) -> list[str]:
     said = []
+    alone = len(subject.runs) == 1
     trained = subject.trained_sizes
     strange = [size for size in subject.sets.sizes if size not in trained]
     if strange:
-        known = _listed([str(size) for size in sorted(trained)]) or "no common number of"
-        asked = _listed([str(size) for size in strange])
-        said.append(
-            f"Beware: the {'run was' if len(subject.runs) == 1 else 'runs were'} trained on sets "
-            f"of {known} genes, and never on sets of {asked}. Nothing shows that scores of such "
-            "sets mean anything."
+        known = listed([str(size) for size in sorted(trained)])
+        asked = listed([str(size) for size in strange])
+        # Of several runs it is known only what all were trained on.
+        told = (
+            f"the run was trained on sets of {known} genes, and never on sets of {asked}"
+            if alone
+            else f"not every run was trained on sets of {asked} genes"
+            + (f", as all were on sets of {known}" if known else "")
         )
+        said.append(f"Beware: {told}. Nothing shows that scores of such sets mean anything.")
     if subject.untrained:
         said.append(
             f"Beware: {subject.untrained:,} of {len(subject.genes):,} genes are in no set of the "
-            "training part. What is said of them rests on their place in the networks alone."
+            f"training part{'' if alone else ' of one of the runs'}. What is said of them rests on "
+            "their place in the networks alone."
         )
-    if len(subject.runs) == 1:
+    if alone:
         said.append("One run has no spread: rank with several seeds to see how sure it is.")
     return said
 
@@ -164,9 +169,3 @@ def _of_genes(subject: Subject) -> str:
 
 def _distance(base_pairs: int) -> str:
     return f"{base_pairs / 1000:g} kb" if base_pairs >= 1000 else f"{base_pairs} bp"
-
-
-def _listed(words: list[str]) -> str:
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"
