@@ -26,8 +26,9 @@ def test_the_page_of_a_trace_is_written_whole(deltacell: Run, tmp_path: Path) ->
 def test_a_page_that_cannot_be_written_is_said(deltacell: Run, tmp_path: Path) -> None:
     event = {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op", "name": "f", "ts": 0, "dur": 10}
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event]}))
+    (tmp_path / "file").write_text("")
     done = deltacell(
-        "explain", tmp_path / "trace.json", "--html", tmp_path / "none" / "page.html", code=2
+        "explain", tmp_path / "trace.json", "--html", tmp_path / "file" / "page.html", code=2
     )
     assert "the page could not be written" in done.stderr
     assert "Traceback" not in done.stderr

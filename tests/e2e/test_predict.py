@@ -70,7 +70,7 @@ def here(tmp_path, monkeypatch):
 
 def test_pairs_of_the_screen_with_a_page_and_json(runs, here, capsys):
     words = ("predict", runs / "dango0", "--sets", "pairs", "--top", "20")
-    assert typed(*words, "--html", "p.html", "--json", "p.json") == 0
+    assert typed(*words, "--html", "new/p.html", "--json", "p.json") == 0
     said = capsys.readouterr()
     assert "pairs of" in said.err
     assert "lowest scores: the sickest (10 of 20)" in said.out
@@ -89,7 +89,7 @@ def test_pairs_of_the_screen_with_a_page_and_json(runs, here, capsys):
     assert result["measured"]
     assert {one["part"] for one in result["agreement"]} == {"test", "validation", "training"}
     assert result["runs"][0]["model"] == "dango"
-    assert rows["genes"][0][0] in Path("p.html").read_text()
+    assert rows["genes"][0][0] in Path("new/p.html").read_text()
     # Another request does not replace it unasked.
     assert typed(*words[:-1], "7") == 2
     assert "top was 20 and is 7" in capsys.readouterr().err
@@ -161,6 +161,9 @@ def test_one_set_explained(runs, here, capsys):
         (["RUN", "--sets", "with", "YAL0009"], "Did you mean YAL0009C"),
         (["RUN", "--sets", "with"], "names no gene"),
         (["--sets", "with", "YAL0009C"], "no directory of a run is given"),
+        (["runs/gone", "--sets", "with", "YAL0009C"], "'runs/gone' is no directory of a run"),
+        (["RUN", "runs/gone", "--sets", "with", "YAL0009C"], "'runs/gone' is no directory"),
+        (["RUN", "--explain", "YAL0009C", "--html", "a.html"], "--html is for a ranking"),
         ([".", "--sets", "pairs"], "this is not a run"),
         (["none", "--sets", "pairs"], "'none' is no directory"),
         (["RUN", "--sets", "pairs", "--genes", "none"], "--genes is 'none'"),

@@ -36,9 +36,9 @@ def evaluate(
 
     Example: deltacell evaluate runs/demo-seed0 runs/demo-seed1 --figures figures
     """
+    from deltacell.cli.text_file import write_text
     from deltacell.evaluate import Threshold, draw_figures
     from deltacell.evaluate.runs import evaluate_runs
-    from deltacell.files import write_text
     from deltacell.report.evaluate import markdown_evaluation, print_evaluation
     from deltacell.report.progress import progress_bar
 

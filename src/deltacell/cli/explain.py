@@ -30,7 +30,7 @@ def explain(
 
     Example: deltacell explain runs/before runs/after --fail-if "slower > 10%"
     """
-    from deltacell.files import write_text
+    from deltacell.cli.text_file import write_text
     from deltacell.profile.explain.condition import read_condition
     from deltacell.profile.explain.explaining import explain as explained
     from deltacell.report.explain import markdown_explanation, print_explanation

@@ -21,7 +21,7 @@ def reconcile(
 
     Example: deltacell reconcile docs/how-to/dango-against-hetero.yaml
     """
-    from deltacell.files import write_text
+    from deltacell.cli.text_file import write_text
     from deltacell.profile.explain.reconcile import reconcile as made_consistent
     from deltacell.report.explain import markdown_reconciliation, print_reconciliation
 
