@@ -183,9 +183,11 @@ def test_a_file_that_is_not_beside_the_manifest_is_not_opened(stored, outside, m
 
 def test_what_is_no_directory_of_ours_says_so(tmp_path):
     (tmp_path / "file").write_text("x")
-    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
+    for path in (tmp_path, tmp_path / "file"):
         with pytest.raises(StoreError, match=r"there is no manifest\.json here"):
             store.read(path, "cell")
+    with pytest.raises(StoreError, match="nowhere: there is no such directory"):
+        store.read(tmp_path / "nowhere", "cell")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")

@@ -182,7 +182,9 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise StoreError(
-            "there is no manifest.json here, so this is not a cell, screen or split",
+            "there is no manifest.json here, so this is not a cell, screen or split"
+            if path.exists()
+            else "there is no such directory",
             where=path,
             fix="Make one with `deltacell data import` or `deltacell data synthetic`.",
         ) from None

@@ -180,9 +180,13 @@ class TestRecord:
         with pytest.raises(StoreError, match="the record of the run is damaged"):
             read_run(tmp_path)
 
-    @pytest.mark.parametrize("path", ["", "nowhere", "nowhere/run.json"])
-    def test_what_is_not_a_run_is_said(self, tmp_path, path):
+    def test_what_is_not_a_run_is_said(self, tmp_path):
         with pytest.raises(InputError, match=r"there is no run\.json here, so this is not a run"):
+            read_run(tmp_path)
+
+    @pytest.mark.parametrize("path", ["nowhere", "nowhere/run.json"])
+    def test_what_is_not_there_is_said(self, tmp_path, path):
+        with pytest.raises(InputError, match="nowhere: there is no such directory"):
             read_run(tmp_path / path)
 
     def test_values_that_json_cannot_hold_are_named(self, tmp_path):

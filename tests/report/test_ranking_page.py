@@ -49,6 +49,13 @@ def test_the_first_lines_say_what_it_is_and_how_far_to_trust_it(
         assert words in page.words
 
 
+def test_a_set_that_is_in_both_ends_is_counted_once(parsed: Any, made_ranking: Any) -> None:
+    result = made_ranking(rows=4)
+    low, high = result["rows"][:2], [{**row, "end": "highest"} for row in result["rows"][:2]]
+    result = {**result, "rows": [*low, *high]}
+    assert parsed(ranking_page(result)).texts["p"][0] == "2 gene sets of 9,880 over 40 genes"
+
+
 @pytest.mark.parametrize(
     ("agreement", "words"),
     [

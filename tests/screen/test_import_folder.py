@@ -45,6 +45,18 @@ def test_hidden_files_and_folders_are_not_read(tmp_path):
     assert not imported.left_alone
 
 
+def test_scores_that_were_read_as_a_network_are_spoken_of(tmp_path):
+    (tmp_path / "ppi.csv").write_text("gene1,gene2,weight\nYAL001C,YAL002W,0.5\n")
+    (tmp_path / "screen.csv").write_text("gene1,gene2,score\nYAL001C,YAL002W,-0.5\n")
+    (tmp_path / "triples.csv").write_text("a,b,c,score\nYAL001C,YAL002W,YAL003W,-0.5\n")
+    imported = import_folder(tmp_path)
+    (note,) = [note for note in imported.notes if "weights are below 0" in note]
+    assert note.startswith("screen.csv was read as a network")
+    (left,) = imported.left_alone
+    assert left.file == "triples.csv"
+    assert "docs/how-to/screen.md" in left.why
+
+
 def test_a_file_whose_name_is_not_text_is_refused(tmp_path):
     try:
         (tmp_path / os.fsdecode(b"a\xff.txt")).write_text("YAL001C\tYAL002W\n")

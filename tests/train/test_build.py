@@ -36,7 +36,8 @@ def test_dango_takes_the_six_of_string_unless_told_otherwise(small: Small) -> No
 
 def test_dango_on_a_cell_without_string_says_what_to_set(small: Small) -> None:
     config = small("data.relations=[physical,regulatory]")
-    with pytest.raises(InputError, match=r"(?s)one of the six of STRING.*Set model.relations"):
+    set_this = r"Set model\.relations=\[physical,regulatory\].*model\.lambdas\.physical=1\.0"
+    with pytest.raises(InputError, match=rf"(?s)one of the six of STRING.*{set_this}"):
         build_model(config, load_data(config).cell, 3)
     config = small("model.relations=[psychical]", "model.lambdas.psychical=1")
     with pytest.raises(InputError, match="psychical"):

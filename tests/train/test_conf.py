@@ -155,6 +155,7 @@ HETERO = shipped("kuzmin2018_hetero")
         (DEMO, "split", {"studies": ["a"]}, "Give split.method=source"),
         (DEMO, "model", {"heads": 5}, "model.heads is 5, which does not divide model.hidden, 32"),
         (DEMO, "model", {"relations": ["physical"]}, "Give model.lambdas.physical=1.0"),
+        (DEMO, "model", {"relations": ["a", "b"]}, "model.lambdas.a=1.0 model.lambdas.b=1.0"),
         (DEMO, "model", {"lambdas": {"x": -1.0}}, "model.lambdas.x is -1.0"),
         (HETERO, "model", {"z_norm": "layer"}, "There are scale, norm, none"),
         (HETERO, "model", {"dropout": 1.0}, "0 or more and less than 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,10 +42,14 @@ def test_a_folder_with_several_screens_asks_which(folder: Path) -> None:
 
 
 def test_the_only_screen_needs_no_name(folder: Path) -> None:
-    import shutil
-
     shutil.rmtree(folder / "screens" / "second")
     assert len(load_data(config_of(folder=str(folder))).screen) == 150
+
+
+def test_an_import_without_a_screen_says_how_to_give_one(folder: Path) -> None:
+    shutil.rmtree(folder / "screens")
+    with pytest.raises(InputError, match=r"(?s)a cell and no screen.*data\.cell=.*data\.screen="):
+        load_data(config_of(folder=str(folder)))
 
 
 def test_what_is_not_there_is_said(folder: Path, tmp_path: Path) -> None:

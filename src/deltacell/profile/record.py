@@ -204,7 +204,9 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     file = folder / RUN_FILE
     if not file.is_file():
         raise InputError(
-            f"there is no {RUN_FILE} here, so this is not a run",
+            f"there is no {RUN_FILE} here, so this is not a run"
+            if folder.exists()
+            else "there is no such directory, so this is not a run",
             where=folder,
             fix="Give a directory that `deltacell train` has made.",
         )

@@ -38,7 +38,7 @@ def ranking_page(result: Mapping[str, Any]) -> str:
         runs=[_run(run) for run in result["runs"]],
         trust=_trust(result),
         counts={
-            "rows": _counted(result["counts"]["rows"], "gene set"),
+            "rows": _counted(_n_sets(result), "gene set"),
             "sets": shown(result["counts"]["sets"]),
             "genes": _counted(result["counts"]["genes"], "gene"),
         },
@@ -163,6 +163,12 @@ def _trust(result: Mapping[str, Any]) -> dict[str, Any]:
         else "no measured sets were scored with it"
     )
     return {"said": f"How far to trust it is not known here: {why}.", "is_known": False}
+
+
+def _n_sets(result: Mapping[str, Any]) -> int:
+    """Return how many sets are ranked; in a short ranking one can be in both ends."""
+    rows, n = result["rows"], int(result["counts"]["rows"])
+    return n if len(rows) < n else len({tuple(row["genes"]) for row in rows})
 
 
 def _counted(number: int, what: str) -> str:

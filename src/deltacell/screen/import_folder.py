@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from deltacell import store
 from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
 from deltacell.cell import readers as cell_readers
@@ -224,7 +226,8 @@ class _Files:
             self._why[path] = (
                 "it is a zip of several files; unpack it to have them read"
                 if holds_several_files(path)
-                else "its content is of no known format"
+                else "its content is of no known format; for a screen with columns of its own see "
+                "docs/how-to/screen.md"
             )
 
     def of(self, *readers: str) -> list[Path]:
@@ -319,6 +322,12 @@ def _build_relations(
         if name != relation.name:
             notes.append(
                 f"{edge_list.path.name} is called '{name}', as there is another '{relation.name}'."
+            )
+        if edge_list.weight is not None and (np.asarray(edge_list.weight) < 0).any():
+            notes.append(
+                f"{edge_list.path.name} was read as a network, and some weights are below 0. If "
+                "these are scores of a screen, take it out of the folder, or models will see what "
+                "they are to predict: docs/how-to/screen.md."
             )
         relations[name] = relation.renamed(name)
         sources.append(source)

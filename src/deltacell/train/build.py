@@ -55,7 +55,9 @@ def build_model(
             raise InputError(
                 f"the cell has no relation '{absent[0]}', one of the six of STRING that DANGO "
                 f"takes by default; it has {', '.join(cell.relations)}",
-                fix="Set model.relations=[...].",
+                fix=f"Set model.relations=[{','.join(cell.relations)}] or some of them, and the "
+                "weight of the non-edges of each, such as "
+                f"model.lambdas.{next(iter(cell.relations), 'NAME')}=1.0",
             )
         return Dango(
             cell,

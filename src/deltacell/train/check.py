@@ -267,13 +267,14 @@ def _check_lambdas(model: DangoConfig) -> None:
     for name, value in model.lambdas.items():
         if value not in _ZERO:
             raise InputError(f"model.lambdas.{name} is {value}; expected {_ZERO}")
-    for name in model.relations or ():
-        if name not in STRING_LAMBDAS and name not in model.lambdas:
-            raise InputError(
-                f"the relation '{name}' of model.relations has no lambda, the weight of its "
-                "non-edges in the reconstruction",
-                fix=f"Give model.lambdas.{name}=1.0",
-            )
+    known = {*STRING_LAMBDAS, *model.lambdas}
+    without = [name for name in model.relations or () if name not in known]
+    if without:
+        raise InputError(
+            f"the relation '{without[0]}' of model.relations has no lambda, the weight of its "
+            "non-edges in the reconstruction",
+            fix="Give " + " ".join(f"model.lambdas.{name}=1.0" for name in without),
+        )
 
 
 def _check_loss(config: Config) -> None:

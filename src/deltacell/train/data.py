@@ -177,8 +177,15 @@ def _screen_in(folder: Path, name: str | None) -> Path:
         said = "data.screen is not set"
         if name is not None:
             said = f"there is no screen '{name}'{did_you_mean(name, there)}"
+        if not there:
+            raise InputError(
+                "the import has a cell and no screen",
+                where=folder,
+                fix=f"Give one that you have saved: data.folder=null data.cell={folder / 'cell'} "
+                "data.screen=DIRECTORY; or import again with the table of a screen.",
+            )
         raise InputError(
-            f"{said}; there are {', '.join(there) or 'none'}",
+            f"{said}; there are {', '.join(there)}",
             where=folder / "screens",
             fix="Set data.screen to one of them.",
         )
