@@ -8,7 +8,13 @@ import pytest
 
 from deltacell.errors import InputError
 from deltacell.predict.ranks import Ranks
-from deltacell.predict.request import Request, differences, read_sets_option
+from deltacell.predict.request import (
+    Request,
+    differences,
+    read_sets_option,
+    read_status_option,
+)
+from deltacell.predict.status import STATUSES
 
 
 def test_both_ends_of_what_is_untested_unless_asked_for_more():
@@ -63,6 +69,8 @@ def test_with_has_one_gene_more_than_given():
         ({"sets": "pairs", "distance": -1}, "--distance is -1"),
         ({"sets": "pairs", "above": float("nan")}, "--above is nan; expected a number"),
         ({"sets": "pairs", "status": ("untried",)}, "there is no status 'untried'"),
+        ({"sets": "pairs", "status": ()}, "--status names none; there are measured, tested"),
+        ({"sets": "file", "file": Path("a"), "genes": "all"}, "those of a file are given"),
     ],
 )
 def test_what_is_wrong_is_said(given, said):
@@ -83,6 +91,12 @@ def test_the_words_behind_sets(tmp_path, monkeypatch):
         read_sets_option("pairs", ["C"])
     with pytest.raises(InputError, match="expected pairs, triples"):
         read_sets_option("", [])
+
+
+def test_the_words_behind_status():
+    assert read_status_option("tested, untested") == ("tested", "untested")
+    assert read_status_option("any") == read_status_option("any,tested") == STATUSES
+    assert read_status_option(",") == ()
 
 
 def test_differences_are_told_by_name():

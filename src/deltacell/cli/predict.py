@@ -47,6 +47,10 @@ def predict(
     linked: Annotated[
         bool, typer.Option("--linked", help="Keep sets of linked genes too; they are marked.")
     ] = False,
+    cautious: Annotated[
+        bool,
+        typer.Option("--cautious", help="Of several runs: rank by the score less its spread."),
+    ] = False,
     distance: Annotated[
         int, typer.Option(help="Linked are genes with fewer base pairs between them.")
     ] = 200_000,
@@ -80,7 +84,7 @@ def predict(
     Example: deltacell predict runs/demo --sets pairs --html pairs.html
     """
     from deltacell.errors import InputError
-    from deltacell.predict.request import WITH, Request, read_sets_option
+    from deltacell.predict.request import WITH, Request, read_sets_option, read_status_option
 
     if (sets is None) == (explain is None):
         raise InputError(
@@ -120,8 +124,9 @@ def predict(
         top=top,
         above=above,
         below=below,
-        status=_status_option(status),
+        status=None if status is None else read_status_option(status),
         linked=linked,
+        cautious=cautious,
         distance=distance,
     )
     out = Path(f"predicted-{_name(request)}.parquet") if out is None else out
@@ -239,15 +244,6 @@ def _genes_option(words: str) -> str | Path:
             "file of gene names"
         )
     return Path(words)
-
-
-def _status_option(words: str | None) -> tuple[str, ...] | None:
-    from deltacell.predict.status import STATUSES
-
-    if words is None:
-        return None
-    given = tuple(word.strip() for word in words.split(",") if word.strip())
-    return STATUSES if given == ("any",) else given
 
 
 def _name(request: Request) -> str:

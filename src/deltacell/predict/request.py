@@ -47,6 +47,8 @@ class Request:
         Of the sets to keep; those that are untested, and of a file any, where not said.
     linked
         Whether sets of linked genes are kept too.
+    cautious
+        Whether sets are ranked by the less extreme end of their spread over runs.
     distance
         Genes on one chromosome with fewer base pairs between them are linked.
     """
@@ -61,6 +63,7 @@ class Request:
     below: float | None = None
     status: tuple[str, ...] | None = None
     linked: bool = False
+    cautious: bool = False
     distance: int = DISTANCE
 
     def __post_init__(self) -> None:
@@ -83,6 +86,13 @@ class Request:
         for name, value in (("--above", self.above), ("--below", self.below)):
             if value is not None and not math.isfinite(value):
                 raise InputError(f"{name} is {value}; expected a number")
+        if self.sets == FILE and self.genes != "screen":
+            raise InputError(
+                "--genes says what sets are made of, and those of a file are given",
+                fix="Leave --genes out, or give --sets pairs, triples or with.",
+            )
+        if self.status is not None and not self.status:
+            raise InputError(f"--status names none; there are {', '.join(STATUSES)}, any")
         unknown = [one for one in self.status or () if one not in STATUSES]
         if unknown:
             raise InputError(
@@ -141,6 +151,7 @@ class Request:
             "below": self.below,
             "status": list(self.statuses),
             "linked": self.keeps_linked,
+            "cautious": self.cautious,
             "distance": self.distance,
         }
 
@@ -173,6 +184,18 @@ def read_sets_option(words: str, more: Sequence[str]) -> dict[str, Any]:
         "with GENE..., or a file of sets",
         fix=f"Did you mean --sets {near[0]}?" if near else "Such as: --sets pairs",
     )
+
+
+def read_status_option(words: str) -> tuple[str, ...]:
+    """Return what ``--status`` says: statuses with commas between, or ``any``.
+
+    Parameters
+    ----------
+    words
+        What stands behind it.
+    """
+    given = tuple(word.strip() for word in words.split(",") if word.strip())
+    return STATUSES if "any" in given else given
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
