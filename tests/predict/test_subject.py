@@ -91,6 +91,22 @@ def test_what_is_said(made, named, said):
     assert any("apart on one chromosome" in s for s in sentences) == ("linked" not in named)
 
 
+@pytest.mark.parametrize(
+    ("named", "n", "same"),
+    [
+        ({"top": 5}, 4, True),
+        ({"top": 5}, 5, False),
+        ({}, 4, True),
+        ({"above": 0.1, "below": -0.1}, 4, False),
+        ({"top": 5, "above": 0.1}, 4, False),
+    ],
+)
+def test_ends_that_hold_the_same_sets_are_said_to(made, named, n, same):
+    counts = {"lowest": n, "highest": n, "listed": 0}
+    said = " ".join(sentences_of(made("pairs", **named), counts))
+    assert ("each is in both ends" in said) == same
+
+
 def test_the_title(run, made):
     assert title_of(made("triples")) == "Untested triples ranked by demo (seed 0)"
     name = run.data.cell.genes[0]

@@ -29,7 +29,13 @@ def sentences_of(subject: Subject, counts: Mapping[str, int]) -> list[str]:
     counts
         Rows of each end: ``lowest``, ``highest``, ``listed``.
     """
-    said = [_what(subject, counts), *_left_out(subject), *_quality(subject), *_beware(subject)]
+    said = [
+        _what(subject, counts),
+        _cautious(subject),
+        *_left_out(subject),
+        *_quality(subject),
+        *_beware(subject),
+    ]
     return [sentence for sentence in said if sentence]
 
 
@@ -75,7 +81,27 @@ def _what(subject: Subject, counts: Mapping[str, int]) -> str:
             whole = request.most is None or n < request.most
             parts.append(f"{'all' if whole else 'the first'} {n:,} with {beyond}")
     joined = " and ".join(parts)
-    return f"{joined[0].upper()}{joined[1:]} {of}, {by}."
+    same = ""
+    if _ends_are_the_same(request, counts):
+        same = " No more are left than --top keeps, so each is in both ends."
+    return f"{joined[0].upper()}{joined[1:]} {of}, {by}.{same}"
+
+
+def _ends_are_the_same(request: Request, counts: Mapping[str, int]) -> bool:
+    """Return whether both ends hold all sets that are left."""
+    if len(request.ends) < 2 or request.most is None:
+        return False
+    all_of_both = all(0 < counts[str(end)] < request.most for end in request.ends)
+    return all_of_both and all(request.limit(end) is None for end in request.ends)
+
+
+def _cautious(subject: Subject) -> str:
+    if not subject.request.cautious:
+        return ""
+    return (
+        "Ranked with caution: by the score less extreme by its spread over the runs, so that what "
+        "they do not agree on does not come first."
+    )
 
 
 def _left_out(subject: Subject) -> list[str]:
