@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from deltacell.predict.evidence import Evidence
 from deltacell.predict.explain_set import NEAREST, OTHER_GENES, explain_set
 from deltacell.predict.explained_sentences import sentences_of
 from deltacell.report.explained_set import print_explained_set
-from deltacell.screen import Genotypes
+from deltacell.screen import Genotypes, Screen
 from deltacell.train.compose import compose
 from deltacell.train.loaded_run import load_runs
 from deltacell.train.run import train
@@ -275,3 +276,16 @@ def test_the_terminal_shows_all_of_it_and_takes_no_name_for_markup(capsys, monke
     assert "no gene -0.0500 -" in lines
     assert "Shared pathways: p, q" in lines
     assert [line for line in lines if line.startswith("score")] == ["score -0.5000 -"] * 2
+
+
+def test_runs_of_different_phenotypes_have_no_mean(runs):
+    run = runs["other_split"]
+    screen = run.data.screen
+    fitness = Screen.build(
+        screen.genes, screen.genotypes, score=screen.column("score"), phenotype="fitness"
+    )
+    other = replace(run, data=replace(run.data, screen=fitness))
+    with pytest.raises(
+        InputError, match=r"trained on the phenotype fitness, and .* on interaction"
+    ):
+        scorer_of([runs["dango"], other])

@@ -16,6 +16,7 @@ from deltacell.predict.hetero_scorer import HeteroScorer
 from deltacell.predict.pair_sum import PairSum
 from deltacell.predict.run_scorer import Rough, RunScorer
 from deltacell.predict.scorer import Scored, Scorer
+from deltacell.predict.status import phenotypes_of
 from deltacell.train.loaded_run import LoadedRun
 from deltacell.train.task import Task
 
@@ -34,8 +35,9 @@ def scorer_of(runs: Sequence[LoadedRun]) -> Scorer:
     Parameters
     ----------
     runs
-        One or more, of the same genes.
+        One or more, of the same genes and phenotypes.
     """
+    _check_same_phenotypes(runs)
     return scorer_of_tasks([run.task for run in runs], [str(run.record.path) for run in runs])
 
 
@@ -137,6 +139,18 @@ def _check_same_genes(tasks: Sequence[Task], names: Sequence[str]) -> None:
                 f"{name} has {len(genes):,} genes and {names[0]} has {len(first):,}; {other:,} are "
                 "in one of them only, or the order differs",
                 fix="Give runs that were trained on the same cell and screen.",
+            )
+
+
+def _check_same_phenotypes(runs: Sequence[LoadedRun]) -> None:
+    """Raise where the mean of scores would be one of different things."""
+    each = [sorted(phenotypes_of(run.data.screen)) for run in runs]
+    for run, phenotypes in zip(runs, each, strict=True):
+        if phenotypes != each[0]:
+            raise InputError(
+                f"{run.record.path} was trained on the phenotype {' and '.join(phenotypes)}, and "
+                f"{runs[0].record.path} on {' and '.join(each[0])}: their scores have no mean",
+                fix="Give runs of one phenotype.",
             )
 
 
