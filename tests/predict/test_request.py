@@ -84,6 +84,7 @@ def test_the_words_behind_sets(tmp_path, monkeypatch):
     assert read_sets_option("pairs", []) == {"sets": "pairs"}
     assert read_sets_option("with A,B", ["C"]) == {"sets": "with", "given": ("A", "B", "C")}
     assert read_sets_option("with", ["C"]) == {"sets": "with", "given": ("C",)}
+    assert read_sets_option("with", ["A,B", "C"]) == {"sets": "with", "given": ("A", "B", "C")}
     assert read_sets_option("mine.txt", []) == {"sets": "file", "file": Path("mine.txt")}
     with pytest.raises(InputError, match="Did you mean --sets triples"):
         read_sets_option("triple", [])

@@ -168,7 +168,8 @@ def read_sets_option(words: str, more: Sequence[str]) -> dict[str, Any]:
     """
     first, *rest = words.replace(",", " ").split() or [""]
     if first == WITH:
-        return {"sets": WITH, "given": (*rest, *more)}
+        further = [gene for word in more for gene in word.replace(",", " ").split()]
+        return {"sets": WITH, "given": (*rest, *further)}
     if more:
         raise InputError(
             f"'{more[0]}' is no directory",
