@@ -45,8 +45,9 @@ class Additive:
 
     def score(self, sets):
         self.asked += 1
-        score = np.round(self.values[np.sort(sets, axis=1)].sum(axis=1), 1)
-        return Scored(sets, score, np.full(len(sets), self.spread, dtype=np.float32))
+        ascending = np.sort(sets, axis=1)
+        score = np.round(self.values[ascending].sum(axis=1), 1)
+        return Scored(sets, score, self.spread * (ascending[:, 0] % 3).astype(np.float32))
 
     def candidates(self, block, above, below):
         found = self.score(block.sets())
@@ -135,12 +136,14 @@ def subjects(draw):
         }
     if kind == FILE:
         extra = {"file": Path("mine.txt")}
+    spread = draw(st.sampled_from([0.1, float("nan")]))
     request = Request(
         kind,
         **extra,
         **limits,
         status=draw(st.none() | st.sets(st.sampled_from(STATUSES), min_size=1).map(tuple)),
         linked=draw(st.booleans()),
+        cautious=not np.isnan(spread) and draw(st.booleans()),
         distance=draw(st.sampled_from([0, 100, 500])),
     )
     genes = np.array(sorted(draw(st.sets(st.integers(0, n - 1), min_size=4))))
@@ -170,7 +173,7 @@ def subjects(draw):
         held=draw(st.integers(1, 8)),
     )
     values = draw(st.lists(st.sampled_from([-0.3, -0.1, 0.0, 0.1, 0.2]), min_size=n, max_size=n))
-    scorer = Additive(values, draw(st.sampled_from([0.5, float("nan")])))
+    scorer = Additive(values, spread)
     return subject, scorer, screen, expected
 
 
@@ -209,10 +212,14 @@ def by_hand(subject, scorer, screen, expected):
         status = "measured" if mine else "tested" if frozenset(chosen) in crossed else "untested"
         known = [s for s in mine if not np.isnan(s)]
         linked = linked_by_hand(subject.cell.genes, chosen, subject.request.distance)
-        score = scorer.score(np.array([chosen])).score[0]
+        _, (score,), (spread,) = scorer.score(np.array([chosen]))
+        careful = spread if subject.request.cautious else np.float32(0)
         found.append(
             {
                 "set": chosen,
+                "low": score + careful,
+                "high": score - careful,
+                "spread": None if np.isnan(spread) else spread,
                 "genes": [subject.cell.genes[g] for g in chosen],
                 "score": score,
                 "status": status,
@@ -227,17 +234,15 @@ def by_hand(subject, scorer, screen, expected):
         if row["status"] in request.statuses and (request.keeps_linked or not row["linked"])
     ]
     # Sets of one list that are of several sizes: the smaller come first among equals.
-    ascending = sorted(kept, key=lambda r: (r["score"], len(r["set"]), r["set"]))
-    descending = sorted(kept, key=lambda r: (-r["score"], len(r["set"]), r["set"]))
+    ascending = sorted(kept, key=lambda r: (r["low"], len(r["set"]), r["set"]))
+    descending = sorted(kept, key=lambda r: (-r["high"], len(r["set"]), r["set"]))
     listed = []
     for end in request.ends:
         mine = descending if end == "highest" else ascending
         limit = request.limit(end)
         if limit is not None:
             mine = [
-                r
-                for r in mine
-                if (r["score"] >= limit if end == "highest" else r["score"] <= limit)
+                r for r in mine if (r["high"] >= limit if end == "highest" else r["low"] <= limit)
             ]
         for place_, row in enumerate(mine[: request.most], 1):
             listed.append({"end": end, "rank": place_, **row})
@@ -267,14 +272,12 @@ def test_it_is_what_scoring_every_set_and_sorting_gives(case):
         rows = ranking.to_json()["rows"]
         assert pl.read_parquet(at / "out.parquet").columns == SCHEMA.names
     truth = by_hand(subject, scorer, screen, expected)
-    names = ("end", "rank", "genes", "score", "status", "measured", "linked")
+    names = ("end", "rank", "genes", "score", "spread", "status", "measured", "linked")
     assert [{n: row[n] for n in names} for row in rows] == [
         {n: row[n] for n in names} for row in truth
     ]
     assert ranking.about["counts"]["rows"] == len(truth)
     assert ranking.about["counts"]["sets"] == len(expected)
-    for row in rows:
-        assert row["spread"] == (None if np.isnan(scorer.spread) else pytest.approx(0.5))
 
 
 @LAW

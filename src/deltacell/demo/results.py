@@ -100,6 +100,18 @@ def results(
     }
 
 
+def head_of_ranking(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the rows at the lower end of the ranking in a folder, the sickest first.
+
+    Parameters
+    ----------
+    folder
+        That the last of `steps` was done in.
+    """
+    rows = _read(Path(folder) / RANKING)["rows"]
+    return [row for row in rows if row["end"] == LOWEST][:FIRST]
+
+
 def sentence(truth: Recovered) -> str:
     """Return in words how much of the head of a ranking is true."""
     return (

@@ -13,12 +13,10 @@ from deltacell.profile.record import read_run
 EXPERIMENTS = {"dango": "demo", "hetero_cell": "demo_hetero"}
 """The experiment that trains each model, in the order in which they are shown."""
 
-CANDIDATES, EVALUATION, EXPLANATION, RANKING = (
-    "untested-triples.parquet",
-    "evaluation.json",
-    "explanation.json",
-    "ranking.json",
-)
+DANGO_RUNS = 3
+"""Runs of DANGO, which differ in the weights they begin with."""
+
+EVALUATION, EXPLANATION, RANKING = "evaluation.json", "explanation.json", "ranking.json"
 EXPLANATION_PAGE, RANKING_PAGE, FIGURES = "explanation.html", "ranking.html", "figures"
 """What the steps leave in the folder."""
 
@@ -53,8 +51,8 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
         Of all that is drawn.
     """
     folder = Path(folder)
-    dango, hetero = (str(folder / model) for model in EXPERIMENTS)
-    candidates = str(folder / CANDIDATES)
+    hetero = str(folder / "hetero_cell")
+    all_dango = [str(folder / name) for name in run_names("dango")]
     return [
         Step(
             "a cell and its screen",
@@ -68,6 +66,15 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
             "sight, to test it on.",
             ("train", *_overrides("dango", folder, seed)),
         ),
+        *(
+            Step(
+                f"train DANGO again, from other weights ({number} of {DANGO_RUNS})",
+                "One run is sure of things that the next one is not. What all of them say is worth "
+                "more, and how far they differ says how much.",
+                ("train", *_overrides("dango", folder, seed, number)),
+            )
+            for number in range(2, DANGO_RUNS + 1)
+        ),
         Step(
             "train HeteroCell",
             "It passes messages in every mutant, each computed as an exact difference from the "
@@ -79,7 +86,7 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
             "On the same genotypes, each with a gene that no predictor has seen. A model is worth "
             "something where it beats the additive one, which knows nothing but single genes.",
             (
-                *("evaluate", dango, hetero, "--figures", str(folder / FIGURES)),
+                *("evaluate", *all_dango, hetero, "--figures", str(folder / FIGURES)),
                 *("--markdown", str(folder / "evaluation.md")),
                 *("--json", str(folder / EVALUATION)),
             ),
@@ -88,21 +95,18 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
             "explain why the one is slower than the other",
             "Both runs recorded where every moment of a step went.",
             (
-                *("explain", dango, hetero, "--html", str(folder / EXPLANATION_PAGE)),
+                *("explain", all_dango[0], hetero, "--html", str(folder / EXPLANATION_PAGE)),
                 *("--json", str(folder / EXPLANATION)),
             ),
         ),
         Step(
             "rank every untested triple",
-            "DANGO scores all triples of the screen's genes; a thousand of each end are kept.",
-            ("predict", dango, "--sets", "triples", "--out", candidates, "--overwrite"),
-        ),
-        Step(
-            "a second opinion on the best of them",
-            "HeteroCell scores those too. The ranking is by the mean of both, with their spread.",
+            "The runs of DANGO score all triples of the screen's genes. Of those that were never "
+            "tested and can be crossed, the lowest and the highest are kept, with the evidence for "
+            "each; what the runs do not agree on comes later.",
             (
-                *("predict", dango, hetero, "--sets", candidates, "--top", "200", "--overwrite"),
-                *("--out", str(folder / "ranking.parquet")),
+                *("predict", *all_dango, "--cautious", "--sets", "triples", "--top", "200"),
+                *("--out", str(folder / "ranking.parquet"), "--overwrite"),
                 *("--html", str(folder / RANKING_PAGE), "--json", str(folder / RANKING)),
             ),
         ),
@@ -126,20 +130,33 @@ def clear(folder: str | os.PathLike[str]) -> None:
             where=folder,
             fix="Choose another place: deltacell demo --out DIRECTORY",
         )
-    for model in EXPERIMENTS:
-        if (folder / model).exists():
-            read_run(folder / model)
-            shutil.rmtree(folder / model)
+    for name in (name for model in EXPERIMENTS for name in run_names(model)):
+        if (folder / name).exists():
+            read_run(folder / name)
+            shutil.rmtree(folder / name)
 
 
-def _overrides(model: str, folder: Path, seed: int) -> list[str]:
+def run_names(model: str) -> list[str]:
+    """Return what the runs of a model are called in the folder.
+
+    Parameters
+    ----------
+    model
+        One of `EXPERIMENTS`.
+    """
+    more = range(2, DANGO_RUNS + 1) if model == "dango" else ()
+    return [model, *(f"{model}-{number}" for number in more)]
+
+
+def _overrides(model: str, folder: Path, seed: int, number: int = 1) -> list[str]:
+    name = run_names(model)[number - 1]
     return [
         f"experiment={EXPERIMENTS[model]}",
         "data.synthetic=null",
         f"data.folder={_quoted(folder)}",
-        f"seed={seed}",
+        f"seed={seed + number - 1}",
         f"split.seed={seed}",
-        f"directory={_quoted(folder / model)}",
+        f"directory={_quoted(folder / name)}",
     ]
 
 

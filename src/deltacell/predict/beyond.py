@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deltacell.predict.kept import in_order, joined, no_limit, no_sets, taken, within
+from deltacell.predict.kept import in_order, joined, keys, no_limit, no_sets, taken, within
 from deltacell.predict.ranking_file import HIGHEST
 from deltacell.predict.scored_file import batches, write_scored
 from deltacell.predict.scorer import Scored
@@ -33,6 +33,8 @@ class Beyond:
         How their names begin.
     most
         Rows to hold before they become a part.
+    cautious
+        As in `kept.keys`.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class Beyond:
         *,
         limit: float | None = None,
         most: int = HELD,
+        cautious: bool = False,
     ) -> None:
         self.name = name
+        self._cautious = cautious
         self.parts: list[str] = []
         self._limit = no_limit(name) if limit is None else limit
         self._folder, self._prefix, self._most = folder, prefix, most
@@ -60,7 +64,8 @@ class Beyond:
 
     def offer(self, found: Scored) -> None:
         """Keep what reaches the limit; every set is offered once."""
-        wanted = within(self.name, found.score, self._limit)
+        key = keys(self.name, found, cautious=self._cautious)
+        wanted = within(self.name, key, self._limit)
         if not wanted.any():
             return
         self._pieces.append(taken(found, wanted))
@@ -82,14 +87,17 @@ class Beyond:
     def rows(self) -> Iterator[Scored]:
         """Return all rows in order, in pieces; of every part no more is read than is needed."""
         sources = [batches(self._folder / part) for part in self.parts]
-        yield from merged(self.name, [*sources, iter([self._sorted()])])
+        sources.append(iter([self._sorted()]))
+        yield from merged(self.name, sources, cautious=self._cautious)
 
     def _sorted(self) -> Scored:
         held = self.held()
-        return taken(held, in_order(self.name, held))
+        return taken(held, in_order(self.name, held, cautious=self._cautious))
 
 
-def merged(name: str | None, sources: Sequence[Iterator[Scored]]) -> Iterator[Scored]:
+def merged(
+    name: str | None, sources: Sequence[Iterator[Scored]], *, cautious: bool
+) -> Iterator[Scored]:
     """Return rows in the order of an end, out of several sources that are each in that order.
 
     Parameters
@@ -98,22 +106,24 @@ def merged(name: str | None, sources: Sequence[Iterator[Scored]]) -> Iterator[Sc
         Of the end.
     sources
         Pieces in order. A set that several have is given once.
+    cautious
+        As in `kept.keys`.
     """
     heads = [(source, piece) for source in sources if (piece := _next(source)) is not None]
     while heads:
         ends = joined([taken(piece, np.array([-1])) for _, piece in heads])
         # No row that is still to be read comes before the earliest of the last ones that were.
-        last = taken(ends, in_order(name, ends)[:1])
+        last = taken(ends, in_order(name, ends, cautious=cautious)[:1])
         ready, rest = [], []
         for source, piece in heads:
-            n = _up_to(name, piece, last)
+            n = _up_to(name, piece, last, cautious=cautious)
             ready.append(taken(piece, np.arange(n)))
             left = taken(piece, np.arange(n, len(piece.score))) if n < len(piece.score) else None
             left = _next(source) if left is None else left
             if left is not None:
                 rest.append((source, left))
         first = joined(ready)
-        yield taken(first, in_order(name, first))
+        yield taken(first, in_order(name, first, cautious=cautious))
         heads = rest
 
 
@@ -122,11 +132,12 @@ def _next(source: Iterator[Scored]) -> Scored | None:
     return next((piece for piece in source if len(piece.score)), None)
 
 
-def _up_to(name: str | None, piece: Scored, last: Scored) -> int:
+def _up_to(name: str | None, piece: Scored, last: Scored, *, cautious: bool) -> int:
     """Return how many rows of a piece in order come before a row, or are that row."""
-    score = -piece.score if name == HIGHEST else piece.score
-    bound = -last.score[0] if name == HIGHEST else last.score[0]
-    before, ties = np.searchsorted(score, bound, "left"), np.searchsorted(score, bound, "right")
+    sign = -1 if name == HIGHEST else 1
+    key = sign * keys(name, piece, cautious=cautious)
+    bound = sign * keys(name, last, cautious=cautious)[0]
+    before, ties = np.searchsorted(key, bound, "left"), np.searchsorted(key, bound, "right")
     equal = piece.sets[before:ties].tolist()
     row = last.sets[0].tolist()
     return int(before) + sum(1 for genes in equal if genes <= row)

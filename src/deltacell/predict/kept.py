@@ -12,10 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
-from deltacell.arrays import Ints
+from deltacell.arrays import Bools, Ints
 from deltacell.errors import InputError
 from deltacell.predict.ranking_file import HIGHEST
-from deltacell.predict.scorer import Scored
+from deltacell.predict.scorer import Floats, Scored
 
 
 class End(Protocol):
@@ -98,12 +98,21 @@ class Top:
         The score that they must reach; none where not given.
     width
         Genes of the largest set.
+    cautious
+        As in `keys`.
     """
 
     def __init__(
-        self, name: str | None, most: int, width: int, *, limit: float | None = None
+        self,
+        name: str | None,
+        most: int,
+        width: int,
+        *,
+        limit: float | None = None,
+        cautious: bool = False,
     ) -> None:
         self.name = name
+        self._cautious = cautious
         self.parts: list[str] = []
         self._most = most
         self._limit = no_limit(name) if limit is None else limit
@@ -115,14 +124,16 @@ class Top:
         if len(self._held.score) < self._most:
             return self._limit
         # It came through the limit, so it is nearer to the end.
-        return float(self._held.score[-1])
+        return float(keys(self.name, self._held, cautious=self._cautious)[-1])
 
     def offer(self, found: Scored) -> None:
         """Keep what is to be kept of some sets."""
-        wanted = within(self.name, found.score, self.bound)
+        key = keys(self.name, found, cautious=self._cautious)
+        wanted = within(self.name, key, self.bound)
         if wanted.any():
             both = joined([self._held, taken(found, wanted)])
-            self._held = taken(both, in_order(self.name, both)[: self._most])
+            order = in_order(self.name, both, cautious=self._cautious)
+            self._held = taken(both, order[: self._most])
 
     def held(self) -> Scored:
         """Return all rows."""
@@ -142,15 +153,35 @@ def no_limit(name: str | None) -> float:
     return -np.inf if name == HIGHEST else np.inf
 
 
-def within(name: str | None, score: np.ndarray, bound: float) -> np.ndarray:
-    """Return which scores reach a bound at an end."""
-    return score >= bound if name == HIGHEST else score <= bound
+def keys(name: str | None, found: Scored, *, cautious: bool) -> Floats:
+    """Return what sets are put in order by: their scores, or less extreme ones.
+
+    The cautious key is never nearer to its end than the score, so a set whose score does not reach
+    a bound does not reach it by its key either.
+
+    Parameters
+    ----------
+    name
+        Of the end.
+    found
+        Sets with a spread, where one is cautious.
+    cautious
+        Whether to take the score less the spread at the upper end, and plus it at the lower one.
+    """
+    if not cautious:
+        return found.score
+    return found.score - found.spread if name == HIGHEST else found.score + found.spread
 
 
-def in_order(name: str | None, found: Scored) -> Ints:
-    """Return the rows of distinct sets in the order of an end."""
-    score = -found.score if name == HIGHEST else found.score
-    order = np.lexsort((*found.sets.T[::-1], score))
+def within(name: str | None, key: Floats, bound: float) -> Bools:
+    """Return which keys reach a bound at an end."""
+    return key >= bound if name == HIGHEST else key <= bound
+
+
+def in_order(name: str | None, found: Scored, *, cautious: bool) -> Ints:
+    """Return the rows of distinct sets in the order of an end; see `keys`."""
+    key = keys(name, found, cautious=cautious)
+    order = np.lexsort((*found.sets.T[::-1], -key if name == HIGHEST else key))
     ordered = found.sets[order]
     new = np.ones(len(order), dtype=bool)
     new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)

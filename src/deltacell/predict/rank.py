@@ -248,7 +248,7 @@ def _write(subject: Subject, work: Work, out: Path) -> None:
         for name, ends in zip(
             subject.request.ends, zip(*(one.ends for one in kept), strict=True), strict=True
         ):
-            in_order = merged(name, [end.rows() for end in ends])
+            in_order = merged(name, [end.rows() for end in ends], cautious=subject.request.cautious)
             for table in rows.tables(name, _first(in_order, subject.request.most)):
                 counts[name or "listed"] += table.num_rows
                 counts["rows"] += table.num_rows

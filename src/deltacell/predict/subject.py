@@ -107,10 +107,19 @@ class Subject:
 
     def _end(self, name: str | None, work: Work, ranks: Ranks) -> End:
         limit, most = self.request.limit(name), self.request.most
+        cautious = self.request.cautious
         if most is not None:
-            return Top(name, most, self.width, limit=limit)
+            return Top(name, most, self.width, limit=limit, cautious=cautious)
         prefix = f"{ranks.name()}.{name or 'all'}"
-        return Beyond(name, self.width, work.folder, prefix, limit=limit, most=self.held)
+        return Beyond(
+            name,
+            self.width,
+            work.folder,
+            prefix,
+            limit=limit,
+            most=self.held,
+            cautious=cautious,
+        )
 
 
 def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best") -> Subject:
@@ -125,6 +134,11 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
     weights
         Which checkpoint of the runs was loaded.
     """
+    if request.cautious and len(runs) < 2:
+        raise InputError(
+            "--cautious needs the spread of several runs, and one was given",
+            fix="Give runs of several seeds: deltacell predict RUN RUN ... --cautious",
+        )
     cell = runs[0].data.cell
     names = gene_names(runs)
     # A gene has many names, and the same request is the same by any of them.

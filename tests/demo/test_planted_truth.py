@@ -1,0 +1,32 @@
+"""What was planted is what the demonstration finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deltacell.cli.app import app
+from deltacell.demo.recovered import FIRST, recovered
+from deltacell.demo.results import head_of_ranking
+from deltacell.demo.steps import steps
+from deltacell.train.changes import resumed_config
+from deltacell.train.data import load_data
+
+QUIET = ["trainer.figures_every=0", "trainer.progress=false", "loggers.tensorboard=false"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_the_head_of_the_ranking_is_planted(seed: int, tmp_path: Path) -> None:
+    for step in steps(tmp_path / "demo", seed):
+        if step.command[0] in ("data", "predict"):
+            app(list(step.command), standalone_mode=False)
+        elif "experiment=demo" in step.command:
+            app([*step.command, *QUIET], standalone_mode=False)
+    data = load_data(resumed_config(tmp_path / "demo" / "dango"))
+    head = [row["genes"] for row in head_of_ranking(tmp_path / "demo")]
+    found = recovered(data.cell, data.screen, head, seed)
+    assert len(found.planted) == FIRST == 20
+    assert found.chance < 2
+    assert found.found >= 8
