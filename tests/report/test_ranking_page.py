@@ -59,10 +59,10 @@ def test_a_set_that_is_in_both_ends_is_counted_once(parsed: Any, made_ranking: A
 @pytest.mark.parametrize(
     ("agreement", "words"),
     [
-        ([], "none of the measured sets that were scored with it was kept out of training"),
+        ([], "none of the measured sets that were scored with it is of the test part"),
         (
             [{"part": "test", "sets": 3, "pearson": None}],
-            "none of the measured sets that were scored with it was kept out of training",
+            "the test part has 3 measured sets for it, too few or too much alike",
         ),
         (
             [{"part": "test", "sets": 1, "pearson": -0.001}],

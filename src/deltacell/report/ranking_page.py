@@ -157,11 +157,13 @@ def _trust(result: Mapping[str, Any]) -> dict[str, Any]:
             "(1 is perfect, 0 is chance)."
         )
         return {"said": said, "is_known": True}
-    why = (
-        "none of the measured sets that were scored with it was kept out of training"
-        if result["measured"]
-        else "no measured sets were scored with it"
-    )
+    if test:
+        few = _counted(test[0]["sets"], "measured set")
+        why = f"the test part has {few} for it, too few or too much alike for a correlation"
+    elif result["measured"]:
+        why = "none of the measured sets that were scored with it is of the test part"
+    else:
+        why = "no measured sets were scored with it"
     return {"said": f"How far to trust it is not known here: {why}.", "is_known": False}
 
 
