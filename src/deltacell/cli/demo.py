@@ -20,7 +20,7 @@ def demo(
     """Train both models on a made-up cell, test, explain and rank; all of it on one page.
 
     What interacts in that cell is known, so that the ranking can be held against the truth. Every
-    command is shown before it runs.
+    command is shown before it runs. It takes two or three minutes.
 
     Example: deltacell demo --out demo
     """

@@ -187,12 +187,15 @@ _LINKS = (
 _NEXT = (
     (
         "Put your networks and your screen, as tables, into one folder; files are told by their "
-        "content, and what is dropped is counted.",
+        "content, and what is dropped is counted. docs/how-to/screen.md says which columns a "
+        "screen needs.",
         "deltacell data import FOLDER --out data",
     ),
     (
-        "Train on it. Stop it when you like: the same run goes on with --resume.",
-        "deltacell train data.folder=data directory=runs/mine",
+        "Train on it; DANGO wants to know which relations it is to use. Stop it when you like: the "
+        "same run goes on with --resume.",
+        "deltacell train data.folder=data model.relations=[NAME] model.lambdas.NAME=1 "
+        "directory=runs/mine",
     ),
     ("See whether it beats the baselines.", "deltacell evaluate runs/mine"),
     (
