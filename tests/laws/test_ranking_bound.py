@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from deltacell import Cell, Relation
 from deltacell.models import Dango
 from deltacell.predict.block import Block
+from deltacell.predict.dango_attention import KeptAttention
+from deltacell.predict.dango_bound import AttentionBound, _from_uniform, _two_largest_others
 from deltacell.predict.dango_scorer import DangoScorer
+from deltacell.predict.dango_tables import UniformTables
 from deltacell.predict.run_scorer import Rough
 from deltacell.train.standard import Standard
 
@@ -154,3 +157,55 @@ def test_what_earlier_layers_do_to_logits_is_in_the_bound() -> None:
             assert away <= found.within
             moved += away > 1e-3 * abs(exact)
     assert moved > 5
+
+
+@pytest.mark.parametrize("others", [2, 3, 5])
+def test_how_far_attention_may_be_from_uniform(others: int) -> None:
+    """By the range of its logits; with all of them at its ends it is nearly reached."""
+    rng = np.random.default_rng(0)
+    reached = 0.0
+    for scale in np.repeat([0.1, 1.0, 3.0], 100):
+        for logits in (rng.normal(size=others) * scale, rng.integers(0, 2, others) * scale):
+            weights = np.exp(logits) / np.exp(logits).sum()
+            away = np.abs(weights - 1 / others).sum() / 2
+            bound = float(_from_uniform(np.ptp(logits), others))
+            assert away <= bound + 1e-12
+            reached = max(reached, away / bound if bound else 0.0)
+    assert reached > 0.9
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_two_of_the_others_are_the_two_largest(size: int) -> None:
+    norms = np.random.default_rng(0).random((size, 2))
+    found = _two_largest_others(norms)
+    for i, head in itertools.product(range(size), range(2)):
+        others = np.delete(norms[:, head], i)
+        pairs = [a + b for a, b in itertools.combinations(others.tolist(), 2)]
+        assert found[i, head] == pytest.approx(max(pairs))
+
+
+def test_what_an_earlier_layer_moved_goes_on_through_the_kept_one() -> None:
+    """Where the kept layer's attention is uniform, that is all that its part of the bound has."""
+    block = Block(tuple(np.array([i]) for i in range(3)))
+    reached = 0.0
+    for seed in range(60):
+        scorer = tight_scorer_of([0.5, 0.5], 1.0, seed)
+        sets = scorer._sets
+        second = sets.attention[1].query_key_value
+        with torch.no_grad():
+            second.weight[0] = second.bias[0] = 0
+            second.weight[2] *= 10
+        tables = UniformTables.of(sets, scorer._genes, 3)
+        scorer._tables = {3: tables}
+        scorer._kept = (
+            KeptAttention(sets, tables, 1, Standard()),
+            AttentionBound(sets, tables, 1),
+        )
+        found = scorer.with_attention(block)
+        assert found is not None
+        exact = float(sets(scorer._genes[None, :3], torch.ones(1, 3, dtype=torch.bool))[0])
+        away = abs(float(found.scores) - exact)
+        assert away <= found.within
+        if away > 1e-4 * abs(exact):
+            reached = max(reached, away / found.within)
+    assert reached > 0.5
