@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltacell.errors import InputError
+from deltacell.files import TEMPORARY
 from deltacell.profile.record import read_run
+from deltacell.store import MANIFEST, read_manifest
 
 EXPERIMENTS = {"dango": "demo", "hetero_cell": "demo_hetero"}
 """The experiment that trains each model, in the order in which they are shown."""
@@ -114,7 +116,7 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
 
 
 def clear(folder: str | os.PathLike[str]) -> None:
-    """Take away the runs of an earlier demonstration; what is no such is an error.
+    """Take away all of an earlier demonstration but its cell; what is no such is an error.
 
     Parameters
     ----------
@@ -124,16 +126,25 @@ def clear(folder: str | os.PathLike[str]) -> None:
     folder = Path(folder)
     if not folder.exists():
         return
-    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "cell").is_dir()):
+    entries = list(folder.iterdir()) if folder.is_dir() else [folder]
+    runs = {name for model in EXPERIMENTS for name in run_names(model)}
+    own = [entry for entry in entries if entry.name in runs | _LEFT or _is_half_written(entry)]
+    others = {entry.name for entry in entries} - {entry.name for entry in own}
+    # Data of someone's own are called a cell and screens too, and must not be replaced.
+    if entries and not (others == _DATA and read_manifest(folder)["meta"]["screens"] == [_SCREEN]):
         raise InputError(
             "there is something here that is not of a demo",
             where=folder,
             fix="Choose another place: deltacell demo --out DIRECTORY",
         )
-    for name in (name for model in EXPERIMENTS for name in run_names(model)):
-        if (folder / name).exists():
-            read_run(folder / name)
-            shutil.rmtree(folder / name)
+    for entry in own:
+        if entry.name in runs:
+            read_run(entry)
+    for entry in own:
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 def run_names(model: str) -> list[str]:
@@ -164,3 +175,16 @@ def _quoted(path: Path) -> str:
     """Return a path as an override has it: as it is, or in quotes where Hydra needs them."""
     plain = all(c.isalnum() or c in "/._-" for c in str(path))
     return str(path) if plain else f"'{path}'"
+
+
+_SCREEN = "synthetic"
+_DATA = {"cell", "screens", MANIFEST}
+_LEFT = {
+    *(EVALUATION, "evaluation.md", EXPLANATION, EXPLANATION_PAGE, FIGURES),
+    *(RANKING, RANKING_PAGE, "ranking.parquet", "ranking.parquet.partial", "index.html"),
+}
+
+
+def _is_half_written(entry: Path) -> bool:
+    """Whether an entry is what a kill left of a file that was being written."""
+    return entry.name.startswith(".") and entry.name.endswith(TEMPORARY)
