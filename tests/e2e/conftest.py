@@ -100,3 +100,10 @@ def training() -> ModuleType:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(autouse=True)
+def _no_process_outlives_its_test(training: ModuleType) -> Iterator[None]:
+    """A test that fails half-way must not leave a training that goes on for ever."""
+    yield
+    training.end_all()

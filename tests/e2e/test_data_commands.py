@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,30 @@ def test_an_import_says_what_became_of_every_row(deltacell: Any, tmp_path: Path)
         "data", "query", "out", "select genes, score from screen order by score", "--format", "csv"
     ).stdout
     assert csv.splitlines()[1] == "YAL001C YAL002W,-0.2"
+
+
+def test_a_network_and_a_screen_of_ones_own_are_imported_and_trained_on(
+    deltacell: Any, tmp_path: Path
+) -> None:
+    names = [f"YAL{i:03}C" for i in range(1, 13)]
+    pairs = list(combinations(names, 2))
+    (tmp_path / "in").mkdir()
+    edges = [f"{a},{b},0.5" for a, b in pairs[::3]]
+    (tmp_path / "in" / "ppi.csv").write_text("\n".join(["gene1,gene2,weight", *edges]) + "\n")
+    rows = [f"{a},{b},,{i % 7 / 10 - 0.3:.1f},0.01" for i, (a, b) in enumerate(pairs)]
+    rows += [f"{a},{b},YAL012C,0.1," for a, b in pairs[:5]]
+    header = "Gene 1,Gene 2,Gene 3,score,p-value"
+    (tmp_path / "in" / "mine.csv").write_text("\n".join([header, *rows]) + "\n")
+    said = deltacell("data", "import", "in", "--out", "data").stdout
+    assert "mine.csv was read as a screen" in " ".join(said.split())
+    assert "mine" in deltacell("data", "info", "data", "--json", "info.json").stdout
+    info = json.loads((tmp_path / "info.json").read_text())
+    assert [r["relation"] for r in info["cell"]["relations"]] == ["ppi"]
+    assert info["screens"]["mine"]["kinds"] == {"digenic": 66, "trigenic": 5}
+    arguments = ("model=dango", "model.relations=[ppi]", "model.lambdas.ppi=1.0", "model.hidden=8")
+    small = ("trainer.epochs=1", "trainer.threads=1", "trainer.figures_every=0")
+    deltacell("train", *arguments, *small, "data.folder=data", "directory=run")
+    assert (tmp_path / "run").is_dir()
 
 
 def test_a_damaged_file_stops_the_import_and_nothing_is_written(

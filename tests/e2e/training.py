@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -37,6 +38,10 @@ PATIENCE = 240
 """Seconds that a process may take to do what is waited for, on a machine that is busy."""
 
 
+STARTED: list[subprocess.Popen[str]] = []
+"""What was started and may still run."""
+
+
 def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
     """Start a deltacell command in a session of its own."""
     return start_program(folder, [sys.executable, "-m", "deltacell", *words], **environment)
@@ -44,7 +49,7 @@ def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str
 
 def start_program(folder: Path, command: list[str], **environment: str) -> subprocess.Popen[str]:
     """Start a program in a session of its own, what it says in one pipe."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command,
         cwd=folder,
         env={**os.environ, "NO_COLOR": "1", "OMP_NUM_THREADS": "1", **environment},
@@ -53,6 +58,17 @@ def start_program(folder: Path, command: list[str], **environment: str) -> subpr
         text=True,
         start_new_session=True,
     )
+    STARTED.append(process)
+    return process
+
+
+def end_all() -> None:
+    """Kill what is still running of all that was started, with all its own processes."""
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def end(process: subprocess.Popen[str], code: int) -> str:
