@@ -173,7 +173,7 @@ def test_unknown_genes_follow_the_policy(deltacell: Any, tmp_path: Path, policy:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("data", "info", "nowhere"), "no manifest.json"),
+        (("data", "info", "nowhere"), "no such directory"),
         (("data", "import", "nowhere", "--out", "out"), "no such folder"),
         (("data", "get", "costanzo"), "(did you mean 'costanzo20"),
         (("data", "synthetic", "mouse", "--out", "out"), "demo"),

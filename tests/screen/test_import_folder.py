@@ -47,7 +47,7 @@ def test_hidden_files_and_folders_are_not_read(tmp_path):
 
 def test_scores_that_were_read_as_a_network_are_spoken_of(tmp_path):
     (tmp_path / "ppi.csv").write_text("gene1,gene2,weight\nYAL001C,YAL002W,0.5\n")
-    (tmp_path / "screen.csv").write_text("gene1,gene2,score\nYAL001C,YAL002W,-0.5\n")
+    (tmp_path / "screen.csv").write_text("name1,name2,score\nYAL001C,YAL002W,-0.5\n")
     (tmp_path / "triples.csv").write_text("a,b,c,score\nYAL001C,YAL002W,YAL003W,-0.5\n")
     imported = import_folder(tmp_path)
     (note,) = [note for note in imported.notes if "weights are below 0" in note]
@@ -55,6 +55,20 @@ def test_scores_that_were_read_as_a_network_are_spoken_of(tmp_path):
     (left,) = imported.left_alone
     assert left.file == "triples.csv"
     assert "docs/how-to/screen.md" in left.why
+
+
+def test_a_table_of_scores_is_a_screen_and_not_a_network(tmp_path):
+    (tmp_path / "ppi.csv").write_text("gene1,gene2,weight\nYAL001C,YAL002W,0.5\n")
+    (tmp_path / "pairs.csv").write_text("gene1,gene2,score\nYAL001C,YAL002W,-0.5\n")
+    (tmp_path / "triples.tsv").write_text("Query\tArray\tepsilon\nYAL001C+YAL002W\tYAL003W\t0.5\n")
+    imported = import_folder(tmp_path, phenotype="fitness")
+    assert list(imported.cell.relations) == ["ppi"]
+    assert list(imported.screens) == ["pairs", "triples"]
+    assert imported.screens["pairs"].column("score").tolist() == [-0.5]
+    assert imported.screens["triples"].stats()["kinds"] == {"trigenic": 1}
+    assert not imported.left_alone
+    said = [note.split(" was read")[0] for note in imported.notes if "read as a screen" in note]
+    assert said == ["pairs.csv", "triples.tsv"]
 
 
 def test_a_file_whose_name_is_not_text_is_refused(tmp_path):

@@ -170,7 +170,8 @@ def import_folder(
         sources=[*gene_sources, *relation_sources, *metabolism_sources, *feature_sources],
     )
     by_study = _build_screens(screens, genes, policy)
-    return Imported(cell, by_study, files.unread(), [gene_note, *renamed])
+    notes = [gene_note, *renamed, *_told_by_header(screens)]
+    return Imported(cell, by_study, files.unread(), notes)
 
 
 def open_screen(path: str | os.PathLike[str], name: str | None = None) -> Screen:
@@ -382,3 +383,12 @@ def _build_screens(
     for screen in written:
         by_study.setdefault(screen.study, []).append(screen.on(genes, policy))
     return {study: Screen.concat(parts) for study, parts in sorted(by_study.items())}
+
+
+def _told_by_header(written: Sequence[WrittenScreen]) -> list[str]:
+    return [
+        f"{screen.path.name} was read as a screen, as its header names genes and a score. If it is "
+        "a network, call that column weight."
+        for screen in written
+        if screen.reader == screen_readers.headed.NAME
+    ]

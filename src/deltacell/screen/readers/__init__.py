@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from deltacell.screen.readers import costanzo2010, costanzo2016, hits, kuzmin
+from deltacell.screen.readers import costanzo2010, costanzo2016, headed, hits, kuzmin
 from deltacell.screen.readers.sheets import open_workbook
 from deltacell.screen.readers.written import WrittenScreen
 from deltacell.table import holds_several_files, peek
@@ -35,7 +35,7 @@ class ScreenReader(Protocol):
 
 #: The formats that are told by their contents, asked in this order. Any other table is read by
 #: `deltacell.screen.readers.delimited`, which has to be told what its columns mean.
-SCREEN_READERS: tuple[ScreenReader, ...] = (kuzmin, costanzo2016, costanzo2010, hits)
+SCREEN_READERS: tuple[ScreenReader, ...] = (kuzmin, costanzo2016, costanzo2010, hits, headed)
 
 
 def recognise(path: str | os.PathLike[str]) -> str | None:

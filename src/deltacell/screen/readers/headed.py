@@ -1,0 +1,242 @@
+"""Tables of one's own, whose header says in common words where the genes and the score are."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from deltacell.arrays import Ints, offsets_of
+from deltacell.cell.readers.head import first_line, stem_of
+from deltacell.errors import InputError, PhenotypeError
+from deltacell.screen.readers.fields import NO_SCORE, optional_floats, scored_rows
+from deltacell.screen.readers.written import WrittenScreen
+from deltacell.table import Table, Text, open_text, peek, read_table
+
+NAME = "headed"
+
+#: What a field without a value may hold.
+ABSENT = ("", "NA")
+
+# A header is compared in lower case, without blanks and punctuation.
+_JOINED = "genes"
+_SCORE = "score"
+_SCORES = ("interactionscore", "geneticinteractionscore", "interaction")
+_SCORE_SYMBOLS = ("epsilon", "eps", "ε", "tau", "τ")
+_P_VALUES = ("pvalue", "pval", "p")
+_DEVIATIONS = ("standarddeviation", "stddev", "stdev", "std", "sd")
+_GENE = re.compile(
+    r"(?:gene|orf)(?:name|id)?(\d{1,2}|[a-eijxy])(?:name|id|orf)?"
+    r"|(query|array)(?:gene|orf)?(?:name|id)?(\d{1,2}|[a-eijxy])?(?:name|id|orf)?"
+)
+_SEPARATORS = ("\t", ";", ",", " ")
+_JOINS = r"\s*[+;]\s*"
+# No text of a table has it, so that quoted fields may hold the table's own separator.
+_UNIT = "\x1f"
+
+
+def recognise(head: Sequence[str], file_name: str) -> bool:
+    """Whether the header names two or more columns of genes and a column of scores.
+
+    Genes are ``gene1`` or ``orf_b``, ``query`` and ``array``, or ``genes``, whose names are joined
+    by ``+`` or ``;``. The score is ``score``, ``epsilon``, ``tau`` or ``interaction``. A table with
+    two columns for one gene, or with two scores of which none is ``score``, is not guessed at.
+
+    Parameters
+    ----------
+    head
+        First lines of the file.
+    file_name
+        Not looked at.
+    """
+    return _understood(head) is not None
+
+
+def read(
+    path: str | os.PathLike[str], *, study: str | None = None, phenotype: str | None = None
+) -> WrittenScreen:
+    """Read a table whose header is understood.
+
+    A field of a gene may be empty or ``NA``, as the third gene of a pair is. Rows without a score
+    are dropped and counted.
+
+    Parameters
+    ----------
+    path
+        The file, with tabs, semicolons, commas or spaces between columns.
+    study
+        What to call the study; the file's name without its ending where not given.
+    phenotype
+        Only ``interaction`` is there.
+    """
+    understood = _understood(peek(path))
+    text = open_text(path)
+    if understood is None:
+        raise InputError(
+            "the header does not name two columns of genes and one of scores",
+            where=text.path,
+            fix="Name them gene1, gene2, score, or see docs/how-to/screen.md.",
+        )
+    if phenotype not in (None, "interaction"):
+        raise PhenotypeError(
+            f"a table with a column of scores has interactions and no '{phenotype}'",
+            where=text.path,
+        )
+    separator, columns = understood
+    table = _table(text, separator)
+    if not len(table):
+        raise InputError("the screen is empty: there is a header and no row", where=table.path)
+    named = table.frame.columns
+    table = _without_absent(table, [named[i] for i in (*columns.genes, columns.score)])
+    score, rows = scored_rows(table, named[columns.score])
+    names, offsets, role = _genotypes(table, columns, rows)
+    return WrittenScreen(
+        names,
+        offsets,
+        role,
+        pl.repeat("deletion", len(names), eager=True),
+        pl.repeat("", len(names), eager=True),
+        table.lines[rows],
+        table.path,
+        table.sha256,
+        NAME,
+        study or stem_of(table.path.name),
+        "interaction",
+        score=score,
+        standard_deviation=optional_floats(table, _name(named, columns.deviation), rows),
+        p_value=optional_floats(table, _name(named, columns.p_value), rows),
+        dropped={NO_SCORE: len(table) - len(rows)},
+    )
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The positions of the columns, and the role of each column of genes."""
+
+    genes: tuple[int, ...]
+    roles: tuple[str, ...]
+    score: int
+    p_value: int | None
+    deviation: int | None
+
+
+def _understood(head: Sequence[str]) -> tuple[str, _Columns] | None:
+    """Return what separates the columns, and what they are."""
+    header = first_line(head)
+    below = [line for line in head[head.index(header) + 1 :] if line.strip()] if header else []
+    for separator in _SEPARATORS:
+        columns = _columns(
+            _fields(header.removeprefix("#"), separator),
+            [_fields(line, separator) for line in below],
+        )
+        if columns is not None:
+            return separator, columns
+    return None
+
+
+def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> _Columns | None:
+    words = [re.sub(r"[\W_]+", "", field.lower()) for field in header]
+    genes = {i: found for i, word in enumerate(words) if (found := _GENE.fullmatch(word))}
+    which = [found.groups(default="") for found in genes.values()]
+    if len(set(which)) < len(which):
+        return None
+    at, roles = tuple(genes), tuple(role or "unknown" for _, role, _ in which)
+    if len(at) < 2:
+        if words.count(_JOINED) != 1 or at:
+            return None
+        at, roles = (words.index(_JOINED),), ("unknown",)
+        if not any(re.search(_JOINS, field) for field in _below(rows, at[0])):
+            return None
+    score = _score(words, rows)
+    if score is None:
+        return None
+    return _Columns(at, roles, score, _first(words, _P_VALUES), _first(words, _DEVIATIONS))
+
+
+def _score(words: Sequence[str], rows: Sequence[Sequence[str]]) -> int | None:
+    """Return the column of scores: ``score``, or else the only one that a word for it names."""
+    there = [
+        i
+        for i, word in enumerate(words)
+        if word in (_SCORE, *_SCORES, *_SCORE_SYMBOLS) and _may_be_numbers(_below(rows, i))
+    ]
+    plain = [i for i in there if words[i] == _SCORE]
+    chosen = plain or there
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def _may_be_numbers(fields: Sequence[str]) -> bool:
+    """Whether there is a number or nothing; one bad number among others is for `read` to name."""
+    return not fields or any(_is_number(field) for field in fields)
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def _below(rows: Sequence[Sequence[str]], column: int) -> list[str]:
+    fields = [row[column].strip() for row in rows if column < len(row)]
+    return [field for field in fields if field not in ABSENT]
+
+
+def _first(words: Sequence[str], known: Sequence[str]) -> int | None:
+    return next((i for word in known for i, w in enumerate(words) if w == word), None)
+
+
+def _name(columns: Sequence[str], at: int | None) -> str | None:
+    return None if at is None else columns[at]
+
+
+def _fields(line: str, separator: str) -> list[str]:
+    if separator == " ":
+        line = " ".join(line.split())
+    if '"' not in line:
+        return line.split(separator)
+    return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+
+
+def _table(text: Text, separator: str) -> Table:
+    data = text.data.removeprefix(b"\xef\xbb\xbf")
+    if separator != " " and b'"' not in data:
+        return read_table(Text(text.path, text.sha256, data), separator=separator)
+    # Bytes that are not UTF-8 go through unchanged, for `read_table` to name their line.
+    lines = re.split(r"\r\n|\r|\n", data.decode("utf-8", errors="surrogateescape"))
+    plain = "\n".join(_UNIT.join(_fields(line, separator)) for line in lines)
+    data = plain.encode("utf-8", errors="surrogateescape")
+    return read_table(Text(text.path, text.sha256, data), separator=_UNIT)
+
+
+def _without_absent(table: Table, columns: Sequence[str]) -> Table:
+    stripped = pl.col(columns).str.strip_chars()
+    cleared = pl.when(stripped.is_in(list(ABSENT))).then(pl.lit("")).otherwise(stripped)
+    frame = table.frame.with_columns(cleared.name.keep())
+    return Table(frame, table.path, table.lines, table.sha256)
+
+
+def _genotypes(table: Table, columns: _Columns, rows: Ints) -> tuple[pl.Series, Ints, pl.Series]:
+    """Return the names of all genes, row by row, where each row begins, and their roles."""
+    n = len(columns.genes)
+    written = [table.frame.columns[i] for i in columns.genes]
+    fields = table.frame[rows].select(pl.concat_list(written)).to_series().explode()
+    lists = (
+        fields.str.replace_all(_JOINS, ";")
+        .str.split(";")
+        .list.eval(pl.element().filter(pl.element() != ""))
+    )
+    per_field = lists.list.len().to_numpy().astype(np.int64)
+    sizes = per_field.reshape(len(rows), n).sum(axis=1)
+    if (sizes == 0).any():
+        row = int(rows[np.argmax(sizes == 0)])
+        raise table.error(row, f"no gene in {', '.join(written)}")
+    role = pl.Series(columns.roles * len(rows), dtype=pl.String)
+    names = lists.filter(lists.list.len() > 0).explode()
+    return names, offsets_of(sizes), role.gather(np.repeat(np.arange(len(role)), per_field))

@@ -1,0 +1,227 @@
+"""Tables of one's own: which headers are understood, and what becomes of the rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltacell.cell import readers as cell_readers
+from deltacell.errors import InputError, PhenotypeError
+from deltacell.screen import readers
+from deltacell.screen.readers import headed
+
+PAIRS_AND_TRIPLES = (
+    "gene1,gene2,gene3,score,p_value\nYAL001C,VPS8,,-0.25,0.01\nOLD1,yal002w,EFB1,0.5,\n"
+)
+
+
+def rows_of(written):
+    names = written.names.to_list()
+    return [names[a:b] for a, b in pairwise(written.offsets)]
+
+
+def test_pairs_and_triples(write, genes):
+    path = write("my.screen.csv.gz", PAIRS_AND_TRIPLES)
+    assert readers.recognise(path) == "headed"
+    written = readers.reader("headed").read(path)
+    assert (written.study, written.phenotype, written.reader) == (
+        *("my.screen", "interaction", "headed"),
+    )
+    screen = written.on(genes)
+    assert screen.to_polars()["genes"].to_list() == [
+        ["YAL001C", "YAL002W"],
+        ["YAL001C", "YAL002W", "YAL003W"],
+    ]
+    assert screen.column("score").tolist() == [-0.25, 0.5]
+    assert screen.column("sign").tolist() == [-1, 1]
+    np.testing.assert_array_equal(screen.column("p_value"), [0.01, np.nan])
+    assert np.isnan(screen.column("standard_deviation")).all()
+    assert screen.column("source_row").tolist() == [2, 3]
+    assert set(screen.gene_column("role")) == {"unknown"}
+    assert set(screen.gene_column("perturbation")) == {"deletion"}
+
+
+@pytest.mark.parametrize("separator", [",", "\t", ";", " ", ", "])
+@pytest.mark.parametrize("genes", ["gene1|gene2", "gene_1|gene_2", "ORF A|ORF B", "geneID-a|GeneB"])
+@pytest.mark.parametrize("score", ["score", "Epsilon", "TAU", "interaction", "ε"])
+def test_words_for_genes_and_scores(write, separator, genes, score):
+    header = [*genes.split("|"), score]
+    if separator == " ":
+        header = [name.replace(" ", "_") for name in header]
+    rows = [header, ["YAL001C", "VPS8", "-0.25"], ["VPS8", "EFB1", "1e-1"]]
+    path = write("a.txt", "".join(separator.join(row) + "\n" for row in rows))
+    assert readers.recognise(path) == "headed"
+    written = headed.read(path)
+    assert rows_of(written) == [["YAL001C", "VPS8"], ["VPS8", "EFB1"]]
+    assert written.score.tolist() == [-0.25, 0.1]
+
+
+@pytest.mark.parametrize("p_value", ["p", "pvalue", "p-value", "P_value", "P.Value"])
+@pytest.mark.parametrize("deviation", ["sd", "std", "Standard_Deviation", "standard deviation"])
+def test_words_for_p_values_and_deviations(write, p_value, deviation):
+    text = f"{deviation}\tquery\tarray\tscore\t{p_value}\n0.5\tA1\tB1\t-1\t0.25\n\tA1\tC1\t2\tNA\n"
+    written = headed.read(write("a.tsv", text))
+    np.testing.assert_array_equal(written.standard_deviation, [0.5, np.nan])
+    np.testing.assert_array_equal(written.p_value, [0.25, np.nan])
+
+
+def test_roles_are_those_of_the_columns_also_where_one_is_empty(write):
+    text = "Array,Query_1,Query_2,tau\nA1,Q1,Q2,0.5\nA2,,Q3,0.25\nA3,Q4+Q5,NA,1\n"
+    written = headed.read(write("a.csv", text))
+    assert rows_of(written) == [["A1", "Q1", "Q2"], ["A2", "Q3"], ["A3", "Q4", "Q5"]]
+    assert written.role.to_list() == [
+        *("array", "query", "query"),
+        *("array", "query"),
+        *("array", "query", "query"),
+    ]
+
+
+@pytest.mark.parametrize("joined", ["A1+B1+C1", "A1;B1;C1", "A1 + B1 ; C1"])
+def test_genes_joined_in_one_column(write, joined):
+    path = write("a.csv", f"genes,score\n{joined},-0.5\nA1+B1,0.5\n")
+    assert readers.recognise(path) == "headed"
+    written = headed.read(path)
+    assert rows_of(written) == [["A1", "B1", "C1"], ["A1", "B1"]]
+
+
+def test_quotes_keep_a_comma_within_a_name(write):
+    text = '"","gene1","gene2","score"\n\n"1","ARG5,6","HO",-0.5\n"2","A1","B1",x\n'
+    path = write("r.csv", text.replace(",x", ",0.25"))
+    assert readers.recognise(path) == "headed"
+    written = headed.read(path)
+    assert rows_of(written) == [["ARG5,6", "HO"], ["A1", "B1"]]
+    assert written.lines.tolist() == [3, 4]
+    with pytest.raises(InputError, match="'x' is not a finite number") as caught:
+        headed.read(write("r.csv", text))
+    assert caught.value.line == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gene1,gene2,weight\nYAL001C,YAL002W,0.5\n",
+        "source,target,weight\nYAL001C,YAL002W,0.5\n",
+        "source,target,score\nYAL001C,YAL002W,0.5\n",
+        "protein1\tprotein2\tscore\nYAL001C\tYAL002W\t0.5\n",
+        "gene1\tgene2\nYAL001C\tYAL002W\n",
+        "YAL001C,YAL002W,0.5\nYAL001C,YAL003W,0.5\n",
+    ],
+)
+def test_networks_stay_networks(write, text):
+    path = write("a.txt", text)
+    assert readers.recognise(path) is None
+    assert cell_readers.recognise(path) == "edge_list"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gene1,score\nYAL001C,0.5\n",
+        "genes,score\nYAL001C,0.5\n",
+        "gene1,gene2,interaction\nYAL001C,YAL002W,physical\n",
+        "gene1,gene2,epsilon,tau\nYAL001C,YAL002W,0.5,0.2\n",
+        "orf1,gene1,orf2,gene2,score\nYAL001C,TFC3,YAL002W,VPS8,0.5\n",
+    ],
+)
+def test_what_would_be_a_guess_is_left_alone(write, text):
+    path = write("a.txt", text)
+    assert readers.recognise(path) is None
+    with pytest.raises(InputError, match="does not name two columns of genes"):
+        headed.read(path)
+
+
+def test_a_column_called_score_comes_before_other_words(write):
+    text = "gene1,gene2,interaction,epsilon,score\nA1,B1,negative,0.5,-0.25\n"
+    assert headed.read(write("a.csv", text)).score.tolist() == [-0.25]
+
+
+def test_rows_without_a_score_and_unknown_names_are_counted(write, genes):
+    text = (
+        "gene1,gene2,gene3,score\nYAL001C,VPS8,NA,0.5\nYAL001C,EFB1,,\nYAL001C,EFB1,,NA\n"
+        "YAL001C,NOSUCH,,0.5\nYAL001C,SHARED,,0.5\nTFC3,OLD1,,0.5\n"
+    )
+    screen = headed.read(write("a.csv", text)).on(genes, "drop")
+    (source,) = screen.sources
+    assert (source.counts.read, source.counts.kept) == (6, 1)
+    assert source.counts.dropped == {
+        "no score": 2,
+        "unknown gene": 1,
+        "ambiguous gene name": 1,
+        "same gene twice after aliases": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ("A1,B1,zero,0.5", "column 'score': 'zero' is not a finite number"),
+        ("A1,B1,nan,0.5", "'nan' is not a finite number"),
+        ("A1,B1,0.5,low", "column 'p': 'low' is not a finite number"),
+        (",NA,0.5,0.5", "no gene in gene1, gene2"),
+        ("A1,B1,0,5,0.5", "5 columns where 4 were expected"),
+    ],
+)
+def test_a_bad_line_is_named(write, row, what):
+    path = write("a.csv", f"gene1,gene2,score,p\nA1,B1,0.5,0.5\n\n{row}\n")
+    assert readers.recognise(path) == "headed"
+    with pytest.raises(InputError, match=what) as caught:
+        headed.read(path)
+    assert (caught.value.line, caught.value.where) == (4, path)
+
+
+def test_bytes_that_are_not_text_are_named_within_quotes_too(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b'"gene1","gene2","score"\n"A1","B\xff",0.5\n')
+    with pytest.raises(InputError, match="0xff is not UTF-8") as caught:
+        headed.read(tmp_path / "a.csv")
+    assert caught.value.line == 2
+
+
+def test_a_header_without_rows_is_an_empty_screen(write):
+    path = write("a.csv", "gene1,gene2,score\n")
+    assert readers.recognise(path) == "headed"
+    with pytest.raises(InputError, match="a header and no row"):
+        headed.read(path)
+
+
+def test_fitness_is_not_there(write):
+    with pytest.raises(PhenotypeError, match="no 'fitness'"):
+        headed.read(write("a.csv", PAIRS_AND_TRIPLES), phenotype="fitness")
+
+
+NAMES = st.text("ABCXYZabc019-,()", min_size=1, max_size=8).filter(lambda name: name != "NA")
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+GENOTYPES = st.lists(
+    st.tuples(st.lists(NAMES, min_size=1, max_size=4), NUMBERS, st.none() | NUMBERS),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(GENOTYPES, st.sampled_from([",", ";", "\t"]), st.sampled_from(["\n", "\r\n"]), st.booleans())
+def test_what_is_written_is_read(genotypes, separator, end, joined):
+    out = io.StringIO()
+    writer = csv.writer(out, delimiter=separator, lineterminator=end)
+    columns = ["genes"] if joined else [f"gene{i}" for i in range(1, 5)]
+    writer.writerow([*columns, "sd", "score"])
+    if joined:
+        genotypes = [(["A", "B"], 0.5, None), *genotypes]
+    for names, score, deviation in genotypes:
+        written = ["+".join(names)] if joined else [*names, *[""] * (4 - len(names))]
+        writer.writerow([*written, "" if deviation is None else deviation, score])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.txt")
+        path.write_text(out.getvalue(), encoding="utf-8", newline="")
+        assert readers.recognise(path) == "headed"
+        read = headed.read(path)
+    assert rows_of(read) == [names for names, _, _ in genotypes]
+    assert read.score.tolist() == [score for _, score, _ in genotypes]
+    deviations = [np.nan if d is None else d for _, _, d in genotypes]
+    np.testing.assert_array_equal(read.standard_deviation, deviations)
