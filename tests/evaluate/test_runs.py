@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,19 @@ def test_an_average_of_weights_is_what_predicts(runs: dict[str, Path]) -> None:
     assert isinstance(model, Dango)
     assert torch.equal(model.embedding, state["ema"]["embedding"])
     assert not torch.equal(model.embedding, state["model"]["embedding"])
+
+
+def test_a_run_that_was_stopped_is_told_of(runs: dict[str, Path], tmp_path: Path) -> None:
+    whole = evaluate_runs([runs["seed0"]], baseline_names=["global_mean", "additive"])
+    assert not any("come to its end" in note for note in whole.evaluation.notes)
+    shutil.copytree(runs["seed0"], tmp_path / "stopped")
+    record = tmp_path / "stopped" / "run.json"
+    text = record.read_text()
+    assert text.count('"status": "finished"') >= 1
+    record.write_text(text.replace('"status": "finished"', '"status": "interrupted"', 1))
+    found = evaluate_runs([tmp_path / "stopped"], baseline_names=["global_mean", "additive"])
+    (note,) = [note for note in found.evaluation.notes if "come to its end" in note]
+    assert "it is interrupted" in note
 
 
 def test_seeds_of_one_name_are_one_predictor_beside_the_baselines(runs: dict[str, Path]) -> None:

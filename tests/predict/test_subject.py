@@ -18,7 +18,7 @@ from deltacell.screen.keys import sorted_matrix
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
 
-FACTS = {"name": "demo", "seed": 0, "model": "dango", "sha256": "0" * 64}
+FACTS = {"name": "demo", "seed": 0, "finished": True, "model": "dango", "sha256": "0" * 64}
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,15 @@ def test_ends_that_hold_the_same_sets_are_said_to(made, named, n, same):
     counts = {"lowest": n, "highest": n, "listed": 0}
     said = " ".join(sentences_of(made("pairs", **named), counts))
     assert ("each is in both ends" in said) == same
+
+
+def test_a_run_that_was_stopped_is_warned_of(made):
+    counts = {"lowest": 5, "highest": 4, "listed": 0}
+    subject = made("pairs")
+    assert "come to its end" not in " ".join(sentences_of(subject, counts))
+    stopped = replace(subject, runs=[{**subject.runs[0], "finished": False}])
+    said = " ".join(sentences_of(stopped, counts))
+    assert "Beware: the training of demo (seed 0) did not come to its end." in said
 
 
 def test_the_title(run, made):

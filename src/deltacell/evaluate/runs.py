@@ -131,8 +131,17 @@ def evaluate_runs(
         repeats=data.repeats,
         progress=progress,
     )
+    unfinished = (_unfinished(run) for run in runs if not run.is_finished)
+    evaluation = dataclasses.replace(evaluation, notes=(*evaluation.notes, *unfinished))
     first = {name: next(iter(seeds.values())) for name, seeds in by_name.items()}
     return EvaluatedRuns(evaluation, data, split, {**first, **fitted}, weights)
+
+
+def _unfinished(run: LoadedRun) -> str:
+    return (
+        f"The training of {run.record.name}, seed {run.record.seed}, did not come to its end "
+        f"(it is {run.record.status}); its weights are those that there are."
+    )
 
 
 def _check_split(split: Split, run: LoadedRun) -> None:

@@ -58,7 +58,8 @@ class Ranking:
         - ``file``: the name of the Parquet file.
         - ``request``: what was asked for, by name (``sets``, ``size``, ``top``, ``above``, …).
         - ``runs``: of each ``name``, ``seed``, ``model`` (``dango`` or ``hetero_cell``),
-          ``checkpoint``, ``sha256`` and ``validation_pearson`` (a number or null).
+          ``finished`` (whether its training came to its end), ``checkpoint``, ``sha256`` and
+          ``validation_pearson`` (a number or null).
         - ``counts``: ``genes`` (that sets are made of), ``sets`` (that were gone through),
           ``rows`` (of the file), ``lowest``, ``highest`` and ``listed`` (rows of each end; those
           of a file of sets are ``listed``).

@@ -30,6 +30,7 @@ def run_facts(run: LoadedRun, weights: str) -> dict[str, Any]:
         "name": run.record.name,
         "seed": run.record.seed,
         "model": run.config.model.name,
+        "finished": run.is_finished,
         "checkpoint": chosen.file,
         "sha256": chosen.sha256,
         "validation_pearson": chosen.metric,

@@ -171,6 +171,9 @@ def _beware(subject: Subject) -> list[str]:
             + (f", as all were on sets of {known}" if known else "")
         )
         said.append(f"Beware: {told}. Nothing shows that scores of such sets mean anything.")
+    begun = [f"{run['name']} (seed {run['seed']})" for run in subject.runs if not run["finished"]]
+    if begun:
+        said.append(f"Beware: the training of {listed(begun)} did not come to its end.")
     if subject.untrained:
         said.append(
             f"Beware: {subject.untrained:,} of {len(subject.genes):,} genes are in no set of the "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltacell.errors import InputError
-from deltacell.profile.record import CHECKPOINTS, RunRecord, read_run
+from deltacell.profile.record import CHECKPOINTS, RunRecord, Status, read_run
 from deltacell.train.assemble import make_task
 from deltacell.train.build import recorded_propagation
 from deltacell.train.changes import resumed_config
@@ -37,6 +37,11 @@ class LoadedRun:
     config: Config
     data: TrainingData
     task: Task
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its training came to its end, by its epochs or by its patience."""
+        return self.record.status is Status.finished
 
 
 def load_run(
