@@ -49,12 +49,12 @@ def test_pairs_and_triples(write, genes):
     assert set(screen.gene_column("perturbation")) == {"deletion"}
 
 
-@pytest.mark.parametrize("separator", [",", "\t", ";", " ", ", "])
+@pytest.mark.parametrize("separator", [",", "\t", ";", " ", "   ", ", "])
 @pytest.mark.parametrize("genes", ["gene1|gene2", "gene_1|gene_2", "ORF A|ORF B", "geneID-a|GeneB"])
 @pytest.mark.parametrize("score", ["score", "Epsilon", "TAU", "interaction", "ε"])
 def test_words_for_genes_and_scores(write, separator, genes, score):
     header = [*genes.split("|"), score]
-    if separator == " ":
+    if separator.isspace():
         header = [name.replace(" ", "_") for name in header]
     rows = [header, ["YAL001C", "VPS8", "-0.25"], ["VPS8", "EFB1", "1e-1"]]
     path = write("a.txt", "".join(separator.join(row) + "\n" for row in rows))
@@ -145,11 +145,12 @@ def test_a_column_called_score_comes_before_other_words(write):
 
 def test_rows_without_a_score_and_unknown_names_are_counted(write, genes):
     text = (
-        "gene1,gene2,gene3,score\nYAL001C,VPS8,NA,0.5\nYAL001C,EFB1,,\nYAL001C,EFB1,,NA\n"
+        "gene1,gene2,gene3,score\nYAL001C,EFB1,,\nYAL001C,VPS8,NA,0.5\nYAL001C,EFB1,,NA\n"
         "YAL001C,NOSUCH,,0.5\nYAL001C,SHARED,,0.5\nTFC3,OLD1,,0.5\n"
     )
     screen = headed.read(write("a.csv", text)).on(genes, "drop")
     (source,) = screen.sources
+    assert screen.column("source_row").tolist() == [3]
     assert (source.counts.read, source.counts.kept) == (6, 1)
     assert source.counts.dropped == {
         "no score": 2,
@@ -175,6 +176,17 @@ def test_a_bad_line_is_named(write, row, what):
     with pytest.raises(InputError, match=what) as caught:
         headed.read(path)
     assert (caught.value.line, caught.value.where) == (4, path)
+
+
+def test_a_very_long_remark_in_quotes_is_no_obstacle(write):
+    remark = '"' + "long " * 40_000 + '"'
+    text = f"gene1,gene2,score,remark\nA1,B1,0.5,\nA1,C1,0.25,{remark}\n"
+    assert rows_of(headed.read(write("a.csv", text))) == [["A1", "B1"], ["A1", "C1"]]
+
+
+@given(st.lists(st.text(max_size=40) | st.just('"gene1","gene2","score'), max_size=4))
+def test_any_text_is_recognised_or_not_without_an_error(lines):
+    assert headed.recognise(lines, "a.txt") in (True, False)
 
 
 def test_bytes_that_are_not_text_are_named_within_quotes_too(tmp_path):

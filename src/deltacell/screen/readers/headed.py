@@ -201,7 +201,10 @@ def _fields(line: str, separator: str) -> list[str]:
         line = " ".join(line.split())
     if '"' not in line:
         return line.split(separator)
-    return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+    try:
+        return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+    except csv.Error:  # A field too long for it: its quotes then count as text.
+        return line.split(separator)
 
 
 def _table(text: Text, separator: str) -> Table:
