@@ -116,7 +116,9 @@ def test_experiments_are_offered_after_the_sign(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_shown_and_installed(shell: str, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("deltacell")
-    home = {**os.environ, "HOME": str(tmp_path), "SHELL": f"/bin/{shell}"}
+    # Typer would look which shell this runs in, and under make that is none it knows.
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    home = {**os.environ, **named, "HOME": str(tmp_path), "SHELL": f"/bin/{shell}"}
     for how in ("--show-completion", "--install-completion"):
         done = subprocess.run(
             [program, how, shell], env=home, capture_output=True, text=True, check=False

@@ -359,7 +359,9 @@ def _rate(steady: pl.DataFrame) -> Rate | None:
 
 
 def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else 0.0
+    """Return a share; 0 where the whole is nothing, or so little that the share is no number."""
+    ratio = part / whole if whole > 0 else 0.0
+    return ratio if math.isfinite(ratio) else 0.0
 
 
 def _share(time: PhaseTime) -> float:
