@@ -9,7 +9,7 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +221,21 @@ class Browser:
             self._send("Page.handleJavaScriptDialog", {"accept": True})
         elif method == "Page.loadEventFired":
             self._loaded = True
+
+
+@pytest.fixture
+def injected_runs_not(browser: Browser, tmp_path: Path) -> Callable[[Path], None]:
+    """Fail where what is put into a page all the same runs."""
+
+    def check(page: Path) -> None:
+        broken = tmp_path / "broken.html"
+        injected = "<img src=x onerror=alert(1)><script>alert(2)</script></main>"
+        broken.write_text(page.read_text().replace("</main>", injected))
+        browser.open(broken)
+        assert browser.dialogs == []
+        assert any("Content Security Policy" in said for said in browser.said)
+
+    return check
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 
 import pytest
@@ -52,6 +56,30 @@ class Page(HTMLParser):
             for text in texts
         ]
         return " ".join(" ".join(shown).split())
+
+
+@pytest.fixture
+def loads_nothing() -> Callable[[str], None]:
+    """Fail where a page names anything to load, or where more than its own script could run."""
+    return check_it_loads_nothing
+
+
+def check_it_loads_nothing(text: str) -> None:
+    page = Page(text)
+    # The name of SVG is an address that nothing asks for.
+    plain = text.replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?:|//[a-z]", re.sub(r"//[^\n]*", "", plain))
+    for _, found in page.elements:
+        assert "src" not in found
+        assert "style" not in found
+        assert found.get("href") in (None, "data:,")
+    policy = str(page.all("meta", **{"http-equiv": "Content-Security-Policy"})[0]["content"])
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        (inline,) = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
 
 
 @pytest.fixture

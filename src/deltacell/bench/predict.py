@@ -16,7 +16,7 @@ import torch
 from deltacell.arrays import Ints
 from deltacell.bench.data import random_triples
 from deltacell.bench.machine import machine
-from deltacell.bench.process import in_own_process
+from deltacell.bench.process import counted, in_own_process
 from deltacell.bench.train import CONFIGS, QUICK
 from deltacell.errors import InputError
 from deltacell.models import Dango
@@ -124,15 +124,7 @@ def run(
     """
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; expected at least 1")
-    total = len(WHAT) * repeats
-    done = 0
-
-    def told(news: dict[str, Any]) -> None:
-        nonlocal done
-        if progress is not None:
-            progress(news["what"], done, total)
-        done = min(done + 1, total - 1)
-
+    told = counted(progress, len(WHAT) * repeats)
     rows = []
     for model in RANKED:
         settings = {"model": model, "quick": quick, "repeats": repeats, "seed": seed}

@@ -78,6 +78,29 @@ def in_own_process(
     return result
 
 
+def counted(
+    progress: Callable[[str, int, int], None] | None, total: int
+) -> Callable[[dict[str, Any]], None]:
+    """Return what `in_own_process` may tell, each time one more of so many turns begins.
+
+    Parameters
+    ----------
+    progress
+        Called as ``progress(what, done, total)``; None where no one watches.
+    total
+        Turns in all.
+    """
+    done = 0
+
+    def told(news: dict[str, Any]) -> None:
+        nonlocal done
+        if progress is not None:
+            progress(news["what"], done, total)
+        done = min(done + 1, total - 1)
+
+    return told
+
+
 _MARK = "deltacell-bench "
 
 

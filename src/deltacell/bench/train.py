@@ -14,7 +14,7 @@ import lightning
 import torch
 
 from deltacell.bench.machine import machine
-from deltacell.bench.process import in_own_process
+from deltacell.bench.process import counted, in_own_process
 from deltacell.errors import InputError
 from deltacell.profile.limits import steady_steps
 from deltacell.profile.phase_rows import PHASES, read_phases
@@ -95,15 +95,7 @@ def run(
     if steps < 2 or repeats < 1:
         raise InputError(f"steps {steps}, repeats {repeats}: expected at least 2 and 1")
     configs = QUICK if quick else CONFIGS
-    total = len(configs) * 2 * repeats
-    done = 0
-
-    def told(news: dict[str, Any]) -> None:
-        nonlocal done
-        if progress is not None:
-            progress(news["what"], done, total)
-        done = min(done + 1, total - 1)
-
+    told = counted(progress, len(configs) * 2 * repeats)
     rows = []
     for model in configs:
         settings = {
