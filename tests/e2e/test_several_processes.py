@@ -167,9 +167,9 @@ def test_a_signal_saves_in_all_ranks_and_going_on_is_as_if_nothing_had_been(
 
 def test_torchrun_starts_it_too(tmp_path: Path, training: ModuleType) -> None:
     path = tmp_path / "run"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     given = [*training.SMALL, "trainer.epochs=2", f"directory={path}"]
-    command = [*torchrun, "-m", "deltacell", "train", *given]
+    command = [*torchrun, "--nproc-per-node", "2", "-m", "deltacell", "train", *given]
     said = training.end(training.start_program(tmp_path, [*command, "trainer.devices=2"]), 0)
     assert said.count("Finished:") == 1
     record = read_run(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -68,10 +69,13 @@ def cluster(tmp_path: Path) -> Iterator[Path]:
 JOBS: list[int] = []
 
 
-def submit(cluster: Path, text: str, tasks: int = 1, **environment: str) -> subprocess.Popen[str]:
+def submit(
+    cluster: Path, text: str, tasks: int = 1, number: int = 77, **environment: str
+) -> subprocess.Popen[str]:
     (cluster / "job.sbatch").write_text(text)
     path = f"{cluster / 'bin'}:{os.environ['PATH']}"
-    known = {"PATH": path, "TASKS": str(tasks), "SLURM_JOB_ID": "77", "OMP_NUM_THREADS": "1"}
+    known = {"PATH": path, "TASKS": str(tasks), "OMP_NUM_THREADS": "1"}
+    known["SLURM_JOB_ID"] = str(number)
     job = subprocess.Popen(
         ["bash", "job.sbatch"],
         start_new_session=True,
@@ -155,7 +159,8 @@ def test_an_array_trains_one_seed_a_job_on_two_ranks(deltacell: Any, cluster: Pa
     words = (*SHORT, "trainer.epochs=2", "trainer.devices=2", "--seeds", "0-1")
     text = deltacell("slurm", "train", *words).stdout
     array = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "1"}
-    end(submit(cluster, text, tasks=2, **array), 0)
+    # Jobs of one moment have numbers, and so ports, of their own.
+    end(submit(cluster, text, tasks=2, number=71, **array), 0)
     found = record(cluster, "demo-70-seed1")
     assert (found.status, found.seed, found.world_size) == (Status.finished, 1, 2)
 
@@ -170,6 +175,21 @@ def test_two_ranks_save_once_and_all_of_it(deltacell: Any, cluster: Path) -> Non
     found = record(cluster)
     assert found.status is Status.interrupted
     assert found.limits is not None
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_is_named(deltacell: Any, cluster: Path) -> None:
+    text = deltacell("slurm", "train", *SHORT, "trainer.devices=2").stdout
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        job = submit(cluster, text, tasks=2, MASTER_PORT=str(port))
+        said, _ = job.communicate(timeout=120)
+    assert job.returncode != 0
+    assert f"the ranks cannot meet at 127.0.0.1:{port}" in said
+    assert "Set MASTER_PORT to a port that is free" in said
+    assert "fault of deltacell" not in said
 
 
 @pytest.mark.slow

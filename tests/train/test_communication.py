@@ -107,7 +107,14 @@ os._exit(0)
 def test_two_ranks(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(TWO, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "two.py"],
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            "two.py",
+        ],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,45 @@ def test_what_was_saved_is_gone_on_with_and_what_was_not_is_put_aside(tmp_path: 
     (directory / "checkpoints").mkdir(parents=True)
     (directory / "checkpoints" / "index.json").write_text("{}")
     assert run(script(), tmp_path) == ["train", "--resume", "runs/demo-77"]
+
+
+def test_ranks_meet_where_nobody_listens(tmp_path: Path) -> None:
+    several = script("experiment=demo", "trainer.devices=2")
+    environment = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}
+    (tmp_path / "srun").write_text('#!/bin/bash\necho "port $MASTER_PORT"\n')
+    (tmp_path / "srun").chmod(0o755)
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+
+    def port(text: str, **more: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", text],
+            cwd=tmp_path,
+            env={**environment, "SLURM_JOB_ID": "1234577", **more},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stderr == ""
+        return done.stdout.removeprefix("port ").strip()
+
+    with socket.socket() as other:
+        taken = bind_from(other, 15000 + 4577)
+        number = str(1230000 + taken - 15000)
+        other.listen()
+        assert int(port(several, SLURM_JOB_ID=number)) > taken
+    assert port(several, SLURM_JOB_ID=number) == str(taken)
+    # What a user has chosen is theirs; one process meets nobody.
+    assert port(several, MASTER_PORT="4000") == "4000"
+    assert port(script()) == ""
+
+
+def bind_from(other: socket.socket, first: int) -> int:
+    """Take the first port from there on that is free; return it."""
+    for number in range(first, first + 100):
+        with suppress(OSError):
+            other.bind(("127.0.0.1", number))
+            return number
+    raise AssertionError("no port is free")
 
 
 HOSTILE = [

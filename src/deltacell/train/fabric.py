@@ -8,6 +8,7 @@ from datetime import timedelta
 import lightning
 import torch
 from lightning.fabric.strategies.ddp import DDPStrategy
+from torch.distributed import DistNetworkError
 
 from deltacell.errors import InputError
 from deltacell.train.config import Config, DangoLossConfig, HeteroCellConfig
@@ -49,7 +50,14 @@ def make_fabric(whole: Config) -> lightning.Fabric:
     )
     if kind == "cpu":
         torch.set_num_threads(config.threads or max(1, cores() // config.devices))
-    fabric.launch()
+    try:
+        fabric.launch()
+    except DistNetworkError as error:
+        place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        raise InputError(
+            f"the ranks cannot meet at {place}: {str(error).rstrip()}",
+            fix="Set MASTER_PORT to a port that is free on the machine of rank 0, for all of them.",
+        ) from error
     return fabric
 
 

@@ -142,7 +142,10 @@ def job_script(
         f"words=({shlex.join(words)}{seed})",
         f"run={run}",
     ]
-    parts = ["\n".join(head), "\n".join(values), _RESUME, _train(_step_options(config, job))]
+    parts = ["\n".join(head), "\n".join(values), _RESUME]
+    if config.trainer.devices * config.trainer.nodes > 1:
+        parts.append(_PORT)
+    parts.append(_train(_step_options(config, job)))
     if job.requeue:
         parts.append(_REQUEUE)
     return "\n\n".join([*parts, 'exit "$code"']) + "\n"
@@ -157,6 +160,16 @@ if [ -e "$run/{_INDEX}" ]; then
 else
   if [ -e "$run/{RUN_FILE}" ]; then mv -- "$run" "$run-unsaved-$(date +%s)" || exit 1; fi
   words+=("directory='$run'")
+fi"""
+
+_PORT = """\
+# The ranks meet on this node, at a port where nobody listens: jobs may share a node.
+if [ -z "${MASTER_PORT:-}" ]; then
+  MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
+  while (: < "/dev/tcp/127.0.0.1/$MASTER_PORT") 2> /dev/null; do
+    MASTER_PORT=$((MASTER_PORT + 1))
+  done
+  export MASTER_PORT
 fi"""
 
 _REQUEUE = f"""\
