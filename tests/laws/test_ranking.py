@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Genes, Relation
 from deltacell.models import Dango, HeteroCell, LogCosh
+from deltacell.predict import start
 from deltacell.predict.ensemble import scorer_of_tasks
 from deltacell.predict.gene_sets import Combinations, Listed
 from deltacell.predict.linkage import Linkage
@@ -36,12 +37,22 @@ from deltacell.train.task import Task
 LAW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.fixture(autouse=True, scope="module")
+def as_if_there_were_many():
+    """Let sets be drawn and blocks be tried beforehand, however few there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start, "_SHARE_DRAWN", 2)
+        patch.setattr(start, "_SHARE_VARIED", 4)
+        patch.setattr(start, "_SHARE_TRIED", 4)
+        yield
+
+
 class Additive:
     """Scores a set by the rounded sum of its genes' values: equal scores are the rule."""
 
-    def __init__(self, values, spread):
+    def __init__(self, values, spread, prunes=True):
         self.values, self.spread = np.array(values, dtype=np.float32), np.float32(spread)
-        self.asked = 0
+        self.asked, self.prunes = 0, prunes
 
     def score(self, sets):
         self.asked += 1
@@ -70,7 +81,8 @@ class Mortal(Additive):
     """Dies at the nth block."""
 
     def __init__(self, scorer, at):
-        self.values, self.spread, self.left, self.asked = scorer.values, scorer.spread, at, 0
+        super().__init__(scorer.values, scorer.spread, scorer.prunes)
+        self.left = at
 
     def score(self, sets):
         self.left -= 1
@@ -173,7 +185,7 @@ def subjects(draw):
         held=draw(st.integers(1, 8)),
     )
     values = draw(st.lists(st.sampled_from([-0.3, -0.1, 0.0, 0.1, 0.2]), min_size=n, max_size=n))
-    scorer = Additive(values, spread)
+    scorer = Additive(values, spread, prunes=draw(st.booleans()))
     return subject, scorer, screen, expected
 
 

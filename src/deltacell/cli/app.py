@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from deltacell.cli import (
     bench_dango,
@@ -34,6 +35,7 @@ from deltacell.cli import (
     train,
 )
 from deltacell.cli.program import Program
+from deltacell.cli.settings import WithSettings
 from deltacell.errors import DeltacellError
 
 app = typer.Typer(
@@ -66,21 +68,26 @@ app.add_typer(bench, name="bench")
 app.add_typer(jobs, name="slurm")
 
 
-def _add(group: typer.Typer, name: str, function: Callable[..., Any]) -> None:
+def _add(
+    group: typer.Typer,
+    name: str,
+    function: Callable[..., Any],
+    kind: type[TyperCommand] = TyperCommand,
+) -> None:
     """Add a command; the example that ends its docstring ends its help, below the options."""
     told, _, example = inspect.cleandoc(function.__doc__ or "").rpartition("\n\n")
     # In help a bracket begins a style.
-    group.command(name, help=told, epilog=example.replace("[", "\\["))(function)
+    group.command(name, cls=kind, help=told, epilog=example.replace("[", "\\["))(function)
 
 
 _add(app, "demo", demo.demo)
-_add(app, "train", train.train)
+_add(app, "train", train.train, WithSettings)
 _add(app, "evaluate", evaluate.evaluate)
 _add(app, "predict", predict.predict)
 _add(app, "explain", explain.explain)
 _add(app, "reconcile", reconcile.reconcile)
 _add(app, "modes", modes.modes)
-_add(jobs, "train", slurm.train)
+_add(jobs, "train", slurm.train, WithSettings)
 _add(data, "get", data_get.get)
 _add(data, "import", data_import.import_)
 _add(data, "synthetic", data_synthetic.synthetic)

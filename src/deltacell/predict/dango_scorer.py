@@ -39,6 +39,8 @@ class DangoScorer:
         The scale of its targets.
     """
 
+    bounded = True
+
     def __init__(self, model: Dango, cell: Cell, standard: Standard) -> None:
         exact = copy.deepcopy(model).double().eval().requires_grad_(False)
         self._genes = exact.encode(cell).genes

@@ -69,6 +69,7 @@ class Ensemble:
 
     def __init__(self, members: Sequence[RunScorer]) -> None:
         self._members = tuple(members)
+        self.prunes = all(member.bounded for member in members)
 
     def score(self, sets: Ints) -> Scored:
         """Return the scores of sets of one size, [m, size], in their order."""

@@ -37,6 +37,9 @@ class GeneSets(Protocol):
     def drawn(self, n: int, seed: int) -> Ints:
         """Return about so many sets, drawn with a seed; empty where that is of no use."""
 
+    def varied(self, sets: Ints, n: int, seed: int) -> Ints:
+        """Return about so many that differ from some of these, [m, size], by one gene."""
+
 
 class Combinations:
     """All sets of some given genes and so many others.
@@ -90,14 +93,35 @@ class Combinations:
             yield Block((*self._fixed, *tiles))
 
     def drawn(self, n: int, seed: int) -> Ints:
-        """Return about so many sets, drawn with a seed; some may be there twice."""
+        """Return about so many sets, drawn with a seed."""
         rng = np.random.default_rng(seed)
         if len(self.genes) < self.free:
             return np.zeros((0, self.sizes[0]), dtype=np.int64)
-        chosen = self.genes[rng.integers(len(self.genes), size=(n, self.free))]
-        fixed = np.broadcast_to(np.array(self.given, dtype=np.int64), (n, len(self.given)))
+        return self._whole(rng.choice(self.genes, (n, self.free)))
+
+    def varied(self, sets: Ints, n: int, seed: int) -> Ints:
+        """Return about so many that differ from some of these, [m, size], by one gene.
+
+        The new gene is any one, or, as often, one of another of these sets.
+        """
+        rng = np.random.default_rng(seed)
+        chosen = sets[~np.isin(sets, self.given)].reshape(len(sets), self.free)
+        if not len(chosen):
+            return np.zeros((0, self.sizes[0]), dtype=np.int64)
+        found = chosen[rng.integers(len(chosen), size=n)]
+        new = np.where(
+            rng.random(n) < 0.5, rng.choice(self.genes, n), rng.choice(chosen.ravel(), n)
+        )
+        found[np.arange(n), rng.integers(self.free, size=n)] = new
+        return self._whole(found)
+
+    def _whole(self, chosen: Ints) -> Ints:
+        """Return the sets of rows of chosen genes, each once; none has a gene twice."""
+        fixed = np.broadcast_to(
+            np.array(self.given, dtype=np.int64), (len(chosen), len(self.given))
+        )
         sets = np.sort(np.concatenate([fixed, chosen], axis=1), axis=1)
-        return sets[(np.diff(sets, axis=1) > 0).all(axis=1)]
+        return np.unique(sets[(np.diff(sets, axis=1) > 0).all(axis=1)], axis=0)
 
 
 class Listed:
@@ -140,4 +164,8 @@ class Listed:
 
     def drawn(self, n: int, seed: int) -> Ints:
         """Return no sets: there are not so many that thresholds from the start would help."""
+        return np.zeros((0, 1), dtype=np.int64)
+
+    def varied(self, sets: Ints, n: int, seed: int) -> Ints:
+        """Return no sets, as `drawn`."""
         return np.zeros((0, 1), dtype=np.int64)

@@ -39,6 +39,8 @@ class HeteroScorer:
         The scale of its targets.
     """
 
+    bounded = False
+
     def __init__(self, model: HeteroCell, cell: Cell, standard: Standard) -> None:
         self._device = model.encoder.embedding.device
         self._alone = self._device.type == "cpu"

@@ -14,7 +14,7 @@ from deltacell.errors import InputError
 from deltacell.predict.beyond import merged
 from deltacell.predict.block import Block
 from deltacell.predict.gene_sets import Piece
-from deltacell.predict.kept import Kept, Top, padded, taken
+from deltacell.predict.kept import Kept, padded, taken
 from deltacell.predict.ranking import Ranking
 from deltacell.predict.ranking_file import read_about, write_ranking
 from deltacell.predict.ranks import Ranks
@@ -22,15 +22,16 @@ from deltacell.predict.request import differences
 from deltacell.predict.rows import Rows
 from deltacell.predict.scorer import Scored, Scorer
 from deltacell.predict.sentences import how_many, sentences_of, title_of
+from deltacell.predict.start import first_sets, seconds_of
 from deltacell.predict.subject import Subject
 from deltacell.predict.work import Work
 
 SAVED_EVERY = 10.0
 """Seconds between saves."""
 
-_DRAWN = 50_000
-_SHARE_DRAWN = 100
-_TOLD_AFTER, _TOLD_EVERY = 5.0, 600.0
+_TOLD_AFTER, _TOLD_EVERY = 60.0, 600.0
+_WORTH_TELLING = 5.0
+_STOPPING = "Ctrl-C stops it, and the same command goes on."
 
 
 def rank(
@@ -120,11 +121,15 @@ class _Way:
         """Go through all blocks that are left; return whether it came to the end."""
         ranks, kept = self._work.ranks, self._subject.kept(self._work)
         done = self._work.load(kept)
-        self._begin(done)
+        self._progress(*self._label(done))
         if done == self._total and self._work.has_finished:
             return True
-        if not done and not self._stop():
-            self._draw(kept)
+        if not done and self._scorer.prunes:
+            for some in first_sets(self._subject.sets, kept):
+                if self._stop():
+                    break
+                kept.offer(self._scored(some, kept))
+        self._tell_how_much(done, kept)
         saved = time.monotonic()
         estimate = _Estimate(self._total)
         pieces = self._subject.sets.pieces(ranks.rank + done * ranks.world, ranks.world)
@@ -144,16 +149,6 @@ class _Way:
         self._work.save(done, kept, finished=True)
         return True
 
-    def _draw(self, kept: Kept) -> None:
-        """Score some sets first, so that the bounds are good from the start."""
-        sets = self._subject.sets
-        if not any(isinstance(end, Top) for end in kept.ends):
-            return
-        drawn = sets.drawn(min(_DRAWN, sets.n_sets // _SHARE_DRAWN), seed=0)
-        if len(drawn):
-            found = padded(self._scorer.score(drawn), drawn.shape[1])
-            kept.offer(padded(self._subject.chosen(found), self._subject.width))
-
     def _scored(self, piece: Piece, kept: Kept) -> Scored:
         if isinstance(piece, Block):
             found = self._scorer.candidates(piece, kept.above, kept.below)
@@ -165,15 +160,26 @@ class _Way:
         ascending = padded(found, found.sets.shape[1])
         return padded(self._subject.chosen(ascending), self._subject.width)
 
-    def _begin(self, done: int) -> None:
-        self._progress(*self._label(done))
+    def _tell_how_much(self, done: int, kept: Kept) -> None:
+        """Say how much there is to do, and how long that will take."""
         said = f"{how_many(self._subject)} to score"
-        ranks = self._work.ranks
+        sets, ranks = self._subject.sets, self._work.ranks
         if ranks.world > 1:
             said += f"; this is process {ranks.rank + 1} of {ranks.world}"
         if done:
             said += f"; going on, {done / self._total:.1%} was done before"
-        self._tell(f"{said}.")
+        seconds = None
+        if not self._stop():
+            seconds = seconds_of(
+                sets,
+                range(sets.n_pieces)[ranks.rank + done * ranks.world :: ranks.world],
+                prunes=self._scorer.prunes,
+                score=lambda piece: self._scored(piece, kept),
+            )
+        if seconds is None or seconds < _WORTH_TELLING:
+            self._tell(f"{said}.")
+        else:
+            self._tell(f"{said}: about {duration(seconds)}. {_STOPPING}")
 
     def _left(self, seconds_a_piece: float, done: int) -> str:
         """Return how long what is left will take."""
@@ -183,7 +189,7 @@ class _Way:
         each = " in each process" if self._work.ranks.world > 1 else ""
         return (
             f"{done / self._total:.1%} is done, about {left} to go at {rate:,.0f} sets a "
-            f"second{each}. Ctrl-C stops it, and the same command goes on."
+            f"second{each}. {_STOPPING}"
         )
 
     def _label(self, done: int) -> tuple[str, int, int]:
@@ -209,7 +215,7 @@ class _Estimate:
         pieces, began = self._since
         self.seconds_a_piece = (now - began) / (done - pieces)
         self._since, self._due = (done, now), now + _TOLD_EVERY
-        return self.seconds_a_piece * (self._total - done) > _TOLD_AFTER
+        return self.seconds_a_piece * (self._total - done) > _WORTH_TELLING
 
 
 def duration(seconds: float) -> str:

@@ -46,7 +46,15 @@ class Rough(NamedTuple):
 
 
 class RunScorer(Protocol):
-    """The scores of one run, exactly, and what is known of them at less cost."""
+    """The scores of one run, exactly, and what is known of them at less cost.
+
+    Parameters
+    ----------
+    bounded
+        Whether `pair_sum` says something of pairs and larger sets.
+    """
+
+    bounded: bool
 
     def scores(self, sets: Ints) -> Doubles:
         """Return the scores [m] in the unit of the screen, of sets [m, size] of ascending genes.

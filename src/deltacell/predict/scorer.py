@@ -34,6 +34,10 @@ class Scored(NamedTuple):
 class Scorer(Protocol):
     """Scores gene sets, the same set to the same number whatever is scored with it."""
 
+    @property
+    def prunes(self) -> bool:
+        """Whether `candidates` need not score every set, so that good bounds save work."""
+
     def score(self, sets: Ints) -> Scored:
         """Return the scores of sets of one size, [m, size], in their order."""
 

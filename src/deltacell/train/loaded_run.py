@@ -87,6 +87,12 @@ def load_runs(paths: Sequence[str | os.PathLike[str]], which: str = "best") -> l
     """
     if not paths:
         raise InputError("no run was given")
+    places = [Path(path).resolve() for path in paths]
+    for i, path in enumerate(paths):
+        if places[i] in places[:i]:
+            raise InputError(
+                f"the run {path} was given twice, and would count twice", fix="Give each run once."
+            )
     runs: list[LoadedRun] = []
     for path in paths:
         runs.append(load_run(path, which, _shared(runs, path)))
