@@ -36,7 +36,8 @@ test: setup
 	$(PYTEST) -m "not slow" -n $(WORKERS)
 
 test-full: setup
-	$(PYTEST) -m slow -n $(WORKERS) --dist loadgroup
+# A file to a worker: what its tests share, such as the README's demo, is made once.
+	$(PYTEST) -m slow -n $(WORKERS) --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check src tests

@@ -12,34 +12,33 @@ import torch
 from deltacell import Cell, Relation
 from deltacell.bench import predict as bench
 from deltacell.errors import InputError
-from deltacell.models import Dango, LogCosh
+from deltacell.models import Dango
 from deltacell.predict.dango_tables import UniformTables
-from deltacell.train.config import OptimizerConfig
+from deltacell.train.predictor import Predictor
 from deltacell.train.standard import Standard
-from deltacell.train.task import Task
 
 N = 24
 
 
 @pytest.fixture(scope="module")
-def task() -> Task:
+def predictor() -> Predictor:
     rng = np.random.default_rng(0)
     relation = Relation.from_edges("a", *rng.integers(0, N, (2, 60)), n_genes=N, directed=False)
     cell = Cell([f"Y{i}" for i in range(N)], [relation])
     torch.manual_seed(0)
     model = Dango(cell, ("a",), {"a": 1.0}, hidden=8, heads=2)
-    return Task(model, LogCosh(), cell, Standard(), OptimizerConfig())
+    return Predictor(model, cell, Standard())
 
 
-def test_all_triples_are_ranked(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_triples_are_ranked(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "TOP", 10)
-    took = bench._ranked(task, N, seed=0)
+    took = bench._ranked(predictor, N, seed=0)
     assert took.sets == N * (N - 1) * (N - 2) // 6
     assert min(took) > 0
 
 
-def test_the_loop_scores_what_it_says(task: Task) -> None:
-    took = bench._loop(task, 100, 32, quick=False, seed=0)
+def test_the_loop_scores_what_it_says(predictor: Predictor) -> None:
+    took = bench._loop(predictor, 100, 32, quick=False, seed=0)
     assert took.sets == 100
     assert min(took) > 0
 
@@ -51,25 +50,27 @@ def test_the_median_of_the_turns_counts() -> None:
     assert row["sets_per_s_of_each"] == [100, 20, 50]
 
 
-def test_attention_is_made_as_strong_as_asked(task: Task) -> None:
-    made = bench.shaped(task, bench.Amount(9, (0.25, 0.001), 1.0))
+def test_attention_is_made_as_strong_as_asked(predictor: Predictor) -> None:
+    made = bench.shaped(predictor, bench.Amount(9, (0.25, 0.001), 1.0))
     betas, before = (
         [layer.beta.item() for layer in one.model.hyper_sagnn.sets.attention]
-        for one in (made, task)
+        for one in (made, predictor)
     )
     assert betas == pytest.approx([0.25, 0.001])
     assert before == pytest.approx([0.01, 0.01])
     ranges = []
-    for one in (task, made):
+    for one in (predictor, made):
         model = one.model.double()
         with torch.no_grad():
-            tables = UniformTables.of(model.hyper_sagnn.sets, model.encode(task.cell).genes, size=3)
+            tables = UniformTables.of(
+                model.hyper_sagnn.sets, model.encode(predictor.cell).genes, size=3
+            )
         ranges.append(float(tables.norms[0].logits.mean()))
         one.model.float()
     # Of some twenty genes, numbers of deviation 1 range over some 4.
     assert 2 < ranges[1] < 6
     assert ranges[0] < ranges[1] / 10
-    assert bench.shaped(task, bench.Amount(9)) is task
+    assert bench.shaped(predictor, bench.Amount(9)) is predictor
 
 
 def test_bars_are_at_least() -> None:

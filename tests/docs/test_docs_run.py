@@ -208,14 +208,12 @@ def said(folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("readme")
 def test_its_commands_run_as_written(said: str) -> None:
     assert "make demo" in "".join(blocks(ROOT / "README.md", "bash"))
     assert said
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("readme")
 @pytest.mark.real
 def test_real_data_is_imported(said: str, shared_data: Path) -> None:
     assert shared_data.is_dir()
@@ -224,9 +222,10 @@ def test_real_data_is_imported(said: str, shared_data: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("readme")
 def test_the_demo_is_made(said: str, folder: Path) -> None:
-    assert "demo" in said
+    found = re.search(r"^(\d+) of the 20 untested triples", said, re.MULTILINE)
+    assert found is not None
+    assert int(found[1]) >= 8
     page = folder / "demo" / "index.html"
     for target in re.findall(r'href="([^"#:]+)"', page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target

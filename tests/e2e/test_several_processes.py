@@ -138,7 +138,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory, training: ModuleType) -> Pat
     return folder / "run"
 
 
-@pytest.mark.xdist_group("stopped ranks")
 @pytest.mark.parametrize("to", ["launcher", "terminal", "rank"])
 def test_a_signal_saves_in_all_ranks_and_going_on_is_as_if_nothing_had_been(
     tmp_path: Path, training: ModuleType, whole: Path, to: str

@@ -53,7 +53,7 @@ def test_the_best_weights_score_the_test_rows_in_the_unit_of_the_screen(
 ) -> None:
     run = load_run(runs["seed0"])
     state = Checkpoints(runs["seed0"] / "checkpoints").load("best")
-    model = run.task.model
+    model = run.predictor.model
     assert isinstance(model, Dango)
     assert torch.equal(model.embedding, state["model"]["embedding"])
     rows = torch.from_numpy(np.array(run.data.split.test))
@@ -66,7 +66,7 @@ def test_the_best_weights_score_the_test_rows_in_the_unit_of_the_screen(
 
 def test_an_average_of_weights_is_what_predicts(runs: dict[str, Path]) -> None:
     state = Checkpoints(runs["seed1"] / "checkpoints").load("best")
-    model = load_run(runs["seed1"]).task.model
+    model = load_run(runs["seed1"]).predictor.model
     assert isinstance(model, Dango)
     assert torch.equal(model.embedding, state["ema"]["embedding"])
     assert not torch.equal(model.embedding, state["model"]["embedding"])

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 # The command as it is, saving after every block in place of every ten seconds, with blocks and
 # parts so small that there are many, and that take long enough to be hit.
 OFTEN = """
+import os
 import time
 import deltacell.predict.rank as rank
 import deltacell.predict.subject as subject
@@ -29,7 +30,7 @@ subject.SETS_A_BLOCK["dango"] = 8**3
 candidates, init = Ensemble.candidates, Beyond.__init__
 
 def slowly(self, *words):
-    time.sleep(0.03)
+    time.sleep(float(os.environ["PAUSE"]))
     return candidates(self, *words)
 
 def small(self, *words, most, **named):
@@ -41,11 +42,11 @@ main()
 PATIENCE = 240
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str, pause: float = 0.0) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", OFTEN, *words],
         cwd=folder,
-        env={**os.environ, "NO_COLOR": "1", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "NO_COLOR": "1", "OMP_NUM_THREADS": "1", "PAUSE": str(pause)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -95,7 +96,7 @@ def test_the_file_is_the_same_whenever_it_was_stopped(
     pause = random.Random(0)
     went_on = 0
     for _ in range(3):
-        process = start(tmp_path, *command, "--out", "killed.parquet")
+        process = start(tmp_path, *command, "--out", "killed.parquet", pause=0.03)
         # It begins to score when it says how much there is.
         assert process.stderr is not None
         line = process.stderr.readline()

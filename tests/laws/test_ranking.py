@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Genes, Relation
-from deltacell.models import Dango, HeteroCell, LogCosh
+from deltacell.models import Dango, HeteroCell
 from deltacell.predict import start
-from deltacell.predict.ensemble import scorer_of_tasks
+from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations, Listed
 from deltacell.predict.linkage import Linkage
 from deltacell.predict.rank import rank
@@ -30,9 +30,8 @@ from deltacell.predict.status import STATUSES, Statuses
 from deltacell.predict.subject import Subject
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.coverage import Coverage
-from deltacell.train.config import OptimizerConfig
+from deltacell.train.predictor import Predictor
 from deltacell.train.standard import Standard
-from deltacell.train.task import Task
 
 LAW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -396,8 +395,7 @@ def twins(model_name, betas):
                 layer.beta.fill_(beta)
     else:
         model = HeteroCell(cell, hidden=8, layers=2, local_heads=2).eval()
-    task = Task(model, LogCosh(), cell, Standard(-0.05, 0.15), OptimizerConfig())
-    return scorer_of_tasks([task]), cell
+    return scorer_of_predictors([Predictor(model, cell, Standard(-0.05, 0.15))]), cell
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from deltacell import Cell, Relation
 from deltacell.errors import InputError
-from deltacell.models import Dango, HeteroCell, LogCosh
+from deltacell.models import Dango, HeteroCell
 from deltacell.predict import ensemble
 from deltacell.predict.block import Block
-from deltacell.predict.ensemble import scorer_of_tasks
+from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.screen import Genotypes
-from deltacell.train.config import OptimizerConfig
+from deltacell.train.predictor import Predictor
 from deltacell.train.standard import Standard
-from deltacell.train.task import Task
 
 N = 22
 CELL = Cell(
@@ -32,11 +31,13 @@ CELL = Cell(
 )
 
 
-def task_of(model: torch.nn.Module, cell: Cell = CELL) -> Task:
-    return Task(model, LogCosh(), cell, Standard(-0.05, 0.15), OptimizerConfig())
+def predictor_of(model: torch.nn.Module, cell: Cell = CELL) -> Predictor:
+    return Predictor(model, cell, Standard(-0.05, 0.15))
 
 
-def dango(betas: tuple[float, ...] = (0.25, 0.001), scale: float = 40.0, seed: int = 0) -> Task:
+def dango(
+    betas: tuple[float, ...] = (0.25, 0.001), scale: float = 40.0, seed: int = 0
+) -> Predictor:
     """Return a DANGO whose attention is far from uniform where the scale is large."""
     torch.manual_seed(seed)
     model = Dango(CELL, ("a",), {"a": 1.0}, hidden=16, heads=2, layers=len(betas), largest=2)
@@ -44,12 +45,12 @@ def dango(betas: tuple[float, ...] = (0.25, 0.001), scale: float = 40.0, seed: i
         model.embedding.mul_(scale)
         for layer, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
             layer.beta.fill_(beta)
-    return task_of(model)
+    return predictor_of(model)
 
 
-def hetero(seed: int = 0) -> Task:
+def hetero(seed: int = 0) -> Predictor:
     torch.manual_seed(seed)
-    return task_of(HeteroCell(CELL, hidden=8, layers=2, local_heads=2, largest=2).eval())
+    return predictor_of(HeteroCell(CELL, hidden=8, layers=2, local_heads=2, largest=2).eval())
 
 
 def genes(*of: int) -> np.ndarray:
@@ -108,7 +109,7 @@ def same_as_all(scorer: Any, block: Block, above: float, below: float) -> int:
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("model", MODELS)
 def test_candidates_are_those_of_scoring_every_set(model: str) -> None:
-    scorer = scorer_of_tasks([dango(*MODELS[model])])
+    scorer = scorer_of_predictors([dango(*MODELS[model])])
     for block in blocks().values():
         scores = np.sort(scorer.score(block.sets()).score)
         ends = [(np.inf, -np.inf), (-np.inf, np.inf)]
@@ -122,11 +123,11 @@ def test_candidates_are_those_of_scoring_every_set(model: str) -> None:
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("of", [("dango", "dango"), ("dango", "hetero"), ("hetero",)])
 def test_candidates_of_several_runs(of: tuple[str, ...]) -> None:
-    tasks = [
+    predictors = [
         dango((0.3, 0.1), 30, seed) if name == "dango" else hetero(seed)
         for seed, name in enumerate(of)
     ]
-    scorer = scorer_of_tasks(tasks)
+    scorer = scorer_of_predictors(predictors)
     for name in ("pairs of one axis", "triples", "triples, two of one axis", "single genes"):
         block = blocks()[name]
         scores = np.sort(scorer.score(block.sets()).score)
@@ -135,7 +136,7 @@ def test_candidates_of_several_runs(of: tuple[str, ...]) -> None:
 
 @pytest.mark.usefixtures("limits")
 def test_most_of_a_block_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    scorer = scorer_of_tasks([dango((0.25, 0.001), 40)])
+    scorer = scorer_of_predictors([dango((0.25, 0.001), 40)])
     block = blocks()["triples"]
     scores = np.sort(scorer.score(block.sets()).score)
     scored = []
@@ -152,11 +153,16 @@ def test_most_of_a_block_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_scores_are_the_models_own(size: int, seed: int, model: str) -> None:
     rng = np.random.default_rng(seed)
     sets = np.stack([rng.choice(N, size, replace=False) for _ in range(9)])
-    for task, exact in ((dango(*MODELS[model]), 2e-7), (hetero(), 1e-5)):
-        found = scorer_of_tasks([task]).score(sets)
-        head = task.model.hyper_sagnn if isinstance(task.model, Dango) else task.model.local_head
+    for predictor, exact in ((dango(*MODELS[model]), 2e-7), (hetero(), 1e-5)):
+        found = scorer_of_predictors([predictor]).score(sets)
+        head = (
+            predictor.model.hyper_sagnn
+            if isinstance(predictor.model, Dango)
+            else predictor.model.local_head
+        )
         head.largest = None
-        expected = task.double().predict(Genotypes.of(sets.tolist())).numpy()
+        predictor.model.double()
+        expected = predictor(Genotypes.of(sets.tolist())).numpy()
         np.testing.assert_allclose(found.score, expected, rtol=exact, atol=exact / 2)
         assert np.isnan(found.spread).all()
 
@@ -165,7 +171,7 @@ def test_scores_are_the_models_own(size: int, seed: int, model: str) -> None:
 @given(st.integers(1, 4), st.integers(0, 2**32))
 def test_neither_order_nor_company_matter(size: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    scorer = scorer_of_tasks([dango((0.3, 0.5)), hetero()])
+    scorer = scorer_of_predictors([dango((0.3, 0.5)), hetero()])
     sets = np.stack([rng.choice(N, size, replace=False) for _ in range(70)])
     together = scorer.score(sets)
     shuffled = scorer.score(rng.permuted(sets, axis=1))
@@ -177,9 +183,11 @@ def test_neither_order_nor_company_matter(size: int, seed: int) -> None:
 
 def test_several_runs_are_their_mean_with_the_spread() -> None:
     sets = blocks()["triples"].sets()
-    tasks = [dango((0.3, 0.1), 30, seed) for seed in range(3)]
-    each = np.stack([scorer_of_tasks([task]).score(sets).score for task in tasks])
-    both = scorer_of_tasks(tasks).score(sets)
+    predictors = [dango((0.3, 0.1), 30, seed) for seed in range(3)]
+    each = np.stack(
+        [scorer_of_predictors([predictor]).score(sets).score for predictor in predictors]
+    )
+    both = scorer_of_predictors(predictors).score(sets)
     np.testing.assert_allclose(both.score, each.mean(0), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(both.spread, each.std(0, ddof=1), rtol=1e-4, atol=1e-7)
 
@@ -187,24 +195,26 @@ def test_several_runs_are_their_mean_with_the_spread() -> None:
 def test_runs_of_other_genes_are_an_error() -> None:
     other = CELL.subset(np.arange(N)[::-1])
     torch.manual_seed(0)
-    turned = task_of(Dango(other, ("a",), {"a": 1.0}, hidden=8), other)
+    turned = predictor_of(Dango(other, ("a",), {"a": 1.0}, hidden=8), other)
     with pytest.raises(InputError, match="the order differs"):
-        scorer_of_tasks([dango(), turned])
+        scorer_of_predictors([dango(), turned])
     with pytest.raises(InputError, match="no run"):
-        scorer_of_tasks([])
+        scorer_of_predictors([])
 
 
 @pytest.mark.parametrize("make", [dango, hetero])
 @pytest.mark.parametrize("size", [2, 3])
 def test_one_gene_that_is_no_number_hides_no_set(make: Any, size: int) -> None:
     """Bounds are no numbers then either: the sets beside it must not be lost without a word."""
-    task = make()
+    predictor = make()
     embedding = (
-        task.model.embedding if isinstance(task.model, Dango) else task.model.encoder.embedding
+        predictor.model.embedding
+        if isinstance(predictor.model, Dango)
+        else predictor.model.encoder.embedding
     )
     with torch.no_grad():
         embedding[0] = float("nan")
-    scorer = scorer_of_tasks([task])
+    scorer = scorer_of_predictors([predictor])
     axis = np.arange(6)
     block = Block((axis,) * size)
     every = scorer.score(block.sets())

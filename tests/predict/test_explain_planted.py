@@ -27,7 +27,7 @@ def test_the_relations_that_carry_the_pathways_carry_the_strong_interactions(tmp
     total: dict[str, float] = {}
     for row in strong.tolist():
         genes = screen.genotypes.genes[screen.offsets[row] : screen.offsets[row + 1]].tolist()
-        gated = GatedModel(run.task.model, run.data.cell, genes)
+        gated = GatedModel(run.predictor.model, run.data.cell, genes)
         values = np.abs(relation_contributions(gated, most=65).values).tolist()
         for name, size in zip(gated.relations, values, strict=True):
             total[name] = total.get(name, 0.0) + size

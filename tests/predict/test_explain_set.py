@@ -74,7 +74,7 @@ def test_the_contributions_lead_from_the_baseline_to_the_score(runs, name):
     result = explain_set([run], genes)
     json.dumps(result, allow_nan=False)
     with torch.no_grad():
-        score = float(run.task.predict(Genotypes.of([genes]))[0])
+        score = float(run.predictor(Genotypes.of([genes]))[0])
     assert result["score"] == pytest.approx(score, abs=1e-5)
     assert result["spread"] is None
     assert result["complete"]
@@ -87,7 +87,7 @@ def test_the_contributions_lead_from_the_baseline_to_the_score(runs, name):
     assert total == pytest.approx(score, abs=1e-5)
     sizes = [abs(row["contribution"]) for row in result["relations"]]
     assert sizes == sorted(sizes, reverse=True)
-    assert {row["relation"] for row in result["relations"]} == set(run.task.model.relations)
+    assert {row["relation"] for row in result["relations"]} == set(run.predictor.model.relations)
     deleted = [row["gene"] for row in result["gene_contributions"] if row["deleted"]]
     assert set(deleted) == set(result["genes"])
     assert len(result["gene_contributions"]) <= len(genes) + OTHER_GENES

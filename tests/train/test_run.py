@@ -22,13 +22,14 @@ from deltacell.profile.phase_rows import PHASES, read_phases
 from deltacell.profile.record import Status, read_run
 from deltacell.screen import Batch, Loader
 from deltacell.train import checkpoints as checkpoints_module
-from deltacell.train.assemble import make_task
+from deltacell.train.build import build_model
 from deltacell.train.changes import resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import load_data
 from deltacell.train.metrics_file import MetricsFile
 from deltacell.train.new_path import new_path
+from deltacell.train.predictor import Predictor
 from deltacell.train.run import resume, train
 from deltacell.train.task import Task
 
@@ -71,11 +72,11 @@ def test_reported_metrics_are_in_the_unit_of_the_screen(small: Small) -> None:
     data = load_data(config)
     state = Checkpoints(path / "checkpoints").load("last")
     assert state["standard"] == {"mean": data.standard.mean, "std": data.standard.std}
-    task = make_task(config, data)
-    task.model.load_state_dict(state["model"])
-    task.eval()
+    model = build_model(config, data.cell, data.largest)
+    model.load_state_dict(state["model"])
+    predictor = Predictor(model.eval(), data.cell, data.standard)
     rows = data.split.validation
-    predicted = task.predict(data.screen.genotypes.take(torch.tensor(rows))).double().numpy()
+    predicted = predictor(data.screen.genotypes.take(torch.tensor(rows))).double().numpy()
     measured = data.screen.column("score")[rows].astype(np.float64)
     last = MetricsFile(path / "metrics.csv").rows[-1]
     assert last["validation_mse"] == pytest.approx(np.mean((predicted - measured) ** 2), rel=1e-5)

@@ -13,6 +13,7 @@ from deltacell.screen import Loader
 from deltacell.train.assemble import make_task
 from deltacell.train.config import Config
 from deltacell.train.data import load_data
+from deltacell.train.predictor import Predictor
 
 Small = Callable[..., Config]
 
@@ -29,7 +30,8 @@ def test_scores_are_in_the_unit_of_the_screen(small: Small, hetero: bool) -> Non
         found = task.validation_step(task.prepare(batch))
     expected = raw * data.standard.std + data.standard.mean
     torch.testing.assert_close(found["score"], expected)
-    torch.testing.assert_close(task.predict(batch.genotypes), expected)
+    predictor = Predictor(task.model, data.cell, data.standard)
+    torch.testing.assert_close(predictor(batch.genotypes), expected)
     # The loss is of the common scale.
     error = raw - batch.targets
     torch.testing.assert_close(found["loss"], torch.log(torch.cosh(error)).mean())

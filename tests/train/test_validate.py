@@ -14,6 +14,7 @@ from deltacell.screen import Loader
 from deltacell.train.assemble import make_task
 from deltacell.train.config import Config
 from deltacell.train.data import load_data
+from deltacell.train.predictor import Predictor
 from deltacell.train.validate import Validation, validate
 
 Small = Callable[..., Config]
@@ -31,7 +32,9 @@ def test_rows_come_back_in_their_order_whatever_the_batch(small: Small, size: in
     for _ in range(2):
         found = validate(task, loader, progress=lambda done, all_: steps.append((done, all_)))
         assert np.array_equal(found.rows, rows)
-        expected = task.predict(data.screen.genotypes.take(torch.tensor(rows))).numpy()
+        expected = Predictor(task.model, data.cell, data.standard)(
+            data.screen.genotypes.take(torch.tensor(rows))
+        ).numpy()
         np.testing.assert_allclose(found.predicted, expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(found.measured, data.screen.column("score")[rows])
         error = (expected - found.measured) / data.standard.std

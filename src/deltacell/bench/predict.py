@@ -7,6 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -21,13 +22,16 @@ from deltacell.bench.train import CONFIGS, QUICK
 from deltacell.errors import InputError
 from deltacell.models import Dango
 from deltacell.models.hyper_sagnn import OthersAttention
-from deltacell.predict.ensemble import scorer_of_tasks
+from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations
+from deltacell.predict.kept import Kept, Top, padded
+from deltacell.predict.ranking_file import HIGHEST, LOWEST
+from deltacell.predict.start import first_sets
 from deltacell.screen import Genotypes
-from deltacell.train.assemble import make_task
+from deltacell.train.build import build_model
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
-from deltacell.train.task import Task
+from deltacell.train.predictor import Predictor
 
 TOP = 1000
 """Triples that are kept at each end."""
@@ -105,8 +109,8 @@ def run(
 ) -> dict[str, Any]:
     """Rank the triples of some genes by both models, the variants in turns.
 
-    A ranking keeps the 1,000 highest and lowest. It begins with thresholds from a sample of a
-    hundredth of the triples, as `deltacell predict` does, and the sample is in its time. What is
+    A ranking keeps the 1,000 highest and lowest. It begins with sets that give good thresholds, as
+    `deltacell predict` does, and they are in its time. What is
     done once for a cell whatever is ranked is in ``setup_s``. The loop scores triples drawn at
     random and keeps nothing. ``sets_per_cpu_s`` is by the time that the processor worked, which
     other programs hardly change; of two cores, each counts.
@@ -162,36 +166,36 @@ def measure(
     tell
         Called with what is being done.
     """
-    task = _task(model, quick, seed)
+    predictor = _predictor(model, quick, seed)
     ranked = RANKED[model]
     took: dict[str, list[Took]] = {name: [] for name in ("loop", *ranked)}
     for turn in range(repeats):
         for variant, of_turns in took.items():
             tell({"what": f"{model} {variant}, {turn + 1} of {repeats}"})
             if variant == "loop":
-                of_turns.append(_loop(task, *LOOPED[model], quick=quick, seed=seed))
+                of_turns.append(_loop(predictor, *LOOPED[model], quick=quick, seed=seed))
             else:
                 amount = ranked[variant]
                 genes = min(amount.genes, 60 if quick else amount.genes)
-                of_turns.append(_ranked(shaped(task, amount), genes, seed))
+                of_turns.append(_ranked(shaped(predictor, amount), genes, seed))
     return {variant: _row(of_turns) for variant, of_turns in took.items()}
 
 
-def shaped(task: Task, amount: Amount) -> Task:
-    """Return a task whose attention is as strong as it is asked to be.
+def shaped(predictor: Predictor, amount: Amount) -> Predictor:
+    """Return a predictor whose attention is as strong as it is asked to be.
 
     Parameters
     ----------
-    task
+    predictor
         Left as it is.
     amount
         Its betas and logits.
     """
     if not amount.betas:
-        return task
-    model = cast(Dango, copy.deepcopy(task.model))
+        return predictor
+    model = cast(Dango, copy.deepcopy(predictor.model))
     with torch.no_grad():
-        genes = model.encode(task.cell).genes
+        genes = model.encode(predictor.cell).genes
         for part, beta in zip(model.hyper_sagnn.sets.attention, amount.betas, strict=True):
             layer = cast(OthersAttention, part)
             layer.beta.fill_(beta)
@@ -203,7 +207,7 @@ def shaped(task: Task, amount: Amount) -> Task:
             logits = float(by_head.std(-1).mean()) / math.sqrt(hidden // heads)
             for weights in (layer.query_key_value.weight, layer.query_key_value.bias):
                 weights[:hidden] *= amount.logits / logits
-    return Task(model, task.loss, task.cell, task.standard, task.optimizer).eval()
+    return replace(predictor, model=model.eval())
 
 
 def _row(of_turns: Sequence[Took]) -> dict[str, Any]:
@@ -217,7 +221,7 @@ def _row(of_turns: Sequence[Took]) -> dict[str, Any]:
     }
 
 
-def _task(model: str, quick: bool, seed: int) -> Task:
+def _predictor(model: str, quick: bool, seed: int) -> Predictor:
     words = list((QUICK if quick else CONFIGS)[model])
     if not quick:
         words += ["data.folder=null", "data.screen=null", "data.synthetic=yeast"]
@@ -232,21 +236,23 @@ def _task(model: str, quick: bool, seed: int) -> Task:
         ]
     )
     torch.manual_seed(seed)
-    return make_task(config, load_data(config)).eval()
+    data = load_data(config)
+    return Predictor(build_model(config, data.cell, data.largest).eval(), data.cell, data.standard)
 
 
 @torch.no_grad()
-def _loop(task: Task, n: int, batch: int, *, quick: bool, seed: int) -> Took:
+def _loop(predictor: Predictor, n: int, batch: int, *, quick: bool, seed: int) -> Took:
     """Score triples in a plain loop."""
     n = n // 8 if quick else n
-    triples = random_triples(task.cell, n, seed).genotypes
+    triples = random_triples(predictor.cell, n, seed).genotypes
     batches = [triples.take(torch.arange(n)[at : at + batch]) for at in range(0, n, batch)]
     began = time.perf_counter()
     score: Callable[[Genotypes], Any]
-    if isinstance(task.model, Dango):
-        score = partial(task.model.hyper_sagnn, task.model.encode(task.cell).genes)
+    model, cell = predictor.model, predictor.cell
+    if isinstance(model, Dango):
+        score = partial(model.hyper_sagnn, model.encode(cell).genes)
     else:
-        score = partial(task.model, task.cell)
+        score = partial(model, cell)
     score(batches[0])
     ready, cpu = time.perf_counter(), time.process_time()
     for genotypes in batches:
@@ -254,32 +260,23 @@ def _loop(task: Task, n: int, batch: int, *, quick: bool, seed: int) -> Took:
     return Took(n, time.perf_counter() - ready, time.process_time() - cpu, ready - began)
 
 
-def _ranked(task: Task, n_genes: int, seed: int) -> Took:
+def _ranked(predictor: Predictor, n_genes: int, seed: int) -> Took:
     """Rank all triples of some genes."""
     rng = np.random.default_rng(seed)
-    genes: Ints = np.sort(rng.choice(task.cell.n_genes, n_genes, replace=False))
+    genes: Ints = np.sort(rng.choice(predictor.cell.n_genes, n_genes, replace=False))
     began = time.perf_counter()
-    scorer = scorer_of_tasks([task])
+    scorer = scorer_of_predictors([predictor])
     sets = Combinations(genes, 3)
     # What is made for triples, whichever they are, is made with the first.
     scorer.candidates(next(iter(Combinations(genes[:3], 3).pieces(0, 1))), np.inf, -np.inf)
     ready, cpu = time.perf_counter(), time.process_time()
-    drawn = scorer.score(sets.drawn(max(1, min(50_000, sets.n_sets // 100)), seed)).score
-    high, low = _ends([drawn]), _ends([-drawn])
+    kept = Kept([Top(LOWEST, TOP, 3), Top(HIGHEST, TOP, 3)])
+    for some in first_sets(sets, kept) if scorer.prunes else ():
+        kept.offer(padded(scorer.score(some), 3))
     for block in sets.pieces(0, 1):
-        found = scorer.candidates(block, _threshold(high), -_threshold(low)).score
-        high, low = _ends([high, found]), _ends([low, -found])
+        kept.offer(padded(scorer.candidates(block, kept.above, kept.below), 3))
     wall, cpu = time.perf_counter() - ready, time.process_time() - cpu
     return Took(sets.n_sets, wall, cpu, ready - began)
-
-
-def _ends(scores: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the highest scores of several lists, as many as are kept."""
-    return np.sort(np.concatenate(scores))[-TOP:]
-
-
-def _threshold(highest: np.ndarray) -> float:
-    return float(highest[0]) if len(highest) == TOP else -math.inf
 
 
 def _rate(rows: Sequence[Mapping[str, Any]], model: str, variant: str) -> float:

@@ -19,9 +19,9 @@ from deltacell.evaluate.relation_weights import RelationWeights, relation_weight
 from deltacell.evaluate.side_by_side import Progress, evaluate
 from deltacell.models import Dango
 from deltacell.screen import Split
-from deltacell.train.assemble import WIDE_VALIDATION
 from deltacell.train.data import TrainingData
 from deltacell.train.loaded_run import LoadedRun, load_runs
+from deltacell.train.predictor import WIDE
 
 Floats = npt.NDArray[np.float32]
 
@@ -63,15 +63,15 @@ def predict_test(run: LoadedRun, split: Split, progress: Progress | None = None)
     progress
         Called as ``progress(what, done, total)``.
     """
-    model = run.task.model
-    size = WIDE_VALIDATION if isinstance(model, Dango) else run.config.data.batch_size
+    model = run.predictor.model
+    size = WIDE if isinstance(model, Dango) else run.config.data.batch_size
     rows = torch.from_numpy(np.array(split.test))
     genotypes = run.data.screen.genotypes
     scores = []
     for begin in range(0, len(rows), size):
         if progress is not None:
             progress(f"{run.record.name}, seed {run.record.seed}", begin, len(rows))
-        scores.append(run.task.predict(genotypes.take(rows[begin : begin + size])))
+        scores.append(run.predictor(genotypes.take(rows[begin : begin + size])))
     return torch.cat(scores).float().cpu().numpy()
 
 
@@ -174,7 +174,7 @@ def _fewer(split: Split, samples: int) -> Split:
 
 
 def _weights(run: LoadedRun, split: Split) -> RelationWeights | None:
-    model = run.task.model
+    model = run.predictor.model
     if not isinstance(model, Dango):
         return None
     genotypes = run.data.screen.genotypes.take(torch.from_numpy(np.array(split.test)))

@@ -18,7 +18,7 @@ from deltacell.predict.run_scorer import Rough, RunScorer
 from deltacell.predict.scorer import Scored, Scorer
 from deltacell.predict.status import phenotypes_of
 from deltacell.train.loaded_run import LoadedRun
-from deltacell.train.task import Task
+from deltacell.train.predictor import Predictor
 
 T = TypeVar("T")
 
@@ -38,24 +38,29 @@ def scorer_of(runs: Sequence[LoadedRun]) -> Scorer:
         One or more, of the same genes and phenotypes.
     """
     _check_same_phenotypes(runs)
-    return scorer_of_tasks([run.task for run in runs], [str(run.record.path) for run in runs])
+    names = [str(run.record.path) for run in runs]
+    return scorer_of_predictors([run.predictor for run in runs], names)
 
 
-def scorer_of_tasks(tasks: Sequence[Task], names: Sequence[str] | None = None) -> Scorer:
-    """Return the scorer of one task, or of several together.
+def scorer_of_predictors(
+    predictors: Sequence[Predictor], names: Sequence[str] | None = None
+) -> Scorer:
+    """Return the scorer of one predictor, or of several together.
 
     Parameters
     ----------
-    tasks
-        One or more, with their weights, of the same genes.
+    predictors
+        One or more, of the same genes.
     names
         What to call each where it does not fit; its number where not given.
     """
-    if not tasks:
+    if not predictors:
         raise InputError("no run was given")
-    names = [f"run {i + 1}" for i in range(len(tasks))] if names is None else names
-    _check_same_genes(tasks, names)
-    return Ensemble([_scorer_of_one(task, name) for task, name in zip(tasks, names, strict=True)])
+    names = [f"run {i + 1}" for i in range(len(predictors))] if names is None else names
+    _check_same_genes(predictors, names)
+    return Ensemble(
+        [_scorer_of_one(one, name) for one, name in zip(predictors, names, strict=True)]
+    )
 
 
 class Ensemble:
@@ -120,20 +125,21 @@ class Ensemble:
         return 2 * len(nearer.near(shared, above, below)) < len(block)
 
 
-def _scorer_of_one(task: Task, name: str) -> RunScorer:
-    if isinstance(task.model, Dango):
-        return DangoScorer(task.model, task.cell, task.standard)
-    if isinstance(task.model, HeteroCell):
-        return HeteroScorer(task.model, task.cell, task.standard)
+def _scorer_of_one(predictor: Predictor, name: str) -> RunScorer:
+    model = predictor.model
+    if isinstance(model, Dango):
+        return DangoScorer(model, predictor.cell, predictor.standard)
+    if isinstance(model, HeteroCell):
+        return HeteroScorer(model, predictor.cell, predictor.standard)
     raise InputError(
-        f"the model of {name} is a {type(task.model).__name__}; expected Dango or HeteroCell"
+        f"the model of {name} is a {type(model).__name__}; expected Dango or HeteroCell"
     )
 
 
-def _check_same_genes(tasks: Sequence[Task], names: Sequence[str]) -> None:
-    first = tasks[0].cell.genes.systematic
-    for task, name in zip(tasks, names, strict=True):
-        genes = task.cell.genes.systematic
+def _check_same_genes(predictors: Sequence[Predictor], names: Sequence[str]) -> None:
+    first = predictors[0].cell.genes.systematic
+    for predictor, name in zip(predictors, names, strict=True):
+        genes = predictor.cell.genes.systematic
         if genes != first:
             other = len(set(first) ^ set(genes))
             raise InputError(

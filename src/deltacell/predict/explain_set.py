@@ -117,17 +117,17 @@ class _OfRun(NamedTuple):
 
 
 def _of_run(run: LoadedRun, genes: Ints, most: int) -> _OfRun:
-    model = run.task.model
+    model = run.predictor.model
     if not isinstance(model, Dango | HeteroCell):
         raise InputError(
             f"the model of {run.record.path} is a {type(model).__name__}; expected Dango or "
             "HeteroCell"
         )
-    gated = GatedModel(model, run.task.cell, genes.tolist())
+    gated = GatedModel(model, run.predictor.cell, genes.tolist())
     return _OfRun(
         gated.relations,
-        _undone(relation_contributions(gated, most), run.task.standard),
-        _undone(gene_contributions(gated, most), run.task.standard),
+        _undone(relation_contributions(gated, most), run.predictor.standard),
+        _undone(gene_contributions(gated, most), run.predictor.standard),
         gene_distances(gated.vectors().cpu().numpy(), genes.tolist()),
     )
 

@@ -23,11 +23,9 @@ from deltacell.train.config import Config, DangoConfig, Mode
 from deltacell.train.data import TrainingData
 from deltacell.train.ema import Ema
 from deltacell.train.loop import Hooks, Limits, Loop
+from deltacell.train.predictor import WIDE
 from deltacell.train.schedule import Schedule
 from deltacell.train.task import Task
-
-WIDE_VALIDATION = 4096
-"""Genotypes a validation step of DANGO, whose cost hardly depends on them."""
 
 MODE_STEPS = 50
 """Batches of a mode other than ``train``."""
@@ -110,8 +108,7 @@ def make_task(config: Config, data: TrainingData, propagation: Propagation | Non
     propagation
         A recorded one, in place of the config's.
     """
-    largest = int(np.diff(data.screen.offsets).max())
-    model = build_model(config, data.cell, largest, propagation)
+    model = build_model(config, data.cell, data.largest, propagation)
     return Task(model, build_loss(config), data.cell, data.standard, config.optimizer)
 
 
@@ -150,7 +147,7 @@ def _validation_loader(
         return None
     if some is not None and some < len(rows):
         rows = np.sort(np.random.default_rng(config.split.seed).permutation(rows)[:some])
-    wide = WIDE_VALIDATION if isinstance(config.model, DangoConfig) else config.data.batch_size
+    wide = WIDE if isinstance(config.model, DangoConfig) else config.data.batch_size
     size = config.trainer.validation_batch_size or wide
     return _loader(fabric, config, data, rows, size, train=False)
 

@@ -47,6 +47,11 @@ class TrainingData:
     whole: Screen | None = None
 
     @property
+    def largest(self) -> int:
+        """Genes of the largest genotype."""
+        return int(np.diff(self.screen.offsets).max())
+
+    @property
     def targets(self) -> np.ndarray:
         """Every row's target on the common scale, float32."""
         return self.standard.apply(self.screen.column("score")).astype(np.float32)

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from deltacell.errors import InputError
 from deltacell.profile.record import CHECKPOINTS, RunRecord, Status, read_run
-from deltacell.train.assemble import make_task
-from deltacell.train.build import recorded_propagation
+from deltacell.train.build import build_model, recorded_propagation
 from deltacell.train.changes import resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, check_same, load_data
+from deltacell.train.predictor import Predictor
 from deltacell.train.standard import Standard
-from deltacell.train.task import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,14 +28,14 @@ class LoadedRun:
         As the run has them.
     data
         The cell, the screen and the split.
-    task
+    predictor
         With the weights.
     """
 
     record: RunRecord
     config: Config
     data: TrainingData
-    task: Task
+    predictor: Predictor
 
     @property
     def is_finished(self) -> bool:
@@ -63,16 +62,15 @@ def load_run(
     check_same(record, data)
     recorded = record.propagation
     propagation = None if recorded is None else recorded_propagation(recorded, config)
-    task = make_task(config, data, propagation)
+    model = build_model(config, data.cell, data.largest, propagation)
     checkpoints = Checkpoints(record.path / CHECKPOINTS)
     if which == "best" and checkpoints.best is None:
         which = "last"
     state = checkpoints.load(which)
     # An average is of the weights alone; what else a model holds is as it was saved.
-    task.model.load_state_dict(state["model"] | (state["ema"] or {}))
-    task.standard = Standard(**state["standard"])
-    task.eval()
-    return LoadedRun(record, config, data, task)
+    model.load_state_dict(state["model"] | (state["ema"] or {}))
+    predictor = Predictor(model.eval(), data.cell, Standard(**state["standard"]))
+    return LoadedRun(record, config, data, predictor)
 
 
 def load_runs(paths: Sequence[str | os.PathLike[str]], which: str = "best") -> list[LoadedRun]:

@@ -118,21 +118,6 @@ class Task(lightning.LightningModule):
         value = self._loss(prediction, prepared.batch)
         return {"score": self.standard.undo(prediction.score), "loss": value.total}
 
-    @torch.no_grad()
-    def predict(self, genotypes: Genotypes) -> torch.Tensor:
-        """Return the scores [b] in the unit of the screen.
-
-        Parameters
-        ----------
-        genotypes
-            ``b`` of them.
-        """
-        if isinstance(self.model, Dango):
-            score = self.model(self.cell, genotypes, reconstruct=False).score
-        else:
-            score = self.model(self.cell, genotypes).score
-        return self.standard.undo(score)
-
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return AdamW on all weights."""
         config = self.optimizer
