@@ -128,6 +128,8 @@ def test_networks_stay_networks(write, text):
         "genes,score\nYAL001C,0.5\n",
         "gene1,gene2,interaction\nYAL001C,YAL002W,physical\n",
         "gene1,gene2,epsilon,tau\nYAL001C,YAL002W,0.5,0.2\n",
+        "gene1,gene2,epsilon,tau,fitness\nYAL001C,YAL002W,0.5,0.2,0.9\n",
+        "gene1,gene2,dmf,tmf\nYAL001C,YAL002W,0.5,0.2\n",
         "orf1,gene1,orf2,gene2,score\nYAL001C,TFC3,YAL002W,VPS8,0.5\n",
     ],
 )
@@ -201,6 +203,19 @@ def test_a_header_without_rows_is_an_empty_screen(write):
     assert readers.recognise(path) == "headed"
     with pytest.raises(InputError, match="a header and no row"):
         headed.read(path)
+
+
+def test_a_fitness_is_taken_where_there_is_no_score_or_where_it_is_asked_for(write):
+    alone = headed.read(write("a.csv", "gene1,gene2,Fitness\nA1,B1,0.75\n"))
+    assert (alone.phenotype, alone.score.tolist()) == ("fitness", [0.75])
+    both = write("b.csv", "gene1,gene2,double_mutant_fitness,epsilon\nA1,B1,0.75,-0.5\n")
+    for asked, phenotype, score in (
+        (None, "interaction", -0.5),
+        ("interaction", "interaction", -0.5),
+        ("fitness", "fitness", 0.75),
+    ):
+        written = headed.read(both, phenotype=asked)
+        assert (written.phenotype, written.score.tolist()) == (phenotype, [score])
 
 
 def test_fitness_is_not_there(write):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,9 +25,21 @@ ABSENT = ("", "NA")
 
 # A header is compared in lower case, without blanks and punctuation.
 _JOINED = "genes"
-_SCORE = "score"
-_SCORES = ("interactionscore", "geneticinteractionscore", "interaction")
-_SCORE_SYMBOLS = ("epsilon", "eps", "ε", "tau", "τ")
+# Of each phenotype, the first name counts before the others.
+_NAMES = {
+    "interaction": (
+        *("score", "interactionscore", "geneticinteractionscore", "interaction"),
+        *("epsilon", "eps", "ε", "tau", "τ"),
+    ),
+    "fitness": (
+        "fitness",
+        "mutantfitness",
+        "doublemutantfitness",
+        "triplemutantfitness",
+        "dmf",
+        "tmf",
+    ),
+}
 _P_VALUES = ("pvalue", "pval", "p")
 _DEVIATIONS = ("standarddeviation", "stddev", "stdev", "std", "sd")
 _GENE = re.compile(
@@ -44,8 +56,9 @@ def recognise(head: Sequence[str], file_name: str) -> bool:
     """Whether the header names two or more columns of genes and a column of scores.
 
     Genes are ``gene1`` or ``orf_b``, ``query`` and ``array``, or ``genes``, whose names are joined
-    by ``+`` or ``;``. The score is ``score``, ``epsilon``, ``tau`` or ``interaction``. A table with
-    two columns for one gene, or with two scores of which none is ``score``, is not guessed at.
+    by ``+`` or ``;``. The score is ``score``, ``epsilon``, ``tau`` or ``interaction``, and where
+    there is none of these, ``fitness``. A table with two columns for one gene, or with two scores
+    of which none is ``score``, is not guessed at.
 
     Parameters
     ----------
@@ -72,7 +85,7 @@ def read(
     study
         What to call the study; the file's name without its ending where not given.
     phenotype
-        Only ``interaction`` is there.
+        ``interaction`` or ``fitness`` (of the mutant); where not given, the first that is there.
     """
     understood = _understood(peek(path))
     text = open_text(path)
@@ -82,18 +95,20 @@ def read(
             where=text.path,
             fix="Name them gene1, gene2, score, or see docs/how-to/screen.md.",
         )
-    if phenotype not in (None, "interaction"):
+    separator, columns = understood
+    phenotype = next(iter(columns.scores)) if phenotype is None else phenotype
+    if phenotype not in columns.scores:
         raise PhenotypeError(
-            f"a table with a column of scores has interactions and no '{phenotype}'",
+            f"the header names {' and '.join(columns.scores)}, and no '{phenotype}'",
             where=text.path,
         )
-    separator, columns = understood
+    column = columns.scores[phenotype]
     table = _table(text, separator)
     if not len(table):
         raise InputError("the screen is empty: there is a header and no row", where=table.path)
     named = table.frame.columns
-    table = _without_absent(table, [named[i] for i in (*columns.genes, columns.score)])
-    score, rows = scored_rows(table, named[columns.score])
+    table = _without_absent(table, [named[i] for i in (*columns.genes, column)])
+    score, rows = scored_rows(table, named[column])
     names, offsets, role = _genotypes(table, columns, rows)
     return WrittenScreen(
         names,
@@ -106,7 +121,7 @@ def read(
         table.sha256,
         NAME,
         study or stem_of(table.path.name),
-        "interaction",
+        phenotype,
         score=score,
         standard_deviation=optional_floats(table, _name(named, columns.deviation), rows),
         p_value=optional_floats(table, _name(named, columns.p_value), rows),
@@ -116,11 +131,11 @@ def read(
 
 @dataclass(frozen=True)
 class _Columns:
-    """The positions of the columns, and the role of each column of genes."""
+    """The positions of the columns, the role of each of genes and the phenotype of each score."""
 
     genes: tuple[int, ...]
     roles: tuple[str, ...]
-    score: int
+    scores: Mapping[str, int]
     p_value: int | None
     deviation: int | None
 
@@ -152,22 +167,24 @@ def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> _Columns |
         at, roles = (words.index(_JOINED),), ("unknown",)
         if not any(re.search(_JOINS, field) for field in _below(rows, at[0])):
             return None
-    score = _score(words, rows)
-    if score is None:
+    scores = {}
+    for phenotype, names in _NAMES.items():
+        columns = _score(words, rows, names)
+        if len(columns) > 1:
+            return None
+        if columns:
+            scores[phenotype] = columns[0]
+    if not scores:
         return None
-    return _Columns(at, roles, score, _first(words, _P_VALUES), _first(words, _DEVIATIONS))
+    return _Columns(at, roles, scores, _first(words, _P_VALUES), _first(words, _DEVIATIONS))
 
 
-def _score(words: Sequence[str], rows: Sequence[Sequence[str]]) -> int | None:
-    """Return the column of scores: ``score``, or else the only one that a word for it names."""
+def _score(words: Sequence[str], rows: Sequence[Sequence[str]], names: Sequence[str]) -> list[int]:
+    """Return the columns of scores: those of the first name, or else those that any name is of."""
     there = [
-        i
-        for i, word in enumerate(words)
-        if word in (_SCORE, *_SCORES, *_SCORE_SYMBOLS) and _may_be_numbers(_below(rows, i))
+        i for i, word in enumerate(words) if word in names and _may_be_numbers(_below(rows, i))
     ]
-    plain = [i for i in there if words[i] == _SCORE]
-    chosen = plain or there
-    return chosen[0] if len(chosen) == 1 else None
+    return [i for i in there if words[i] == names[0]] or there
 
 
 def _may_be_numbers(fields: Sequence[str]) -> bool:
