@@ -59,6 +59,7 @@ def test_two_with_files_and_a_check_that_fails(
     assert said.startswith("large takes ")
     assert "not equal in both - parameters: " in said
     result = json.loads((tmp_path / "e.json").read_text())
+    assert [facts["threads of a process"] for facts in result["facts"]] == [1, 1]
     fall = result["waterfalls"][0]
     assert fall["per"] == "sample"
     assert sum(bar["change_s"] for bar in fall["bars"]) == pytest.approx(fall["gap_s"])

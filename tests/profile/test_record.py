@@ -52,6 +52,7 @@ FULL = dataclasses.replace(
     split={"method": "random", "genotypes": {"train": 240}, "leakage": "None.", "notes": []},
     samples=Samples(train=240, validation=30, test=30),
     device="cpu",
+    threads=2,
     precision="32",
     world_size=2,
     batch_size=32,

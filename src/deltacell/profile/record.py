@@ -143,8 +143,9 @@ class RunRecord(Part):
         Of the packages that matter by name, and of the checkout that deltacell was in, if any.
     cell, screen, split, samples
         What was trained on; ``split`` is what `Split.to_json` gives and its leakage sentence.
-    device, precision, world_size, batch_size, accumulate, steps_per_epoch, epochs
-        How it ran; the batch is that of all processes together.
+    device, threads, precision, world_size, batch_size, accumulate, steps_per_epoch, epochs
+        How it ran; the batch is that of all processes together, the threads are those of each, and
+        null on other devices than a CPU.
     propagation, micro_batch, n_parameters
         How mutants were propagated and why, and how large the model is.
     best, last
@@ -171,6 +172,7 @@ class RunRecord(Part):
     split: dict[str, Any] | None = None
     samples: Samples | None = None
     device: str | None = None
+    threads: int | None = None
     precision: str | None = None
     world_size: int | None = None
     batch_size: int | None = None

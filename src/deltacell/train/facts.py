@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import lightning
+import torch
 
 from deltacell.profile.record import CellFacts, Reached, Samples, ScreenFacts, Target
 from deltacell.train.assemble import steps_per_epoch
@@ -52,6 +53,7 @@ def facts(
             train=len(split.train), validation=len(split.validation), test=len(split.test)
         ),
         "device": str(fabric.device),
+        "threads": torch.get_num_threads() if fabric.device.type == "cpu" else None,
         "precision": config.trainer.precision,
         "batch_size": config.data.batch_size,
         "accumulate": config.optimizer.accumulate,

@@ -103,6 +103,29 @@ def test_what_is_not_equal_is_named(make_run):
     assert "steps measured: 19 against 25" in said
 
 
+def test_threads_are_compared_and_named_beside_the_cause(make_run):
+    slower = {phase: 3 * seconds for phase, seconds in STEP.items()}
+    found = explain(make_run("one", STEP, threads=1), make_run("four", slower, threads=4))
+    assert found.comparison.unequal == ("threads of a process: 1 against 4",)
+    assert found.sentence.endswith(
+        " four computed with 4 threads a process and one with 1, which changes every part."
+    )
+    assert found.advice[0].startswith("threads: Train both with the same trainer.threads")
+    assert [facts["threads of a process"] for facts in found.facts] == [1, 4]
+
+
+def test_threads_that_are_equal_or_not_recorded_are_not_blamed(make_run):
+    paths = [make_run(f"run{i}", STEP, threads=threads) for i, threads in enumerate((2, 2, None))]
+    record = json.loads((paths[2] / "run.json").read_text())
+    del record["threads"]
+    (paths[2] / "run.json").write_text(json.dumps(record))
+    equal, old = explain(*paths[:2]), explain(*paths[1:])
+    assert equal.comparison.unequal == ()
+    assert old.comparison.unequal == ("threads of a process: known of run1 only (2)",)
+    for found in (equal, old):
+        assert "thread" not in " ".join([found.sentence, *found.advice])
+
+
 def test_the_rank_that_the_others_wait_for(make_run):
     late = {"data_wait": 0.041, "forward": 0.008, "communication": 0.001}
     found = explain(make_run("ranks", [{**STEP, "communication": 0.030}, late]))

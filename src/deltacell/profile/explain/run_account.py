@@ -36,6 +36,9 @@ CATEGORY_OF = {
 CATEGORIES = tuple(CATEGORY_OF.values())
 """All categories, in the order in which a step goes through them."""
 
+THREADS = "threads of a process"
+"""The fact that says with how many threads a process computes on a CPU."""
+
 
 @dataclass(frozen=True, eq=False)
 class RunTimes:
@@ -119,6 +122,7 @@ def run_facts(record: RunRecord) -> dict[str, Any]:
         "accumulated batches": record.accumulate,
         "precision": record.precision,
         "device": record.device,
+        THREADS: record.threads,
         "torch": record.versions.get("torch"),
         "mode": record.mode,
         "parameters": record.n_parameters,

@@ -21,6 +21,7 @@ from deltacell.profile.explain.one import (
     one_warnings,
     parts_sentence,
 )
+from deltacell.profile.explain.run_account import THREADS
 from deltacell.profile.explain.subject import Subject
 from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.explain.trace_account import (
@@ -33,6 +34,7 @@ from deltacell.profile.explain.trace_causes import kernels_sentence, loader_sent
 from deltacell.profile.explain.trace_tables import ROWS, trace_tables
 from deltacell.profile.explain.words import (
     change_text,
+    count_text,
     listed,
     ratio_text,
     seconds_text,
@@ -137,7 +139,8 @@ def _sentence(compared: Comparison, *, is_noise: bool) -> str:
     else:
         said = f"{b} takes {ratio_text(ratio)} as long per {fall.per} as {a} ({times})"
         said += f": {_cause(fall)}"
-    return f"{said}.{_epochs(compared, close=_NOISE if is_noise else SAME)}"
+    epochs = _epochs(compared, close=_NOISE if is_noise else SAME)
+    return f"{said}.{epochs}{_threads(compared)}"
 
 
 def _cause(fall: Waterfall) -> str:
@@ -172,6 +175,17 @@ def _epochs(compared: Comparison, *, close: float) -> str:
     if lead.part.startswith(OUTSIDE) and abs(lead.change) > abs(fall.gap) / 2 > 0:
         said += f", and most of that lies {lead.part} ({change_text(lead.change)})"
     return f"{said}."
+
+
+def _threads(compared: Comparison) -> str:
+    """Return that the two computed with unequal threads, which changes the time of every part."""
+    a, b = (account.facts.get(THREADS) for account in (compared.a, compared.b))
+    if a is None or b is None or a == b:
+        return ""
+    return (
+        f" {compared.b.name} computed with {count_text(b, 'thread')} a process and "
+        f"{compared.a.name} with {a}, which changes every part."
+    )
 
 
 def _of_traces(a: Subject, b: Subject) -> tuple[list[str], list[Table]]:
@@ -272,6 +286,8 @@ def _evidence(compared: Comparison, traced: list[str]) -> list[str]:
 
 def _advice(compared: Comparison, *, of_run: bool) -> list[str]:
     found = []
+    if _threads(compared):
+        found.append("threads: Train both with the same trainer.threads, and compare again.")
     for fall in (compared.steps, compared.epochs):
         if fall is None or not fall.gap or fall.gap < SAME * fall.a:
             continue
