@@ -73,7 +73,7 @@ def with_genes(result: Any, *names: str) -> list[int]:
 
 def test_it_opens_from_a_file_and_says_nothing_on_the_console(opened: Any, page: Path) -> None:
     assert opened.run("document.querySelector('h1').innerText").startswith("Untested triples")
-    assert opened.run("document.getElementById('found').textContent") == "400 sets"
+    assert opened.run("document.getElementById('found').textContent") == "400 rows"
     assert quiet(opened, page)
 
 
@@ -84,7 +84,7 @@ def test_searching_by_gene_leaves_only_its_sets(opened: Any, result: Any) -> Non
     assert left(opened) == wanted
     assert len(wanted) > 1
     said = opened.run("document.getElementById('found').textContent")
-    assert said == f"{len(wanted)} of 400 sets"
+    assert said == f"{len(wanted)} of 400 rows"
     search(opened, "ABC1, abc20")
     assert left(opened) == with_genes(result, "ABC1", "ABC20") != []
     # By the systematic name too, and by a part of a name.

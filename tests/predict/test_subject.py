@@ -35,7 +35,8 @@ def made(run, monkeypatch):
         return subject_of([run], Request(*args, **named))
 
     facts = {**FACTS, "validation_pearson": 0.5}
-    monkeypatch.setattr(module, "run_facts", lambda run, weights: dict(facts))
+    monkeypatch.setattr(module, "run_facts", lambda run, label, weights: dict(facts))
+    monkeypatch.setattr(module, "labels_of", lambda runs: [FACTS["name"]] * len(runs))
     return make
 
 
@@ -105,6 +106,16 @@ def test_ends_that_hold_the_same_sets_are_said_to(made, named, n, same):
     counts = {"lowest": n, "highest": n, "listed": 0}
     said = " ".join(sentences_of(made("pairs", **named), counts))
     assert ("each is in both ends" in said) == same
+
+
+@pytest.mark.parametrize(
+    ("reached", "warned"),
+    [(-0.154, True), (0.099, True), (float("nan"), True), (0.1, False), (None, False)],
+)
+def test_a_run_that_learned_nothing_is_warned_of(made, reached, warned):
+    subject = replace(made("pairs"), runs=[{**FACTS, "validation_pearson": reached}])
+    said = " ".join(sentences_of(subject, {"lowest": 5, "highest": 4, "listed": 0}))
+    assert ("demo (seed 0) says next to nothing of sets it has not seen" in said) == warned
 
 
 def test_a_run_that_was_stopped_is_warned_of(made):

@@ -47,6 +47,17 @@ def test_the_first_lines_say_what_it_is_and_how_far_to_trust_it(
         assert words in page.words
 
 
+def test_what_to_beware_of_is_never_folded_away(parsed: Any, made_ranking: Any) -> None:
+    result = made_ranking(20)
+    plain = [f"Sentence {i}." for i in range(6)]
+    warnings = [f"Beware: {i}." for i in range(6)]
+    result["sentences"] = [*plain, *warnings]
+    page = parsed(ranking_page(result))
+    told = [text for text in page.texts["bdi"] if text in result["sentences"]]
+    assert told == [plain[0], *warnings, *plain[1:]]
+    assert "More about this list (5)" in page.words
+
+
 def test_a_set_that_is_in_both_ends_is_counted_once(parsed: Any, made_ranking: Any) -> None:
     result = made_ranking(rows=4)
     low, high = result["rows"][:2], [{**row, "end": "highest"} for row in result["rows"][:2]]

@@ -20,7 +20,7 @@ from deltacell.evaluate.side_by_side import Progress, evaluate
 from deltacell.models import Dango
 from deltacell.screen import Split
 from deltacell.train.data import TrainingData
-from deltacell.train.loaded_run import LoadedRun, load_runs
+from deltacell.train.loaded_run import LoadedRun, labels_of, load_runs
 from deltacell.train.predictor import WIDE
 
 Floats = npt.NDArray[np.float32]
@@ -86,7 +86,7 @@ def evaluate_runs(
 ) -> EvaluatedRuns:
     """Evaluate runs and baselines on the test part that the runs share.
 
-    Runs of one name with several seeds are one predictor.
+    Runs of one name that differ in their seeds alone are one predictor.
 
     Parameters
     ----------
@@ -110,11 +110,15 @@ def evaluate_runs(
     split = data.split if samples is None else _fewer(data.split, samples)
     by_name: dict[str, dict[int, Floats]] = {}
     weights = {}
-    for run in runs:
-        name, seed = run.record.name, run.record.seed
-        if seed in by_name.get(name, {}):
-            name = run.record.path.name
-        by_name.setdefault(name, {})[seed] = predict_test(run, split, progress)
+    for name, run in zip(labels_of(runs), runs, strict=True):
+        seeds = by_name.setdefault(name, {})
+        if run.record.seed in seeds:
+            raise InputError(
+                f"two runs are called '{name}', and are no seeds of one another",
+                where=run.record.path,
+                fix="Rename the directory of one of them.",
+            )
+        seeds[run.record.seed] = predict_test(run, split, progress)
         if name not in weights:
             found = _weights(run, split)
             if found is not None:

@@ -13,13 +13,15 @@ from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.loaded_run import LoadedRun
 
 
-def run_facts(run: LoadedRun, weights: str) -> dict[str, Any]:
-    """Return the name of a run, its model and the checkpoint that was loaded, as plain data.
+def run_facts(run: LoadedRun, label: str, weights: str) -> dict[str, Any]:
+    """Return what a run is called, its model and the checkpoint that was loaded, as plain data.
 
     Parameters
     ----------
     run
         As loaded.
+    label
+        See `labels_of`.
     weights
         Which checkpoint: as in `load_run`.
     """
@@ -27,7 +29,7 @@ def run_facts(run: LoadedRun, weights: str) -> dict[str, Any]:
     named = {"best": checkpoints.best or checkpoints.last, "last": checkpoints.last}
     chosen = named.get(weights) or next(c for c in checkpoints.kept if c.file == weights)
     return {
-        "name": run.record.name,
+        "name": label,
         "seed": run.record.seed,
         "model": run.config.model.name,
         "finished": run.is_finished,

@@ -10,6 +10,9 @@ from deltacell.predict.request import FILE, PAIRS, TRIPLES, WITH, Request
 from deltacell.predict.status import MEASURED, STATUSES, TESTED, UNTESTED
 from deltacell.predict.subject import Subject
 
+TELLING = 0.1
+"""The correlation on its validation part below which a ranking warns of a run."""
+
 
 def title_of(subject: Subject) -> str:
     """Return what is ranked, in a few words."""
@@ -119,7 +122,8 @@ def _left_out(subject: Subject) -> list[str]:
             measured = sum(
                 subject.statuses.n_measured(size, subject.genes) for size in subject.sets.sizes
             )
-        number = f" ({measured:,} were measured)" if measured and request.sets != WITH else ""
+        was = "was" if measured == 1 else "were"
+        number = f" ({measured:,} {was} measured)" if measured and request.sets != WITH else ""
         said.append(f"Left out: sets that were {' or '.join(words[g] for g in gone)}{number}.")
     if not subject.statuses.complete and UNTESTED in request.statuses:
         said.append(
@@ -171,6 +175,13 @@ def _beware(subject: Subject) -> list[str]:
             + (f", as all were on sets of {known}" if known else "")
         )
         said.append(f"Beware: {told}. Nothing shows that scores of such sets mean anything.")
+    for run in subject.runs:
+        reached = run["validation_pearson"]
+        if reached is not None and not reached >= TELLING:
+            said.append(
+                f"Beware: with a correlation of {reached:.3f} on its validation part, "
+                f"{run['name']} (seed {run['seed']}) says next to nothing of sets it has not seen."
+            )
     begun = [f"{run['name']} (seed {run['seed']})" for run in subject.runs if not run["finished"]]
     if begun:
         said.append(f"Beware: the training of {listed(begun)} did not come to its end.")

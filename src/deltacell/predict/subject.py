@@ -26,7 +26,7 @@ from deltacell.predict.set_file import read_genes, read_sets, sets_checksum
 from deltacell.predict.status import STATUSES, Statuses, phenotypes_of
 from deltacell.predict.work import Work
 from deltacell.screen import Screen
-from deltacell.train.loaded_run import LoadedRun
+from deltacell.train.loaded_run import LoadedRun, labels_of
 
 SETS_A_BLOCK = {"dango": 64**3, "hetero_cell": 128}
 """About a second's work, or a few: nothing is saved within a block."""
@@ -146,7 +146,9 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
     request = replace(request, given=tuple(texts[gene] for gene in given))
     screens = _whole_screens(runs)
     phenotypes = {name for run in runs for name in phenotypes_of(run.data.screen)}
-    facts = [run_facts(run, weights) for run in runs]
+    facts = [
+        run_facts(run, label, weights) for run, label in zip(runs, labels_of(runs), strict=True)
+    ]
     sets, genes, checksum = _sets(runs, request, names)
     identity = {
         **request.to_json(),

@@ -12,6 +12,8 @@ from deltacell.report.terminal import printable, shown
 
 MOST_ROWS = 2000
 """Rows that are on the page; all of them are in the Parquet file."""
+SENTENCES = 5
+"""Sentences that are seen at once, or as many as there are warnings."""
 COLOURS = 10
 """Colours of relations; further relations have them again, with dashes."""
 
@@ -34,7 +36,7 @@ def ranking_page(result: Mapping[str, Any]) -> str:
         "ranking",
         scripts=("table.js", "ranking.js"),
         title=printable(result["title"]),
-        sentences=[printable(one) for one in result["sentences"]],
+        sentences=_sentences([printable(one) for one in result["sentences"]]),
         runs=[_run(run) for run in result["runs"]],
         trust=_trust(result),
         counts={
@@ -131,6 +133,15 @@ def _relations(result: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> 
 def _line(number: int) -> tuple[int, int]:
     """Return the colour and the dashes of a relation."""
     return number % COLOURS, number // COLOURS % 3
+
+
+def _sentences(said: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the sentences that are seen at once, and the rest: what to beware of is no rest."""
+    warnings = [one for one in said[1:] if one.startswith("Beware")]
+    others = [one for one in said[1:] if not one.startswith("Beware")]
+    ordered = [*said[:1], *warnings, *others]
+    at_once = max(SENTENCES, 1 + len(warnings))
+    return ordered[:at_once], ordered[at_once:]
 
 
 def _run(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,6 +97,34 @@ def load_runs(paths: Sequence[str | os.PathLike[str]], which: str = "best") -> l
     return runs
 
 
+def labels_of(runs: Sequence[LoadedRun]) -> list[str]:
+    """Return what to call each of some runs: seeds of the same settings have one label.
+
+    It is the name that the run was given. Where runs of one name differ in more than their seeds,
+    or where none was given, it is that of the directory.
+
+    Parameters
+    ----------
+    runs
+        As loaded.
+    """
+    labels = []
+    for run in runs:
+        alike = [other for other in runs if other.record.name == run.record.name]
+        seeds = {other.record.seed for other in alike}
+        same = all(_settings(other) == _settings(run) for other in alike)
+        unnamed = run.record.name == Config().name and len(alike) == 1
+        is_one = same and len(seeds) == len(alike) and not unnamed
+        labels.append(run.record.name if is_one else run.record.path.resolve().name)
+    return labels
+
+
+def _settings(run: LoadedRun) -> tuple[object, ...]:
+    """Return what makes runs other than seeds of one another."""
+    config = run.config
+    return config.model, config.loss, config.optimizer, config.schedule, config.data, config.split
+
+
 def _shared(runs: Sequence[LoadedRun], path: str | os.PathLike[str]) -> TrainingData | None:
     """Return the data of a run that names the same."""
     config = resumed_config(Path(path))

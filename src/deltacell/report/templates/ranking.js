@@ -115,7 +115,7 @@
       if (element.hidden === isShown.has(element)) element.hidden = !element.hidden;
     });
     const isFiltered = words.length > 0 || wanted.some(([, value]) => value !== "");
-    const all = `${number.format(elements.length)} ${elements.length === 1 ? "set" : "sets"}`;
+    const all = `${number.format(elements.length)} ${elements.length === 1 ? "row" : "rows"}`;
     document.getElementById("found").textContent = isFiltered
       ? `${number.format(fitting.length)} of ${all}` : all;
     clear.hidden = !isFiltered;
