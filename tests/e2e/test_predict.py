@@ -70,7 +70,7 @@ def here(tmp_path, monkeypatch):
 
 def test_pairs_of_the_screen_with_a_page_and_json(runs, here, capsys):
     words = ("predict", runs / "dango0", "--sets", "pairs", "--top", "20")
-    assert typed(*words, "--html", "new/p.html", "--json", "p.json") == 0
+    assert typed(*words, "--html", "new/p.html", "--json", "p.json", "--csv", "p.csv") == 0
     said = capsys.readouterr()
     assert "pairs of" in said.err
     assert "lowest scores: the sickest (10 of 20)" in said.out
@@ -84,6 +84,8 @@ def test_pairs_of_the_screen_with_a_page_and_json(runs, here, capsys):
     assert set(rows["status"]) == {"untested"}
     assert not rows["linked"].any()
     assert rows["spread"].is_null().all()
+    table = pl.read_csv("p.csv")
+    assert table["genes"].str.split("; ").to_list() == rows["genes"].to_list()
     result = json.loads(Path("p.json").read_text())
     assert len(result["rows"]) == 40
     assert result["measured"]
@@ -175,6 +177,10 @@ def test_one_set_explained(runs, here, capsys):
         (["RUN", "--sets", "pairs", "--threads", "0"], "--threads is 0"),
         (["RUN", "--sets", "pairs", "--weights", "first"], "first"),
         (["RUN", "--sets", "pairs", "--out", "empty.txt"], "no ranking that can be read"),
+        (["RUN", "--sets", "pairs", "--out", "p.csv"], "--out p.parquet --csv p.csv"),
+        (["RUN", "--sets", "pairs", "--out", "."], "--out is '.', which is a directory"),
+        (["RUN", "--sets", "pairs", "--html", "."], "--html is '.', which is a directory"),
+        (["RUN", "--explain", "YAL0009C", "--csv", "a.csv"], "--csv is for a ranking"),
         (["RUN", "--explain", ","], "--explain names no gene"),
         (["RUN", "--explain", "YAL0009C YAL0009"], "Did you mean YAL0009C"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -69,6 +70,9 @@ def predict(
     html: Annotated[
         Path | None, typer.Option(help="Also write a page: one file that loads nothing.")
     ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Also write all rows as a table; with tabs if FILE.tsv.")
+    ] = None,
     json: Annotated[Path | None, typer.Option(help="Also write the first rows as JSON.")] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a ranking of another request.")
@@ -96,11 +100,12 @@ def predict(
     paths = [word for word in runs if _is_run(word, genes_too=with_genes)]
     more = [word for word in runs if word not in paths]
     if explain is not None:
-        if html is not None or out is not None:
-            raise InputError(
-                f"{'--out' if html is None else '--html'} is for a ranking; --explain writes none",
-                fix="Leave it out; --json FILE writes the explanation to a file.",
-            )
+        for option, path in (("--html", html), ("--out", out), ("--csv", csv)):
+            if path is not None:
+                raise InputError(
+                    f"{option} is for a ranking; --explain writes none",
+                    fix="Leave it out; --json FILE writes the explanation to a file.",
+                )
         _explain([Path(word) for word in runs], weights, explain, json)
         return
     assert sets is not None
@@ -130,7 +135,8 @@ def predict(
         distance=distance,
     )
     out = Path(f"predicted-{_name(request)}.parquet") if out is None else out
-    _rank([Path(path) for path in paths], request, weights, out, html, json, overwrite)
+    _check_places(out, {"--out": out, "--html": html, "--csv": csv, "--json": json})
+    _rank([Path(path) for path in paths], request, weights, out, html, csv, json, overwrite)
 
 
 def _rank(
@@ -139,6 +145,7 @@ def _rank(
     weights: str,
     out: Path,
     html: Path | None,
+    csv: Path | None,
     json: Path | None,
     overwrite: bool,
 ) -> None:
@@ -146,6 +153,7 @@ def _rank(
     from deltacell.predict.ensemble import scorer_of
     from deltacell.predict.known import against_measured
     from deltacell.predict.rank import rank
+    from deltacell.predict.ranking_table import write_table
     from deltacell.predict.ranks import Ranks
     from deltacell.predict.subject import subject_of
     from deltacell.report.predict import print_ranking
@@ -195,6 +203,8 @@ def _rank(
     write_json(json, result)
     if html is not None:
         write_text(html, ranking_page(result), what="the page")
+    if csv is not None:
+        write_table(ranking.path, csv)
     print_ranking(result)
     typer.echo(f"All {result['counts']['rows']:,} rows: {out}")
 
@@ -213,6 +223,27 @@ def _explain(paths: list[Path], weights: str, words: str, json: Path | None) -> 
     result = explain_set(runs, genes)
     write_json(json, result)
     print_explained_set(result)
+
+
+def _check_places(out: Path, places: Mapping[str, Path | None]) -> None:
+    """Raise where something cannot be written for sure, before hours of work."""
+    from deltacell.errors import InputError
+
+    for option, path in places.items():
+        if path is not None and path.is_dir():
+            raise InputError(
+                f"{option} is '{path}', which is a directory; expected a file",
+                fix=f"Such as: {option} {path / 'ranking'}.{_ENDINGS[option]}",
+            )
+    others = [option for option, ending in _ENDINGS.items() if out.suffix == f".{ending}"]
+    if others and others != ["--out"]:
+        raise InputError(
+            f"--out is '{out}', and the file of a ranking is Parquet",
+            fix=f"Such as: --out {out.with_suffix('.parquet')} {others[0]} {out}",
+        )
+
+
+_ENDINGS = {"--out": "parquet", "--html": "html", "--csv": "csv", "--json": "json"}
 
 
 def _use_threads(threads: int | None) -> None:

@@ -256,7 +256,7 @@ class TrainerConfig:
     accelerator
         ``auto``, ``cpu`` or ``cuda``.
     threads
-        Of each process on a CPU; the cores shared out where null.
+        Of each process on a CPU; where null, OMP_NUM_THREADS or the cores shared out.
     precision
         ``32``, ``64`` or ``bf16``.
     compile
