@@ -21,6 +21,9 @@ from pyarrow import csv
 from deltacell.arrays import Ints
 from deltacell.errors import InputError
 
+#: What a field without a value may hold.
+ABSENT = ("", "NA")
+
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 _IS_WORKBOOK = "[Content_Types].xml"
 

@@ -67,6 +67,7 @@ def test_costanzo_2010(costanzo2010, genes):
         "genes_as_written": 4_414,
         "distinct_sets": 165_692,
         "genes": 4_385,
+        "unknown_genes": "YCL006C, YAR043C, YCL026C, YCL013W",
     }
     # Four names are of ORFs that SGD merged away and keeps no alias for.
     unknown = [

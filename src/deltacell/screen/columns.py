@@ -11,8 +11,14 @@ PHENOTYPES = ("interaction", "fitness")
 #: The control locus whose deletion does nothing; in a query slot it stands for "no second gene".
 HO = "YDL227C"
 
+#: Why a row is dropped that names a gene twice.
+SAME_GENE_TWICE = "same gene twice"
+
 #: Why a row is dropped whose names turn out to be two names of one gene.
 ONE_GENE_TWICE = "same gene twice after aliases"
+
+#: Why a row is dropped that has an interaction score and names one gene.
+NO_INTERACTION = "one gene has no interaction"
 
 #: One row a genotype. A missing number is NaN; a sign is -1, 1, or 0 where none is known.
 ROW_SCHEMA = pa.schema(

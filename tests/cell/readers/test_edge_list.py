@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltacell.cell.readers import edge_list, recognise
+from deltacell.cell.readers import edge_list, recognise, relation_of
 from deltacell.errors import InputError
 
 HEADERS = [None, ("source", "target"), ("Gene_A", "Gene_B"), ("#node1", "node2"), ("from", "to")]
@@ -94,3 +94,30 @@ def test_a_bad_line_near_the_beginning_is_named(bad, what, write):
 
 def test_lines_of_which_few_are_edges_are_none(write):
     assert recognise(write("YAL001C\tYAL002W\nsee\tthe\tfile\nof\t1998\n")) is None
+
+
+@pytest.mark.parametrize("separator", [",", "\t", " "])
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("first", [0, 1])
+def test_rows_without_a_weight_are_left_out_and_counted(separator, header, first, write, genes):
+    rows = ["TFC3,VPS8,0.5", "TFC3,EFB1,NA", "VPS8,EFB1,0.25"]
+    if separator != " ":
+        rows.append("HO,TFC3,")
+    rows = rows[first:] + rows[:first]
+    lines = ["gene1,gene2,weight", *rows] if header else rows
+    path = write("\n".join(lines).replace(",", separator) + "\n")
+    assert recognise(path) == "edge_list"
+    [edges] = edge_list.read(path)
+    kept = [i for i, line in enumerate(lines, 1) if line.endswith("5")]
+    assert edges.lines.tolist() == kept
+    assert sorted(edges.weight) == [0.25, 0.5]
+    relation, source = relation_of(edges, genes)
+    assert relation.n_edges == 2
+    assert source.counts.dropped == {"no weight": len(rows) - 2}
+
+
+def test_a_column_of_weights_without_any_is_named(write):
+    path = write("gene1,gene2,weight\nTFC3,VPS8,\nTFC3,EFB1,NA\n")
+    assert recognise(path) is None
+    with pytest.raises(InputError, match="no row has a weight"):
+        edge_list.read(path)

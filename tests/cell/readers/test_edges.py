@@ -69,7 +69,9 @@ def test_unresolved_rows_are_dropped_with_a_count_by_reason(genes):
         ("YAL001C", "TFC3"),
         ("YAL001C", "VPS8"),
     ]
-    relation, _ = relation_of(edges_of(pairs, left_out={"score 0": 4}), genes, "drop")
+    relation, source = relation_of(edges_of(pairs, left_out={"score 0": 4}), genes, "drop")
+    assert source.notes["unknown_genes"] == "NOPE"
+    assert source.notes["ambiguous_gene_names"] == "BOTH"
     assert relation.n_edges == 1
     assert relation.counts.read == 12
     assert relation.counts.resolved == 9

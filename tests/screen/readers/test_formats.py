@@ -202,6 +202,7 @@ def test_delimited_with_a_column_a_gene(write, genes):
         write("my.table.csv", text),
         columns={"genes": ["first", "second"], "score": "eps", "p_value": "p", "study": "lab"},
         roles=["query", "array"],
+        phenotype="fitness",
     )
     screen = written.on(genes)
     assert screen.to_polars()["genes"].to_list() == [["YAL001C", "YAL003W"], ["YAL005C"]]

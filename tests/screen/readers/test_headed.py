@@ -160,6 +160,19 @@ def test_rows_without_a_score_and_unknown_names_are_counted(write, genes):
         "ambiguous gene name": 1,
         "same gene twice after aliases": 1,
     }
+    assert source.notes["unknown_genes"] == "NOSUCH"
+
+
+def test_one_gene_and_the_same_gene_twice_are_counted(write, genes):
+    text = "gene1,gene2,score\nTFC3,VPS8,0.5\nTFC3,,0.25\nEFB1,efb1,1\n"
+    screen = headed.read(write("a.csv", text)).on(genes, "drop")
+    assert screen.column("source_row").tolist() == [2]
+    assert screen.sources[0].counts.dropped == {
+        "one gene has no interaction": 1,
+        "same gene twice": 1,
+    }
+    alone = headed.read(write("b.csv", text.replace("score", "fitness"))).on(genes, "drop")
+    assert alone.stats()["kinds"] == {"digenic": 1, "single": 1}
 
 
 @pytest.mark.parametrize(
@@ -169,6 +182,8 @@ def test_rows_without_a_score_and_unknown_names_are_counted(write, genes):
         ("A1,B1,nan,0.5", "'nan' is not a finite number"),
         ("A1,B1,0.5,low", "column 'p': 'low' is not a finite number"),
         (",NA,0.5,0.5", "no gene in gene1, gene2"),
+        ("A1,B1,0.5,1.5", "the p-value 1.5 is not between 0 and 1"),
+        ("A1,B1,0.5,-1e-9", "the p-value -1e-09 is not between 0 and 1"),
         ("A1,B1,0,5,0.5", "5 columns where 4 were expected"),
     ],
 )

@@ -64,6 +64,14 @@ def test_dropped_rows_are_counted_by_reason(read, genes):
             "same gene twice after aliases": 1,
         },
     }
+    notes = screen.sources[0].notes
+    assert (notes["unknown_genes"], notes["ambiguous_gene_names"]) == ("NOPE", "SHARED")
+
+
+def test_the_first_unknown_genes_are_named_the_most_frequent_first(read, genes):
+    rows = [f"YAL001C|{name}|1" for name in ("A", "B", "C", "D", "E", "F", "g", "G", "b", "B")]
+    screen = read("YAL001C|YAL002W|1", *rows).on(genes, "drop")
+    assert screen.sources[0].notes["unknown_genes"] == "B, g, A, C, D and 2 more"
 
 
 def test_unknown_names_count_as_themselves_after_aliases(read, genes):
@@ -73,6 +81,7 @@ def test_unknown_names_count_as_themselves_after_aliases(read, genes):
         "genes_as_written": 6,
         "distinct_sets": 3,
         "genes": 4,
+        "unknown_genes": "NOPE, ELSE",
     }
 
 
@@ -90,16 +99,41 @@ def test_two_names_of_one_gene_are_an_error_with_their_line(read, genes):
         written.on(genes)
 
 
+def test_same_gene_twice_is_an_error_with_its_line_or_dropped_and_counted(read, genes):
+    written = read("YAL001C|YAL002W|1", "YAL003W|yal003w|2", "OLD1|TFC3|3", "YAL001C|tfc3 |4")
+    with pytest.raises(InputError, match=r"screen\.tsv, line 3: .* deletes the same gene twice\n"):
+        written.on(genes)
+    screen = written.on(genes, "drop")
+    assert screen.column("score").tolist() == [1]
+    (source,) = screen.sources
+    assert source.counts.dropped == {"same gene twice": 1, "same gene twice after aliases": 2}
+    assert source.notes["distinct_sets_as_written"] == 3
+    assert source.notes["distinct_sets"] == 1
+
+
+def test_a_gene_twice_is_left_in_no_screen(read, genes):
+    with pytest.raises(InputError, match=r"none is left \(1 same gene twice\)"):
+        read("YAL003W|YAL003W|1").on(genes, "drop")
+
+
 @pytest.mark.parametrize("policy", ["error", "drop"])
-def test_same_gene_twice_is_an_error_under_any_policy(read, genes, policy):
-    written = read("YAL001C|YAL002W|1", "YAL003W|yal003w|2")
-    with pytest.raises(InputError, match=r"screen\.tsv, line 3: .* deletes the same gene twice"):
-        written.on(genes, policy)
+def test_one_gene_has_no_interaction_and_has_a_fitness(read, genes, policy):
+    rows = ("YAL001C|YAL002W|1", "YAL001C||2", "|NOPE|3")
+    (source,) = read(*rows).on(genes, policy).sources
+    assert source.counts.to_json() == {
+        "read": 3,
+        "resolved": 3,
+        "kept": 1,
+        "dropped": {"one gene has no interaction": 2},
+    }
+    screen = read(*rows[:2], phenotype="fitness").on(genes, policy)
+    assert screen.stats()["kinds"] == {"digenic": 1, "single": 1}
 
 
 def test_nothing_left_is_an_error_with_the_reasons(read):
-    with pytest.raises(InputError, match=r"screen\.tsv: the screen is empty.*1 unknown gene"):
+    with pytest.raises(InputError, match=r"screen\.tsv: the screen is empty.*1 unknown") as caught:
         read("YAL001C|YAL002W|1").on(Genes(["YBR001C"]), "drop")
+    assert caught.value.fix == "unknown genes: YAL001C, YAL002W"
 
 
 def test_coverage_is_every_query_with_every_array_gene(read, genes):

@@ -6,13 +6,18 @@ import os
 import re
 from collections.abc import Sequence
 
+import polars as pl
+
 from deltacell.cell.readers.edges import NamedEdges
 from deltacell.cell.readers.head import first_line, stem_of
 from deltacell.cell.readers.names import names_in
 from deltacell.errors import InputError
-from deltacell.table import Table, Text, open_text, read_table
+from deltacell.table import ABSENT, Table, Text, open_text, read_table
 
 NAME = "edge_list"
+
+#: Why a row is left out whose weight is empty.
+NO_WEIGHT = "no weight"
 
 _SEPARATORS = ("\t", ",", " ")
 _GENE = re.compile(r"[A-Za-z0-9](?:[\w.:@'()-]*[\w')])?")
@@ -29,9 +34,10 @@ _FIX_HEADER = "If the line is a header, say so (header=True) or remove it."
 def recognise(head: Sequence[str], file_name: str) -> bool:
     """Whether the lines are two names, separated alike, with or without a number behind them.
 
-    The first line may be a header. Names that are numbers are not taken for genes. Of tabs and
-    commas one line in five may be something else, which `read` then names: a file with a mistake
-    near its beginning is not to be left alone without a word.
+    The first line may be a header. A number may be missing where others are there. Names that are
+    numbers are not taken for genes. Of tabs and commas one line in five may be something else,
+    which `read` then names: a file with a mistake near its beginning is not to be left alone
+    without a word.
     """
     lines = [line for line in head if line.strip()]
     if not lines:
@@ -43,7 +49,7 @@ def recognise(head: Sequence[str], file_name: str) -> bool:
     if _is_header(rows[0]):
         rows = rows[1:]
     wrong_at_most = 0 if separator == " " else len(rows) // 5
-    edges = max(sum(_is_edge(row, width) for row in rows) for width in (2, 3))
+    edges = max(_edges(rows, width) for width in (2, 3))
     return edges > 0 and len(rows) - edges <= wrong_at_most
 
 
@@ -55,6 +61,8 @@ def read(
     header: bool | None = None,
 ) -> list[NamedEdges]:
     """Return the one relation of the file; the weight is the third column, where there is one.
+
+    Rows whose weight is empty or ``NA`` are left out and counted.
 
     Parameters
     ----------
@@ -75,11 +83,12 @@ def read(
         table = Table(table.frame[1:], table.path, table.lines[1:], table.sha256)
     if not len(table):
         raise InputError("there is nothing below the header", where=table.path)
-    weight = None
+    weight, n_rows = None, len(table)
     if "weight" in table.frame.columns:
-        if not header and not _NUMBER.fullmatch(str(table.frame["weight"][0]).strip()):
-            written = table.frame["weight"][0]
+        written = str(table.frame["weight"][0]).strip()
+        if not header and written not in ABSENT and not _NUMBER.fullmatch(written):
             raise table.error(0, f"the weight {written!r} is not a finite number", _FIX_HEADER)
+        table = _weighted(table)
         weight = table.floats("weight")
     return [
         NamedEdges(
@@ -92,8 +101,21 @@ def read(
             lines=table.lines,
             sha256=table.sha256,
             reader=NAME,
+            left_out={NO_WEIGHT: n_rows - len(table)},
         )
     ]
+
+
+def _weighted(table: Table) -> Table:
+    """Return the rows that have a weight."""
+    there = ~table.frame["weight"].str.strip_chars().is_in(list(ABSENT)).to_numpy()
+    if not there.any():
+        raise InputError(
+            "no row has a weight, and there is a column for it",
+            where=table.path,
+            fix="Remove the third column: a network needs no weights.",
+        )
+    return Table(table.frame.filter(pl.Series(there)), table.path, table.lines[there], table.sha256)
 
 
 def _table(text: Text) -> Table:
@@ -127,16 +149,22 @@ def _separator(line: str) -> str | None:
 
 
 def _fields(line: str, separator: str) -> list[str]:
-    written = line.strip().split(None if separator == " " else separator)
+    # A tab at the end stands before an empty field.
+    written = line.split() if separator == " " else line.strip(" \r\n").split(separator)
     return [field.strip().strip('"').strip() for field in written]
 
 
-def _is_edge(fields: Sequence[str], width: int) -> bool:
-    return (
-        len(fields) == width
-        and all(_GENE.fullmatch(name) and not _NUMBER.fullmatch(name) for name in fields[:2])
-        and all(_NUMBER.fullmatch(number) for number in fields[2:])
-    )
+def _edges(rows: Sequence[Sequence[str]], width: int) -> int:
+    """Count the rows that are edges; those without their number count if another has one."""
+    pairs = [
+        row[2:]
+        for row in rows
+        if len(row) == width
+        and all(_GENE.fullmatch(name) and not _NUMBER.fullmatch(name) for name in row[:2])
+    ]
+    whole = sum(all(_NUMBER.fullmatch(number) for number in numbers) for numbers in pairs)
+    absent = sum(any(number in ABSENT for number in numbers) for numbers in pairs)
+    return whole + absent if whole else 0
 
 
 def _is_header(fields: Sequence[str]) -> bool:

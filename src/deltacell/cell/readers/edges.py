@@ -13,7 +13,12 @@ import polars as pl
 
 from deltacell.arrays import Ints
 from deltacell.cell.genes import UNKNOWN, Genes
-from deltacell.cell.readers.names import OnUnresolved, check_policy, name_error
+from deltacell.cell.readers.names import (
+    OnUnresolved,
+    check_policy,
+    name_error,
+    unresolved_notes,
+)
 from deltacell.cell.relation import Relation
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
 
@@ -68,7 +73,8 @@ def relation_of(
     """Resolve the names of edges and make a relation of them.
 
     Every row is accounted for: those the reader left out, those whose genes are not found, self
-    loops, duplicates and the second writing of undirected edges are counted by reason.
+    loops, duplicates and the second writing of undirected edges are counted by reason. The notes
+    of the source name the first genes that were not found.
 
     Parameters
     ----------
@@ -112,6 +118,9 @@ def relation_of(
             AMBIGUOUS_NAME: int((~resolved & ~unknown).sum()),
         },
     )
+    not_found = unresolved_notes(
+        pl.concat([edges.source, edges.target]), np.concatenate([source.index, target.index])
+    )
     relation.counts = written.then(named).then(relation.counts)
     return relation, Source(
         edges.path.name,
@@ -119,7 +128,7 @@ def relation_of(
         edges.reader,
         relation.counts,
         into=edges.name,
-        notes={**edges.notes, **_as_written(edges, relation)},
+        notes={**edges.notes, **_as_written(edges, relation), **not_found},
     )
 
 

@@ -12,7 +12,12 @@ import numpy.typing as npt
 
 from deltacell.cell.feature import Feature
 from deltacell.cell.genes import AMBIGUOUS, UNKNOWN, Genes
-from deltacell.cell.readers.names import OnUnresolved, check_policy, name_error
+from deltacell.cell.readers.names import (
+    OnUnresolved,
+    check_policy,
+    name_error,
+    unresolved_notes,
+)
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
 from deltacell.errors import InputError
 
@@ -70,9 +75,9 @@ def feature_of(
             AMBIGUOUS_NAME: int((resolved.index == AMBIGUOUS).sum()),
         },
     )
-    source = Source(
-        path.name, _sha256(path), reader, counts, into=name, notes={"width": matrix.shape[1]}
-    )
+    not_found = unresolved_notes(written, resolved.index)
+    notes: dict[str, int | str] = {"width": matrix.shape[1], **not_found}
+    source = Source(path.name, _sha256(path), reader, counts, into=name, notes=notes)
     return Feature(name, matrix, known), source
 
 

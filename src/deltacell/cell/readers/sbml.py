@@ -16,7 +16,12 @@ import numpy as np
 from deltacell.cell.genes import AMBIGUOUS, UNKNOWN, Genes
 from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.readers.kegg_pathways import pathway_name
-from deltacell.cell.readers.names import OnUnresolved, check_policy, name_error
+from deltacell.cell.readers.names import (
+    OnUnresolved,
+    check_policy,
+    name_error,
+    unresolved_notes,
+)
 from deltacell.cell.rule import clauses_of
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
 from deltacell.errors import InputError
@@ -104,9 +109,9 @@ class WrittenMetabolism:
                 AMBIGUOUS_NAME: int((resolved.index == AMBIGUOUS).sum()),
             },
         )
-        source = Source(
-            self.path.name, self.sha256, NAME, counts, into="metabolism", notes=self.notes
-        )
+        not_found = unresolved_notes(names, resolved.index)
+        notes = {**self.notes, **not_found}
+        source = Source(self.path.name, self.sha256, NAME, counts, "metabolism", notes)
         return metabolism, source
 
     def _place_of(self, gene: str) -> str:

@@ -16,12 +16,9 @@ from deltacell.cell.readers.head import first_line, stem_of
 from deltacell.errors import InputError, PhenotypeError
 from deltacell.screen.readers.fields import NO_SCORE, optional_floats, scored_rows
 from deltacell.screen.readers.written import WrittenScreen
-from deltacell.table import Table, Text, open_text, peek, read_table
+from deltacell.table import ABSENT, Table, Text, open_text, peek, read_table
 
 NAME = "headed"
-
-#: What a field without a value may hold.
-ABSENT = ("", "NA")
 
 # A header is compared in lower case, without blanks and punctuation.
 _JOINED = "genes"

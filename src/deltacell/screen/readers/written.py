@@ -15,9 +15,10 @@ import torch
 from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Genes
 from deltacell.cell.genes import AMBIGUOUS, UNKNOWN
+from deltacell.cell.readers.names import unresolved_notes
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
 from deltacell.errors import GeneNameError, InputError
-from deltacell.screen.columns import ONE_GENE_TWICE
+from deltacell.screen.columns import NO_INTERACTION, ONE_GENE_TWICE, SAME_GENE_TWICE
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.keys import repeats_a_gene, set_keys
@@ -94,6 +95,7 @@ class WrittenScreen:
         nameless = (self.names == "").to_numpy()
         if nameless.any():
             raise self._error(self._owner[np.argmax(nameless)], "the name of a gene is missing")
+        self._refuse_impossible_p_values()
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -113,40 +115,48 @@ class WrittenScreen:
 
         The notes of its source say how many distinct gene sets and genes there are in the rows
         that were read: with names as written, and after aliases, where a name that the cell does
-        not know stands for itself. What was kept is counted by the screen.
+        not know stands for itself. What was kept is counted by the screen. They also name the
+        first genes that were not found. An interaction of one gene is dropped and counted.
 
         Parameters
         ----------
         genes
             The genes of the cell.
         on_unknown
-            What to do with a row that names a gene which these do not have, or whose names turn
-            out to be two names of one gene: raise an error with its line, or drop and count it.
+            What to do with a row that names a gene which these do not have, or that names one
+            gene twice, as written or by two of its names: raise an error with its line, or drop
+            and count it.
             To add unknown genes instead, extend `genes` by `gene_names` first.
         """
-        self._refuse_repeats()
         gene = genes.resolve(self.names).index
-        unknown, ambiguous = self._any(gene == UNKNOWN), self._any(gene == AMBIGUOUS)
-        ambiguous &= ~unknown
+        alone = self._interactions_of_one_gene()
+        unknown = self._any(gene == UNKNOWN) & ~alone
+        ambiguous = self._any(gene == AMBIGUOUS) & ~alone & ~unknown
         twice = repeats_a_gene(gene, self.offsets) & ~unknown & ~ambiguous
+        as_written = twice & repeats_a_gene(self._codes, self.offsets)
         if on_unknown == "error":
-            self._refuse_unresolved(genes, gene, twice)
-        kept = np.flatnonzero(~(unknown | ambiguous | twice))
+            self._refuse_unresolved(genes, gene, unknown | ambiguous, twice, as_written)
+        kept = np.flatnonzero(~(alone | unknown | ambiguous | twice))
         counts = Counts(
             len(self) + sum(self.dropped.values()),
             len(kept),
             {
                 **self.dropped,
+                NO_INTERACTION: int(alone.sum()),
                 UNKNOWN_GENE: int(unknown.sum()),
                 AMBIGUOUS_NAME: int(ambiguous.sum()),
-                ONE_GENE_TWICE: int(twice.sum()),
+                SAME_GENE_TWICE: int(as_written.sum()),
+                ONE_GENE_TWICE: int((twice & ~as_written).sum()),
             },
         )
         if not len(kept):
             lost = ", ".join(f"{n:,} {why}" for why, n in counts.dropped.items())
+            not_found = unresolved_notes(self.names, gene)
             raise InputError(
                 f"the screen is empty: of {counts.read:,} rows none is left ({lost})",
                 where=self.path,
+                fix="; ".join(f"{why.replace('_', ' ')}: {n}" for why, n in not_found.items())
+                or None,
             )
         return self._screen(genes, gene, kept, counts)
 
@@ -163,7 +173,11 @@ class WrittenScreen:
             for name, value in numbers.items()
             if value is not None
         }
-        notes = {**self.notes, **self._distinct(genes, gene)}
+        notes = {
+            **self.notes,
+            **self._distinct(genes, gene),
+            **unresolved_notes(self.names, gene),
+        }
         into = ", ".join(study.unique(maintain_order=True))
         return Screen.build(
             genes,
@@ -201,10 +215,11 @@ class WrittenScreen:
         """Count sets and genes as written, and after aliases with unknown names as they are."""
         n_names = int(self._codes.max()) + 1
         resolved = np.where(gene < 0, len(genes) + self._codes, gene)
+        before = set_keys(self._codes, self.offsets, n_names)
         after = set_keys(resolved, self.offsets, len(genes) + n_names)
         return {
             "distinct_sets_as_written": len(
-                np.unique(set_keys(self._codes, self.offsets, n_names))
+                np.unique(before[~repeats_a_gene(self._codes, self.offsets)])
             ),
             "genes_as_written": n_names,
             "distinct_sets": len(np.unique(after[~repeats_a_gene(resolved, self.offsets)])),
@@ -225,19 +240,27 @@ class WrittenScreen:
     def _error(self, row: int, what: str, fix: str | None = None) -> InputError:
         return InputError(what, where=self.path, line=int(self.source_row[row]), fix=fix)
 
-    def _refuse_repeats(self) -> None:
-        repeats = repeats_a_gene(self._codes, self.offsets)
-        if repeats.any():
-            row = int(np.argmax(repeats))
+    def _interactions_of_one_gene(self) -> Bools:
+        interaction = (self._per_row(self.phenotype) == "interaction").to_numpy()
+        alone: Bools = interaction & (np.diff(self.offsets) < 2)
+        return alone
+
+    def _refuse_impossible_p_values(self) -> None:
+        p_value = np.broadcast_to(np.asarray(self.p_value, dtype=np.float64), len(self))
+        wrong = (p_value < 0) | (p_value > 1)
+        if wrong.any():
+            row = int(np.argmax(wrong))
             raise self._error(
                 row,
-                f"the genotype {' '.join(self._row_names(row))} deletes the same gene twice",
-                "A genotype is a set of different genes; correct or remove the row.",
+                f"the p-value {p_value[row]:g} is not between 0 and 1",
+                "Correct it, leave the field empty, or give the column another name.",
             )
 
-    def _refuse_unresolved(self, genes: Genes, gene: Ints, twice: Bools) -> None:
-        if (gene < 0).any():
-            at = int(np.argmax(gene < 0))
+    def _refuse_unresolved(
+        self, genes: Genes, gene: Ints, not_found: Bools, twice: Bools, as_written: Bools
+    ) -> None:
+        if not_found.any():
+            at = int(np.argmax((gene < 0) & not_found[self._owner]))
             try:
                 genes.index(self.names[at])
             except GeneNameError as error:
@@ -252,11 +275,12 @@ class WrittenScreen:
             found, times = np.unique(
                 gene[self.offsets[row] : self.offsets[row + 1]], return_counts=True
             )
+            label = genes.label(int(found[times > 1][0]))
             raise self._error(
                 row,
-                f"the genotype {' '.join(self._row_names(row))} deletes the same gene twice, as "
-                f"two of the names are of {genes.label(int(found[times > 1][0]))}",
-                "Correct the row, or drop such rows.",
+                f"the genotype {' '.join(self._row_names(row))} deletes the same gene twice"
+                + ("" if as_written[row] else f", as two of the names are of {label}"),
+                "A genotype is a set of different genes; correct the row, or drop such rows.",
             )
 
 
