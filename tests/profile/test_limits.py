@@ -123,7 +123,7 @@ def test_the_time_outside_the_steps_follows_where_it_is_less():
     between = rows({"checkpoint": 0.08}, kind="between", begin=end, first=10)
     sentence = summarise(pl.concat([train, between])).sentence
     assert sentence.startswith("Backward takes 61 % of a step")
-    assert "; validation, checkpoints and figures take 29 % of the run, and a larger " in sentence
+    assert "; validation, checkpoints and figures take 29 % of the run, and trainer." in sentence
     assert "trainer.figures_every" in sentence
 
 
@@ -293,6 +293,19 @@ def test_the_interval_holds_the_median_and_narrows():
     few, many = rate(8), rate(400)
     assert few.low <= few.median <= few.high
     assert many.high - many.low < few.high - few.low
+
+
+def test_the_median_rate_and_the_median_time_are_of_the_same_step():
+    # Of two steps in the middle, one fast and one slow, neither is a mean of both.
+    walls = [1, *[0.008] * 10, *[0.512] * 10]
+    summary = summarise(rows(*[slow(wall) for wall in walls], samples=64))
+    assert summary.steps == 20
+    assert summary.median_s == pytest.approx(0.512)
+    assert summary.samples_per_s.median == pytest.approx(64 / summary.median_s)
+    assert summary.ms_per_step == pytest.approx(260)
+    odd = summarise(rows(*[slow(wall) for wall in [*walls, 0.008]], samples=64))
+    assert (odd.median_s, odd.samples_per_s.median) == pytest.approx((0.008, 8000))
+    assert summarise(rows({"validation": 1.0}, kind="between")).median_s == 0
 
 
 seconds = st.one_of(st.floats(0, 1e3), st.sampled_from([math.nan, math.inf, 0.0]), st.none())

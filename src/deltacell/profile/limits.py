@@ -11,6 +11,7 @@ import polars as pl
 
 from deltacell.errors import InputError
 from deltacell.profile.phase_rows import COLUMNS, PHASES
+from deltacell.profile.steadiness import Uneven, unevenness
 
 WARMUP_RULE = (
     "The first step of every attempt is warm-up, and so are the steps right after it that take "
@@ -49,7 +50,11 @@ class PhaseTime:
 
 @dataclass(frozen=True)
 class Rate:
-    """Samples a second of the steady steps: the median, and where it lies with 95 %."""
+    """Samples a second of the steady steps: the median, and where it lies with 95 %.
+
+    Of an even number of steps the median is the lower of the two in the middle, which is the rate
+    of a step that was; the median of their times is then the higher of two.
+    """
 
     median: float
     low: float
@@ -75,6 +80,10 @@ class PhaseSummary:
         several do. By construction it is 0.
     samples_per_s
         Of the steady steps; null without samples.
+    median_s
+        The median wall time of a steady step; 0 without steps.
+    uneven
+        The fastest and the slowest part of the run, where they are far apart.
     phases
         One for each of `PHASES`, in that order.
     """
@@ -88,6 +97,8 @@ class PhaseSummary:
     run_s: float
     residual: float
     samples_per_s: Rate | None
+    median_s: float
+    uneven: Uneven | None
     phases: tuple[PhaseTime, ...]
 
     @property
@@ -97,12 +108,12 @@ class PhaseSummary:
 
     @property
     def ms_per_step(self) -> float:
-        """Wall time of a steady step."""
+        """Mean wall time of a steady step."""
         return _ratio(self.wall_s, self.steps) * 1e3
 
     @property
     def us_per_sample(self) -> float:
-        """Wall time of a sample in the steady steps."""
+        """Mean wall time of a sample in the steady steps."""
         return _ratio(self.wall_s, self.samples) * 1e6
 
     def of(self, phase: str) -> PhaseTime:
@@ -135,6 +146,12 @@ class PhaseSummary:
             clauses.append("this is from one step only")
         if not self.adds_up:
             clauses.append(f"beware, the phases are off by {_percent(self.residual)}")
+        if self.uneven is not None and self.uneven.is_everywhere:
+            from_s, to_s = (_time(s) for s in (self.uneven.fast_s, self.uneven.slow_s))
+            clauses.append(
+                f"beware, the steps took from {from_s} to {to_s} over the run, in every large part "
+                "of them, so the machine, or something else on it, changed"
+            )
         text = "; ".join(clauses)
         return f"{text[0].upper()}{text[1:]}."
 
@@ -197,6 +214,8 @@ def summarise(frame: pl.DataFrame) -> PhaseSummary:
         run_s=run_s,
         residual=_residual(rows),
         samples_per_s=_rate(steady),
+        median_s=_median(steady),
+        uneven=unevenness(steady),
         phases=tuple(phases),
     )
 
@@ -221,8 +240,8 @@ _ADVICE = {
     "communication": ", which a larger data.batch_size or fewer ranks make less",
     "other": ", and profiler.trace=true shows what that is",
     "validation": ", and a larger trainer.validate_every makes it less",
-    "checkpoint": ", and a larger trainer.figures_every or trainer.checkpoint_every_minutes "
-    "makes it less",
+    "checkpoint": ", and trainer.figures_every=0 draws no figures, a larger "
+    "trainer.checkpoint_every_minutes writes fewer checkpoints",
 }
 _TAKES = {
     "data_wait": "waiting for data takes",
@@ -355,7 +374,12 @@ def _rate(steady: pl.DataFrame) -> Rate | None:
     reach = 0.98 * math.sqrt(len(rates))
     low = max(math.floor(len(rates) / 2 - reach), 0)
     high = min(math.ceil(len(rates) / 2 + reach), len(rates) - 1)
-    return Rate(float(np.median(rates)), float(rates[low]), float(rates[high]))
+    return Rate(float(rates[(len(rates) - 1) // 2]), float(rates[low]), float(rates[high]))
+
+
+def _median(steady: pl.DataFrame) -> float:
+    walls = np.sort(steady["wall_s"].to_numpy())
+    return float(walls[len(walls) // 2]) if len(walls) else 0.0
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -380,6 +404,11 @@ def _unit(seconds: float) -> tuple[str, float]:
     if seconds >= 1:
         return "s", 1.0
     return ("ms", 1e-3) if seconds >= 1e-4 else ("µs", 1e-6)
+
+
+def _time(seconds: float) -> str:
+    unit, size = _unit(seconds)
+    return f"{_number(seconds / size)} {unit}"
 
 
 def _number(value: float) -> str:

@@ -107,8 +107,10 @@ def _explanation(
     yield _List("not equal in both", result["unequal"])
     yield _List("evidence", result["evidence"])
     yield _List("what to try", result["advice"])
-    low = ["Confidence is low."] if result["confidence"] == "low" else []
-    yield _List("to be aware of", [*low, *result["warnings"]])
+    warnings = result["warnings"]
+    is_said = any(warning.startswith("Confidence is low") for warning in warnings)
+    low = ["Confidence is low."] if result["confidence"] == "low" and not is_said else []
+    yield _List("to be aware of", [*low, *warnings])
     names = [account["name"] for account in result["accounts"]]
     if len(names) == 2:
         yield from _waterfalls(result["waterfalls"], *names)

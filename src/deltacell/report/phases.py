@@ -9,7 +9,7 @@ from deltacell.report.terminal import console, print_table
 
 
 def print_rates(rows: Sequence[tuple[str, Any]]) -> None:
-    """Print samples/s of modes: the median over steady steps and its 95 % interval.
+    """Print samples/s of modes: the median over steady steps, its 95 % interval, and ms a step.
 
     Parameters
     ----------
@@ -21,10 +21,11 @@ def print_rates(rows: Sequence[tuple[str, Any]]) -> None:
         rate = summary.samples_per_s
         told = (None, None, None) if rate is None else (rate.median, rate.low, rate.high)
         cut = summary.warmup_steps + summary.profiled_steps
-        table.append((mode, *told, summary.ms_per_step, summary.steps, cut))
+        ms = (1e3 * summary.median_s, summary.ms_per_step)
+        table.append((mode, *told, *ms, summary.steps, cut))
     print_table(
         "samples a second, steady steps",
-        ("mode", "median", "from", "to", "ms a step", "steps", "cut as warm-up"),
+        ("mode", "median", "from", "to", "median ms a step", "mean ms a step", "steps", "cut"),
         table,
     )
 

@@ -17,7 +17,10 @@ MakeRun = Callable[..., Path]
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
-    """A function that writes a run: seconds of a step by phase, for each rank."""
+    """A function that writes a run: seconds of a step by phase, for each rank.
+
+    After the step ``slow_after`` they are ``slower`` times as many, in all phases or in some.
+    """
 
     def make(
         name: str,
@@ -27,6 +30,8 @@ def make_run(tmp_path: Path) -> MakeRun:
         samples: int = 64,
         between: Mapping[str, float] | None = None,
         per_epoch: int = 10,
+        slow_after: int | None = None,
+        slower: Mapping[str, float] | float = 1.0,
         **record: Any,
     ) -> Path:
         path = tmp_path / name
@@ -54,6 +59,10 @@ def make_run(tmp_path: Path) -> MakeRun:
                     if phases is None or (kind == "between" and number % per_epoch):
                         continue
                     seconds = dict.fromkeys(PHASES, 0.0) | dict(phases)
+                    if slow_after is not None and number > slow_after:
+                        for phase in seconds:
+                            times = slower if isinstance(slower, float) else slower.get(phase, 1.0)
+                            seconds[phase] *= times
                     rows.append(
                         {
                             "rank": rank,

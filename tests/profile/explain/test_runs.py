@@ -108,7 +108,7 @@ def test_threads_are_compared_and_named_beside_the_cause(make_run):
     found = explain(make_run("one", STEP, threads=1), make_run("four", slower, threads=4))
     assert found.comparison.unequal == ("threads of a process: 1 against 4",)
     assert found.sentence.endswith(
-        " four computed with 4 threads a process and one with 1, which changes every part."
+        " four computed with 4 threads a process and one with 1, which can change every part."
     )
     assert found.advice[0].startswith("threads: Train both with the same trainer.threads")
     assert [facts["threads of a process"] for facts in found.facts] == [1, 4]
@@ -124,6 +124,55 @@ def test_threads_that_are_equal_or_not_recorded_are_not_blamed(make_run):
     assert old.comparison.unequal == ("threads of a process: known of run1 only (2)",)
     for found in (equal, old):
         assert "thread" not in " ".join([found.sentence, *found.advice])
+
+
+EVEN = {"forward": 0.003, "backward": 0.004, "optimizer": 0.001}
+
+
+def test_a_run_that_becomes_slower_in_every_part_is_doubted(make_run):
+    quiet = make_run("quiet", EVEN, steps=100)
+    busy = make_run("busy", EVEN, steps=100, slow_after=50, slower=12.5)
+    doubt = (
+        "Confidence is low: the steps of busy took 8.00 ms from step 2 to 11 and 100 ms from step "
+        "52 to 61, in every large part (forward, backward and optimizer): something outside of "
+        "the program, or the machine, changed."
+    )
+    for found in (explain(quiet, busy), explain(busy, quiet), explain(busy)):
+        assert found.confidence == "low"
+        assert found.warnings[0] == doubt
+        assert found.advice[0].startswith("the machine: ")
+    assert explain(quiet, busy).sentence.endswith(
+        " Within busy the time of a step changed in every large part, so it may be the machine."
+    )
+    assert "the steps took from 8.00 ms to 100 ms over the run" in explain(busy).sentence
+
+
+def test_a_run_that_becomes_slower_in_one_part_is_told_and_not_doubted(make_run):
+    leaks = make_run("leaks", EVEN, steps=100, slow_after=50, slower={"forward": 20.0})
+    found = explain(make_run("usual", EVEN, steps=100), leaks)
+    assert found.confidence == "high"
+    assert "machine" not in " ".join([found.sentence, *found.advice])
+    (said,) = (one for one in found.warnings if one.startswith("leaks: Its steps took"))
+    assert said.endswith("and 65.0 ms from step 52 to 61; what took longer is forward.")
+
+
+def test_runs_that_are_even_are_not_doubted(make_run):
+    found = explain(make_run("a", EVEN, steps=100), make_run("b", EVEN, slow_after=10, slower=1.5))
+    assert found.confidence == "high"
+    assert "steps took" not in " ".join([found.sentence, *found.warnings])
+
+
+def test_counts_of_one_are_singular(make_run):
+    said = " ".join(explain(make_run("one", STEP, steps=2)).warnings)
+    assert "Only 1 steady step was timed." in said
+    assert "1 steps" not in said
+
+
+def test_advice_on_figures_is_right_for_every_setting(make_run):
+    found = explain(make_run("one", STEP, between={"checkpoint": 0.2}))
+    for said in (found.sentence, *(a for a in found.advice if a.startswith("checkpoints"))):
+        assert "trainer.figures_every=0 draws no figures" in said
+        assert "larger trainer.figures_every" not in said
 
 
 def test_the_rank_that_the_others_wait_for(make_run):

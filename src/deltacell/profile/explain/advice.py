@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+MACHINE_ADVICE = (
+    "the machine: See what else ran on it at that time, and train again while it is quiet."
+)
+"""Where a run became slower in every part."""
+
 _ANYWHERE = {
     "data loading": "Let more loader workers read ahead, or make what a sample carries smaller: "
     "what is the same for all samples need not go through the loader.",
@@ -28,8 +33,8 @@ _HERE = {
     "data loading": "`deltacell train ... mode=data` shows the loader alone.",
     "gradient communication": "Try a larger data.batch_size, optimizer.accumulate, or fewer ranks.",
     "validation": "Try a larger trainer.validate_every.",
-    "checkpoints and figures": "Try a larger trainer.figures_every or "
-    "trainer.checkpoint_every_minutes.",
+    "checkpoints and figures": "trainer.figures_every=0 draws no figures, and a larger "
+    "trainer.checkpoint_every_minutes writes fewer checkpoints.",
     "other": "`deltacell train ... profiler.trace=true` shows what is in it.",
 }
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import polars as pl
 
 from deltacell.profile.explain.account import Account
-from deltacell.profile.explain.advice import advice_on
+from deltacell.profile.explain.advice import MACHINE_ADVICE, advice_on
 from deltacell.profile.explain.explanation import Explanation, Table
 from deltacell.profile.explain.run_account import (
     CATEGORIES,
     RunTimes,
     phases_by_rank,
     propagation_lines,
+    uneven_doubt,
 )
 from deltacell.profile.explain.stragglers import straggler
 from deltacell.profile.explain.subject import Subject
@@ -39,6 +40,10 @@ def explain_one(subject: Subject) -> Explanation:
     tables = [Table("categories", "where the time goes", category_table(account))]
     sentence = _sentence(account)
     warnings = one_warnings(account)
+    doubt = None if subject.run is None else uneven_doubt(subject.run, subject.name)
+    if doubt is not None:
+        warnings.insert(0, doubt)
+        advice.insert(0, MACHINE_ADVICE)
     if subject.traces is not None:
         traces = subject.traces
         told = trace_evidence(account, traces)
@@ -65,7 +70,7 @@ def explain_one(subject: Subject) -> Explanation:
         sentence,
         tuple(evidence),
         tuple(advice),
-        "high" if account.adds_up else "low",
+        "high" if account.adds_up and doubt is None else "low",
         (account,),
         tables=tuple(tables),
         facts=(subject.facts,),

@@ -11,11 +11,12 @@ import polars as pl
 
 from deltacell.errors import InputError
 from deltacell.profile.explain.account import Account
-from deltacell.profile.explain.words import seconds_text, short_name
+from deltacell.profile.explain.words import count_text, listed, seconds_text, short_name
 from deltacell.profile.limits import PhaseSummary, steady_steps, summarise
 from deltacell.profile.phase_rows import COLUMNS
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import TRACES, RunRecord, Status
+from deltacell.profile.steadiness import Uneven
 
 CATEGORY_OF = {
     "data_wait": "data loading",
@@ -176,6 +177,30 @@ def propagation_lines(record: RunRecord) -> tuple[str, ...]:
     return (f"propagation {_chosen(propagation)}: {first}", *rest)
 
 
+def uneven_doubt(times: RunTimes, name: str) -> str | None:
+    """Return why a run whose steps became slower in every part says little, or None."""
+    uneven = times.summary.uneven
+    if uneven is None or not uneven.is_everywhere:
+        return None
+    parts = listed([CATEGORY_OF[phase] for phase in uneven.changed])
+    return (
+        f"Confidence is low: the steps of {name} took {_fast_and_slow(uneven)}, in every large "
+        f"part ({parts}): something outside of the program, or the machine, changed."
+    )
+
+
+def _fast_and_slow(uneven: Uneven) -> str:
+    """Return how long the steps of the fastest and of the slowest part took, in their order."""
+    told = [
+        (steps, f"{seconds_text(seconds)} from step {steps[0]:,} to {steps[1]:,}")
+        for steps, seconds in (
+            (uneven.fast_steps, uneven.fast_s),
+            (uneven.slow_steps, uneven.slow_s),
+        )
+    ]
+    return listed([text for _, text in sorted(told)])
+
+
 def _chosen(propagation: dict[str, Any]) -> str:
     name, choice = propagation.get("name"), propagation.get("choice")
     inner = choice.get("choice") if isinstance(choice, dict) else None
@@ -209,9 +234,16 @@ def _warnings(times: RunTimes) -> list[str]:
     if record.status is not Status.finished:
         found.append(f"The run is {record.status}, so this is of what it has done so far.")
     if summary.steps < 5:
-        found.append(f"Only {summary.steps} steady steps were timed.")
+        were = "was" if summary.steps == 1 else "were"
+        found.append(f"Only {count_text(summary.steps, 'steady step')} {were} timed.")
     if summary.unreadable_rows:
-        found.append(f"{summary.unreadable_rows:,} rows of its phases have no time.")
+        have = "has" if summary.unreadable_rows == 1 else "have"
+        rows = count_text(summary.unreadable_rows, "row")
+        found.append(f"{rows} of its phases {have} no time.")
+    if summary.uneven is not None and not summary.uneven.is_everywhere:
+        changed = listed([CATEGORY_OF[phase] for phase in summary.uneven.changed])
+        where = f"; what took longer is {changed}" if changed else ""
+        found.append(f"Its steps took {_fast_and_slow(summary.uneven)}{where}.")
     if not summary.adds_up:
         found.append(f"Its phases miss the wall time by {100 * summary.residual:.1f} %.")
     if _is_profiled(times):
@@ -223,6 +255,7 @@ def _warnings(times: RunTimes) -> list[str]:
         more = float(steps["wall_s"].sum()) / ranks - summary.wall_s
         found.append(
             f"Cut as warm-up: {summary.warmup_steps}, for a profiler that was on: "
-            f"{summary.profiled_steps}, of {summary.steps + cut} steps ({seconds_text(more)})."
+            f"{summary.profiled_steps}, of {count_text(summary.steps + cut, 'step')} "
+            f"({seconds_text(more)})."
         )
     return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
-from deltacell.profile.explain.advice import advice_on
+from deltacell.profile.explain.advice import MACHINE_ADVICE, advice_on
 from deltacell.profile.explain.align import align
 from deltacell.profile.explain.compare import (
     OUTSIDE,
@@ -21,7 +23,7 @@ from deltacell.profile.explain.one import (
     one_warnings,
     parts_sentence,
 )
-from deltacell.profile.explain.run_account import THREADS
+from deltacell.profile.explain.run_account import THREADS, uneven_doubt
 from deltacell.profile.explain.subject import Subject
 from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.explain.trace_account import (
@@ -61,15 +63,19 @@ def explain_two(a: Subject, b: Subject) -> Explanation:
     """
     compared = compare(a.account, b.account)
     doubts = _doubts(a, b)
+    uneven = _uneven(a, b)
     noise = _within_noise(a, b)
     traced, tables = _of_traces(a, b)
     evidence = _evidence(compared, traced)
     if noise is not None:
         evidence.insert(0, noise)
     return Explanation(
-        _sentence(compared, is_noise=noise is not None),
+        _sentence(compared, is_noise=noise is not None) + _uneven_sentence(uneven),
         tuple(evidence),
-        tuple(_advice(compared, of_run=b.run is not None)),
+        (
+            *((MACHINE_ADVICE,) if uneven else ()),
+            *_advice(compared, of_run=b.run is not None),
+        ),
         "low" if doubts else "high",
         (a.account, b.account),
         comparison=compared,
@@ -184,7 +190,22 @@ def _threads(compared: Comparison) -> str:
         return ""
     return (
         f" {compared.b.name} computed with {count_text(b, 'thread')} a process and "
-        f"{compared.a.name} with {a}, which changes every part."
+        f"{compared.a.name} with {a}, which can change every part."
+    )
+
+
+def _uneven(a: Subject, b: Subject) -> dict[str, str]:
+    """Return why the runs whose steps became slower in every part are doubted, by name."""
+    doubts = {one.name: uneven_doubt(one.run, one.name) for one in (a, b) if one.run is not None}
+    return {name: doubt for name, doubt in doubts.items() if doubt is not None}
+
+
+def _uneven_sentence(uneven: Mapping[str, str]) -> str:
+    if not uneven:
+        return ""
+    return (
+        f" Within {listed(list(uneven))} the time of a step changed in every large part, so it may "
+        "be the machine."
     )
 
 
@@ -300,7 +321,7 @@ def _advice(compared: Comparison, *, of_run: bool) -> list[str]:
 
 def _doubts(a: Subject, b: Subject) -> list[str]:
     """Return why confidence is low, in sentences."""
-    found = []
+    found = list(_uneven(a, b).values())
     for account in (a.account, b.account):
         if not account.adds_up:
             found.append(f"Confidence is low: the parts of {account.name} do not add up.")
