@@ -92,6 +92,15 @@ def test_what_is_said(made, named, said):
     assert any("apart on one chromosome" in s for s in sentences) == ("linked" not in named)
 
 
+def test_pairs_that_are_linked_are_counted_where_all_of_them_matter(run, made):
+    counts = {"lowest": 5, "highest": 4, "listed": 0}
+    assert "pairs of genes are; --linked" in " ".join(sentences_of(made("pairs"), counts))
+    some = " ".join(sentences_of(made("with", given=(run.data.cell.genes[0],)), counts))
+    assert "hardly combine (--linked keeps them)" in some
+    none = " ".join(sentences_of(made("pairs", distance=0), counts))
+    assert "hardly combine" not in none
+
+
 @pytest.mark.parametrize(
     ("named", "n", "same"),
     [

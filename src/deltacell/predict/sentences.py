@@ -132,11 +132,14 @@ def _left_out(subject: Subject) -> list[str]:
         )
     if not request.keeps_linked:
         pairs = subject.linkage.n_pairs(subject.genes)
-        said.append(
-            f"Left out: sets with two genes less than {_distance(request.distance)} apart on one "
-            f"chromosome, which a cross can hardly combine ({pairs:,} pairs of genes are; "
-            "--linked keeps them)."
-        )
+        # Sets with given genes have few of these pairs.
+        are = "pair of genes is" if pairs == 1 else "pairs of genes are"
+        number = "" if request.sets == WITH else f"{pairs:,} {are}; "
+        if pairs:
+            said.append(
+                f"Left out: sets with two genes less than {_distance(request.distance)} apart on "
+                f"one chromosome, which a cross can hardly combine ({number}--linked keeps them)."
+            )
     unplaced = subject.linkage.n_unplaced(subject.genes)
     if unplaced:
         said.append(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_args
 
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 from deltacell.models.activation import ACTIVATIONS
 from deltacell.models.combine import COMBINATIONS
 from deltacell.models.dango import STRING_LAMBDAS
@@ -272,7 +272,7 @@ def _check_lambdas(model: DangoConfig) -> None:
     if without:
         raise InputError(
             f"the relation '{without[0]}' of model.relations has no lambda, the weight of its "
-            "non-edges in the reconstruction",
+            f"non-edges in the reconstruction{did_you_mean(without[0], sorted(known))}",
             fix="Give " + " ".join(f"model.lambdas.{name}=1.0" for name in without),
         )
 
