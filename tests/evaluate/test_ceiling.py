@@ -47,6 +47,13 @@ def test_merged_rows_have_less_noise_and_need_the_screen_before():
     assert with_repeats.pearson.value == pytest.approx(reached, abs=0.03)
 
 
+def test_one_repeated_set_is_too_few():
+    genes = Genes(["a", "b", "c"])
+    screen = Screen.build(genes, Genotypes.of([(0, 1), (0, 1), (1, 2)]), score=[1.0, 2.0, 3.0])
+    why = "1 gene set was measured more than once, and at least 3 are needed"
+    assert replicate_ceiling(screen, np.arange(3)).pearson.reason == why
+
+
 def test_noise_without_signal_has_no_ceiling():
     screen, _ = repeated(780, 1.0)
     same = np.flatnonzero(np.abs(screen.column("score")) < 0.5)

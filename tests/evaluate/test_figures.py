@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from deltacell.cell import Cell, Relation
 from deltacell.errors import InputError
@@ -109,7 +110,39 @@ def test_calibration_is_the_means_of_bins():
     np.testing.assert_allclose(found.error, [np.std([0, 2, 0, 2], ddof=1) / 2, 0, 0])
     np.testing.assert_array_equal(found.rows, 4)
     assert found.slope == pytest.approx(np.polyfit(predicted, measured, 1)[0])
-    assert calibration(np.zeros(5), np.arange(5.0)).slope is None
+    assert calibration(np.zeros(5), np.arange(5.0)).is_constant
+
+
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [
+        (0.0, "the predictions are all the same"),
+        (1e-4, "all but the same: their deviation is\n0.01 % of that measured, so there is no"),
+        (0.02, "slope 50.00"),
+        (1.0, "slope 1.00"),
+    ],
+)
+def test_a_predictor_that_hardly_varies_has_no_slope(tmp_path: Path, monkeypatch, scale, said):
+    measured = np.linspace(-1, 1, 50)
+    found = calibration(0.3 + scale * measured, measured)
+    assert found.is_constant == (scale < 0.01)
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    draw_calibration(found, tmp_path / "a.png", "mine")
+    assert said in drawn[0].axes[0].get_title(loc="left")
+
+
+def test_what_is_said_stands_outside_of_the_frame(tmp_path: Path, monkeypatch):
+    rng = np.random.default_rng(0)
+    predicted, measured = rng.normal(size=(2, 500))
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    draw_density(density(predicted, measured), tmp_path / "a.png", "mine")
+    axes = drawn[0].axes[0]
+    assert axes.get_title(loc="left").startswith("Pearson ")
+    assert axes.get_title(loc="left").endswith(" rows beyond the frame")
+    assert drawn[0].get_suptitle() == "mine"
+    assert not axes.texts
 
 
 def test_residuals_go_to_the_degree_of_each_gene():
@@ -148,7 +181,7 @@ def test_relation_weights_over_the_genes_that_are_deleted():
     [
         ([1, 2], [1], "shape"),
         ([1, 2], [np.nan, np.nan], "no row has"),
-        ([1, np.nan], [1, 2], "1 predictions are not finite"),
+        ([1, np.nan], [1, 2], "1 prediction is not a finite number"),
     ],
 )
 def test_columns_that_do_not_pair(predicted, measured, said):

@@ -39,6 +39,7 @@ def test_rows_that_cannot_be_told_are_left_out_and_counted(pairs):
     np.testing.assert_array_equal(found.label, [np.nan, np.nan, 1, 0, 0, 0])
     assert "2 rows are left out: no score or no p-value" in found.sentence
     assert found.to_json()["rows"] == 4
+    assert "1 row is left out: no score" in positives(screen, ROWS[1:]).sentence
 
 
 HITS = [-0.5, -0.1, -0.09, 0.1, 0.2, 0.3]

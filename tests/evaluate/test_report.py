@@ -26,6 +26,32 @@ def test_markdown_has_the_tables_and_the_sentences(evaluation):
     assert all(line.count(" | ") in (2, 5, len(evaluation.by("unseen"))) for line in tables)
 
 
+def test_a_value_without_an_interval_is_not_called_missing(evaluation):
+    result = evaluation.to_json()
+    for metric in ("auroc", "aupr"):
+        result["groups"][0]["scores"]["good"][metric].update(
+            low=None, high=None, reason="it is not defined in 125 of 1,000 resamples"
+        )
+    text = markdown_evaluation(result)
+    why = "AUROC, AUPR of good: it is not defined in 125 of 1,000 resamples."
+    assert f"- Given without an interval on test: {why}" in text
+    assert f"Not given on test: {why}" not in text
+    assert "- Not given on test: Pearson, Spearman of global\\_mean: " in text
+
+
+def test_counts_of_one_are_singular(evaluation, capsys):
+    result = evaluation.to_json()
+    result["groups"][0].update(rows=1, gene_sets=1)
+    result["groups"][1]["rows"] = 1
+    result["verdicts"] = [result["verdicts"][0], {**result["verdicts"][0], "group": "other"}]
+    print_evaluation(result)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "test: 1 row, 1 gene set (95 % interval)" in said
+    assert " of 1 comparison; --markdown" in said
+    # A heading of the terminal may be broken anywhere.
+    assert "(1 row) |" in markdown_evaluation(result)
+
+
 def test_names_are_shown_and_not_interpreted(evaluation, capsys):
     result = json.loads(json.dumps(evaluation.to_json()).replace("shuffled", "[red]x|y"))
     print_evaluation(result)

@@ -199,7 +199,7 @@ def test_a_prediction_that_is_no_number_is_named(cell, screen, split):
     values[3] = np.nan
     first = screen.genotypes.take(torch.tensor(split.test[3:4])).genes
     named = " ".join(screen.genes[int(gene)] for gene in first)
-    said = f"1 of {len(values)} predictions of 'm' with seed 7 are not finite .* that of {named} "
+    said = f"1 of {len(values)} predictions of 'm' with seed 7 is not a finite .* that of {named} "
     with pytest.raises(InputError, match=said):
         evaluate(cell, screen, split, {"m": {7: values}}, bootstrap=FEW)
 

@@ -12,6 +12,9 @@ from deltacell.evaluate.paired import paired
 
 Doubles = npt.NDArray[np.float64]
 
+NEXT_TO_NOTHING = 0.01
+"""Predictions whose deviation is a smaller share of the measured one count as constant."""
+
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
@@ -27,7 +30,9 @@ class Calibration:
         In each bin.
     slope
         Of the line of least squares through measured against predicted: 1 where calibrated, below
-        1 where predictions are spread too wide. None where all predictions are the same.
+        1 where predictions are spread too wide. None where `is_constant`.
+    spread
+        The deviation of the predictions by that of what was measured; None where the latter is 0.
     """
 
     predicted: Doubles
@@ -35,6 +40,12 @@ class Calibration:
     error: Doubles
     rows: Ints
     slope: float | None
+    spread: float | None
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the predictions are all the same, or next to it, so that a slope says nothing."""
+        return self.slope is None
 
 
 def calibration(
@@ -64,6 +75,8 @@ def calibration(
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.sqrt(squares / (n_filled - 1) / n_filled)
     centred = x - x.mean()
-    spread = float(centred @ centred)
-    slope = float(centred @ y / spread) if spread > 0 else None
-    return Calibration(mean_x, mean_y, error, n_filled, slope)
+    squared = float(centred @ centred)
+    spread = float(x.std() / y.std()) if y.std() > 0 else None
+    varies = np.ptp(x) > 0 and (spread is None or spread >= NEXT_TO_NOTHING)
+    slope = float(centred @ y / squared) if varies else None
+    return Calibration(mean_x, mean_y, error, n_filled, slope, spread)

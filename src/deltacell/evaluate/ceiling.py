@@ -11,6 +11,7 @@ import numpy.typing as npt
 from deltacell.arrays import Ints
 from deltacell.evaluate.bootstrap import Bootstrap
 from deltacell.evaluate.evaluation import Estimate
+from deltacell.report.numbers import count_text
 from deltacell.screen import Screen
 
 Doubles = npt.NDArray[np.float64]
@@ -100,9 +101,9 @@ def replicate_ceiling(
     n_sets = len(squares)
     if n_sets < FEWEST_SETS or len(score) < FEWEST_SETS:
         why = (
-            f"{n_sets} gene sets were measured more than once"
+            count_text(n_sets, "gene set was", "gene sets were") + " measured more than once"
             if n_sets < FEWEST_SETS
-            else f"{len(score)} test rows have a score"
+            else count_text(len(score), "test row has a score", "test rows have a score")
         )
         return _none(f"{why}, and at least {FEWEST_SETS} are needed", n_sets)
     share = float((1 / screen.column("replicates")[rows][known]).mean())

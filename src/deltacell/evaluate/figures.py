@@ -14,11 +14,13 @@ from deltacell.evaluate.density import Density
 from deltacell.evaluate.relation_weights import RelationWeights
 from deltacell.evaluate.residuals import ResidualByDegree
 from deltacell.report.figure_file import check_figure
+from deltacell.report.numbers import count_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_ROUNDING = 1e-6
 _BLUE, _ORANGE, _GREY = "#2a6f97", "#c1440e", "#8a8a8a"
 
 
@@ -51,8 +53,8 @@ def draw_density(data: Density, path: Path, title: str = "") -> None:
         axes.set_xlim(data.measured_edges[0], data.measured_edges[-1])
         axes.set_ylim(data.predicted_edges[0], data.predicted_edges[-1])
         said = [] if data.pearson is None else [f"Pearson {data.pearson:.3f}"]
-        said += [f"{data.outside:,} rows beyond the frame"] if data.outside else []
-        _corner(axes, said)
+        said += [f"{count_text(data.outside, 'row')} beyond the frame"] if data.outside else []
+        _above(axes, said)
         axes.set_xlabel("measured score")
         axes.set_ylabel("predicted score")
 
@@ -83,10 +85,11 @@ def draw_calibration(data: Calibration, path: Path, title: str = "") -> None:
             label="mean of a bin and its standard error",
         )
         _identity(axes, label="calibrated")
-        _corner(axes, [] if data.slope is None else [f"slope {data.slope:.2f}"])
+        _above(axes, [_slope_text(data)])
         axes.set_xlabel("mean predicted score")
+        axes.locator_params(axis="x", nbins=5)
         axes.set_ylabel("mean measured score")
-        axes.legend(fontsize=8, frameon=False, loc="lower right")
+        axes.legend(fontsize=8, frameon=False)
 
     _draw(draw, path, title or "Calibration", (4.8, 4.4))
 
@@ -161,7 +164,7 @@ def _draw(
     axes = figure.subplots()
     draw(figure, axes)
     # What a user called a predictor or a relation is text and no formula.
-    axes.set_title(title, fontsize=11, parse_math=False)
+    figure.suptitle(title, fontsize=11, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     # Without a date and with settled names, so that the same result is the same file.
     dateless = {"Date": None} if path.suffix.lower() == ".svg" else {}
@@ -178,8 +181,17 @@ def _identity(axes: Axes, label: str | None = None) -> None:
     axes.axline(at, slope=1, color=_GREY, linestyle=":", linewidth=1, label=label)
 
 
-def _corner(axes: Axes, lines: list[str]) -> None:
-    readable = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none"}
-    axes.text(
-        0.03, 0.97, "\n".join(lines), transform=axes.transAxes, va="top", fontsize=9, bbox=readable
+def _slope_text(data: Calibration) -> str:
+    if data.slope is not None:
+        return f"slope {data.slope:.2f}"
+    if data.spread is None or data.spread < _ROUNDING:
+        return "the predictions are all the same"
+    return (
+        "the predictions are all but the same: their deviation is\n"
+        f"{100 * data.spread:.2g} % of that measured, so there is no slope"
     )
+
+
+def _above(axes: Axes, said: list[str]) -> None:
+    """Write beside the frame, where no point is."""
+    axes.set_title(", ".join(said), fontsize=9, loc="left")

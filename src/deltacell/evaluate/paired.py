@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deltacell.errors import InputError
+from deltacell.report.numbers import count_text
 
 Doubles = npt.NDArray[np.float64]
 
@@ -26,5 +27,9 @@ def paired(predicted: npt.ArrayLike, measured: npt.ArrayLike) -> tuple[Doubles, 
     if not len(x):
         raise InputError("no row has a measured score")
     if not np.isfinite(x).all():
-        raise InputError(f"{int((~np.isfinite(x)).sum()):,} predictions are not finite numbers")
+        n = int((~np.isfinite(x)).sum())
+        not_finite = count_text(
+            n, "prediction is not a finite number", "predictions are not finite numbers"
+        )
+        raise InputError(not_finite)
     return x, y

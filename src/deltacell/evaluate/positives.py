@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from deltacell.arrays import Bools, Ints
 from deltacell.errors import InputError
+from deltacell.report.numbers import count_text
 from deltacell.screen import Screen
 
 Doubles = npt.NDArray[np.float64]
@@ -146,7 +147,8 @@ def _by_sign(screen: Screen, rows: Ints, threshold: Threshold) -> Positives:
     n, among = _counts(label)
     sentence = (
         "The screen lists only significant interactions, so AUROC and AUPR tell "
-        f"{one} from {other} ones among these ({n:,} of {among:,} test rows are {one}), "
+        f"{one} from {other} ones among these ({n:,} of {among:,} test rows "
+        f"{'is' if n == 1 else 'are'} {one}), "
         "and not interactions from pairs without one."
         + _left_out(~used, "neither sign is known or significant")
     )
@@ -188,4 +190,4 @@ def _counts(label: Doubles) -> tuple[int, int]:
 
 def _left_out(rows: Bools, why: str) -> str:
     n = int(rows.sum())
-    return f" {n:,} rows are left out: {why}." if n else ""
+    return f" {count_text(n, 'row is', 'rows are')} left out: {why}." if n else ""

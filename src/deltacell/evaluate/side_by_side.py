@@ -151,8 +151,9 @@ def _column(values: Values, said: str, screen: Screen, split: Split) -> Doubles:
         genes = screen.genotypes.genes[screen.offsets[first] : screen.offsets[first + 1]]
         named = " ".join(screen.genes[int(gene)] for gene in genes)
         raise InputError(
-            f"{int(wrong.sum()):,} of {len(column):,} predictions of {said} are not finite "
-            f"numbers, first that of {named} (row {first} of the screen)"
+            f"{int(wrong.sum()):,} of {len(column):,} predictions of {said} "
+            f"{'is not a finite number' if wrong.sum() == 1 else 'are not finite numbers'}, "
+            f"first that of {named} (row {first} of the screen)"
         )
     return column
 
@@ -309,8 +310,8 @@ def _notes(test: _TestRows, given: _Given, split: Split) -> tuple[str, ...]:
     unscored = int((~test.scored).sum())
     if unscored:
         notes.append(
-            f"{unscored:,} of {len(test.score):,} test rows have no score; Pearson, Spearman and "
-            "MSE leave them out."
+            f"{unscored:,} of {len(test.score):,} test rows {'has' if unscored == 1 else 'have'} "
+            "no score; Pearson, Spearman and MSE leave them out."
         )
     if REFERENCE not in given:
         notes.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from deltacell.report.numbers import count_text
 from deltacell.report.terminal import console, print_table, printable
 
 _TITLES = {
@@ -39,7 +40,7 @@ def print_evaluation(result: Mapping[str, Any]) -> None:
         beaten = sum(verdict["beats"] for verdict in others)
         said.append(
             f"By number of unseen genes the additive baseline is beaten in {beaten} of "
-            f"{len(others)} comparisons; --markdown and --json have each."
+            f"{count_text(len(others), 'comparison')}; --markdown and --json have each."
         )
     for sentence in (*said, *_remarks(result)):
         console().print(printable(sentence), markup=False)
@@ -66,7 +67,8 @@ def _tables(result: Mapping[str, Any]) -> Iterator[_Table]:
     metrics, test = result["metrics"], result["groups"][0]
     level = f"{100 * result['bootstrap']['level']:g} % interval"
     yield _Table(
-        f"test: {test['rows']:,} rows, {test['gene_sets']:,} gene sets ({level})",
+        f"test: {count_text(test['rows'], 'row')}, {count_text(test['gene_sets'], 'gene set')} "
+        f"({level})",
         ["predictor", *(_metric_title(metric) for metric in metrics.values())],
         [
             [_predictor(name, result), *(_shown(scores[metric], metric) for metric in metrics)]
@@ -79,7 +81,10 @@ def _tables(result: Mapping[str, Any]) -> Iterator[_Table]:
             continue
         yield _Table(
             f"{metrics[_MAIN]['title']} {title} ({level})",
-            ["predictor", *(f"{group['label']} ({group['rows']:,} rows)" for group in groups)],
+            [
+                "predictor",
+                *(f"{group['label']} ({count_text(group['rows'], 'row')})" for group in groups),
+            ],
             [
                 [
                     _predictor(name, result),
@@ -95,14 +100,17 @@ def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
     yield result["ceiling"]["sentence"]
     yield result["leakage"]
     yield from result["notes"]
-    missing: dict[str, list[str]] = {}
+    missing: dict[tuple[bool, str], list[str]] = {}
     for name, scores in result["groups"][0]["scores"].items():
         for metric, estimate in scores.items():
             if estimate["reason"] is not None:
                 title = result["metrics"][metric]["title"]
-                missing.setdefault(f"{name}: {estimate['reason']}", []).append(title)
-    for why, titles in missing.items():
-        yield f"Not given on test: {', '.join(titles)} of {why}."
+                has_value = estimate["value"] is not None
+                why = f"{name}: {estimate['reason']}"
+                missing.setdefault((has_value, why), []).append(title)
+    for (has_value, why), titles in missing.items():
+        what = "Given without an interval" if has_value else "Not given"
+        yield f"{what} on test: {', '.join(titles)} of {why}."
 
 
 def _metric_title(metric: Mapping[str, str]) -> str:

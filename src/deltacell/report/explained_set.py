@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deltacell.report.numbers import count_text
 from deltacell.report.terminal import console, print_table, printable
 
 _BAR = 16
@@ -40,7 +41,7 @@ def print_explained_set(result: Mapping[str, Any]) -> None:
     labels = [[_label(row), "yes" if row["deleted"] else "no"] for row in genes]
     rows = list(genes)
     if rest["genes"]:
-        labels.append([f"{rest['genes']:,} other genes", "no"])
+        labels.append([count_text(rest["genes"], "other gene"), "no"])
         rows.append({**rest, "spread": None})
     _contributions(
         "What the genes' vectors contribute",
