@@ -23,6 +23,7 @@ import polars as pl
 
 from deltacell.errors import InputError
 from deltacell.files import read_json, write_json
+from deltacell.profile.counts import count_text
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
@@ -255,7 +256,9 @@ def read_metrics(path: str | os.PathLike[str]) -> pl.DataFrame:
     for number, row in rows[1:]:
         if len(row) != len(names):
             raise InputError(
-                f"{len(row)} values where there are {len(names)} columns", where=path, line=number
+                f"{count_text(len(row), 'value')} where there are {len(names)} columns",
+                where=path,
+                line=number,
             )
         for name, text in zip(names, row, strict=True):
             columns[name].append(_number(name, text, path, number))

@@ -216,7 +216,7 @@ class TestTimes:
     def test_a_time_beyond_all_clocks_is_left_out(self, write, ts):
         trace = read_trace(write([event(ts=1.5), event(ts=ts), event(ts=2.5)]))
         assert trace.begin.tolist() == [0, 1000]
-        assert trace.warnings == ("1 events have no time or no duration and were left out.",)
+        assert trace.warnings == ("1 event has no time or no duration and was left out.",)
 
     def test_the_base_of_the_clock_is_added(self, write):
         trace = read_trace(write([event(ts=5.5)], baseTimeNanoseconds=10**18))
@@ -234,7 +234,7 @@ class TestTimes:
         assert [name for name, *_ in rows(trace)] == ["good"]
         assert trace.warnings == (
             "3 events have no time or no duration and were left out.",
-            "1 events have a negative duration and were left out.",
+            "1 event has a negative duration and was left out.",
         )
 
 
@@ -427,7 +427,7 @@ class TestDamage:
     def test_a_time_that_is_no_number(self, write_text):
         trace = read_trace(write_text(self.whole(3).replace('"ts": 10', '"ts": NaN')))
         assert len(trace) == 2
-        assert "1 events have no time" in trace.warnings[-1]
+        assert "1 event has no time" in trace.warnings[-1]
 
     @pytest.mark.parametrize(
         ("good", "damaged"),
@@ -442,7 +442,7 @@ class TestDamage:
         assert good in text
         trace = read_trace(write_text(text.replace(good, damaged)))
         assert [trace.text(i) for i in range(len(trace))] == ["op0", "op1", "op3", "op4", "op5"]
-        assert "At least 1 events could not be decoded and were left out." in trace.warnings
+        assert "At least 1 event could not be decoded and was left out." in trace.warnings
 
     def test_numbers_and_names_of_another_type(self, write):
         odd = [

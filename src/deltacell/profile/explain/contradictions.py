@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from deltacell.profile.counts import count_text
 from deltacell.profile.explain.figures import Figure, seconds_of, steady_value, sum_per_step
 from deltacell.profile.explain.measurements import (
     Measured,
@@ -185,7 +186,8 @@ def _sizes(figure: Figure, given: Measurements) -> _Found:
     if a.ranks and b.ranks and a.ranks != b.ranks:
         yield (
             "ranks",
-            f"'{one.name}' has {a.ranks} ranks of {given.a.name} and {b.ranks} of {given.b.name}.",
+            f"'{one.name}' has {count_text(a.ranks, 'rank')} of {given.a.name} and {b.ranks} of "
+            f"{given.b.name}.",
         )
     if one.measured is Measured.epoch or not a.samples_per_step or not b.samples_per_step:
         return

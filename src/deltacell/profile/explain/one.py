@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from deltacell.profile.counts import count_text
 from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.advice import MACHINE_ADVICE, advice_on
 from deltacell.profile.explain.explanation import Explanation, Table
@@ -122,8 +123,8 @@ def epoch_sentences(account: Account) -> list[str]:
     between = f" ({', '.join(told)})" if told else ""
     return [
         f"An epoch of {account.name} takes {seconds_text(account.epoch_s)}: "
-        f"{account.steps_per_epoch:,.0f} steps are "
-        f"{share_text(1 - account.outside_s / account.epoch_s)}, what lies outside of them is "
+        f"{count_text(round(account.steps_per_epoch), 'step is', 'steps are')} "
+        f"{share_text(1 - account.outside_s / account.epoch_s)}, what lies outside is "
         f"{share_text(account.outside_s / account.epoch_s)}{between}."
     ]
 

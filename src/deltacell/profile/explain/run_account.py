@@ -10,8 +10,9 @@ from typing import Any
 import polars as pl
 
 from deltacell.errors import InputError
+from deltacell.profile.counts import count_text
 from deltacell.profile.explain.account import Account
-from deltacell.profile.explain.words import count_text, listed, seconds_text, short_name
+from deltacell.profile.explain.words import listed, seconds_text, short_name
 from deltacell.profile.limits import PhaseSummary, steady_steps, summarise
 from deltacell.profile.phase_rows import COLUMNS
 from deltacell.profile.record import PHASES as PHASES_FOLDER
@@ -234,12 +235,15 @@ def _warnings(times: RunTimes) -> list[str]:
     if record.status is not Status.finished:
         found.append(f"The run is {record.status}, so this is of what it has done so far.")
     if summary.steps < 5:
-        were = "was" if summary.steps == 1 else "were"
-        found.append(f"Only {count_text(summary.steps, 'steady step')} {were} timed.")
+        timed = count_text(summary.steps, "steady step was timed", "steady steps were timed")
+        found.append(f"Only {timed}.")
     if summary.unreadable_rows:
-        have = "has" if summary.unreadable_rows == 1 else "have"
-        rows = count_text(summary.unreadable_rows, "row")
-        found.append(f"{rows} of its phases {have} no time.")
+        rows = count_text(
+            summary.unreadable_rows,
+            "row of its phases has no time",
+            "rows of its phases have no time",
+        )
+        found.append(f"{rows}.")
     if summary.uneven is not None and not summary.uneven.is_everywhere:
         changed = listed([CATEGORY_OF[phase] for phase in summary.uneven.changed])
         where = f"; what took longer is {changed}" if changed else ""

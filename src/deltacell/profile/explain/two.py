@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from deltacell.profile.counts import count_text
 from deltacell.profile.explain.advice import MACHINE_ADVICE, advice_on
 from deltacell.profile.explain.align import align
 from deltacell.profile.explain.compare import (
@@ -36,7 +37,6 @@ from deltacell.profile.explain.trace_causes import kernels_sentence, loader_sent
 from deltacell.profile.explain.trace_tables import ROWS, trace_tables
 from deltacell.profile.explain.words import (
     change_text,
-    count_text,
     listed,
     ratio_text,
     seconds_text,
@@ -271,8 +271,8 @@ def _operations(aligned: pl.DataFrame, a: str, b: str) -> list[str]:
         if len(mine) and whole > 0 and seconds > 0.01 * whole / 1e3:
             told = [short_name(one) for one in mine["operation"].head(3).to_list()]
             found.append(
-                f"Only {name} has {len(mine):,} calls ({seconds_text(seconds)} a step), such as "
-                f"{listed(told)}."
+                f"Only {name} has {count_text(len(mine), 'call')} ({seconds_text(seconds)} a "
+                f"step), such as {listed(told)}."
             )
     counts = {how: len(aligned.filter(pl.col("found as") == how)) for how in ("moved", "renamed")}
     other = [f"{count:,} {how}" for how, count in counts.items() if count]

@@ -38,11 +38,6 @@ def share_text(share: float) -> str:
     return f"{percent:.0f} %" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f} %"
 
 
-def count_text(number: int, noun: str) -> str:
-    """Return how many of something there are, such as ``1 step`` or ``1,200 steps``."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
 def short_name(name: str) -> str:
     """Return a name from outside in one line, printable and of bounded length."""
     line = "".join(c if c.isprintable() else "?" for c in name)

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from deltacell.errors import InputError
+from deltacell.profile.counts import count_text
 from deltacell.profile.trace.categories import Category, is_loader
 from deltacell.profile.trace.components import components
 from deltacell.profile.trace.critical_path import CriticalPath, critical_path
@@ -421,7 +422,10 @@ def _rank_notices(
     if alignment is not None and any(alignment.shift):
         notices.append("The clocks of the ranks differ; they were laid on the ends of collectives.")
     if alignment is not None and alignment.unaligned:
-        notices.append(f"{alignment.unaligned} collectives were seen on some ranks only.")
+        seen_on_some = count_text(
+            alignment.unaligned, "collective was seen", "collectives were seen"
+        )
+        notices.append(f"{seen_on_some} on some ranks only.")
     seen: dict[str, list[int]] = {}
     for rank, one in zip(numbers, ranks, strict=True):
         for notice in one.notices:

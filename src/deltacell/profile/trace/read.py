@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deltacell.errors import InputError
+from deltacell.profile.counts import count_text
 from deltacell.profile.trace.columns import Columns, Finished
 from deltacell.profile.trace.decode import Decoder
 from deltacell.profile.trace.ranks_of_run import check_ranks, find_traces, missing_ranks
@@ -140,23 +141,33 @@ def _warnings(decoder: Decoder, columns: Columns, grown: int) -> tuple[str, ...]
     if decoder.repaired:
         said.append("The file has characters or numbers that JSON does not allow: put right.")
     if decoder.lost:
-        said.append(f"At least {decoder.lost:,} events could not be decoded and were left out.")
+        lost = count_text(decoder.lost, "event could", "events could")
+        said.append(f"At least {lost} not be decoded and {_left_out(decoder.lost)}")
     if decoder.unclear:
         said.append("What the file says of itself beside the events could not all be decoded.")
-    if columns.unknown:
-        said.append(f"{columns.unknown:,} events do not say what they are and were left out.")
-    if columns.without_duration:
-        said.append(
-            f"{columns.without_duration:,} events have no time or no duration and were left out."
-        )
-    if columns.negative:
-        said.append(f"{columns.negative:,} events have a negative duration and were left out.")
+    for number, one, many in (
+        (columns.unknown, "event does not say what it is", "events do not say what they are"),
+        (
+            columns.without_duration,
+            "event has no time or no duration",
+            "events have no time or no duration",
+        ),
+        (columns.negative, "event has a negative duration", "events have a negative duration"),
+    ):
+        if number:
+            said.append(f"{count_text(number, one, many)} and {_left_out(number)}")
     if columns.unpaired:
-        said.append(
-            f"{columns.unpaired:,} beginnings without an end, or ends without a beginning, were "
-            "left out."
+        unpaired = count_text(
+            columns.unpaired,
+            "beginning without an end, or end without a beginning,",
+            "beginnings without an end, or ends without a beginning,",
         )
+        said.append(f"{unpaired} {_left_out(columns.unpaired)}")
     return tuple(said)
+
+
+def _left_out(number: int) -> str:
+    return "was left out." if number == 1 else "were left out."
 
 
 _RANK = re.compile(
