@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 import pytest
 
 from deltacell import Cell, Screen
+from deltacell.demo import recovered as module
 from deltacell.demo.recovered import FIRST, recovered
 from deltacell.errors import InputError
+from deltacell.predict.gene_sets import Combinations
 from deltacell.screen import Genotypes
 from deltacell.screen.synthetic import Planted
 
@@ -59,6 +62,21 @@ def test_chance_is_the_share_of_planted_sets_among_all_that_are_ranked(
     assert found.planted == tuple(planted[:FIRST])
     assert found.found == planted[:FIRST].sum()
     assert found.chance == pytest.approx(FIRST * planted.mean())
+
+
+def test_chance_is_the_same_however_the_sets_are_cut_into_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cell = Cell.synthetic("demo", seed=SEED)
+    screen = Screen.synthetic(cell, n=2_000, seed=SEED)
+    cell = cell.subset(np.unique(screen.genotypes.genes.numpy())[:60])
+    screen = screen.on(cell, on_unknown="drop")
+    assert (np.diff(screen.offsets) == 3).any()
+    head = [[cell.genes[gene] for gene in (0, 1, 2)]]
+    whole = recovered(cell, screen, head, SEED)
+    # Tiles are mixed, so that of several the genes of a set do not ascend.
+    monkeypatch.setattr(module, "Combinations", partial(Combinations, sets_a_piece=8**3))
+    assert recovered(cell, screen, head, SEED) == whole
 
 
 def test_a_set_of_other_genes_is_an_error(small: tuple[Cell, Screen]) -> None:

@@ -45,7 +45,7 @@ def test_a_mistyped_word_gets_a_suggestion(words: list[str], said: str) -> None:
             ["train", "experiment=demo", "model=hetero_cell", "model.features=[expresion]"],
             "(did you mean 'expression'?)",
         ),
-        (["train", "experiment=demo", "model.relations=[phyiscal]"], "(did you mean 'physical'?)"),
+        (["train", "experiment=demo", "model.relations=[string_databse]"], "'string_database'?"),
         (["train", "--epochs", "3"], "deltacell train trainer.epochs=3"),
         (["train", "--lr=0.1", "experiment=demo"], "deltacell train optimizer.lr=0.1"),
         (["train", "--epohcs", "seed=1"], "deltacell train trainer.epochs=..."),

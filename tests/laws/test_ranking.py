@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Genes, Relation
 from deltacell.models import Dango, HeteroCell
+from deltacell.predict import rank as rank_module
 from deltacell.predict import start
 from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations, Listed
@@ -372,6 +373,25 @@ def test_what_is_there_already_is_not_scored_again(case):
         again = rank(subject, scorer, at / "out.parquet")
         assert scorer.asked == asked
         assert again.to_json() == first.to_json()
+        assert [p.name for p in at.iterdir()] == ["out.parquet"]
+
+
+@LAW
+@given(subjects(), st.integers(2, 4))
+def test_a_process_that_comes_after_the_last_leaves_nothing_behind(case, world):
+    subject, scorer, _, _ = case
+    with folder() as at:
+        out = at / "out.parquet"
+        for number in reversed(range(world)):
+            rank(subject, scorer, out, ranks=Ranks(number, world))
+        asked = scorer.asked
+        # It looked for the file just before the first process wrote it.
+        with pytest.MonkeyPatch.context() as patch:
+            looks = iter([lambda *_, **__: None])
+            finished = rank_module._finished
+            patch.setattr(rank_module, "_finished", lambda *w, **n: next(looks, finished)(*w, **n))
+            assert rank(subject, scorer, out, ranks=Ranks(world - 1, world)) is None
+        assert scorer.asked == asked
         assert [p.name for p in at.iterdir()] == ["out.parquet"]
 
 

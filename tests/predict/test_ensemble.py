@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -224,3 +225,30 @@ def test_one_gene_that_is_no_number_hides_no_set(make: Any, size: int) -> None:
     wanted = np.isnan(every.score) | (every.score >= median)
     np.testing.assert_array_equal(found.sets, every.sets[wanted])
     np.testing.assert_array_equal(found.score, every.score[wanted])
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_runs_that_cancel_lose_no_set(size: int) -> None:
+    """The mean is small and what is rounded is not."""
+    found = 0
+    for seed in range(12):
+        first, second = dango((0.25, 0.001), 3, seed), dango((0.25, 0.001), 3, seed)
+        rng = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            # The score is linear in the last weights.
+            last = [w for n, w in second.model.hyper_sagnn.named_parameters() if "score" in n]
+            assert last
+            for weight in last:
+                weight.mul_(-1 - 1e-6 * torch.rand(1, generator=rng))
+        scorer = scorer_of_predictors(
+            [replace(one, standard=Standard(0.0, 1.0)) for one in (first, second)]
+        )
+        block = blocks()["pairs" if size == 2 else "triples"]
+        every = scorer.score(block.sets())
+        above = float(np.quantile(every.score, 0.8))
+        below = float(np.quantile(every.score, 0.2))
+        wanted = (every.score >= above) | (every.score <= below)
+        found += int(wanted.sum())
+        near = scorer.candidates(block, above, below)
+        np.testing.assert_array_equal(near.sets, every.sets[wanted])
+    assert found

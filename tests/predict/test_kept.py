@@ -128,6 +128,15 @@ def test_the_bounds_are_those_of_the_ends():
     assert Kept([Top(None, 2, 2)]).below == np.inf
 
 
+def test_a_cautious_bound_is_of_the_score_less_its_spread():
+    one = Top("highest", 1, 2, cautious=True)
+    for genes, score, spread in (([0, 1], 1.0, 0.5), ([0, 2], 0.8, 0.0), ([0, 3], 0.9, 0.2)):
+        values = (np.array([value], dtype=np.float32) for value in (score, spread))
+        one.offer(Scored(np.array([genes]), *values))
+    assert one.held().sets.tolist() == [[0, 2]]
+    assert one.bound == pytest.approx(0.8)
+
+
 @pytest.mark.parametrize("score", [np.nan, np.inf, -np.inf])
 def test_a_score_that_is_not_finite_is_an_error(score):
     kept = Kept([Top("lowest", 2, 2)])

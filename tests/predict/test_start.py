@@ -104,3 +104,13 @@ def test_the_clock_is_real():
     )
     assert took is not None
     assert took > 0.01 * sets.n_sets
+
+
+def test_the_last_blocks_of_many_are_as_near_as_the_first():
+    many = Combinations(np.arange(6_600), 5, [0], sets_a_piece=128)
+    assert many.n_pieces > 10**11
+    asked = []
+    assert seconds_of(many, range(many.n_pieces), prunes=True, score=asked.append) is not None
+    (last,) = many.pieces(many.n_pieces - 1, 1)
+    assert [axis.tolist() for axis in last.axes[1:]] == [last.axes[-1].tolist()] * 4
+    assert not list(many.pieces(many.n_pieces, 1))

@@ -92,6 +92,18 @@ def test_what_is_said(made, named, said):
     assert any("apart on one chromosome" in s for s in sentences) == ("linked" not in named)
 
 
+def test_a_cautious_limit_is_not_said_to_be_one_of_the_score(made):
+    subject = made("pairs", below=-0.5)
+    subject = replace(subject, request=replace(subject.request, cautious=True))
+    said = sentences_of(subject, {"lowest": 5, "highest": 0, "listed": 0})[0]
+    assert "All 5 with a score, less extreme by its spread, of -0.5 or less of" in said
+
+
+def test_given_genes_in_any_order_are_one_request(run, made):
+    a, b = run.data.cell.genes[0], run.data.cell.genes[3]
+    assert made("with", given=(a, b)).identity == made("with", given=(b, a)).identity
+
+
 def test_pairs_that_are_linked_are_counted_where_all_of_them_matter(run, made):
     counts = {"lowest": 5, "highest": 4, "listed": 0}
     assert "pairs of genes are; --linked" in " ".join(sentences_of(made("pairs"), counts))

@@ -58,7 +58,9 @@ def test_parts_that_no_state_names_are_swept_away(tmp_path):
     left = work.folder / "rank-0-of-1.highest-00007.arrow"
     half = work.folder / ".rank-0-of-1.state.0123.tmp"
     others = work.folder / "rank-1-of-2.highest-00000.arrow"
-    for file in (left, half, others):
+    # A kill while the ranking itself was written.
+    ranking, mine = tmp_path / ".out.f588c5e5aa73.tmp", tmp_path / ".outer.f588c5e5aa73.tmp"
+    for file in (left, half, others, ranking, mine):
         file.write_bytes(b"")
     with Work(tmp_path / "out", REQUEST) as work:
         kept = ends(work)
@@ -66,6 +68,8 @@ def test_parts_that_no_state_names_are_swept_away(tmp_path):
     assert not left.exists()
     assert not half.exists()
     assert others.exists()
+    assert not ranking.exists()
+    assert mine.exists()
     assert all((work.folder / part).exists() for part in kept.ends[1].parts)
 
 

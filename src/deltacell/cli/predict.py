@@ -50,7 +50,10 @@ def predict(
     ] = False,
     cautious: Annotated[
         bool,
-        typer.Option("--cautious", help="Of several runs: rank by the score less its spread."),
+        typer.Option(
+            "--cautious",
+            help="Of several runs: rank and cut off by the score less extreme by its spread.",
+        ),
     ] = False,
     distance: Annotated[
         int, typer.Option(help="Linked are genes with fewer base pairs between them.")

@@ -80,7 +80,7 @@ def recovered(cell: Cell, screen: Screen, sets: Sequence[Sequence[str]], seed: i
 
 def _ranked(block: Block, linkage: Linkage, statuses: Statuses) -> Ints:
     """Return the sets of a block that a ranking of untested sets goes through."""
-    sets = block.sets()
+    sets = np.sort(block.sets(), axis=1)
     sets = sets[linkage.of(sets) != LINKED]
     untested: Ints = sets[statuses.of(sets) == STATUSES.index(UNTESTED)]
     return untested

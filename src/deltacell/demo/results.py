@@ -44,11 +44,9 @@ def results(
         How long it took.
     """
     folder = Path(folder)
-    evaluation, explanation, ranking = (
-        _read(folder / f) for f in (EVALUATION, EXPLANATION, RANKING)
-    )
+    evaluation, explanation = _read(folder / EVALUATION), _read(folder / EXPLANATION)
     data = load_data(resumed_config(folder / next(iter(EXPERIMENTS))))
-    head = [row for row in ranking["rows"] if row["end"] == LOWEST][:FIRST]
+    head = head_of_ranking(folder)
     truth = recovered(data.cell, data.screen, [row["genes"] for row in head], seed)
     records = {model: read_run(folder / model) for model in EXPERIMENTS}
     scores = evaluation["groups"][0]["scores"]

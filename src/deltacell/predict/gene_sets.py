@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations_with_replacement, islice
 from math import comb
 from typing import Protocol
 
@@ -88,9 +87,30 @@ class Combinations:
 
     def pieces(self, first: int, step: int) -> Iterator[Block]:
         """Return the block of a number, and every so many after it."""
-        chosen = combinations_with_replacement(self._tiles, self.free)
-        for tiles in islice(chosen, first, None, step):
-            yield Block((*self._fixed, *tiles))
+        places = self._places(first) if first < self.n_pieces else None
+        while places is not None:
+            yield Block((*self._fixed, *(self._tiles[place] for place in places)))
+            for _ in range(step):
+                places = None if places is None else self._after(places)
+
+    def _places(self, number: int) -> tuple[int, ...]:
+        """Return the tiles of the block of a number: places that do not descend, in order."""
+        places: list[int] = []
+        tile = 0
+        for rest in range(self.free - 1, -1, -1):
+            # So many blocks go on from here with this tile.
+            while number >= (n := comb(len(self._tiles) - tile + rest - 1, rest)):
+                number, tile = number - n, tile + 1
+            places.append(tile)
+        return tuple(places)
+
+    def _after(self, places: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return the tiles of the next block, or None after the last."""
+        last = len(self._tiles) - 1
+        at = max((i for i, place in enumerate(places) if place < last), default=None)
+        if at is None:
+            return None
+        return places[:at] + (places[at] + 1,) * (self.free - at)
 
     def drawn(self, n: int, seed: int) -> Ints:
         """Return about so many sets, drawn with a seed."""

@@ -120,7 +120,7 @@ class Top:
 
     @property
     def bound(self) -> float:
-        """The score of the last that is kept where there are as many as wanted; the limit else."""
+        """The key of the last that is kept where there are as many as wanted; the limit else."""
         if len(self._held.score) < self._most:
             return self._limit
         # It came through the limit, so it is nearer to the end.

@@ -28,12 +28,17 @@ class PairSum(NamedTuple):
 
     @classmethod
     def mean(cls, sums: Sequence[PairSum]) -> PairSum:
-        """Return the mean of several."""
+        """Return the mean of several.
+
+        What they lose in rounding is a share of their own numbers, which may cancel in the mean.
+        """
         if len(sums) == 1:
             return sums[0]
         each = zip(*(one.tables for one in sums), strict=True)
         tables = tuple(torch.stack(of_axes).mean(0) for of_axes in each)
-        return cls(tables, sum(one.within for one in sums) / len(sums))
+        size = sum(float(table.abs().max()) for one in sums for table in one.tables)
+        lost = ROUNDING * (len(sums) + 1) * size
+        return cls(tables, (sum(one.within for one in sums) + lost) / len(sums))
 
     def near(self, shared: Sequence[bool], above: float, below: float) -> torch.Tensor:
         """Return the places [m, size], in order, of sets that may score ``above`` or ``below``.

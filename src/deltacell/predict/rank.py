@@ -81,10 +81,13 @@ def rank(
     if there is not None and not (ranks.is_first and work.folder.exists()):
         return there if ranks.is_first else None
     with work:
+        if there is None and not overwrite:
+            # The first process may have written it since.
+            there = _finished(subject, out, overwrite=False)
         if there is not None:
-            # A kill came between the last two steps.
+            # A kill came between the last two steps, or this process comes after the last.
             work.remove()
-            return there
+            return there if ranks.is_first else None
         way = _Way(subject, scorer, work, stop, progress, tell, save_every)
         if not way.gone() or not ranks.is_first:
             return None
@@ -124,7 +127,7 @@ class _Way:
         self._progress(*self._label(done))
         if done == self._total and self._work.has_finished:
             return True
-        if not done and self._scorer.prunes:
+        if self._total and not done and self._scorer.prunes:
             for some in first_sets(self._subject.sets, kept):
                 if self._stop():
                     break

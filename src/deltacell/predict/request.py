@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,8 +83,9 @@ class Request:
         if self.distance < 0:
             raise InputError(f"--distance is {self.distance}; expected base pairs, 0 or more")
         for name, value in (("--above", self.above), ("--below", self.below)):
-            if value is not None and not math.isfinite(value):
-                raise InputError(f"{name} is {value}; expected a number")
+            # Scores are in single precision; no number is not within it either.
+            if value is not None and not abs(value) <= np.finfo(np.float32).max:
+                raise InputError(f"{name} is {value}; expected a number that a score can be")
         if self.sets == FILE and self.genes != "screen":
             raise InputError(
                 "--genes says what sets are made of, and those of a file are given",

@@ -15,6 +15,9 @@ from deltacell.predict.pair_sum import PairSum, may_reach
 
 Doubles = npt.NDArray[np.float64]
 
+SHARE = 2.0**-21
+"""Share of its numbers that single precision may lose in a mean or a comparison, with room."""
+
 
 class Rough(NamedTuple):
     """Numbers that are near the scores of sets.
@@ -32,16 +35,16 @@ class Rough(NamedTuple):
 
     @classmethod
     def mean(cls, of_each: Sequence[Rough]) -> Rough:
-        """Return the mean of several."""
+        """Return the mean of several, which may be small where what is rounded is not."""
         if len(of_each) == 1:
             return of_each[0]
         total = torch.stack([one.scores for one in of_each]).mean(0)
-        return cls(total, sum(one.within for one in of_each) / len(of_each))
+        lost = SHARE * (len(of_each) + 1) * sum(float(one.scores.abs().max()) for one in of_each)
+        return cls(total, (sum(one.within for one in of_each) + lost) / len(of_each))
 
     def near(self, above: float, below: float) -> torch.Tensor:
         """Return which may score ``above`` or ``below``, see `Scorer.candidates`."""
-        # Twice the rounding of a mean and of the comparison, in single precision.
-        slack = self.within + 2.0**-21 * float(self.scores.abs().max())
+        slack = self.within + SHARE * float(self.scores.abs().max())
         return may_reach(self.scores, self.scores, above - slack, below + slack)
 
 

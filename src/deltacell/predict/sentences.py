@@ -79,7 +79,8 @@ def _what(subject: Subject, counts: Mapping[str, int]) -> str:
         if limit is None:
             parts.append(f"the {n:,} {end}")
         else:
-            beyond = f"a score of {limit:g} or {'more' if end == HIGHEST else 'less'}"
+            which = ", less extreme by its spread," if request.cautious else ""
+            beyond = f"a score{which} of {limit:g} or {'more' if end == HIGHEST else 'less'}"
             # Fewer than asked for are all that there are.
             whole = request.most is None or n < request.most
             parts.append(f"{'all' if whole else 'the first'} {n:,} with {beyond}")

@@ -88,7 +88,7 @@ def _seconds_of_blocks(
         return None
     rng = np.random.default_rng(0)
     began, took, n = time.perf_counter(), 0.0, 0
-    for place in rng.permutation(len(numbers) - _BLOCKS_A_PLACE)[:places]:
+    for place in rng.integers(len(numbers) - _BLOCKS_A_PLACE, size=places):
         for block in islice(sets.pieces(numbers[int(place)], numbers.step), _BLOCKS_A_PLACE):
             # What is worked out for two of its axes serves many blocks; it is there the next time.
             score(block)

@@ -142,7 +142,7 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
     cell = runs[0].data.cell
     names = gene_names(runs)
     # A gene has many names, and the same request is the same by any of them.
-    texts, given = gene_texts(cell.genes), names.indices(request.given)
+    texts, given = gene_texts(cell.genes), np.sort(names.indices(request.given))
     request = replace(request, given=tuple(texts[gene] for gene in given))
     screens = _whole_screens(runs)
     phenotypes = {name for run in runs for name in phenotypes_of(run.data.screen)}

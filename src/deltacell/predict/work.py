@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from glob import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from deltacell.errors import InputError, StoreError
+from deltacell.files import TEMPORARY
 from deltacell.predict.kept import End, Kept, joined, no_sets, taken
 from deltacell.predict.ranks import Ranks
 from deltacell.predict.request import differences
@@ -48,6 +50,7 @@ class Work:
         *,
         overwrite: bool = False,
     ) -> None:
+        self._out = out
         self.folder = out.with_name(f"{out.name}.partial")
         self.ranks = Ranks() if ranks is None else ranks
         self._request = dict(request)
@@ -194,6 +197,9 @@ class Work:
                 file.unlink(missing_ok=True)
         for file in self.folder.glob(f".{self.ranks.name()}.*"):
             file.unlink(missing_ok=True)
+        if self.ranks.is_first:
+            for file in self._out.parent.glob(f".{escape(self._out.name)}.*{TEMPORARY}"):
+                file.unlink(missing_ok=True)
 
     def _take_lock(self) -> None:
         path = self.folder / f"{self.ranks.name()}.lock"
