@@ -77,6 +77,7 @@ def test_an_import_says_what_became_of_every_row(deltacell: Any, tmp_path: Path)
         "sga.txt.gz": 2,
     }
     assert "notes.md" in shown
+    assert "sga.txt.gz: distinct sets and genes as written: 2 and 3, after aliases" in shown
     info = deltacell("data", "info", "out").stdout
     assert "costanzo2010" in info
     csv = deltacell(
@@ -148,6 +149,21 @@ def test_an_import_is_replaced_only_when_asked(deltacell: Any, tmp_path: Path) -
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "out"]
 
 
+def test_what_was_counted_before_rows_were_dropped_is_called_so(
+    deltacell: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    rows = ["gene1,gene2,score", "RAD51,RAD52,1", "RAD51,,0.5", "HO,HO,2"]
+    (tmp_path / "in" / "mine.csv").write_text("\n".join(rows) + "\n")
+    said = " ".join(deltacell("data", "import", "in", "--out", "out").stdout.split())
+    assert "1 one gene has no interaction, 1 same gene twice" in said
+    assert "before rows were dropped for their genes, distinct sets and genes as written: 2" in said
+    assert "There is no network" in said
+    info = " ".join(deltacell("data", "info", "out").stdout.split())
+    assert "genotypes 1, 1 distinct, over 2 genes" in info
+    assert "before rows were dropped for their genes" in info
+
+
 @pytest.mark.parametrize("policy", ["error", "drop", "add"])
 def test_unknown_genes_follow_the_policy(deltacell: Any, tmp_path: Path, policy: str) -> None:
     folder = small_folder(tmp_path / "in")
@@ -166,6 +182,7 @@ def test_unknown_genes_follow_the_policy(deltacell: Any, tmp_path: Path, policy:
     mine = next(s for s in sources if s["file"] == "mine.tsv")["counts"]
     if policy == "drop":
         assert (mine["kept"], mine["dropped"]) == (1, {"unknown gene": 1})
+        assert "unknown genes: YAL003W\n" in deltacell("data", "info", "out").stdout
     else:
         assert (mine["kept"], mine["dropped"]) == (2, {})
 

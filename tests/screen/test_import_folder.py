@@ -78,3 +78,51 @@ def test_a_file_whose_name_is_not_text_is_refused(tmp_path):
         pytest.skip("the file system takes no such names")
     with pytest.raises(InputError, match="name is not text"):
         import_folder(tmp_path)
+
+
+SGD = "S1\tORF\tVerified\t{}\t{}\t{}\tchromosome 5\t\t5\t1\t9\tW\t\t\t\t\n"
+
+
+def mixed(folder):
+    (folder / "ppi.csv").write_text("gene1,gene2,weight\nyer095w,RAD52,0.5\nRAD51,YML032C,0.2\n")
+    (folder / "mine.csv").write_text(
+        "gene1,gene2,score\nYER095W,RAD52,0.1\nRAD51,RAD54,-0.2\nYER095W,RAD51,-0.3\n"
+    )
+    return folder
+
+
+def test_names_of_two_kinds_without_a_file_of_genes_are_spoken_of(tmp_path):
+    imported = import_folder(mixed(tmp_path))
+    assert set(imported.cell.genes) == {"YER095W", "YML032C", "RAD51", "RAD52", "RAD54"}
+    note = imported.notes[0]
+    assert "2 by a systematic name (such as YER095W) and 3 by another (such as RAD51)" in note
+    assert "counts as two" in note
+    assert "deltacell data get sgd-features" in note
+    assert "--unknown has nothing to act on" in note
+
+
+def test_names_of_one_kind_need_no_file_of_genes(tmp_path):
+    (tmp_path / "a.csv").write_text("RAD51,RAD52\nRAD52,rad54\n")
+    imported = import_folder(tmp_path)
+    assert list(imported.cell.genes) == ["RAD51", "RAD52", "rad54"]
+    assert "systematic" not in imported.notes[0]
+
+
+def test_with_a_file_of_genes_two_names_are_one_gene(tmp_path):
+    orfs = {"YER095W": "RAD51", "YML032C": "RAD52", "YGL163C": "RAD54"}
+    text = "".join(SGD.format(orf, name, "") for orf, name in orfs.items())
+    (mixed(tmp_path) / "SGD_features.tab").write_text(text)
+    imported = import_folder(tmp_path)
+    assert imported.notes[0] == "The genes are those of SGD_features.tab."
+    assert list(imported.cell.genes) == list(orfs)
+    (source,) = imported.screens["mine"].sources
+    assert source.counts.dropped == {"same gene twice after aliases": 1}
+
+
+def test_what_is_not_there_at_all_is_said_last(tmp_path):
+    (tmp_path / "ppi.csv").write_text("gene1,gene2,weight\nRAD51,RAD52,0.5\n")
+    assert import_folder(tmp_path).notes[-1].startswith("There is no screen")
+    (tmp_path / "ppi.csv").write_text("gene1,gene2,score\nRAD51,RAD52,0.5\n")
+    assert import_folder(tmp_path).notes[-1].startswith("There is no network")
+    (tmp_path / "net.csv").write_text("gene1,gene2,weight\nRAD51,RAD52,0.5\n")
+    assert not [note for note in import_folder(tmp_path).notes if note.startswith("There is no")]

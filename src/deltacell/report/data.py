@@ -7,6 +7,8 @@ from typing import Any
 
 from deltacell.report.terminal import console, print_facts, print_table, printable, shown
 
+_SETS_AND_GENES = ("distinct_sets_as_written", "genes_as_written", "distinct_sets", "genes")
+
 
 def print_cell(stats: Mapping[str, Any], title: str = "cell") -> None:
     """Print what a cell holds, from `Cell.stats`."""
@@ -96,12 +98,8 @@ def print_sources(sources: Sequence[Mapping[str, Any]]) -> None:
         ],
     )
     for source in sources:
-        if source["notes"]:
-            facts = "; ".join(
-                f"{name.replace('_', ' ')}: {shown(value)}"
-                for name, value in source["notes"].items()
-                if not name.endswith("sha256")
-            )
+        facts = "; ".join(_notes(source))
+        if facts:
             console().print(printable(f"{source['file']}: {facts}"), markup=False)
 
 
@@ -116,6 +114,23 @@ def print_import(report: Mapping[str, Any]) -> None:
         )
     for note in report["notes"]:
         console().print(printable(note), markup=False)
+
+
+def _notes(source: Mapping[str, Any]) -> list[str]:
+    notes = dict(source["notes"])
+    told = []
+    if all(name in notes for name in _SETS_AND_GENES):
+        sets_written, genes_written, sets, genes = (shown(notes.pop(n)) for n in _SETS_AND_GENES)
+        when = "before rows were dropped for their genes, " if source["counts"]["dropped"] else ""
+        told.append(
+            f"{when}distinct sets and genes as written: {sets_written} and {genes_written}, after "
+            f"aliases: {sets} and {genes}"
+        )
+    return told + [
+        f"{name.replace('_', ' ')}: {shown(value)}"
+        for name, value in notes.items()
+        if not name.endswith("sha256")
+    ]
 
 
 def _metabolism(stats: Mapping[str, Any] | None) -> str:

@@ -21,7 +21,7 @@ from deltacell.errors import InputError, PhenotypeError, did_you_mean
 from deltacell.screen import readers as screen_readers
 from deltacell.screen.readers import WrittenScreen
 from deltacell.screen.screen import Screen
-from deltacell.table import holds_several_files
+from deltacell.screen.unread import why_unread
 
 Progress = Callable[[str, int, int], None]
 
@@ -148,7 +148,9 @@ def import_folder(
         ]
         index = known.resolve(named).index
         missing = [n for n, i in zip(named, index, strict=True) if i == UNKNOWN]
-        genes = known.extended(n.strip() for n in missing)
+        genes = known.extended(cell_readers.in_capitals(n.strip()) for n in missing)
+        if not gene_sources:
+            gene_note = _note_on_names(genes)
     if not len(genes):
         unread = [f"{x.file}: {x.why}" for x in files.unread()[:5]]
         raise InputError(
@@ -170,7 +172,12 @@ def import_folder(
         sources=[*gene_sources, *relation_sources, *metabolism_sources, *feature_sources],
     )
     by_study = _build_screens(screens, genes, policy)
-    notes = [gene_note, *renamed, *_told_by_header(screens)]
+    notes = [
+        gene_note,
+        *renamed,
+        *_told_by_header(screens),
+        *_told_by_absence(cell, by_study),
+    ]
     return Imported(cell, by_study, files.unread(), notes)
 
 
@@ -224,12 +231,8 @@ class _Files:
                 self._reader[path], self._why[path] = None, "it is empty"
                 continue
             self._reader[path] = screen_readers.recognise(path) or cell_readers.recognise(path)
-            self._why[path] = (
-                "it is a zip of several files; unpack it to have them read"
-                if holds_several_files(path)
-                else "its content is of no known format; for a screen with columns of its own see "
-                "docs/how-to/screen.md"
-            )
+            if self._reader[path] is None:
+                self._why[path] = why_unread(path)
 
     def of(self, *readers: str) -> list[Path]:
         return [p for p in self.paths if self._reader[p] in readers]
@@ -307,7 +310,22 @@ def _read_genes(files: _Files) -> tuple[Genes | None, list[Source], str]:
                 if path != paths[0]:
                     files.passed_over(path, f"the genes are those of {paths[0].name}")
         return genes, [source], f"The genes are those of {paths[0].name}."
-    return None, [], "No file names the genes, so they are all that networks and screens name."
+    return None, [], ""
+
+
+def _note_on_names(genes: Genes) -> str:
+    """Say that the genes are what the files call them, and where one may have two names."""
+    systematic = [name for name in genes if cell_readers.is_systematic(name)]
+    others = [name for name in genes if not cell_readers.is_systematic(name)]
+    note = "No file names the genes, so they are all that networks and screens name"
+    if not systematic or not others:
+        return f"{note}, and --unknown has nothing to act on."
+    return (
+        f"{note}: {len(systematic):,} by a systematic name (such as {systematic[0]}) and "
+        f"{len(others):,} by another (such as {others[0]}). A gene written both ways counts as "
+        "two. To have names resolved, put SGD_features.tab into the folder (deltacell data get "
+        "sgd-features --out FOLDER); without it --unknown has nothing to act on."
+    )
 
 
 def _build_relations(
@@ -392,3 +410,15 @@ def _told_by_header(written: Sequence[WrittenScreen]) -> list[str]:
         for screen in written
         if screen.reader == screen_readers.headed.NAME
     ]
+
+
+def _told_by_absence(cell: Cell, screens: Mapping[str, Screen]) -> list[str]:
+    notes = []
+    if not cell.relations:
+        notes.append("There is no network: docs/how-to/networks.md says what is read as one.")
+    if not screens:
+        notes.append(
+            "There is no screen, so there is nothing to train on: docs/how-to/screen.md says what "
+            "is read as one."
+        )
+    return notes

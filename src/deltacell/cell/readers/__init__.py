@@ -23,6 +23,7 @@ from deltacell.cell.readers import (
     yeastract,
 )
 from deltacell.cell.readers.edges import NamedEdges, names_of, relation_of
+from deltacell.cell.readers.names import in_capitals, is_systematic
 from deltacell.cell.readers.reader import EdgeReader, FeatureReader, GeneReader, TextReader
 from deltacell.table import holds_several_files, peek
 
@@ -34,6 +35,8 @@ __all__ = [
     "FeatureReader",
     "GeneReader",
     "NamedEdges",
+    "in_capitals",
+    "is_systematic",
     "names_of",
     "recognise",
     "relation_of",

@@ -27,6 +27,11 @@ def is_systematic(name: str) -> bool:
     return _SYSTEMATIC.fullmatch(name) is not None
 
 
+def in_capitals(name: str) -> str:
+    """Return a systematic name in capitals, and any other name as it is."""
+    return name.upper() if is_systematic(name) else name
+
+
 def names_in(table: Table, column: str) -> pl.Series:
     """Return a column of gene names without the blanks around them; an empty one is an error."""
     names = table.strings(column).str.strip_chars()

@@ -49,8 +49,10 @@ def recognise(path: str | os.PathLike[str]) -> str | None:
     workbook = open_workbook(path, kuzmin.WORKBOOK)
     if workbook is None and holds_several_files(path):
         return None
-    head = peek(path) if workbook is None else workbook.head()
     name = Path(path).name
+    if workbook is not None:
+        return kuzmin.NAME if kuzmin.recognise(workbook.head(), name) else None
+    head = peek(path)
     return next((r.NAME for r in SCREEN_READERS if r.recognise(head, name)), None)
 
 

@@ -67,6 +67,32 @@ def recognise(head: Sequence[str], file_name: str) -> bool:
     return _understood(head) is not None
 
 
+def why_not(head: Sequence[str]) -> str | None:
+    """Return what a header that names genes lacks; None where it names none, or lacks nothing.
+
+    Parameters
+    ----------
+    head
+        First lines of the file.
+    """
+    if _understood(head) is not None:
+        return None
+    header, below = _header_and_rows(head)
+    for separator in _SEPARATORS:
+        fields = _fields(header, separator)
+        words = _words(fields)
+        genes = [(i, found.groups()) for i, w in enumerate(words) if (found := _GENE.fullmatch(w))]
+        if len(genes) < 2:
+            continue
+        which = [groups for _, groups in genes]
+        twice = [fields[i].strip() for i, groups in genes if which.count(groups) > 1]
+        if twice:
+            return f"its columns '{twice[0]}' and '{twice[1]}' are of one gene; rename one"
+        rows = [_fields(line, separator) for line in below]
+        return _lacking(fields, words, rows, genes[0][0])
+    return None
+
+
 def read(
     path: str | os.PathLike[str], *, study: str | None = None, phenotype: str | None = None
 ) -> WrittenScreen:
@@ -139,20 +165,47 @@ class _Columns:
 
 def _understood(head: Sequence[str]) -> tuple[str, _Columns] | None:
     """Return what separates the columns, and what they are."""
-    header = first_line(head)
-    below = [line for line in head[head.index(header) + 1 :] if line.strip()] if header else []
+    header, below = _header_and_rows(head)
     for separator in _SEPARATORS:
-        columns = _columns(
-            _fields(header.removeprefix("#"), separator),
-            [_fields(line, separator) for line in below],
-        )
+        columns = _columns(_fields(header, separator), [_fields(line, separator) for line in below])
         if columns is not None:
             return separator, columns
     return None
 
 
+def _header_and_rows(head: Sequence[str]) -> tuple[str, list[str]]:
+    header = first_line(head)
+    below = [line for line in head[head.index(header) + 1 :] if line.strip()] if header else []
+    return header.removeprefix("#"), below
+
+
+def _words(header: Sequence[str]) -> list[str]:
+    return [re.sub(r"[\W_]+", "", field.lower()) for field in header]
+
+
+def _lacking(
+    fields: Sequence[str], words: Sequence[str], rows: Sequence[Sequence[str]], gene: int
+) -> str | None:
+    """Return what is wrong with the columns beside the genes, of which one is given."""
+    for names in (*_NAMES.values(), ("weight",)):
+        columns = _score(words, rows, names)
+        if len(columns) > 1:
+            one, other = (fields[i].strip() for i in columns[:2])
+            return f"it has two scores, '{one}' and '{other}'; call the one that is meant score"
+        named = [i for i, word in enumerate(words) if word in names]
+        if named and not any(_is_number(field) for i in named for field in _below(rows, i)):
+            return f"its column '{fields[named[0]].strip()}' holds no number"
+    if any(map(_is_number, _below(rows, gene))):
+        return "its genes are numbers, and names were expected"
+    if len(fields) > 3 and "weight" in words:
+        return "it has further columns; a network has two genes and a weight"
+    if len(fields) > 2 and "weight" not in words:
+        return "its header names genes and no score or weight; call that column so"
+    return None
+
+
 def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> _Columns | None:
-    words = [re.sub(r"[\W_]+", "", field.lower()) for field in header]
+    words = _words(header)
     genes = {i: found for i, word in enumerate(words) if (found := _GENE.fullmatch(word))}
     which = [found.groups(default="") for found in genes.values()]
     if len(set(which)) < len(which):
