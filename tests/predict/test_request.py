@@ -68,7 +68,7 @@ def test_with_has_one_gene_more_than_given():
         ({"sets": "pairs", "top": 0}, "--top is 0; expected 1 or more"),
         ({"sets": "pairs", "distance": -1}, "--distance is -1"),
         ({"sets": "pairs", "above": float("nan")}, "--above is nan; expected a number"),
-        ({"sets": "pairs", "above": 1e39}, "--above is 1e+39; expected a number"),
+        ({"sets": "pairs", "above": 1e39}, r"--above is 1e\+39; expected a number"),
         ({"sets": "pairs", "status": ("untried",)}, "there is no status 'untried'"),
         ({"sets": "pairs", "status": ()}, "--status names none; there are measured, tested"),
         ({"sets": "file", "file": Path("a"), "genes": "all"}, "those of a file are given"),

@@ -73,8 +73,8 @@ def explain_two(a: Subject, b: Subject) -> Explanation:
         _sentence(compared, is_noise=noise is not None) + _uneven_sentence(uneven),
         tuple(evidence),
         (
-            *((MACHINE_ADVICE,) if uneven else ()),
             *_advice(compared, of_run=b.run is not None),
+            *((MACHINE_ADVICE,) if uneven else ()),
         ),
         "low" if doubts else "high",
         (a.account, b.account),
