@@ -84,7 +84,7 @@ class Request:
             raise InputError(f"--distance is {self.distance}; expected base pairs, 0 or more")
         for name, value in (("--above", self.above), ("--below", self.below)):
             # Scores are in single precision; no number is not within it either.
-            if value is not None and not abs(value) <= np.finfo(np.float32).max:
+            if value is not None and not abs(value) <= float(np.finfo(np.float32).max):
                 raise InputError(f"{name} is {value}; expected a number that a score can be")
         if self.sets == FILE and self.genes != "screen":
             raise InputError(
