@@ -11,8 +11,8 @@ import numpy.typing as npt
 from deltacell.arrays import Ints
 from deltacell.evaluate.bootstrap import Bootstrap
 from deltacell.evaluate.evaluation import Estimate
-from deltacell.report.numbers import count_text
 from deltacell.screen import Screen
+from deltacell.words import count_text
 
 Doubles = npt.NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from deltacell.evaluate.density import Density
 from deltacell.evaluate.relation_weights import RelationWeights
 from deltacell.evaluate.residuals import ResidualByDegree
 from deltacell.report.figure_file import check_figure
-from deltacell.report.numbers import count_text
+from deltacell.words import count_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deltacell.errors import InputError
-from deltacell.report.numbers import count_text
+from deltacell.words import count_text
 
 Doubles = npt.NDArray[np.float64]
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from deltacell.arrays import Bools, Ints
 from deltacell.errors import InputError
-from deltacell.report.numbers import count_text
 from deltacell.screen import Screen
+from deltacell.words import count_text
 
 Doubles = npt.NDArray[np.float64]
 Side = Literal["below", "above"]

@@ -23,7 +23,7 @@ import polars as pl
 
 from deltacell.errors import InputError
 from deltacell.files import read_json, write_json
-from deltacell.profile.counts import count_text
+from deltacell.words import count_text
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"

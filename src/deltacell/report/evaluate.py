@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from deltacell.report.numbers import count_text
 from deltacell.report.terminal import console, print_table, printable
+from deltacell.words import count_text
 
 _TITLES = {
     "unseen": "by number of unseen genes",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deltacell.report.numbers import count_text
 from deltacell.report.terminal import console, print_table, printable
+from deltacell.words import count_text
 
 _BAR = 16
 _NAMES = 8

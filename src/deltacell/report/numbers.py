@@ -36,19 +36,6 @@ def ratio_text(ratio: float, times: str = "×") -> str:
     return f"{ratio:.1f}{times}" if abs(ratio) >= 1.495 else f"{ratio:.3g}{times}"
 
 
-def count_text(number: int, one: str, many: str | None = None) -> str:
-    """Return a number and what it counts, such as ``1 row`` or ``1,200 rows``.
-
-    Parameters
-    ----------
-    number
-        How many.
-    one, many
-        What follows where it is one, and where it is not; by default with an s.
-    """
-    return f"{number:,} {one if number == 1 else f'{one}s' if many is None else many}"
-
-
 def _three(value: float) -> str:
     size = abs(value)
     text = f"{value:,.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"

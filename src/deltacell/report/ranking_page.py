@@ -9,6 +9,7 @@ from deltacell.report.axis import Axis
 from deltacell.report.page import json_block, page
 from deltacell.report.score_scale import ScoreScale, is_known
 from deltacell.report.terminal import printable, shown
+from deltacell.words import count_text
 
 MOST_ROWS = 2000
 """Rows that are on the page; all of them are in the Parquet file."""
@@ -40,9 +41,9 @@ def ranking_page(result: Mapping[str, Any]) -> str:
         runs=[_run(run) for run in result["runs"]],
         trust=_trust(result),
         counts={
-            "rows": _counted(_n_sets(result), "gene set"),
+            "rows": count_text(_n_sets(result), "gene set"),
             "sets": shown(result["counts"]["sets"]),
-            "genes": _counted(result["counts"]["genes"], "gene"),
+            "genes": count_text(result["counts"]["genes"], "gene"),
         },
         scatter=_scatter(points) if points else None,
         agreement=[_agreement(one) for one in result["agreement"]],
@@ -162,14 +163,14 @@ def _trust(result: Mapping[str, Any]) -> dict[str, Any]:
     if test and test[0]["pearson"] is not None:
         sets, runs = test[0]["sets"], len(result["runs"])
         said = (
-            f"On {_counted(sets, 'measured set')} that "
+            f"On {count_text(sets, 'measured set')} that "
             f"{'the run was' if runs == 1 else 'the runs were'} not trained on, predicted and "
             f"measured correlate with a Pearson of {_pearson(test[0]['pearson'])} "
             "(1 is perfect, 0 is chance)."
         )
         return {"said": said, "is_known": True}
     if test:
-        few = _counted(test[0]["sets"], "measured set")
+        few = count_text(test[0]["sets"], "measured set")
         why = f"the test part has {few} for it, too few or too much alike for a correlation"
     elif result["measured"]:
         why = "none of the measured sets that were scored with it is of the test part"
@@ -182,10 +183,6 @@ def _n_sets(result: Mapping[str, Any]) -> int:
     """Return how many sets are ranked; in a short ranking one can be in both ends."""
     rows, n = result["rows"], int(result["counts"]["rows"])
     return n if len(rows) < n else len({tuple(row["genes"]) for row in rows})
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{shown(number)} {what}{'' if number == 1 else 's'}"
 
 
 def _agreement(one: Mapping[str, Any]) -> dict[str, str]:

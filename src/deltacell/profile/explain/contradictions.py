@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltacell.profile.counts import count_text
 from deltacell.profile.explain.figures import Figure, seconds_of, steady_value, sum_per_step
 from deltacell.profile.explain.measurements import (
     Measured,
@@ -16,6 +15,7 @@ from deltacell.profile.explain.measurements import (
     Side,
 )
 from deltacell.profile.explain.words import listed, ratio_text, seconds_text
+from deltacell.words import count_text
 
 CLOSE = 0.04
 """Ratios that differ by less than this share are the same, rounded."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from deltacell.profile.counts import count_text
 from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.advice import MACHINE_ADVICE, advice_on
 from deltacell.profile.explain.explanation import Explanation, Table
@@ -22,6 +21,7 @@ from deltacell.profile.explain.trace_account import trace_notices
 from deltacell.profile.explain.trace_causes import trace_advice, trace_evidence, trace_sentence
 from deltacell.profile.explain.trace_tables import trace_tables
 from deltacell.profile.explain.words import listed, seconds_text, share_text
+from deltacell.words import count_text
 
 MUCH = 0.10
 """The share of a step, or of an epoch outside of its steps, that is worth advice."""

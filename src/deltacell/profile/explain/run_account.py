@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 
 from deltacell.errors import InputError
-from deltacell.profile.counts import count_text
 from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.words import listed, seconds_text, short_name
 from deltacell.profile.limits import PhaseSummary, steady_steps, summarise
@@ -18,6 +17,7 @@ from deltacell.profile.phase_rows import COLUMNS
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import TRACES, RunRecord, Status
 from deltacell.profile.steadiness import Uneven
+from deltacell.words import count_text
 
 CATEGORY_OF = {
     "data_wait": "data loading",

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from deltacell.profile.counts import count_text
 from deltacell.profile.explain.advice import MACHINE_ADVICE, advice_on
 from deltacell.profile.explain.align import align
 from deltacell.profile.explain.compare import (
@@ -45,6 +44,7 @@ from deltacell.profile.explain.words import (
 )
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.operations import NOT_RECORDED
+from deltacell.words import count_text
 
 SAME = 0.02
 """Times that differ by less than this share are called the same."""

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 
 from deltacell.errors import InputError
-from deltacell.profile.counts import count_text
 from deltacell.profile.trace.categories import Category, is_loader
 from deltacell.profile.trace.components import components
 from deltacell.profile.trace.critical_path import CriticalPath, critical_path
@@ -25,6 +24,7 @@ from deltacell.profile.trace.self_time import Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
 from deltacell.profile.trace.syncs import sync_points
 from deltacell.profile.trace.trace import Kind, Trace
+from deltacell.words import count_text
 
 MUCH = 0.1
 """A share of time in no category that is a finding of its own."""

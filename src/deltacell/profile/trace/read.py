@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from deltacell.errors import InputError
-from deltacell.profile.counts import count_text
 from deltacell.profile.trace.columns import Columns, Finished
 from deltacell.profile.trace.decode import Decoder
 from deltacell.profile.trace.ranks_of_run import check_ranks, find_traces, missing_ranks
 from deltacell.profile.trace.source import Progress, Source
 from deltacell.profile.trace.trace import Trace
+from deltacell.words import count_text
 
 
 def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Trace:

@@ -1,4 +1,4 @@
-"""How many of something there are, in words that agree with the number."""
+"""Numbers in words that agree with them."""
 
 from __future__ import annotations
 
