@@ -7,7 +7,7 @@ from pathlib import Path
 
 import deltacell.profile
 
-ALLOWED = {"errors", "arrays", "files", "profile"}
+ALLOWED = {"errors", "arrays", "words", "files", "profile"}
 FILES = sorted(Path(deltacell.profile.__file__).parent.rglob("*.py"))
 
 
