@@ -201,7 +201,7 @@ class _Way:
 
 
 class _Estimate:
-    """How long a piece takes, by the latest ones: the first are slow, as bounds are still wide."""
+    """How long a piece takes, by the latest ones: bounds become better, and others' work comes."""
 
     def __init__(self, total: int) -> None:
         self.seconds_a_piece = 0.0

@@ -9,6 +9,7 @@ from deltacell.predict.ranking_file import HIGHEST
 from deltacell.predict.request import FILE, PAIRS, TRIPLES, WITH, Request
 from deltacell.predict.status import MEASURED, STATUSES, TESTED, UNTESTED
 from deltacell.predict.subject import Subject
+from deltacell.words import count_text
 
 TELLING = 0.1
 """The correlation on its validation part below which a ranking warns of a run."""
@@ -123,8 +124,8 @@ def _left_out(subject: Subject) -> list[str]:
             measured = sum(
                 subject.statuses.n_measured(size, subject.genes) for size in subject.sets.sizes
             )
-        was = "was" if measured == 1 else "were"
-        number = f" ({measured:,} {was} measured)" if measured and request.sets != WITH else ""
+        told = count_text(measured, "was measured", "were measured")
+        number = f" ({told})" if measured and request.sets != WITH else ""
         said.append(f"Left out: sets that were {' or '.join(words[g] for g in gone)}{number}.")
     if not subject.statuses.complete and UNTESTED in request.statuses:
         said.append(
@@ -134,8 +135,8 @@ def _left_out(subject: Subject) -> list[str]:
     if not request.keeps_linked:
         pairs = subject.linkage.n_pairs(subject.genes)
         # Sets with given genes have few of these pairs.
-        are = "pair of genes is" if pairs == 1 else "pairs of genes are"
-        number = "" if request.sets == WITH else f"{pairs:,} {are}; "
+        are = count_text(pairs, "pair of genes is", "pairs of genes are")
+        number = "" if request.sets == WITH else f"{are}; "
         if pairs:
             said.append(
                 f"Left out: sets with two genes less than {_distance(request.distance)} apart on "

@@ -82,7 +82,7 @@ def seconds_of(
 def _seconds_of_blocks(
     sets: GeneSets, numbers: range, score: Callable[[Piece], object]
 ) -> float | None:
-    """Return how long blocks will take: some from here and there, each after its neighbour."""
+    """Return how long blocks will take, by the second time that some from here and there do."""
     places = min(_PLACES, len(numbers) // _SHARE_TRIED)
     if not places:
         return None
