@@ -178,6 +178,7 @@ def test_one_set_explained(runs, here, capsys):
         (["RUN", "--sets", "pairs", "--weights", "first"], "first"),
         (["RUN", "--sets", "pairs", "--out", "empty.txt"], "no ranking that can be read"),
         (["RUN", "--sets", "pairs", "--out", "p.csv"], "--out p.parquet --csv p.csv"),
+        (["RUN", "--sets", "pairs", "--out", "p.TSV"], "--out p.parquet --csv p.TSV"),
         (["RUN", "--sets", "pairs", "--out", "."], "--out is '.', which is a directory"),
         (["RUN", "--sets", "pairs", "--html", "."], "--html is '.', which is a directory"),
         (["RUN", "--explain", "YAL0009C", "--csv", "a.csv"], "--csv is for a ranking"),

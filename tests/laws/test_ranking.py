@@ -26,6 +26,7 @@ from deltacell.predict.rank import rank
 from deltacell.predict.ranking_file import SCHEMA
 from deltacell.predict.ranks import Ranks
 from deltacell.predict.request import FILE, PAIRS, TRIPLES, WITH, Request
+from deltacell.predict.scored_file import read_about as read_scored_about
 from deltacell.predict.scorer import Scored
 from deltacell.predict.status import STATUSES, Statuses
 from deltacell.predict.subject import Subject
@@ -393,6 +394,71 @@ def test_a_process_that_comes_after_the_last_leaves_nothing_behind(case, world):
             assert rank(subject, scorer, out, ranks=Ranks(world - 1, world)) is None
         assert scorer.asked == asked
         assert [p.name for p in at.iterdir()] == ["out.parquet"]
+
+
+def many(top=3, **options):
+    """Return all triples of some genes as a subject, many blocks of them, and their scorer."""
+    n = 14
+    edges = Relation.from_edges("ring", [0, 1], [1, 2], n_genes=n, directed=False)
+    cell = Cell(Genes([f"Y{i:02d}" for i in range(n)]), [edges])
+    screen = Screen.build(cell.genes, Genotypes.of([[0, 1]]), score=1.0)
+    request = Request(TRIPLES, top=top)
+    subject = Subject(
+        request,
+        cell,
+        np.arange(n),
+        Combinations(np.arange(n), 3, sets_a_piece=8),
+        Linkage(cell.genes, request.distance),
+        Statuses([screen], ["interaction"]),
+        [{"name": "r", "seed": 0, "finished": True, "validation_pearson": 0.5}],
+        request.to_json(),
+        0,
+        frozenset({3}),
+    )
+    return subject, Additive(np.linspace(-1, 1, n), float("nan"), **options)
+
+
+def test_what_was_done_is_on_the_disk_before_the_end():
+    subject, scorer = many(prunes=False)
+    with folder() as at:
+        with pytest.raises(Killed):
+            rank(subject, Mortal(scorer, 30), at / "out", save_every=0)
+        done = read_scored_about(at / "out.partial" / "rank-0-of-1.state")["done"]
+        # A few are scored for the trial.
+        assert 20 < done <= 30
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_the_trial_is_of_what_this_process_has_left_with_the_bounds_that_there_are(
+    world, monkeypatch
+):
+    subject, scorer = many()
+    ranks = Ranks(world - 1, world)
+    numbers, bounds = [], []
+
+    def tried(sets, left, *, prunes, score):
+        numbers.append(left)
+        found = seconds_of(sets, left, prunes=prunes, score=score)
+        bounds.append(scorer.bounds)
+        return found
+
+    class Recording(Additive):
+        def candidates(self, block, above, below):
+            scorer.bounds = above, below
+            return super().candidates(block, above, below)
+
+    seconds_of = start.seconds_of
+    monkeypatch.setattr(rank_module, "seconds_of", tried)
+    recording = Recording(scorer.values, scorer.spread)
+    with folder() as at:
+        left = iter([False] * 40)
+        rank(subject, recording, at / "out", ranks=ranks, stop=lambda: next(left, True))
+        done = read_scored_about(at / "out.partial" / f"{ranks.name()}.state")["done"]
+        rank(subject, recording, at / "out", ranks=ranks)
+    every = range(subject.sets.n_pieces)[world - 1 :: world]
+    assert done > 0
+    assert numbers == [every, every[done:]]
+    assert all(np.isfinite(bound).all() for bound in bounds)
 
 
 N_TWINS = 6

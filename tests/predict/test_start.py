@@ -114,3 +114,17 @@ def test_the_last_blocks_of_many_are_as_near_as_the_first():
     (last,) = many.pieces(many.n_pieces - 1, 1)
     assert [axis.tolist() for axis in last.axes[1:]] == [last.axes[-1].tolist()] * 4
     assert not list(many.pieces(many.n_pieces, 1))
+
+
+def test_what_is_varied_are_the_best_of_each_end(monkeypatch):
+    sets = Combinations(np.arange(len(VALUES)), 3)
+    kept = Kept([Top("lowest", 500, 3), Top("highest", 500, 3)])
+    asked = []
+    monkeypatch.setattr(
+        sets, "varied", lambda rows, n, seed: (asked.append(rows), sets.drawn(n, seed))[1]
+    )
+    for rows in first_sets(sets, kept):
+        best = [end.held().sets[:256].tolist() for end in kept.ends]
+        assert not asked or asked[-1].tolist() in best
+        kept.offer(scored(rows))
+    assert {len(rows) for rows in asked} == {256}

@@ -99,6 +99,11 @@ def test_a_cautious_limit_is_not_said_to_be_one_of_the_score(made):
     assert "All 5 with a score, less extreme by its spread, of -0.5 or less of" in said
 
 
+def test_more_sets_than_can_be_counted_are_refused(run, made):
+    with pytest.raises(InputError, match="sets of 60, which nobody goes through"):
+        made("with", given=(run.data.cell.genes[0],), size=60)
+
+
 def test_given_genes_in_any_order_are_one_request(run, made):
     a, b = run.data.cell.genes[0], run.data.cell.genes[3]
     assert made("with", given=(a, b)).identity == made("with", given=(b, a)).identity

@@ -110,10 +110,10 @@ def run(
     """Rank the triples of some genes by both models, the variants in turns.
 
     A ranking keeps the 1,000 highest and lowest. It begins with sets that give good thresholds, as
-    `deltacell predict` does, and they are in its time. What is
-    done once for a cell whatever is ranked is in ``setup_s``. The loop scores triples drawn at
-    random and keeps nothing. ``sets_per_cpu_s`` is by the time that the processor worked, which
-    other programs hardly change; of two cores, each counts.
+    `deltacell predict` does, and they are in its time. What is done once for a cell whatever is
+    ranked is in ``setup_s``. The loop scores triples drawn at random and keeps nothing.
+    ``sets_per_cpu_s`` is by the time that the processor worked, which other programs hardly
+    change; of two cores, each counts.
 
     Parameters
     ----------

@@ -238,11 +238,12 @@ def _check_places(out: Path, places: Mapping[str, Path | None]) -> None:
                 f"{option} is '{path}', which is a directory; expected a file",
                 fix=f"Such as: {option} {path / 'ranking'}.{_ENDINGS[option]}",
             )
-    others = [option for option, ending in _ENDINGS.items() if out.suffix == f".{ending}"]
-    if others and others != ["--out"]:
+    meant = {f".{ending}": option for option, ending in _ENDINGS.items()} | {".tsv": "--csv"}
+    option = meant.get(out.suffix.lower(), "--out")
+    if option != "--out":
         raise InputError(
             f"--out is '{out}', and the file of a ranking is Parquet",
-            fix=f"Such as: --out {out.with_suffix('.parquet')} {others[0]} {out}",
+            fix=f"Such as: --out {out.with_suffix('.parquet')} {option} {out}",
         )
 
 

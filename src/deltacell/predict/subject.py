@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -198,6 +199,12 @@ def _sets(
         genes = read_genes(request.genes, names)
     given = names.indices(request.given)
     sets = Combinations(genes, request.n_genes, given.tolist(), sets_a_piece=a_block)
+    if sets.n_pieces > sys.maxsize:
+        raise InputError(
+            f"{len(genes):,} genes make {sets.n_sets:.1e} sets of {request.n_genes}, which nobody "
+            "goes through",
+            fix="Ask for smaller sets, or name fewer genes with --genes.",
+        )
     if not sets.n_sets:
         raise InputError(
             f"{len(genes):,} genes make no set of {request.n_genes}",
