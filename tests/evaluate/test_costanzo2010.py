@@ -7,8 +7,8 @@ import pytest
 from deltacell.cell import Cell
 from deltacell.cell.readers import sgd_features
 from deltacell.evaluate import Bootstrap, baselines, evaluate
-from deltacell.evaluate.positives import lists_only_hits
 from deltacell.screen import Split
+from deltacell.screen.grid import lists_only_hits
 from deltacell.screen.readers import costanzo2010, kuzmin
 
 pytestmark = pytest.mark.real

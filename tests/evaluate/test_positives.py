@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from deltacell.errors import InputError
-from deltacell.evaluate.positives import Threshold, lists_only_hits, positives
+from deltacell.evaluate.positives import Threshold, positives
+from deltacell.screen.grid import lists_only_hits
 
 SCORES = [-0.5, -0.08, -0.01, 0.0, 0.02, 0.3]
 ROWS = np.arange(6)

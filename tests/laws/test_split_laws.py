@@ -93,6 +93,9 @@ def assert_parts(screen: Screen, split: Split) -> None:
     assert all(len(p) for p in parts[:3])
     assert split.screen_checksum == screen.checksum
     seen = {gene for row in split.train for gene in sets_of(screen)[row]}
+    unseen = [len(sets_of(screen)[row] - seen) for row in split.validation]
+    assert split.validation_unseen.tolist() == unseen
+    seen |= set(split.validation_genes.tolist())
     assert split.unseen.tolist() == [len(sets_of(screen)[row] - seen) for row in split.test]
     assert sum(split.unseen_counts.values()) == len(split.test)
 
@@ -143,6 +146,23 @@ def test_held_out_genes_are_in_every_test_genotype_and_nowhere_else(
     assert (split.unseen >= 1).all()
     assert not len(split.dropped)
     assert_no_two_parts_share(split, [{s} for s in sets])
+    chosen = set(split.validation_genes.tolist())
+    assert not chosen & held
+    assert all(sets[row] & chosen for row in split.validation)
+    assert not any(sets[row] & chosen for row in split.train)
+    assert (split.validation_unseen >= 1).all()
+
+
+@LAW
+@given(screens(), seeds, st.floats(0.05, 0.4), st.floats(0.05, 0.4))
+def test_the_test_part_of_the_gene_split_does_not_depend_on_validation(
+    screen: Screen, seed: int, share: float, validation: float
+) -> None:
+    split = made(lambda: Split.gene(screen, seed, held_out=share, validation=validation))
+    without = Split.gene(screen, seed, held_out=share, validation=0)
+    assert np.array_equal(split.test, without.test)
+    assert np.array_equal(split.held_out, without.held_out)
+    assert not len(without.validation_genes)
 
 
 @LAW

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from deltacell.cell import Genes
 from deltacell.errors import InputError, StoreError
@@ -89,9 +90,22 @@ def test_gene_reports_by_how_many() -> None:
     assert split.to_json()["test_genotypes_by_unseen_genes"]["2"] == split.unseen_counts[2]
     assert f"12 of 60 genes are held out, and {len(split.test)} of 200" in split.notes[0]
     rest = len(split.train) + len(split.validation)
-    assert len(split.validation) == pytest.approx(0.1 * rest, abs=1)
-    genes = split.leakage(pairs()).test.genes
-    assert (genes.shared, genes.of) == (genes.of - 12, genes.of)
+    assert len(split.validation) == pytest.approx(0.1 * rest, abs=4)
+    said = split.to_json()["validation_genotypes_by_unseen_genes"]
+    assert sum(said.values()) == len(split.validation)
+    assert "0" not in said
+    leakage = split.leakage(pairs())
+    unseen = {*split.held_out, *split.validation_genes}
+    tested = set(
+        np.concatenate(
+            [g.numpy() for g in pairs().genotypes.take(torch.from_numpy(split.test.copy()))]
+        )
+    )
+    assert leakage.test.genes.of == len(tested)
+    assert leakage.test.genes.shared == len(tested - unseen)
+    assert leakage.validation.genes.of - leakage.validation.genes.shared == len(
+        split.validation_genes
+    )
 
 
 def test_set_by_query_keeps_query_pairs_whole_and_drops_nothing() -> None:
@@ -159,7 +173,7 @@ def test_source_lists_the_studies_there_are() -> None:
         (lambda: Split.random(pairs(), validation=0.5, test=0.5), r"0\.5 \+ test 0\.5 = 1"),
         (lambda: Split.random(pairs(), test=-0.1), "test is -0.1; expected a share"),
         (lambda: Split.random(pairs(), seed=-1), "seed is -1"),
-        (lambda: Split.gene(screen_of([[0, 1], [0, 2]])), r"0\.1 x 1 = 0\.1 for validation"),
+        (lambda: Split.gene(screen_of([[0, 1], [0, 2]])), r"0\.1 x 1 = 0\.1 genotypes"),
         (lambda: Split.gene(pairs(), held_out=0.001), r"0\.001 x 60 genes of the screen = 0\.06"),
         (lambda: Split.gene(pairs(), held_out=0.99), "59 of 60 genes are held out, and 200 of 200"),
         (lambda: Split.source(of_three_studies(), ["a", "b", "c"]), "train part would be empty"),

@@ -11,12 +11,11 @@ import numpy.typing as npt
 from deltacell.arrays import Bools, Ints
 from deltacell.errors import InputError
 from deltacell.screen import Screen
+from deltacell.screen.grid import lists_only_hits
 from deltacell.words import count_text
 
 Doubles = npt.NDArray[np.float64]
 Side = Literal["below", "above"]
-
-_FEW = 0.05
 
 
 @dataclass(frozen=True)
@@ -97,42 +96,9 @@ def positives(screen: Screen, rows: Ints, threshold: Threshold | None = None) ->
         From where on a score is a hit; below -0.08 with a p-value of at most 0.05 where not given.
     """
     threshold = Threshold() if threshold is None else threshold
-    if lists_only_hits(screen, threshold):
+    if lists_only_hits(screen, threshold.p_value):
         return _by_sign(screen, rows, threshold)
     return _by_threshold(screen, rows, threshold)
-
-
-def lists_only_hits(screen: Screen, threshold: Threshold | None = None) -> bool:
-    """Whether a screen holds hits only.
-
-    That is so where no row has a score and some have a sign. It is so too where the coverage of
-    no study is complete and the rows bear it out: all but a few p-values are significant or, after
-    a merge that leaves none, all but a few scores keep clear of 0 (farther from it than half of
-    the median distance).
-
-    Parameters
-    ----------
-    screen
-        What was measured.
-    threshold
-        For its largest p-value.
-    """
-    limit = (Threshold() if threshold is None else threshold).p_value
-    score = screen.column("score").astype(np.float64)
-    known = np.isfinite(score)
-    if not known.any():
-        return bool((screen.column("sign") != 0).any())
-    studies = screen.coverage.studies
-    if not studies or any(study.complete for study in studies):
-        return False
-    if (screen.column("phenotype") != "interaction").any():
-        return False
-    p_value = screen.column("p_value")
-    p_known = np.isfinite(p_value)
-    if p_known.any() and limit is not None:
-        return bool((p_value[p_known] > limit).mean() < _FEW)
-    size = np.abs(score[known])
-    return bool((size <= np.median(size) / 2).mean() < _FEW)
 
 
 def _by_sign(screen: Screen, rows: Ints, threshold: Threshold) -> Positives:

@@ -4,6 +4,7 @@ from deltacell.screen.batch import Batch
 from deltacell.screen.coverage import Coverage, StudyCoverage
 from deltacell.screen.dataset import GenotypeDataset
 from deltacell.screen.genotypes import Genotypes
+from deltacell.screen.grid import Grid
 from deltacell.screen.leakage import Leakage
 from deltacell.screen.loader import Loader
 from deltacell.screen.screen import Screen
@@ -14,6 +15,7 @@ __all__ = [
     "Coverage",
     "GenotypeDataset",
     "Genotypes",
+    "Grid",
     "Leakage",
     "Loader",
     "Screen",

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from deltacell import store
 from deltacell.arrays import Ints
-from deltacell.errors import InputError
+from deltacell.errors import InputError, StoreError
 from deltacell.screen.draw import (
     DROPPED,
     TEST,
@@ -65,7 +65,13 @@ class Split:
     held_out
         Gene indices that ``gene`` kept out of training and validation.
     unseen
-        For each test genotype, the number of its genes that no training genotype deletes.
+        For each test genotype, the number of its genes that no training genotype deletes. Genes
+        that were held out for validation do not count, so that the choice of a validation part
+        does not change the groups of the test part.
+    validation_genes
+        Gene indices that ``gene`` kept out of training so that validation has unseen genes.
+    validation_unseen
+        For each validation genotype, the number of its genes that no training genotype deletes.
     """
 
     train: Ints
@@ -79,9 +85,11 @@ class Split:
     notes: tuple[str, ...] = ()
     held_out: Ints = field(default_factory=_no_rows)
     unseen: Ints = field(default_factory=_no_rows)
+    validation_genes: Ints = field(default_factory=_no_rows)
+    validation_unseen: Ints = field(default_factory=_no_rows)
 
     def __post_init__(self) -> None:
-        for name in ("train", "validation", "test", "dropped", "held_out", "unseen"):
+        for name in (*_PARTS, *_GENE_FACTS):
             frozen = np.array(getattr(self, name), dtype=np.int64)
             frozen.setflags(write=False)
             object.__setattr__(self, name, frozen)
@@ -92,10 +100,12 @@ class Split:
             raise InputError(
                 f"the parts of a split must be all rows from 0 to {len(rows) - 1}, each once"
             )
-        if len(self.unseen) not in (0, len(self.test)):
-            raise InputError(
-                f"{len(self.unseen)} numbers of unseen genes for {len(self.test)} rows"
-            )
+        for unseen, part in (
+            (self.unseen, self.test),
+            (self.validation_unseen, self.validation),
+        ):
+            if len(unseen) not in (0, len(part)):
+                raise InputError(f"{len(unseen)} numbers of unseen genes for {len(part)} rows")
 
     @classmethod
     def random(
@@ -126,8 +136,9 @@ class Split:
     ) -> Split:
         """Hold out genes: every genotype that deletes one of them is a test genotype.
 
-        Training and validation have none of them. Validation is a random part of the gene sets
-        that are not tested, so its genes are mostly those of training.
+        Training and validation have none of them. Validation is made in the same way from what is
+        left: some more genes are held out, and every remaining genotype that deletes one of those
+        is a validation genotype. So validation asks what the test asks, about unseen genes.
 
         Parameters
         ----------
@@ -138,7 +149,8 @@ class Split:
         held_out
             The share of the screen's genes to hold out.
         validation
-            The share of the rows without a held-out gene in the validation part.
+            The share of the rows without a held-out gene in the validation part, as near as whole
+            genes allow.
         """
         checked_fractions(validation=validation)
         checked_fractions(held_out=held_out)
@@ -161,9 +173,26 @@ class Split:
             f"{n_held:,} of {len(present):,} genes are held out, and "
             f"{int((part == TEST).sum()):,} of {len(screen):,} genotypes delete one of them"
         )
-        _draw_validation(screen, part, validation, rng)
+        chosen = _hold_out_for_validation(screen, part, validation, rng)
+        notes = [why]
+        if len(chosen):
+            notes.append(
+                f"{len(chosen):,} more are held out of training, and "
+                f"{int((part == VALIDATION).sum()):,} genotypes that delete one of them are for "
+                "validation"
+            )
         options = {"held_out": held_out, "validation": validation}
-        return _made(screen, part, "gene", seed, options, held_out=held, notes=[why], why=why)
+        return _made(
+            screen,
+            part,
+            "gene",
+            seed,
+            options,
+            held_out=held,
+            validation_genes=chosen,
+            notes=notes,
+            why=". ".join(notes),
+        )
 
     @classmethod
     def sets(
@@ -285,12 +314,11 @@ class Split:
     @property
     def unseen_counts(self) -> dict[int, int]:
         """The number of test genotypes by their number of unseen genes."""
-        numbers, counts = np.unique(self.unseen, return_counts=True)
-        return {int(k): int(n) for k, n in zip(numbers, counts, strict=True)}
+        return _counted(self.unseen)
 
     def leakage(self, screen: Screen) -> Leakage:
         """Return what test and validation share with training."""
-        self._check(screen)
+        self.check(screen)
         return Leakage.measure(screen, train=self.train, validation=self.validation, test=self.test)
 
     def to_json(self) -> dict[str, Any]:
@@ -307,6 +335,10 @@ class Split:
             },
             "held_out_genes": len(self.held_out),
             "test_genotypes_by_unseen_genes": {str(k): n for k, n in self.unseen_counts.items()},
+            "validation_genes": len(self.validation_genes),
+            "validation_genotypes_by_unseen_genes": {
+                str(k): n for k, n in _counted(self.validation_unseen).items()
+            },
             "notes": list(self.notes),
             "screen": self.screen_checksum,
         }
@@ -314,18 +346,15 @@ class Split:
     def equals(self, other: Split) -> bool:
         """Whether both put the same rows of the same screen into the same parts."""
         return self.screen_checksum == other.screen_checksum and all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("train", "validation", "test", "dropped")
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in _PARTS
         )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the split to a directory, all of it or nothing."""
         parts = {
-            name: pa.table({"row": pa.array(getattr(self, name), pa.int64())})
-            for name in ("train", "validation", "dropped")
+            **{name: pa.table({"row": pa.array(getattr(self, name))}) for name in _PARTS},
+            **{name: pa.table({"value": pa.array(getattr(self, name))}) for name in _GENE_FACTS},
         }
-        parts["test"] = pa.table({"row": pa.array(self.test), "unseen": pa.array(self.unseen)})
-        parts["held_out"] = pa.table({"gene": pa.array(self.held_out)})
         meta = {
             "method": self.method,
             "seed": self.seed,
@@ -350,23 +379,27 @@ class Split:
         """
         stored = store.read(path, "split", verify=verify)
         parts, meta = stored.parts, stored.meta
+        missing = [name for name in (*_PARTS, *_GENE_FACTS) if name not in parts]
+        if missing:
+            raise StoreError(
+                f"the split was saved by an earlier version: it has no part '{missing[0]}'",
+                where=path,
+                fix="Split the screen again.",
+            )
         split = cls(
-            parts["train"]["row"].to_numpy(),
-            parts["validation"]["row"].to_numpy(),
-            parts["test"]["row"].to_numpy(),
-            meta["method"],
-            meta["seed"],
-            meta["screen"],
-            meta["options"],
-            parts["dropped"]["row"].to_numpy(),
-            tuple(meta["notes"]),
-            parts["held_out"]["gene"].to_numpy(),
-            parts["test"]["unseen"].to_numpy(),
+            **{name: parts[name]["row"].to_numpy() for name in _PARTS},
+            **{name: parts[name]["value"].to_numpy() for name in _GENE_FACTS},
+            method=meta["method"],
+            seed=meta["seed"],
+            screen_checksum=meta["screen"],
+            options=meta["options"],
+            notes=tuple(meta["notes"]),
         )
-        split._check(screen, where=path)
+        split.check(screen, where=path)
         return split
 
-    def _check(self, screen: Screen, where: str | os.PathLike[str] | None = None) -> None:
+    def check(self, screen: Screen, where: str | os.PathLike[str] | None = None) -> None:
+        """Raise where this is not a split of the screen."""
         if self.screen_checksum != screen.checksum or len(self) != len(screen):
             raise InputError(
                 f"this split was made of another screen: of {len(self):,} genotypes with the "
@@ -397,6 +430,46 @@ def _draw_validation(
     part[rest] = chosen
 
 
+def _hold_out_for_validation(
+    screen: Screen, part: Ints, validation: float, rng: np.random.Generator
+) -> Ints:
+    """Move the training rows of some genes to validation, and return these genes, ascending.
+
+    Genes are taken in random order until the part is as near to its size as whole genes allow, and
+    at least one is taken. A gene of more than twice as many rows as the part stays in training.
+    """
+    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
+    left = part[owner] == TRAIN
+    wanted = validation * int((part == TRAIN).sum())
+    rows_of_gene = np.bincount(genes[left], minlength=len(screen.genes))
+    order = rng.permutation(np.flatnonzero(rows_of_gene))
+    order = order[rows_of_gene[order] <= 2 * wanted]
+    if not validation or not left.any():
+        return _no_rows()
+    if not len(order):
+        raise InputError(
+            f"the validation part would be empty: wanted are {validation:g} x "
+            f"{int((part == TRAIN).sum()):,} = {wanted:g} genotypes, and each of the "
+            f"{int((rows_of_gene > 0).sum()):,} genes that are not held out is in more than "
+            f"{2 * wanted:g}",
+            fix="Ask for a larger share, or split in another way.",
+        )
+    # A row joins validation with the first of its genes in this order.
+    position = np.full(len(screen.genes), len(order))
+    position[order] = np.arange(len(order))
+    joins = np.full(len(screen), len(order))
+    np.minimum.at(joins, owner[left], position[genes[left]])
+    sizes = np.cumsum(np.bincount(joins[joins < len(order)], minlength=len(order)))
+    n_taken = 1 + int(np.argmin(np.abs(sizes - wanted)))
+    part[joins < n_taken] = VALIDATION
+    return np.sort(order[:n_taken])
+
+
+def _counted(numbers: Ints) -> dict[int, int]:
+    values, counts = np.unique(numbers, return_counts=True)
+    return {int(k): int(n) for k, n in zip(values, counts, strict=True)}
+
+
 def _made(
     screen: Screen,
     part: Ints,
@@ -405,6 +478,7 @@ def _made(
     options: Mapping[str, Any],
     *,
     held_out: Ints | None = None,
+    validation_genes: Ints | None = None,
     notes: Sequence[str] = (),
     why: str = "",
 ) -> Split:
@@ -422,6 +496,9 @@ def _made(
     seen = np.zeros(len(screen.genes), dtype=bool)
     seen[genes[part[owner] == TRAIN]] = True
     unseen = np.bincount(owner[~seen[genes]], minlength=len(screen))
+    chosen = _no_rows() if validation_genes is None else validation_genes
+    seen[chosen] = True
+    unseen_in_test = np.bincount(owner[~seen[genes]], minlength=len(screen))
     return Split(
         **rows,
         method=method,
@@ -430,8 +507,12 @@ def _made(
         options=options,
         notes=tuple(notes),
         held_out=_no_rows() if held_out is None else held_out,
-        unseen=unseen[rows["test"]],
+        unseen=unseen_in_test[rows["test"]],
+        validation_genes=chosen,
+        validation_unseen=unseen[rows["validation"]],
     )
 
 
+_PARTS = ("train", "validation", "test", "dropped")
+_GENE_FACTS = ("held_out", "unseen", "validation_genes", "validation_unseen")
 _NUMBER = {"train": TRAIN, "validation": VALIDATION, "test": TEST, "dropped": DROPPED}
