@@ -1,22 +1,25 @@
-"""Reading delimited text, plain or compressed, so that every complaint can name a line."""
+"""Reading tables, text or xlsx, plain or compressed, so that every complaint can name a line."""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import io
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
-from pyarrow import csv
+from pyarrow import csv as arrow_csv
 
 from deltacell.arrays import Ints
 from deltacell.errors import InputError
@@ -26,6 +29,11 @@ ABSENT = ("", "NA")
 
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 _IS_WORKBOOK = "[Content_Types].xml"
+_CELL_TEXT = re.compile(r"<t(?: [^>]*)?>([^<]*)</t>")
+_HEADER_WITHIN = 20
+_HEAD_AT_MOST = 8 << 20
+# No text of a table has it, so that quoted fields may hold the table's own separator.
+_UNIT = "\x1f"
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,116 @@ class Table:
         return InputError(what, where=self.path, line=int(self.lines[row]), fix=fix)
 
 
+@dataclass(frozen=True)
+class Workbook:
+    """The bytes of a workbook.
+
+    Parameters
+    ----------
+    path
+        The file it was found in.
+    sha256
+        Checksum of that file.
+    data
+        The workbook itself.
+    """
+
+    path: Path
+    sha256: str
+    data: bytes
+
+    def head(self) -> list[str]:
+        """Return the first texts of its cells as one line, separated by tabs.
+
+        This unpacks no more than a little.
+        """
+        texts: list[str] = []
+        with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
+            there = set(archive.namelist())
+            for name in ("xl/sharedStrings.xml", "xl/worksheets/sheet1.xml"):
+                if name in there:
+                    with archive.open(name) as member:
+                        start = member.read(64 * 1024).decode("utf-8", errors="replace")
+                    texts += _CELL_TEXT.findall(start)
+        return ["\t".join(texts)]
+
+    def table(self, required: Sequence[str]) -> Table:
+        """Return the rows of the first sheet below the header, which may follow a title.
+
+        Parameters
+        ----------
+        required
+            Names that the header has.
+        """
+        rows = self.top()
+        at = next((i for i, row in enumerate(rows) if set(required) <= set(row)), None)
+        if at is None:
+            raise InputError(
+                f"none of the first {_HEADER_WITHIN} rows of the sheet is a header with "
+                + ", ".join(f"'{name}'" for name in required),
+                where=self.path,
+            )
+        return self.below(at, rows[at])
+
+    def top(self) -> list[list[str]]:
+        """Return the first rows of the first sheet as they are written."""
+        top = self._read(n_rows=_HEADER_WITHIN, skip_rows=0, dtypes="string")
+        return [[(cell or "").strip() for cell in row] for row in top.iter_rows()]
+
+    def below(self, at: int, header: Sequence[str]) -> Table:
+        """Return the rows of the first sheet below its row ``at``, counted from 0.
+
+        Parameters
+        ----------
+        at, header
+            The row that names the columns, and what it holds.
+        """
+        columns = _column_names(header, self.path, at + 1)
+        frame = self._strings(at + 1)
+        frame.columns = columns
+        lines = np.arange(at + 2, at + 2 + frame.height, dtype=np.int64)
+        filled = ~frame.select(pl.all_horizontal(pl.all() == "")).to_series().to_numpy()
+        return Table(frame.filter(filled), self.path, lines[filled], self.sha256)
+
+    def _strings(self, skip_rows: int) -> pl.DataFrame:
+        frame = self._read(skip_rows=skip_rows)
+        # A column of both numbers and texts comes as texts with its numbers rounded (1e-12 is "0"),
+        # so its numbers are read once more as such.
+        mixed = [i for i, dtype in enumerate(frame.dtypes) if dtype == pl.String]
+        mixed = [i for i in mixed if frame[:, i].cast(pl.Float64, strict=False).is_not_null().any()]
+        if mixed:
+            numbers = self._read(skip_rows=skip_rows, dtypes=dict.fromkeys(mixed, "float"))
+            frame = frame.with_columns(
+                pl.coalesce(numbers[:, i].cast(pl.Float64).cast(pl.String), frame[:, i]).alias(
+                    frame.columns[i]
+                )
+                for i in mixed
+            )
+        return frame.cast(pl.String).fill_null("")
+
+    def _read(self, **options: Any) -> pl.DataFrame:
+        try:
+            return pl.read_excel(
+                io.BytesIO(self.data),
+                engine="calamine",
+                has_header=False,
+                drop_empty_rows=False,
+                drop_empty_cols=False,
+                raise_if_empty=False,
+                infer_schema_length=None,
+                read_options=options,
+            )
+        except pl.exceptions.PolarsError as error:
+            raise InputError(f"the workbook cannot be read: {error}", where=self.path) from error
+
+    def other_sheets(self) -> list[str]:
+        """Return the names of all sheets but the first, which is the one that is read."""
+        import fastexcel
+
+        names: list[str] = fastexcel.read_excel(self.data).sheet_names
+        return names[1:]
+
+
 def open_text(path: str | os.PathLike[str]) -> Text:
     """Read a file whole: plain, gzip, or a zip with one member; told by content, not by name."""
     path = Path(path)
@@ -122,18 +240,18 @@ def open_text(path: str | os.PathLike[str]) -> Text:
 
 
 def peek(path: str | os.PathLike[str], lines: int = 20) -> list[str]:
-    """Return the first lines of a file, unpacking of a gzip no more than that takes."""
+    """Return the first lines of a file, however long, unpacking of a gzip little more than them."""
     path = Path(path)
     try:
         with path.open("rb") as file:
             magic = file.read(4)
             file.seek(0)
             if magic.startswith(_GZIP):
-                head = gzip.GzipFile(fileobj=file).read(64 * 1024)
+                head = _head(cast(BinaryIO, gzip.GzipFile(fileobj=file)), lines)
             elif magic == _ZIP:
-                head = _unpack(file.read(), path)[: 64 * 1024]
+                head = _head(io.BytesIO(_unpack(file.read(), path)), lines)
             else:
-                head = file.read(64 * 1024)
+                head = _head(file, lines)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise _cut_off(error, path) from error
     except OSError as error:
@@ -182,7 +300,7 @@ def read_table(
     has_header = columns is None
     if columns is None:
         header = data.split(b"\n", 1)[0].decode().split(separator)
-        columns = [name.strip() for name in header]
+        columns = _column_names(header, text.path, int(lines[0]))
         absent = [name for name in required if name not in columns]
         if absent:
             raise InputError(
@@ -190,20 +308,13 @@ def read_table(
                 where=text.path,
                 line=int(lines[0]),
             )
-        if len(set(columns)) != len(columns):
-            twice = next(name for i, name in enumerate(columns) if name in columns[:i])
-            raise InputError(
-                f"the column name '{twice}' stands twice in the header",
-                where=text.path,
-                line=int(lines[0]),
-            )
     _check_widths(data, separator, len(columns), lines, text.path)
     try:
-        parsed = csv.read_csv(
+        parsed = arrow_csv.read_csv(
             pa.BufferReader(data),
-            csv.ReadOptions(column_names=list(columns), skip_rows=int(has_header)),
-            csv.ParseOptions(delimiter=separator, quote_char=False),
-            csv.ConvertOptions(
+            arrow_csv.ReadOptions(column_names=list(columns), skip_rows=int(has_header)),
+            arrow_csv.ParseOptions(delimiter=separator, quote_char=False),
+            arrow_csv.ConvertOptions(
                 column_types={name: pa.string() for name in columns}, strings_can_be_null=False
             ),
         )
@@ -212,6 +323,88 @@ def read_table(
     frame = pl.from_arrow(parsed)
     assert isinstance(frame, pl.DataFrame)
     return Table(frame, text.path, lines[1:] if has_header else lines, text.sha256)
+
+
+def fields_of(line: str, separator: str) -> list[str]:
+    """Return the fields of a line, whose quotes may hold the separator; spaces count as one."""
+    if separator == " ":
+        line = " ".join(line.split())
+    if '"' not in line:
+        return line.split(separator)
+    try:
+        return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+    except csv.Error:  # A field too long for it: its quotes then count as text.
+        return line.split(separator)
+
+
+def read_quoted_table(text: Text, separator: str) -> Table:
+    """Read delimited text with a header, whose fields may be quoted, see `fields_of`."""
+    data = text.data.removeprefix(b"\xef\xbb\xbf")
+    if separator != " " and b'"' not in data:
+        return read_table(Text(text.path, text.sha256, data), separator=separator)
+    # Bytes that are not UTF-8 go through unchanged, for `read_table` to name their line.
+    lines = re.split(r"\r\n|\r|\n", data.decode("utf-8", errors="surrogateescape"))
+    plain = "\n".join(_UNIT.join(fields_of(line, separator)) for line in lines)
+    data = plain.encode("utf-8", errors="surrogateescape")
+    return read_table(Text(text.path, text.sha256, data), separator=_UNIT)
+
+
+def open_workbook(path: str | os.PathLike[str], member: str) -> Workbook | None:
+    """Return the workbook that a file is or holds; None where there is none.
+
+    Parameters
+    ----------
+    path
+        An xlsx, or a zip with one or several of them.
+    member
+        A regular expression for the name of the one meant, where a zip holds several.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_ZIP)) != _ZIP:
+                return None
+        raw = path.read_bytes()
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            names = archive.namelist()
+            if _IS_WORKBOOK in names:
+                return Workbook(path, hashlib.sha256(raw).hexdigest(), raw)
+            books = [n for n in names if n.lower().endswith(".xlsx") and not _is_hidden(n)]
+            meant = [n for n in books if re.search(member, Path(n).name, re.IGNORECASE)]
+            chosen = meant if len(books) > 1 else books
+            if len(chosen) != 1:
+                return None
+            return Workbook(path, hashlib.sha256(raw).hexdigest(), archive.read(chosen[0]))
+    except zipfile.BadZipFile as error:
+        raise InputError(f"the zip file is damaged ({error})", where=path) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
+
+
+def _head(file: BinaryIO, lines: int) -> bytes:
+    """Return the beginning of a file with so many lines; a header of genes' profiles is long."""
+    head = b""
+    while len(head) < _HEAD_AT_MOST and head.count(b"\n") < lines:
+        more = file.read(64 * 1024)
+        if not more:
+            break
+        head += more
+    return head
+
+
+def _column_names(header: Sequence[str], path: Path, line: int) -> list[str]:
+    """Return the names of the columns, ``column 8`` for the eighth where it has none."""
+    columns = [name.strip() or f"column {i}" for i, name in enumerate(header, 1)]
+    if len(set(columns)) != len(columns):
+        twice = next(name for i, name in enumerate(columns) if name in columns[:i])
+        raise InputError(
+            f"the column name '{twice}' stands twice in the header", where=path, line=line
+        )
+    return columns
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith("__MACOSX/") or Path(name).name.startswith((".", "~$"))
 
 
 def _unpack(raw: bytes, path: Path) -> bytes:

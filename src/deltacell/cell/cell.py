@@ -171,7 +171,12 @@ class Cell:
                 "reactions_with_rule": len(np.unique(m.clause_reaction)),
             },
             "features": [
-                {"feature": f.name, "width": f.width, "known": int(f.known.sum())}
+                {
+                    "feature": f.name,
+                    "width": f.width,
+                    "known": int(f.known.sum()),
+                    "missing": f.missing,
+                }
                 for f in self.features.values()
             ],
             "sources": [s.to_json() for s in self.sources],
@@ -217,7 +222,7 @@ class Cell:
             if "metabolism.reactions" in parts
             else None,
             [
-                Feature.from_arrow(parts[f"feature-{i:03d}"], described)
+                Feature.from_arrow(_feature_parts(parts, i), described)
                 for i, described in enumerate(parts["features"].to_pylist())
             ],
             sources=[Source.from_json(s) for s in meta["sources"]],
@@ -292,7 +297,8 @@ class Cell:
             for name, table in self.metabolism.to_arrow().items():
                 parts[f"metabolism.{name}"] = table
         for i, feature in enumerate(features):
-            parts[f"feature-{i:03d}"] = feature.to_arrow()
+            for name, table in feature.to_arrow().items():
+                parts[f"feature-{i:03d}.{name}"] = table
         return parts
 
     def _check_sizes(self) -> None:
@@ -346,6 +352,12 @@ def _named_features(features: Iterable[Feature] | Mapping[str, Any] | None) -> d
         if named.setdefault(feature.name, feature) is not feature:
             raise InputError(f"two features are called '{feature.name}'")
     return named
+
+
+def _feature_parts(parts: Mapping[str, pa.Table], i: int) -> dict[str, pa.Table]:
+    # Earlier versions wrote one table per feature, without the names of its columns.
+    old = parts.get(f"feature-{i:03d}")
+    return _under(parts, f"feature-{i:03d}.") if old is None else {"values": old}
 
 
 def _under(parts: Mapping[str, pa.Table], prefix: str) -> dict[str, pa.Table]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch_geometric.data import HeteroData
 
-from deltacell.arrays import AnyArray, Bools, Ints
+from deltacell.arrays import AnyArray, Ints
 from deltacell.cell.cell import Cell
 from deltacell.cell.feature import Feature
 from deltacell.cell.genes import Genes
@@ -27,7 +27,8 @@ def to_hetero_data(cell: Cell) -> HeteroData:
     """Return the cell as a PyG `HeteroData`; `from_hetero_data` gives back an equal cell.
 
     - ``data["gene"]``: ``num_nodes``, ``name``, ``standard``, ``aliases``, ``chromosome``,
-      ``start``, ``end``; for each feature ``feature_NAME`` [n_genes, width] and ``known_NAME``.
+      ``start``, ``end``; for each feature ``feature_NAME`` [n_genes, width], NaN where a
+      value is missing, and ``columns_NAME``.
     - ``data["gene", RELATION, "gene"]``: ``edge_index`` [2, entries] from source to target, both
       directions where undirected; ``edge_weight`` [entries]; ``directed``; ``counts``.
     - With a metabolism, ``data["reaction"]`` (``name``, ``lower``, ``upper`` and, where known,
@@ -51,7 +52,7 @@ def to_hetero_data(cell: Cell) -> HeteroData:
     genes.start, genes.end = _tensor(cell.genes.start), _tensor(cell.genes.end)
     for feature in cell.features.values():
         genes[f"feature_{feature.name}"] = _tensor(feature.values)
-        genes[f"known_{feature.name}"] = _tensor(feature.known)
+        genes[f"columns_{feature.name}"] = list(feature.columns)
     for relation in cell.relations.values():
         source, target, weight = relation.entries()
         edges = data[GENE, relation.name, GENE]
@@ -104,7 +105,7 @@ def from_hetero_data(data: HeteroData) -> Cell:
             if source == target == GENE
         ],
         _metabolism(data, len(genes)) if REACTION in data.node_types else None,
-        _features(data[GENE], len(genes)),
+        _features(data[GENE]),
         sources=[Source.from_json(s) for s in facts["sources"]] if "sources" in facts else (),
         synthetic=facts.get("synthetic"),
     )
@@ -144,16 +145,15 @@ def _gene_names(store: Any) -> list[str]:
     return names
 
 
-def _features(store: Any, n_genes: int) -> list[Feature]:
+def _features(store: Any) -> list[Feature]:
     found = []
     for key, values in store.items():
         name = key.removeprefix("feature_")
         if key != "x" and name == key:
             continue
         matrix = np.asarray(values.detach().cpu(), dtype=np.float32)
-        known = f"known_{name}"
-        everyone: Bools = np.ones(n_genes, dtype=bool)
-        found.append(Feature(name, matrix, store[known].numpy() if known in store else everyone))
+        columns = f"columns_{name}"
+        found.append(Feature(name, matrix, tuple(store[columns]) if columns in store else ()))
     return found
 
 

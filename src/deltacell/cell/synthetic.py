@@ -497,4 +497,4 @@ def _feature(spec: _FeatureSpec, plan: Plan, rng: np.random.Generator) -> Featur
     centre = rng.normal(size=(plan.n_pathways, spec.width))
     values = centre[plan.pathway] + spec.noise * rng.normal(size=(len(plan.pathway), spec.width))
     known = rng.random(len(plan.pathway)) < spec.known
-    return Feature(spec.name, np.where(known[:, None], values, 0.0).astype(np.float32), known)
+    return Feature(spec.name, np.where(known[:, None], values, np.nan).astype(np.float32))

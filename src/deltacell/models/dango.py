@@ -11,6 +11,7 @@ from torch import nn
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError
+from deltacell.models.gene_vectors import FeatureEncoder
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.meta_embedding import MetaEmbedding
 from deltacell.models.prediction import Prediction
@@ -57,7 +58,8 @@ class Encoding(NamedTuple):
 class Dango(nn.Module):
     """Predict the score of a genotype from vectors that also have to reconstruct the networks.
 
-    An embedding [n_genes, hidden] shared by the networks; for each network two layers of `SAGE`
+    An embedding [n_genes, hidden] shared by the networks, to which features add what they say of a
+    gene, see `FeatureEncoder`; for each network two layers of `SAGE`
     and a `Reconstruction` head; `MetaEmbedding` of the networks' vectors; `HyperSAGNN` on the
     deleted genes. Message passing sees only the wild type, once a step whatever the batch.
 
@@ -69,6 +71,8 @@ class Dango(nn.Module):
         The networks, by name.
     lambdas
         The weight of a non-edge in the reconstruction, by name; one for every network.
+    features
+        Features of the cell to use, by name; none where not given.
     hidden
         Width of a gene's vector.
     heads
@@ -85,6 +89,7 @@ class Dango(nn.Module):
         relations: Sequence[str] = STRING_RELATIONS,
         lambdas: Mapping[str, float] = STRING_LAMBDAS,
         *,
+        features: Sequence[str] | None = None,
         hidden: int = 64,
         heads: int = 4,
         layers: int = 2,
@@ -101,6 +106,7 @@ class Dango(nn.Module):
         )
         self.meta_embedding = MetaEmbedding(hidden)
         self.hyper_sagnn = HyperSAGNN(hidden, heads, layers, largest=largest)
+        self.features = FeatureEncoder(cell, features or (), hidden)
 
     def forward(self, cell: Cell, genotypes: Genotypes, *, reconstruct: bool = True) -> Prediction:
         """Return the scores [b] of genotypes.
@@ -138,14 +144,25 @@ class Dango(nn.Module):
             The wild type.
         """
         with named_range("dango.encoder"):
-            vectors = []
+            vectors, first = [], self.first_vectors(cell)
             for name, sage in zip(self.relations, self.sage, strict=True):
                 with named_range(f"dango.encoder.{name}"):
-                    vectors.append(sage(SparseMatrix.of(cell.relation(name)), self.embedding))
+                    vectors.append(sage(SparseMatrix.of(cell.relation(name)), first))
             networks = torch.stack(vectors)
         with named_range("dango.meta_embedding"):
             genes, attention = self.meta_embedding(networks)
         return Encoding(networks, genes, attention)
+
+    def first_vectors(self, cell: Cell) -> torch.Tensor:
+        """Return the genes' vectors before any network, [n_genes, hidden].
+
+        Parameters
+        ----------
+        cell
+            The wild type.
+        """
+        vectors: torch.Tensor = self.features(cell, self.embedding)
+        return vectors
 
     def compile_row_wise(self, **options: Any) -> None:
         """Compile the parts that work gene by gene or set by set; the sparse products stay.
@@ -177,5 +194,6 @@ class Dango(nn.Module):
             raise InputError(
                 f"the model was made for {self.n_genes} genes, and the cell has {cell.n_genes}"
             )
+        self.features.check(cell)
         if genotypes.genes.device.type == "cpu":
             genotypes.check(self.n_genes)

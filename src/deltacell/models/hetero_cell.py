@@ -10,7 +10,7 @@ from torch import nn
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.gene_encoder import GeneEncoder, feature_widths
+from deltacell.models.gene_encoder import GeneEncoder
 from deltacell.models.gene_layer import GeneLayer
 from deltacell.models.heads import GlobalHead, ScoreGate
 from deltacell.models.hyper_sagnn import HyperSAGNN
@@ -86,7 +86,7 @@ class HeteroCell(nn.Module):
     metabolism
         Whether messages also pass through the cell's metabolism.
     features
-        Features of the cell to use, by name.
+        Features of the cell to use, by name; none where not given.
     local_heads, local_layers
         Of the local head's attention; the heads divide the width.
     aggregation
@@ -116,7 +116,7 @@ class HeteroCell(nn.Module):
         output: str = "mean",
         residual: bool = False,
         metabolism: bool = False,
-        features: Sequence[str] = (),
+        features: Sequence[str] | None = None,
         local_heads: int = 8,
         local_layers: int = 2,
         aggregation: str = "sum",
@@ -138,9 +138,7 @@ class HeteroCell(nn.Module):
         self.propagation: Propagation = (
             strategy(propagation) if isinstance(propagation, str) else propagation
         )
-        self.encoder = GeneEncoder(
-            cell.n_genes, feature_widths(cell, features), hidden, activation, dropout
-        )
+        self.encoder = GeneEncoder(cell, features or (), hidden, activation, dropout)
         self.layers = nn.ModuleList(
             GeneLayer(
                 f"hetero_cell.layer{i}",
@@ -304,7 +302,7 @@ class HeteroCell(nn.Module):
                 f"the cell has {cell.n_genes} genes, and the model was made for {self.n_genes}"
             )
         self._check_relations(cell)
-        self.encoder.check(cell)
+        self.encoder.features.check(cell)
         if self.reactions is None or self.metabolites is None:
             return
         if cell.metabolism is None:

@@ -84,7 +84,7 @@ class GatedModel:
             return self._model.encode(self._cell).wild_type.last[GENE]
 
     def _dango(self, model: Dango, relations: torch.Tensor, genes: torch.Tensor) -> torch.Tensor:
-        embedding = model.embedding * genes.unsqueeze(1)
+        embedding = model.first_vectors(self._cell) * genes.unsqueeze(1)
         vectors = [
             near.vectors(cast(SAGE, sage), embedding, gate)
             for near, sage, gate in zip(self._near, model.sage, relations.unbind(), strict=True)

@@ -18,11 +18,7 @@ def print_cell(stats: Mapping[str, Any], title: str = "cell") -> None:
         {
             "genes": f"{stats['genes']:,}, {stats['genes_with_position']:,} with a known position",
             "metabolism": _metabolism(stats["metabolism"]),
-            "features": ", ".join(
-                f"{f['feature']} (width {f['width']}, known for {f['known']:,} genes)"
-                for f in stats["features"]
-            )
-            or "none",
+            "features": len(stats["features"]) or "none",
             "checksum": stats["checksum"][:16],
         },
     )
@@ -43,6 +39,15 @@ def print_cell(stats: Mapping[str, Any], title: str = "cell") -> None:
         rows,
         total=True,
     )
+    if stats["features"]:
+        print_table(
+            "features",
+            ["feature", "width", "genes known", "missing of these"],
+            [
+                [f["feature"], f["width"], f["known"], f"{f['missing']:.1%}"]
+                for f in stats["features"]
+            ],
+        )
     print_sources(stats["sources"])
 
 

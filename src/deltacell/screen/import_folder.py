@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from deltacell import store
 from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
 from deltacell.cell import readers as cell_readers
 from deltacell.cell.genes import UNKNOWN, OnUnknown
-from deltacell.cell.readers import NamedEdges, relation_of, sbml, string_genes
+from deltacell.cell.readers import NamedEdges, NoFeatureError, relation_of, sbml, string_genes
 from deltacell.counts import Source
 from deltacell.errors import InputError, PhenotypeError, did_you_mean
 from deltacell.screen import readers as screen_readers
@@ -163,7 +163,7 @@ def import_folder(
     policy = "error" if on_unknown == "error" else "drop"
     relations, relation_sources, renamed = _build_relations(edges, genes, policy)
     metabolism, metabolism_sources = _build_metabolism(written, genes, policy)
-    features, feature_sources = _read_features(files, genes, policy)
+    features, feature_sources, feature_notes = _read_features(files, genes, policy)
     cell = Cell(
         genes,
         relations,
@@ -175,6 +175,7 @@ def import_folder(
     notes = [
         gene_note,
         *renamed,
+        *feature_notes,
         *_told_by_header(screens),
         *_told_by_absence(cell, by_study),
     ]
@@ -257,6 +258,7 @@ class _Files:
         self._done += path.stat().st_size
 
     def passed_over(self, path: Path, why: str) -> None:
+        self._read.discard(path)
         self._why[path] = why
 
     def unread(self) -> list[LeftAlone]:
@@ -374,15 +376,47 @@ def _build_metabolism(
     return metabolism, [source]
 
 
-def _read_features(files: _Files, genes: Genes, policy: Any) -> tuple[list[Feature], list[Source]]:
-    found = [
-        pair
-        for reader in cell_readers.FEATURE_READERS
-        for pair in files.read_all(
-            reader.NAME, partial(reader.read, genes=genes, on_unknown=policy)
-        )
-    ]
-    return [feature for feature, _ in found], [source for _, source in found]
+def _read_features(
+    files: _Files, genes: Genes, policy: Any
+) -> tuple[list[Feature], list[Source], list[str]]:
+    """Return the features; of files that hold the same one, the first."""
+    features: dict[str, Feature] = {}
+    sources: list[Source] = []
+    notes: list[str] = []
+    for reader in cell_readers.FEATURE_READERS:
+        for path in files.of(reader.NAME):
+            files.say(path)
+            try:
+                feature, source = reader.read(path, genes, on_unknown=policy)
+            except NoFeatureError as error:
+                why = f"{error.what}. {error.fix or ''}".strip()
+                files.passed_over(path, why)
+                notes.append(f"{path.name} holds no feature of this cell: {error.what}.")
+                continue
+            files.done(path)
+            same = next((f for f in features.values() if _same_values(f, feature)), None)
+            if same is not None:
+                first = next(s.file for s in sources if s.into == same.name)
+                files.passed_over(path, f"it holds the same feature as {first}")
+                notes.append(f"{path.name} holds the same feature as {first}, which was kept.")
+                continue
+            name, number = feature.name, 2
+            while name in features:
+                name, number = f"{feature.name}_{number}", number + 1
+            if name != feature.name:
+                notes.append(
+                    f"{path.name} is called '{name}', as there is another '{feature.name}'."
+                )
+            features[name] = feature.renamed(name)
+            sources.append(replace(source, into=name))
+    return list(features.values()), sources, notes
+
+
+def _same_values(one: Feature, other: Feature) -> bool:
+    """Whether two features are the same table, saved by programs that round differently."""
+    return one.columns == other.columns and np.allclose(
+        one.values, other.values, rtol=1e-5, atol=1e-7, equal_nan=True
+    )
 
 
 def _read_screen(

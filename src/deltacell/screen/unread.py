@@ -8,7 +8,8 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from deltacell.cell.readers import edge_list
+from deltacell.cell.readers import edge_list, features_table
+from deltacell.cell.readers.head import first_line
 from deltacell.screen.readers import headed
 from deltacell.table import holds_several_files, peek
 
@@ -29,20 +30,23 @@ def why_unread(path: str | os.PathLike[str]) -> str:
     """
     path = Path(path)
     if _is_spreadsheet(path):
-        return f"it is a spreadsheet; save it as CSV, with a header as in {_PAGE}"
+        return (
+            "it is a spreadsheet without a table of genes and numbers on its first sheet; save a "
+            f"screen or a network as CSV, with a header as in {_PAGE}"
+        )
     if holds_several_files(path):
         return "it is a zip of several files; unpack it to have them read"
     head = peek(path)
     if any("\0" in line for line in head):
         return "it is not text, and of no known format"
-    if head and head[0].lstrip()[:1] in ("{", "["):
+    if first_line(head).lstrip()[:1] in ("{", "["):
         return "it is JSON, of no known format"
     reason = _told_by_repair(head) or headed.why_not(head)
     if reason is not None:
         return f"{reason}: {_PAGE}"
     return (
         "its content is of no known format; a table needs a header such as gene1,gene2,score "
-        f"(a screen) or gene1,gene2,weight (a network): {_PAGE}"
+        f"(a screen), gene1,gene2,weight (a network) or gene,fitness (a feature): {_PAGE}"
     )
 
 
@@ -76,7 +80,18 @@ def _told_by_repair(head: Sequence[str]) -> str | None:
     for above in range(1, min(_HEADER_WITHIN, len(head) - 1)):
         if head[above].strip() and _is_known(head[above:]):
             return f"a table begins at line {above + 1}; remove what stands above it"
+    if any(features_table.recognise_head([line, *head]) for line in _headers_for(head)):
+        return "it has genes and numbers and no header; put one above it, such as gene,fitness"
     return None
+
+
+def _headers_for(head: Sequence[str]) -> list[str]:
+    """Return a header that a table of genes and numbers would have, for each separator."""
+    return [
+        separator.join(["gene", *(f"value {chr(97 + i % 26)}{i}" for i in range(width))])
+        for separator in ("\t", ";", ",")
+        if head and (width := head[0].count(separator))
+    ]
 
 
 def _with_points(line: str) -> str:
@@ -88,4 +103,8 @@ def _with_commas(line: str) -> str:
 
 
 def _is_known(head: Sequence[str]) -> bool:
-    return headed.recognise(head, "") or edge_list.recognise(head, "")
+    return (
+        headed.recognise(head, "")
+        or edge_list.recognise(head, "")
+        or features_table.recognise_head(head)
+    )

@@ -63,6 +63,7 @@ def build_model(
             cell,
             relations,
             {**STRING_LAMBDAS, **model.lambdas},
+            features=model.features,
             hidden=model.hidden,
             heads=model.heads,
             layers=model.layers,

@@ -248,13 +248,12 @@ def _check_split(split: SplitConfig) -> None:
 def _check_model(config: Config) -> None:
     model = config.model
     _check_names("model.relations", model.relations)
+    _check_names("model.features", model.features or None)
     if isinstance(model, DangoConfig):
         _check_divides("model.heads", model.heads, model.hidden)
         _check_lambdas(model)
-    elif isinstance(model, HeteroCellConfig):
-        _check_names("model.features", model.features or None)
-        if model.output != "global":
-            _check_divides("model.local_heads", model.local_heads, model.hidden)
+    elif isinstance(model, HeteroCellConfig) and model.output != "global":
+        _check_divides("model.local_heads", model.local_heads, model.hidden)
     if config.max_bytes is not None and config.propagation not in ("auto", "delta"):
         raise InputError(
             f"max_bytes is {config.max_bytes}, and the propagation {config.propagation} has no "

@@ -116,12 +116,15 @@ class ModelConfig:
         Width of a vector.
     layers
         Attention layers of DANGO; message-passing layers of HeteroCell.
+    features
+        Features of the cell to use, by name; none where null.
     """
 
     name: str = MISSING
     relations: list[str] | None = None
     hidden: int = 64
     layers: int = 2
+    features: list[str] | None = None
 
 
 @dataclass
@@ -144,7 +147,6 @@ class HeteroCellConfig(ModelConfig):
     output: str = "mean"
     residual: bool = False
     metabolism: bool = False
-    features: list[str] = field(default_factory=list)
     local_heads: int = 8
     local_layers: int = 2
     aggregation: str = "sum"

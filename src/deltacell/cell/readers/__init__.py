@@ -10,7 +10,7 @@ from deltacell.cell.readers import (
     edge_list,
     features_anndata,
     features_npz,
-    features_parquet,
+    features_table,
     sbml,
     sgd_features,
     string_actions,
@@ -23,6 +23,7 @@ from deltacell.cell.readers import (
     yeastract,
 )
 from deltacell.cell.readers.edges import NamedEdges, names_of, relation_of
+from deltacell.cell.readers.features import NoFeatureError
 from deltacell.cell.readers.names import in_capitals, is_systematic
 from deltacell.cell.readers.reader import EdgeReader, FeatureReader, GeneReader, TextReader
 from deltacell.table import holds_several_files, peek
@@ -35,6 +36,7 @@ __all__ = [
     "FeatureReader",
     "GeneReader",
     "NamedEdges",
+    "NoFeatureError",
     "in_capitals",
     "is_systematic",
     "names_of",
@@ -54,7 +56,7 @@ EDGE_READERS: tuple[EdgeReader, ...] = (
     edge_list,
 )
 GENE_READERS: tuple[GeneReader, ...] = (sgd_features, string_info)
-FEATURE_READERS: tuple[FeatureReader, ...] = (features_parquet, features_npz, features_anndata)
+FEATURE_READERS: tuple[FeatureReader, ...] = (features_npz, features_anndata, features_table)
 
 
 def recognise(path: str | os.PathLike[str]) -> str | None:
@@ -66,14 +68,18 @@ def recognise(path: str | os.PathLike[str]) -> str | None:
         The file. One that cannot be unpacked is an error.
     """
     path = Path(path)
-    for feature_reader in FEATURE_READERS:
-        if feature_reader.recognise(path):
-            return feature_reader.NAME
+    arrays: tuple[FeatureReader, ...] = (features_npz, features_anndata)
+    for array_reader in arrays:
+        if array_reader.recognise(path):
+            return array_reader.NAME
     if holds_several_files(path):
         return None
     head = peek(path)
-    text_readers: tuple[TextReader, ...] = (sbml, *GENE_READERS, string_genes, *EDGE_READERS)
+    text_readers: tuple[TextReader, ...] = (sbml, *GENE_READERS, string_genes, *EDGE_READERS[:-1])
     for reader in text_readers:
         if reader.recognise(head, path.name):
             return reader.NAME
-    return None
+    # Two names of one gene and a number have the form of an edge, so features are asked first.
+    if features_table.recognise(path):
+        return features_table.NAME
+    return edge_list.NAME if edge_list.recognise(head, path.name) else None

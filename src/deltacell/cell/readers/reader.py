@@ -43,7 +43,7 @@ class GeneReader(TextReader, Protocol):
 
 
 class FeatureReader(Reader, Protocol):
-    """A format of features, which is binary."""
+    """A format of features."""
 
     def recognise(self, path: str | os.PathLike[str]) -> bool:
         """Whether a file is of this format."""

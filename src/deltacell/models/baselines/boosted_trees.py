@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,18 +25,22 @@ from deltacell.models.baselines.network_features import (
     NetworkFeatures,
     aggregated,
 )
+from deltacell.models.gene_vectors import chosen_features, feature_vectors
 
 _SETS_A_BLOCK = 65_536
 _STAGES = 3
+_COMPONENTS_OF_A_FEATURE = 16
 
 
 class BoostedTrees(Baseline):
-    """Gradient-boosted regression trees on network features and additive effects of the genes.
+    """Gradient-boosted regression trees on networks, features and additive effects of the genes.
 
-    The features are those of `NetworkFeatures`, and the smallest, largest and mean additive effect
-    of the genes of the set. The effects of the training genotypes are cross-fitted: each is learned
-    from the folds that the genotype is not in, so that its own score does not leak into its
-    features. The number of rounds is fixed, so a validation part is not used.
+    The columns are those of `NetworkFeatures`; the smallest, largest and mean over the set of each
+    number of its genes' vectors, see `feature_vectors`, and of the inner product of two of them,
+    feature by feature; and the same of the genes' additive effects. The effects of the training
+    genotypes are cross-fitted: each is learned from the folds that the genotype is not in, so that
+    its own score does not leak into its columns. The number of rounds is fixed, so a validation
+    part is not used.
 
     Parameters
     ----------
@@ -51,6 +56,8 @@ class BoostedTrees(Baseline):
         The penalty of the additive effects, as in `Additive`.
     folds
         Number of folds of the cross-fitting.
+    features
+        Features of the cell to use, by name; all where not given.
     """
 
     def __init__(
@@ -61,6 +68,7 @@ class BoostedTrees(Baseline):
         dimensions: int = 8,
         penalty: float = 3.0,
         folds: int = 5,
+        features: Sequence[str] | None = None,
     ) -> None:
         for name, value, least in (
             ("rounds", rounds, 1),
@@ -78,6 +86,7 @@ class BoostedTrees(Baseline):
         self.dimensions = dimensions
         self.penalty = check_penalty(penalty)
         self.folds = folds
+        self.features = None if features is None else tuple(features)
 
     def _fit(
         self,
@@ -105,6 +114,7 @@ class BoostedTrees(Baseline):
             over_pairs=over_pairs,
             seed=seed,
         )
+        self._vectors = self._feature_vectors(cell, order)
         self._fitted_on = weakref.ref(cell)
         features = self._features(training.sets, own.of(training.sets))
         progress("trees", 2, _STAGES)
@@ -121,7 +131,7 @@ class BoostedTrees(Baseline):
         progress("trees", 3, _STAGES)
 
     def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
-        self._check_relations(cell)
+        self._check_cell(cell)
         score = np.empty(len(sets))
         for start in range(0, len(sets), _SETS_A_BLOCK):
             block = sets.slice(start, min(start + _SETS_A_BLOCK, len(sets)))
@@ -130,15 +140,30 @@ class BoostedTrees(Baseline):
         return score
 
     def _features(self, sets: GeneSets, effects: Doubles) -> Floats:
-        added = aggregated(effects[:, None], sets.offsets, self._network.over_genes)
-        return np.concatenate([self._network(sets), added.astype(np.float32)], axis=1)
+        over_genes, over_pairs = self._network.over_genes, self._network.over_pairs
+        columns = [self._network(sets)]
+        pairs = sets.pairs()
+        for vectors in self._vectors.values():
+            columns.append(aggregated(vectors[sets.genes], sets.offsets, over_genes))
+            product = np.einsum("pd,pd->p", vectors[pairs.first], vectors[pairs.second])
+            columns.append(aggregated(product[:, None], pairs.offsets, over_pairs))
+        columns.append(aggregated(effects[:, None], sets.offsets, over_genes))
+        return np.concatenate([column.astype(np.float32) for column in columns], axis=1)
 
-    def _check_relations(self, cell: Cell) -> None:
-        """Raise where the cell has other relations than the one it was fitted on."""
+    def _feature_vectors(self, cell: Cell, order: GeneOrder) -> dict[str, Floats]:
+        """Return the genes' vectors of each feature; the seed is fixed, so that they stay equal."""
+        return {
+            feature.name: feature_vectors([feature.take(order.gene)], _COMPONENTS_OF_A_FEATURE)
+            for feature in chosen_features(cell, self.features)
+        }
+
+    def _check_cell(self, cell: Cell) -> None:
+        """Raise where the cell has other relations or features than the one it was fitted on."""
         if self._fitted_on() is cell:
             return
         fitted = {r.name: r for r in self._network.relations}
-        given = {r.name: r for r in _relations(cell, GeneOrder(cell.genes))}
+        order = GeneOrder(cell.genes)
+        given = {r.name: r for r in _relations(cell, order)}
         if list(fitted) != list(given):
             raise InputError(
                 f"fitted on the relations {', '.join(fitted) or 'none'}, "
@@ -148,6 +173,14 @@ class BoostedTrees(Baseline):
             if not relation.equals(fitted[name]):
                 raise InputError(
                     f"the relation '{name}' of this cell is not the one it was fitted on",
+                    fix="Give the cell it was fitted on, or fit it again.",
+                )
+        vectors = self._feature_vectors(cell, order)
+        for name in [*self._vectors, *vectors]:
+            ours, theirs = self._vectors.get(name), vectors.get(name)
+            if ours is None or theirs is None or not np.array_equal(ours, theirs):
+                raise InputError(
+                    f"the feature '{name}' of this cell is not the one it was fitted on",
                     fix="Give the cell it was fitted on, or fit it again.",
                 )
         self._fitted_on = weakref.ref(cell)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from deltacell.screen.readers import costanzo2010, costanzo2016, headed, hits, kuzmin
-from deltacell.screen.readers.sheets import open_workbook
 from deltacell.screen.readers.written import WrittenScreen
-from deltacell.table import holds_several_files, peek
+from deltacell.table import holds_several_files, open_workbook, peek
 
 __all__ = ["SCREEN_READERS", "ScreenReader", "WrittenScreen", "reader", "recognise"]
 

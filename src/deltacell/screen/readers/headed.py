@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from deltacell.cell.readers.head import first_line, stem_of
 from deltacell.errors import InputError, PhenotypeError
 from deltacell.screen.readers.fields import NO_SCORE, optional_floats, scored_rows
 from deltacell.screen.readers.written import WrittenScreen
-from deltacell.table import ABSENT, Table, Text, open_text, peek, read_table
+from deltacell.table import ABSENT, Table, fields_of, open_text, peek, read_quoted_table
 
 NAME = "headed"
 
@@ -45,8 +44,6 @@ _GENE = re.compile(
 )
 _SEPARATORS = ("\t", ";", ",", " ")
 _JOINS = r"\s*[+;]\s*"
-# No text of a table has it, so that quoted fields may hold the table's own separator.
-_UNIT = "\x1f"
 
 
 def recognise(head: Sequence[str], file_name: str) -> bool:
@@ -79,7 +76,7 @@ def why_not(head: Sequence[str]) -> str | None:
         return None
     header, below = _header_and_rows(head)
     for separator in _SEPARATORS:
-        fields = _fields(header, separator)
+        fields = fields_of(header, separator)
         words = _words(fields)
         genes = [(i, found.groups()) for i, w in enumerate(words) if (found := _GENE.fullmatch(w))]
         if len(genes) < 2:
@@ -88,7 +85,7 @@ def why_not(head: Sequence[str]) -> str | None:
         twice = [fields[i].strip() for i, groups in genes if which.count(groups) > 1]
         if twice:
             return f"its columns '{twice[0]}' and '{twice[1]}' are of one gene; rename one"
-        rows = [_fields(line, separator) for line in below]
+        rows = [fields_of(line, separator) for line in below]
         return _lacking(fields, words, rows, genes[0][0])
     return None
 
@@ -126,7 +123,7 @@ def read(
             where=text.path,
         )
     column = columns.scores[phenotype]
-    table = _table(text, separator)
+    table = read_quoted_table(text, separator)
     if not len(table):
         raise InputError("the screen is empty: there is a header and no row", where=table.path)
     named = table.frame.columns
@@ -167,7 +164,9 @@ def _understood(head: Sequence[str]) -> tuple[str, _Columns] | None:
     """Return what separates the columns, and what they are."""
     header, below = _header_and_rows(head)
     for separator in _SEPARATORS:
-        columns = _columns(_fields(header, separator), [_fields(line, separator) for line in below])
+        columns = _columns(
+            fields_of(header, separator), [fields_of(line, separator) for line in below]
+        )
         if columns is not None:
             return separator, columns
     return None
@@ -261,28 +260,6 @@ def _first(words: Sequence[str], known: Sequence[str]) -> int | None:
 
 def _name(columns: Sequence[str], at: int | None) -> str | None:
     return None if at is None else columns[at]
-
-
-def _fields(line: str, separator: str) -> list[str]:
-    if separator == " ":
-        line = " ".join(line.split())
-    if '"' not in line:
-        return line.split(separator)
-    try:
-        return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
-    except csv.Error:  # A field too long for it: its quotes then count as text.
-        return line.split(separator)
-
-
-def _table(text: Text, separator: str) -> Table:
-    data = text.data.removeprefix(b"\xef\xbb\xbf")
-    if separator != " " and b'"' not in data:
-        return read_table(Text(text.path, text.sha256, data), separator=separator)
-    # Bytes that are not UTF-8 go through unchanged, for `read_table` to name their line.
-    lines = re.split(r"\r\n|\r|\n", data.decode("utf-8", errors="surrogateescape"))
-    plain = "\n".join(_UNIT.join(_fields(line, separator)) for line in lines)
-    data = plain.encode("utf-8", errors="surrogateescape")
-    return read_table(Text(text.path, text.sha256, data), separator=_UNIT)
 
 
 def _without_absent(table: Table, columns: Sequence[str]) -> Table:

@@ -17,9 +17,8 @@ import polars as pl
 
 from deltacell.screen.columns import KINDS
 from deltacell.screen.readers.sga import Columns, read_crosses
-from deltacell.screen.readers.sheets import open_workbook
 from deltacell.screen.readers.written import WrittenScreen
-from deltacell.table import Table, open_text, read_table
+from deltacell.table import Table, open_text, open_workbook, read_table
 
 NAME = "kuzmin"
 
