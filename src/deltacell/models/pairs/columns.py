@@ -1,0 +1,494 @@
+"""All that is known of a gene set as columns of numbers: votes, effects, features, networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse.linalg
+
+from deltacell.arrays import Bools, Floats, Ints, offsets_of, ragged_positions
+from deltacell.cell import Cell
+from deltacell.models.baselines.baseline import Doubles, Part
+from deltacell.models.baselines.gene_effects import GeneEffects, ridge
+from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets
+from deltacell.models.baselines.network_features import Aggregate, aggregated
+from deltacell.models.gene_vectors import chosen_features, feature_vectors
+from deltacell.models.pairs.messages import Measured, by_first_gene, pair_votes, set_votes
+from deltacell.models.pairs.neighbours import PROFILE_WIDTH, Neighbours, profiles
+
+RANKS = (8, 24, 48)
+"""How many factors of the measured pairs each low-rank column has."""
+
+COMPONENTS = 16
+"""Leading components of a profile that the columns have."""
+
+# What a vote is shrunk toward 0 by, in units of neighbours that voted.
+_FEW_VOTERS = 0.1
+_FEW_BOTH = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What some measured sets say of the genes: effects, counts, and factors of their pairs.
+
+    Parameters
+    ----------
+    effects
+        The additive model.
+    count
+        How many sets each gene was measured in, [genes].
+    negative
+        The share of them with a negative score, NaN for a gene that was never measured, [genes].
+    factors, values
+        The leading eigenvectors of the measured pairs, as residuals from the additive model, and
+        their eigenvalues, [genes, k] and [k].
+    """
+
+    effects: GeneEffects
+    count: Doubles
+    negative: Doubles
+    factors: Doubles
+    values: Doubles
+
+    @classmethod
+    def of(cls, part: Part, n_genes: int, penalty: float, *, share: float = 1.0) -> Known:
+        """Return what a part says.
+
+        Parameters
+        ----------
+        part
+            The measured sets.
+        n_genes
+            Number of genes.
+        penalty
+            The penalty of the additive model.
+        share
+            The share of the whole that the part is. Counts are divided by it, so that they mean
+            the same whichever fold is left out.
+        """
+        effects = ridge(part, n_genes, penalty)
+        weight, genes = part.weights[part.sets.owner], part.sets.genes
+        count = np.bincount(genes, weight, minlength=n_genes)
+        below = (part.targets < 0)[part.sets.owner]
+        negative = np.bincount(genes, weight * below, minlength=n_genes)
+        residuals = part.targets - effects.score(part.sets)
+        factors, values = _factors(Measured.of(part.sets, residuals, part.weights, n_genes))
+        return cls(
+            effects,
+            count / share,
+            np.divide(negative, count, out=np.full(n_genes, np.nan), where=count > 0),
+            factors,
+            values,
+        )
+
+    @property
+    def seen(self) -> Bools:
+        """Which genes were measured."""
+        return self.count > 0
+
+
+class PairColumns:
+    """The columns of gene sets of a cell; what was measured is given with each call.
+
+    Parameters
+    ----------
+    cell
+        The wild type.
+    order
+        The order of its genes.
+    largest
+        The most genes of a set. For pairs, one number per column says it all; for larger sets each
+        column of a pair is taken as the smallest, largest and mean over the pairs of the set.
+    features
+        Features of the cell to use; all where None.
+    """
+
+    def __init__(
+        self, cell: Cell, order: GeneOrder, largest: int, features: Sequence[str] | None = None
+    ) -> None:
+        self.neighbours = Neighbours.of(cell, order, features)
+        self.n_genes = len(order)
+        self.over_pairs: tuple[Aggregate, ...] = ("min", "max", "mean") if largest > 2 else ("mean",)
+        self.over_genes: tuple[Aggregate, ...] = ("min", "max")
+        chosen = sorted(chosen_features(cell, features), key=lambda f: f.name)
+        narrow = [f for f in chosen if f.width < PROFILE_WIDTH]
+        wide = [f for f in chosen if f.width >= PROFILE_WIDTH]
+        none = np.empty((self.n_genes, 0), dtype=np.float32)
+        self.narrow: Floats = np.concatenate([none, *(f.values[order.gene] for f in narrow)], axis=1)
+        self.narrow_names = [f"{f.name}.{column}" for f in narrow for column in f.columns]
+        self.components: Floats = np.concatenate(
+            [none, *(feature_vectors([f], COMPONENTS)[order.gene] for f in wide)], axis=1
+        )
+        self.component_names = [
+            f"{f.name}.{i}" for f in wide for i in [*range(COMPONENTS), "missing"]
+        ]
+        self.profiles = {f.name: profiles(f.values[order.gene]) for f in wide}
+
+    def __call__(
+        self, known: Known, sets: GeneSets, votes: Votes, fixed: Floats | None = None
+    ) -> Floats:
+        """Return the columns of sets, [sets, columns].
+
+        Parameters
+        ----------
+        known
+            What is known of their genes.
+        sets
+            Sets of one gene or more.
+        votes
+            The votes on them.
+        fixed
+            What `fixed` returns for these sets, where that is at hand.
+        """
+        fixed = self.fixed(sets) if fixed is None else fixed
+        pairs, around = sets.pairs(), self._effects_around(known)
+        unseen = np.add.reduceat((~known.seen)[sets.genes].astype(np.float32), sets.offsets[:-1])
+        of_genes = [np.where(known.seen, known.effects.effect, np.nan), known.count, known.negative]
+        genes = np.concatenate([np.stack(of_genes, axis=1), around], axis=1)
+        own = [
+            np.stack([known.effects.score(sets), sets.sizes, unseen], axis=1),
+            aggregated(genes[sets.genes], sets.offsets, self.over_genes),
+            aggregated(
+                np.concatenate(
+                    [
+                        vote_columns(_residual_votes(votes.pairs, pairs, known.effects, around)),
+                        _low_rank(known, pairs),
+                    ],
+                    axis=1,
+                ),
+                pairs.offsets,
+                self.over_pairs,
+            ),
+        ]
+        if votes.larger is not None:
+            own.append(_set_vote_columns(votes.larger, sets, known.effects, around))
+        return np.concatenate([*own, fixed], axis=1, dtype=np.float32)
+
+    def votes(self, measured: Measured, sets: GeneSets, rows: Bools | None = None) -> Votes:
+        """Return the votes on sets.
+
+        Parameters
+        ----------
+        measured
+            What was measured.
+        sets
+            Sets of one gene or more.
+        rows
+            As in `pair_votes`.
+        """
+        larger = set_votes(measured, self.neighbours, sets) if measured.larger else None
+        return Votes(pair_votes(measured, self.neighbours, sets.pairs(), rows), larger)
+
+    def fixed(self, sets: GeneSets) -> Floats:
+        """Return the columns that do not depend on what was measured, [sets, columns]."""
+        pairs = sets.pairs()
+        genes = np.concatenate([self.narrow, self._degrees], axis=1)
+        parts = [
+            aggregated(genes[sets.genes], sets.offsets, self.over_genes),
+            aggregated(self.components[sets.genes], sets.offsets, ("mean",)),
+            aggregated(self._fixed_pair_columns(pairs), pairs.offsets, self.over_pairs),
+        ]
+        return np.concatenate(parts, axis=1, dtype=np.float32)
+
+    def names(self, votes: Votes) -> list[str]:
+        """Return the name of every column."""
+        relations = self.neighbours.names
+        of_genes = ["effect", "count", "negative", *(f"{r}.neighbours' effect" for r in relations)]
+        of_pairs = [
+            *(f"{r}.{what}" for r in relations for what in VOTES),
+            *(f"rank {rank}" for rank in RANKS),
+        ]
+        fixed_genes = [*self.narrow_names, *(f"{r}.degree" for r in relations)]
+        fixed_pairs = [
+            *(f"{r}.{what}" for what in ("weight", "common") for r in relations),
+            *(f"{name}.correlation" for name in self.profiles),
+            *(f"{name}.product" for name in [*self.narrow_names, *self.component_names]),
+            *(f"{name}.difference" for name in self.component_names),
+        ]
+        larger = [f"{r}.set {what}" for r in relations for what in ("vote", "voters")]
+        return [
+            *("additive", "size", "unseen"),
+            *(f"{name}.{how}" for name in of_genes for how in self.over_genes),
+            *(f"{name}.{how}" for name in of_pairs for how in self.over_pairs),
+            *(larger if votes.larger is not None else []),
+            *(f"{name}.{how}" for name in fixed_genes for how in self.over_genes),
+            *self.component_names,
+            *(f"{name}.{how}" for name in fixed_pairs for how in self.over_pairs),
+        ]
+
+    @cached_property
+    def _degrees(self) -> Floats:
+        none = np.empty((0, self.n_genes))
+        return np.vstack([none, *(np.diff(w.indptr) for w in self.neighbours.weights)]).T
+
+    def _effects_around(self, known: Known) -> Doubles:
+        """Return the mean effect of each gene's neighbours, [genes, relations]."""
+        effect, seen = known.effects.effect, known.seen.astype(np.float64)
+        none = np.empty((self.n_genes, 0))
+        around = [
+            ((matrix @ effect) / (matrix @ seen + _FEW_VOTERS))[:, None]
+            for matrix in self.neighbours.matrices
+        ]
+        return np.concatenate([none, *around], axis=1)
+
+    def _fixed_pair_columns(self, pairs: GenePairs) -> Floats:
+        relations = len(self.neighbours.names)
+        width = 2 * relations + len(self.profiles)
+        tables = np.zeros((len(pairs.first), width), dtype=np.float32)
+        for genes, at, here in by_first_gene(pairs):
+            second = pairs.second[at]
+            for i, weight in enumerate(self.neighbours.weights):
+                tables[at, i] = weight[genes].toarray()[here, second]
+                linked = self._linked[i]
+                tables[at, relations + i] = (linked[genes] @ linked).toarray()[here, second]
+            for i, profile in enumerate(self.profiles.values()):
+                tables[at, 2 * relations + i] = (profile[genes] @ profile.T)[here, second]
+        values = np.concatenate([self.narrow, self.components], axis=1)
+        product = values[pairs.first] * values[pairs.second]
+        difference = np.abs(self.components[pairs.first] - self.components[pairs.second])
+        return np.concatenate([tables, product, difference], axis=1)
+
+    @cached_property
+    def _linked(self) -> list[scipy.sparse.csr_array]:
+        return [(weight > 0).astype(np.float32) for weight in self.neighbours.weights]
+
+
+VOTES = ("min vote", "max vote", "vote", "min voters", "max voters", "both vote", "both voters")
+"""What `vote_columns` returns for each relation."""
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """The votes on some sets, as sums of scores and of weights.
+
+    Parameters
+    ----------
+    pairs
+        What `pair_votes` returns for the pairs within the sets.
+    larger
+        What `set_votes` returns for the sets; None where no set of three or more was measured.
+    """
+
+    pairs: Floats
+    larger: Floats | None
+
+    def take(self, sets: GeneSets, rows: Ints) -> Votes:
+        """Return the votes on some of the sets."""
+        sizes = sets.sizes
+        n_pairs = sizes * (sizes - 1) // 2
+        at = ragged_positions(offsets_of(n_pairs)[rows], n_pairs[rows])
+        larger = self.larger
+        if larger is not None:
+            larger = larger[ragged_positions(sets.offsets[rows], sizes[rows])]
+        return Votes(self.pairs[at], larger)
+
+
+def vote_columns(votes: Floats) -> Floats:
+    """Return the columns of the sums of `pair_votes`, [pairs, relations * 7], the same for (b, a).
+
+    Parameters
+    ----------
+    votes
+        [pairs, relations, 6].
+    """
+    first, first_n, second, second_n, both, both_n = np.moveaxis(votes, 2, 0)
+    one, other = first / (first_n + _FEW_VOTERS), second / (second_n + _FEW_VOTERS)
+    columns = [
+        np.minimum(one, other),
+        np.maximum(one, other),
+        (first + second) / (first_n + second_n + _FEW_VOTERS),
+        np.minimum(first_n, second_n),
+        np.maximum(first_n, second_n),
+        both / (both_n + _FEW_BOTH),
+        both_n,
+    ]
+    return np.stack(columns, axis=2).reshape(len(votes), -1)
+
+
+def _residual_votes(
+    votes: Floats, pairs: GenePairs, effects: GeneEffects, around: Doubles
+) -> Floats:
+    """Return the votes less what the additive model expects of the voters.
+
+    Of the score of a neighbour a' with b it expects the intercept, the effect of b, and for that
+    of a' the mean effect of the neighbours of a. So what was measured can stay as it is when the
+    additive model changes with the fold that a pair is in.
+    """
+    residual = votes.copy()
+    at = (pairs.first, pairs.second)
+    for place, (gene, other) in enumerate((at, at[::-1])):
+        expected = effects.intercept + effects.effect[other][:, None] + around[gene]
+        residual[..., 2 * place] -= votes[..., 2 * place + 1] * expected
+    expected = effects.intercept + around[pairs.first] + around[pairs.second]
+    residual[..., 4] -= votes[..., 5] * expected
+    return residual
+
+
+def _set_vote_columns(
+    votes: Floats, sets: GeneSets, effects: GeneEffects, around: Doubles
+) -> Floats:
+    """Return the vote on each larger set and its voters, [sets, relations * 2]."""
+    rest = effects.score(sets)[sets.owner] - effects.effect[sets.genes]
+    expected = rest[:, None] + around[sets.genes]
+    scores = np.add.reduceat(votes[..., 0] - votes[..., 1] * expected, sets.offsets[:-1])
+    voters = np.add.reduceat(votes[..., 1], sets.offsets[:-1])
+    columns = np.stack([scores / (voters + _FEW_VOTERS), voters], axis=2)
+    return columns.reshape(len(sets), -1).astype(np.float32)
+
+
+def _low_rank(known: Known, pairs: GenePairs) -> Doubles:
+    """Return the low-rank part of the measured pairs, one column per rank of `RANKS`."""
+    k = len(known.values)
+    product = known.factors[pairs.first] * known.factors[pairs.second] * known.values
+    return np.stack([product[:, : min(rank, k)].sum(axis=1) for rank in RANKS], axis=1)
+
+
+def _factors(measured: Measured) -> tuple[Doubles, Doubles]:
+    """Return the leading eigenvectors of the measured pairs by the size of their eigenvalues."""
+    n, k = measured.n_genes, max(RANKS)
+    matrix = measured.pairs.astype(np.float64)
+    if not matrix.nnz:
+        return np.zeros((n, 0)), np.zeros(0)
+    if n <= 512:
+        values, vectors = np.linalg.eigh(matrix.toarray())
+    else:
+        start = np.random.default_rng(0).uniform(0.5, 1.5, n)
+        values, vectors = scipy.sparse.linalg.eigsh(matrix, k=k, which="LM", v0=start, tol=1e-6)
+    leading = np.argsort(-np.abs(values), kind="stable")[:k]
+    return vectors[:, leading], values[leading]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingColumns:
+    """Columns to learn from: what was measured of a set's genes is what will be in a prediction.
+
+    Parameters
+    ----------
+    columns
+        [rows, columns].
+    row
+        The set that each row is of; a set may have several rows.
+    offset
+        What the genes of the set add up to, learned without it, [rows].
+    unseen
+        How many of its genes were taken for unseen, [rows].
+    """
+
+    columns: Floats
+    row: Ints
+    offset: Doubles
+    unseen: Ints
+
+
+def training_columns(
+    columns: PairColumns,
+    part: Part,
+    others: GeneSets,
+    *,
+    penalty: float,
+    folds: int,
+    gene_folds: int,
+    rounds: int,
+    seed: int,
+) -> TrainingColumns:
+    """Return the columns of the training sets, and of other sets that were tested and had no score.
+
+    Every set is met with all of its genes measured: then effects, counts and factors come from the
+    folds of sets that it is not in. And it is met with some of its genes unseen: genes are drawn
+    into folds, and a set with genes of a fold sees only what was measured without any gene of that
+    fold. Other sets are treated like those of the part, so that nothing tells them apart but what
+    was measured next to them.
+
+    Parameters
+    ----------
+    columns
+        What makes the columns.
+    part
+        The training part.
+    others
+        Sets that are not in it; rows ``len(part.sets)`` and on.
+    penalty
+        Of the additive model.
+    folds, gene_folds, rounds
+        Folds of sets; folds of genes, and how often they are drawn.
+    seed
+        Random seed of the folds.
+    """
+    n, all_sets = columns.n_genes, concatenated(part.sets, others)
+    n_part = len(part.sets)
+    fixed = columns.fixed(all_sets)
+    found: list[tuple[Floats, Ints, Ints]] = []
+    votes = columns.votes(Measured.of(part.sets, part.targets, part.weights, n), all_sets)
+    fold = set_folds(all_sets, n, folds, seed)
+    for k in range(folds):
+        rows, kept = np.flatnonzero(fold == k), np.flatnonzero(fold[:n_part] != k)
+        share = part.weights[kept].sum() / part.weights.sum()
+        known = Known.of(part.take(kept), n, penalty, share=share)
+        of_fold = columns(known, all_sets.take(rows), votes.take(all_sets, rows), fixed[rows])
+        found.append((of_fold, rows, np.zeros(len(rows), dtype=np.int64)))
+    for turn in range(rounds if gene_folds else 0):
+        of_gene = np.random.default_rng([seed, 1, turn]).integers(gene_folds, size=n)
+        # Of the folds that the genes of a set are in, it is met with one.
+        place = hashed_sets(all_sets, n, (seed, 2, turn)) % all_sets.sizes.astype(np.uint64)
+        chosen = of_gene[all_sets.genes[all_sets.offsets[:-1] + place.astype(np.int64)]]
+        for k in range(gene_folds):
+            left_out = of_gene == k
+            unseen = np.add.reduceat(
+                left_out[all_sets.genes].astype(np.int64), all_sets.offsets[:-1]
+            )
+            kept, rows = np.flatnonzero(unseen[:n_part] == 0), np.flatnonzero(chosen == k)
+            if not (len(kept) and len(rows)):
+                continue
+            rest, sets = part.take(kept), all_sets.take(rows)
+            measured = Measured.of(rest.sets, rest.targets, rest.weights, n)
+            of_fold = columns(
+                Known.of(rest, n, penalty),
+                sets,
+                columns.votes(measured, sets, left_out),
+                fixed[rows],
+            )
+            found.append((of_fold, rows, unseen[rows]))
+    table = np.concatenate([block for block, _, _ in found])
+    return TrainingColumns(
+        table,
+        np.concatenate([rows for _, rows, _ in found]),
+        table[:, 0].astype(np.float64),
+        np.concatenate([unseen for _, _, unseen in found]),
+    )
+
+
+def concatenated(first: GeneSets, second: GeneSets) -> GeneSets:
+    """Return the sets of both, one after the other."""
+    offsets = np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]])
+    return GeneSets(np.concatenate([first.genes, second.genes]), offsets)
+
+
+def set_folds(sets: GeneSets, n_genes: int, folds: int, seed: int) -> Ints:
+    """Return the fold of each set, by its genes alone, so that equal sets share one.
+
+    Parameters
+    ----------
+    sets
+        Any sets of genes.
+    n_genes
+        Number of genes.
+    folds
+        Number of folds.
+    seed
+        Random seed.
+    """
+    return (hashed_sets(sets, n_genes, (seed, 0)) % np.uint64(folds)).astype(np.int64)
+
+
+def hashed_sets(sets: GeneSets, n_genes: int, seed: tuple[int, ...]) -> npt.NDArray[np.uint64]:
+    """Return 64 random bits per set, by its genes alone."""
+    code = np.random.default_rng(seed).integers(2**64, size=n_genes, dtype=np.uint64)
+    mixed: npt.NDArray[np.uint64] = np.add.reduceat(code[sets.genes], sets.offsets[:-1])
+    # The steps of SplitMix64 mix the bits of the sum.
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(31))

@@ -1,0 +1,330 @@
+"""Votes: what the measured sets next to a set say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from deltacell.arrays import AnyArray, Bools, Floats, Ints, ragged_positions
+from deltacell.models.baselines.gene_effects import Doubles
+from deltacell.models.baselines.gene_sets import GenePairs, GeneSets
+from deltacell.models.pairs.neighbours import Neighbours
+from deltacell.screen.keys import set_keys
+
+SUMS = ("first", "first voters", "second", "second voters", "both", "both voters")
+"""What `pair_votes` returns for each relation."""
+
+_GENES_PER_BLOCK = 256
+_ENTRIES_PER_BLOCK = 2_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The measured sets as matrices: pairs as a relation between genes, larger sets by their rest.
+
+    Parameters
+    ----------
+    n_genes
+        Number of genes.
+    pairs, tested
+        Y, the score of each measured pair, and M, which is 1 where a pair was measured;
+        symmetric, [genes, genes].
+    larger
+        The measured sets of three genes and more, by size.
+    """
+
+    n_genes: int
+    pairs: sp.csr_array
+    tested: sp.csr_array
+    larger: dict[int, LargerSets]
+
+    @classmethod
+    def of(cls, sets: GeneSets, scores: Doubles, weights: Doubles, n_genes: int) -> Measured:
+        """Return what was measured; the score of a set measured repeatedly is the mean.
+
+        Parameters
+        ----------
+        sets
+            The measured sets; those of one gene are ignored.
+        scores
+            The score of each, [sets].
+        weights
+            The weight of each in a mean over repeats, [sets].
+        n_genes
+            Number of genes.
+        """
+        sizes = sets.sizes
+        larger = {}
+        for size in np.unique(sizes[sizes > 2]).tolist():
+            rows = np.flatnonzero((sizes == size) & (weights > 0))
+            larger[size] = LargerSets.of(sets.take(rows), scores[rows], weights[rows], n_genes)
+        rows = np.flatnonzero((sizes == 2) & (weights > 0))
+        genes = sets.take(rows).genes.reshape(-1, 2)
+        # Both directions are summed in the same order, so that Y is symmetric to the last bit.
+        shape = (n_genes, n_genes)
+        weight = sp.csr_array((weights[rows], (genes[:, 0], genes[:, 1])), shape=shape)
+        total = sp.csr_array(
+            (weights[rows] * scores[rows], (genes[:, 0], genes[:, 1])), shape=shape
+        )
+        weight.sum_duplicates()
+        total.sum_duplicates()
+        one_way = sp.csr_array(
+            ((total.data / weight.data).astype(np.float32), total.indices, total.indptr), shape
+        )
+        mask = sp.csr_array((np.ones_like(one_way.data), total.indices, total.indptr), shape)
+        return cls(
+            n_genes, sp.csr_array(one_way + one_way.T), sp.csr_array(mask + mask.T), larger
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LargerSets:
+    """Measured sets of one size, by each gene and the rest of the set.
+
+    Parameters
+    ----------
+    rests
+        The key of each rest, ascending, [rests].
+    scores, tested
+        The score of a gene with a rest, and 1 where that set was measured, [rests, genes].
+    """
+
+    rests: AnyArray
+    scores: sp.csr_array
+    tested: sp.csr_array
+
+    @classmethod
+    def of(cls, sets: GeneSets, scores: Doubles, weights: Doubles, n_genes: int) -> LargerSets:
+        """Return the sets, all of one size, by the rests of their genes."""
+        rests = rest_keys(sets, n_genes)
+        distinct, row = np.unique(rests, return_inverse=True)
+        shape = (len(distinct), n_genes)
+        owner = sets.owner
+        weight = sp.csr_array((weights[owner], (row.ravel(), sets.genes)), shape)
+        total = sp.csr_array(
+            (weights[owner] * scores[owner], (row.ravel(), sets.genes)), shape
+        )
+        weight.sum_duplicates()
+        total.sum_duplicates()
+        mean = (total.data / weight.data).astype(np.float32)
+        return cls(
+            distinct,
+            sp.csr_array((mean, total.indices, total.indptr), shape),
+            sp.csr_array((np.ones_like(mean), total.indices, total.indptr), shape),
+        )
+
+
+def rest_keys(sets: GeneSets, n_genes: int) -> AnyArray:
+    """Return, for each gene of each set, the key of the set without it; all of one size."""
+    size = int(sets.sizes[0])
+    matrix = sets.genes.reshape(-1, size)
+    rests = np.stack([np.delete(matrix, i, axis=1) for i in range(size)], axis=1)
+    flat: Ints = rests.ravel()
+    return set_keys(flat, np.arange(0, len(flat) + 1, size - 1), n_genes)
+
+
+def by_first_gene(pairs: GenePairs) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Yield blocks of pairs that share their first genes.
+
+    Each is the first genes of the block, [g]; the pairs, as positions, [p]; and for each of those
+    the position of its first gene among the g.
+    """
+    order = np.argsort(pairs.first, kind="stable")
+    genes, starts = np.unique(pairs.first[order], return_index=True)
+    ends = np.append(starts[1:], len(order))
+    for begin in range(0, len(genes), _GENES_PER_BLOCK):
+        block = slice(begin, begin + _GENES_PER_BLOCK)
+        sizes = ends[block] - starts[block]
+        at = order[starts[begin] : starts[begin] + sizes.sum()]
+        yield genes[block], at, np.repeat(np.arange(len(sizes)), sizes)
+
+
+def pair_votes(
+    measured: Measured, neighbours: Neighbours, pairs: GenePairs, rows: Bools | None = None
+) -> Floats:
+    r"""Return the votes on pairs of genes as sums, [pairs, relations, 6]; see `SUMS`.
+
+    With Y and M of `Measured` and A the matrix of a relation, for a pair (a, b):
+
+    - ``first``: :math:`(A Y)_{ab}`, the scores of a's neighbours with b, and ``first voters``,
+      :math:`(A M)_{ab}`;
+    - ``second``: :math:`(Y A)_{ab}`, the scores of b's neighbours with a, and its voters;
+    - ``both``: :math:`\sum A_{aa'} Y_{a'b'} A_{b'b}` over the neighbours a' of a except b and b' of
+      b except a: the scores between the two neighbourhoods, and its voters.
+
+    The score of the pair itself enters none of them, not even by rounding: A has an empty
+    diagonal, and the genes of the pair are left out of each other's neighbourhoods.
+
+    Parameters
+    ----------
+    measured
+        What was measured.
+    neighbours
+        The relations.
+    pairs
+        The pairs to vote on, measured or not.
+    rows
+        Genes of which every pair has one, [genes]; the work follows their number.
+    """
+    turned = np.zeros(len(pairs.first), dtype=bool)
+    if rows is not None:
+        turned = rows[pairs.second] & ~rows[pairs.first]
+        first = np.where(turned, pairs.second, pairs.first)
+        pairs = GenePairs(first, np.where(turned, pairs.first, pairs.second), pairs.offsets)
+    votes = np.zeros((len(pairs.first), len(neighbours.names), len(SUMS)), dtype=np.float32)
+    for relation, matrix in enumerate(neighbours.matrices):
+        link = np.zeros(len(pairs.first), dtype=np.float32)
+        for what, scores in enumerate((measured.pairs, measured.tested)):
+            for genes, at, here in by_first_gene(pairs):
+                second = pairs.second[at]
+                one = (matrix[genes] @ scores).toarray()
+                votes[at, relation, what] = one[here, second]
+                votes[at, relation, 2 + what] = (scores[genes] @ matrix).toarray()[here, second]
+                # Of the pair's own score, only this diagonal knows.
+                one[np.arange(len(genes)), genes] = 0
+                two = matrix @ np.ascontiguousarray(one.T)
+                votes[at, relation, 4 + what] = two[second, here]
+                link[at] = matrix[genes].toarray()[here, second]
+            linked = np.flatnonzero(link)
+            among = _scores_among_neighbours(
+                matrix, scores, pairs.second[linked], pairs.first[linked]
+            )
+            votes[linked, relation, 4 + what] -= link[linked] * among
+    votes[turned] = votes[turned][..., [2, 3, 0, 1, 4, 5]]
+    return votes
+
+
+def _scores_among_neighbours(
+    matrix: sp.csr_array, scores: sp.csr_array, gene: Ints, without: Ints
+) -> Floats:
+    """Return the weighted sum of each gene's scores with its neighbours, leaving one out."""
+    both = matrix.multiply(scores).tocsr()
+    sizes = np.diff(both.indptr)[gene]
+    at = ragged_positions(both.indptr[gene].astype(np.int64), sizes.astype(np.int64))
+    owner = np.repeat(np.arange(len(gene)), sizes)
+    kept = both.indices[at] != without[owner]
+    sums = np.bincount(owner[kept], both.data[at[kept]], minlength=len(gene))
+    return sums.astype(np.float32)
+
+
+def set_votes(measured: Measured, neighbours: Neighbours, sets: GeneSets) -> Floats:
+    """Return the votes on sets of three genes and more, by gene, [total, relations, 2].
+
+    For each gene of a set they are the sum, over the neighbours of the gene, of the score of the
+    set with the neighbour in place of the gene, and of the weights of those that were measured.
+    Smaller sets, and sets of a size that was never measured, have none.
+
+    Parameters
+    ----------
+    measured
+        What was measured.
+    neighbours
+        The relations.
+    sets
+        The sets to vote on, measured or not; ``total`` genes in all.
+    """
+    votes = np.zeros((len(sets.genes), len(neighbours.names), 2), dtype=np.float32)
+    for size, known in measured.larger.items():
+        rows = np.flatnonzero(sets.sizes == size)
+        if not len(rows):
+            continue
+        places = ragged_positions(sets.offsets[rows], sets.sizes[rows])
+        keys = rest_keys(sets.take(rows), measured.n_genes)
+        at = np.minimum(np.searchsorted(known.rests, keys), len(known.rests) - 1)
+        found = np.flatnonzero(known.rests[at] == keys)
+        place, rest = places[found], at[found]
+        for relation, matrix in enumerate(neighbours.matrices):
+            for part in _blocks(np.diff(matrix.indptr)[sets.genes[place]]):
+                weights = matrix[sets.genes[place[part]]]
+                for what, scores in enumerate((known.scores, known.tested)):
+                    vote = np.asarray(weights.multiply(scores[rest[part]]).sum(axis=1)).ravel()
+                    votes[place[part], relation, what] = vote
+    return votes
+
+
+def _blocks(sizes: Ints) -> Iterator[slice]:
+    """Yield slices of rows whose sizes add up to about a block."""
+    block = np.cumsum(sizes) // _ENTRIES_PER_BLOCK
+    starts = np.flatnonzero(np.diff(block, prepend=-1)) if len(sizes) else []
+    for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True):
+        yield slice(int(start), int(stop))
+
+
+@dataclass(frozen=True)
+class Voter:
+    """One measured set next to another: what stands in for what, and what was measured.
+
+    Parameters
+    ----------
+    genes
+        The measured set.
+    replaced, by
+        The gene of the voted set that is not in it, and the neighbour in its place.
+    relation
+        The relation that links the two.
+    weight
+        Its weight in the vote.
+    score
+        What was measured.
+    """
+
+    genes: tuple[int, ...]
+    replaced: int
+    by: int
+    relation: str
+    weight: float
+    score: float
+
+
+def voters(
+    measured: Measured, neighbours: Neighbours, genes: tuple[int, ...], most: int = 20
+) -> list[Voter]:
+    """Return the measured sets that vote on one set, those with the largest weight first.
+
+    Parameters
+    ----------
+    measured
+        What was measured.
+    neighbours
+        The relations.
+    genes
+        The set, of two genes or more.
+    most
+        How many to return.
+    """
+    found: dict[tuple[int, ...], Voter] = {}
+    for gene in genes:
+        rest = tuple(sorted(set(genes) - {gene}))
+        scored = _scores_with(measured, rest)
+        if scored is None:
+            continue
+        partners, scores = scored
+        for name, matrix in zip(neighbours.names, neighbours.matrices, strict=True):
+            row = matrix[[gene]].toarray()[0][partners]
+            for i in np.flatnonzero(row > 0).tolist():
+                other = int(partners[i])
+                key = tuple(sorted((*rest, other)))
+                voter = Voter(key, gene, other, name, float(row[i]), float(scores[i]))
+                if other not in genes and (key not in found or found[key].weight < voter.weight):
+                    found[key] = voter
+    return sorted(found.values(), key=lambda v: (-v.weight, v.genes))[:most]
+
+
+def _scores_with(measured: Measured, rest: tuple[int, ...]) -> tuple[Ints, Floats] | None:
+    """Return the genes that were measured together with some others, and the scores."""
+    if len(rest) == 1:
+        table, row = measured.pairs, rest[0]
+    else:
+        known = measured.larger.get(len(rest) + 1)
+        if known is None:
+            return None
+        key = set_keys(np.array(rest), np.array([0, len(rest)]), measured.n_genes)
+        row = int(np.searchsorted(known.rests, key[0]))
+        if row == len(known.rests) or known.rests[row] != key[0]:
+            return None
+        table = known.scores
+    at = ragged_positions(table.indptr[row : row + 1], np.diff(table.indptr)[row : row + 1])
+    return table.indices[at].astype(np.int64), table.data[at]

@@ -1,0 +1,144 @@
+"""Which genes are alike: the relations of a cell, and similarities made from features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from deltacell.arrays import Floats
+from deltacell.cell import Cell
+from deltacell.models.baselines.gene_sets import GeneOrder
+
+NEAREST = 30
+"""Neighbours that a similarity gives each gene."""
+
+PROFILE_WIDTH = 16
+"""A feature with at least so many columns is a profile that genes can be compared by."""
+
+_ROWS_PER_BLOCK = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    r"""Symmetric weights between genes, one matrix per relation, all with an empty diagonal.
+
+    The weight of an edge is the larger one of its two directions. Beside the relations of the cell
+    there is one for each profile (a wide feature), which links the genes whose profiles correlate
+    most, and one for the networks together, which links the genes whose rows over all networks are
+    most alike. Relations are ordered by name, so their order in the cell does not matter.
+
+    Parameters
+    ----------
+    names
+        Name of each relation.
+    weights
+        The weights W of each, [genes, genes].
+    matrices
+        :math:`D^{-1/2} W D^{-1/2}` with D the row sums of W.
+    """
+
+    names: tuple[str, ...]
+    weights: tuple[sp.csr_array, ...]
+    matrices: tuple[sp.csr_array, ...]
+
+    @classmethod
+    def of(cls, cell: Cell, order: GeneOrder, features: Sequence[str] | None = None) -> Neighbours:
+        """Return the neighbours of a cell's genes, numbered by their place in ``order``.
+
+        Parameters
+        ----------
+        cell
+            The wild type.
+        order
+            The order of its genes.
+        features
+            Features to compare genes by; all of the cell's where None.
+        """
+        weights = {name: _symmetric(cell, name, order) for name in sorted(cell.relations)}
+        similar = {}
+        if len(weights) > 1:
+            similar["networks"] = _nearest(_all_rows(list(weights.values())))
+        for name in sorted(cell.features if features is None else features):
+            if cell.features[name].width >= PROFILE_WIDTH:
+                similar[name] = _nearest(profiles(cell.features[name].values[order.gene]))
+        weights |= {f"similar {name}": matrix for name, matrix in similar.items()}
+        return cls(
+            tuple(weights),
+            tuple(weights.values()),
+            tuple(_normalised(matrix) for matrix in weights.values()),
+        )
+
+    @property
+    def n_genes(self) -> int:
+        """Number of genes."""
+        return int(self.weights[0].shape[0]) if self.weights else 0
+
+
+def _symmetric(cell: Cell, name: str, order: GeneOrder) -> sp.csr_array:
+    relation = cell.relations[name].take(order.gene)
+    n = relation.n_genes
+    matrix = sp.csr_array((relation.weights, relation.indices, relation.indptr), shape=(n, n))
+    return _without_diagonal(matrix.maximum(matrix.T))
+
+
+def _without_diagonal(matrix: sp.sparray) -> sp.csr_array:
+    entries = matrix.tocoo()
+    kept = (entries.row != entries.col) & (entries.data > 0)
+    clean = sp.csr_array(
+        (entries.data[kept].astype(np.float32), (entries.row[kept], entries.col[kept])),
+        shape=matrix.shape,
+    )
+    clean.sort_indices()
+    return clean
+
+
+def _normalised(matrix: sp.csr_array) -> sp.csr_array:
+    degree = np.asarray(matrix.sum(axis=1), dtype=np.float64).ravel()
+    scale = np.zeros_like(degree)
+    np.divide(1.0, np.sqrt(degree), out=scale, where=degree > 0)
+    scaled = sp.diags_array(scale) @ matrix @ sp.diags_array(scale)
+    return sp.csr_array(scaled, dtype=np.float32)
+
+
+def _all_rows(weights: list[sp.csr_array]) -> sp.csr_array:
+    """Return each gene's neighbours over all networks as one row of length 1."""
+    rows = sp.hstack([_normalised(matrix) for matrix in weights]).tocsr()
+    length = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    return sp.csr_array(sp.diags_array(1 / np.where(length > 0, length, 1.0)) @ rows)
+
+
+def profiles(values: Floats) -> Floats:
+    """Return standardised profiles as rows of mean 0 and length 1; 0 for a gene without one."""
+    present = ~np.isnan(values)
+    count = np.maximum(present.sum(axis=0), 1)
+    filled = np.where(present, values, 0).astype(np.float64)
+    centred = np.where(present, filled - filled.sum(axis=0) / count, 0)
+    deviation = np.sqrt((centred**2).sum(axis=0) / count)
+    scaled = centred / np.where(deviation > 0, deviation, 1)
+    scaled -= np.where(present.any(axis=1), scaled.mean(axis=1), 0)[:, None]
+    length = np.linalg.norm(scaled, axis=1)
+    unit: Floats = (scaled / np.where(length > 0, length, 1)[:, None]).astype(np.float32)
+    return unit
+
+
+def _nearest(rows: sp.csr_array | Floats) -> sp.csr_array:
+    """Return the cosine to the `NEAREST` most similar genes, where it is positive."""
+    n = rows.shape[0]
+    k = min(NEAREST, n - 1)
+    columns, values = [], []
+    for start in range(0, n, _ROWS_PER_BLOCK):
+        block = rows[start : start + _ROWS_PER_BLOCK] @ rows.T
+        cosine = block.toarray() if sp.issparse(block) else block
+        cosine[np.arange(len(cosine)), np.arange(start, start + len(cosine))] = -np.inf
+        best = np.argpartition(-cosine, k - 1, axis=1)[:, :k]
+        columns.append(best)
+        values.append(np.take_along_axis(cosine, best, axis=1))
+    data = np.concatenate(values).ravel()
+    matrix = sp.csr_array(
+        (np.maximum(data, 0), np.concatenate(columns).ravel(), np.arange(0, n * k + 1, k)),
+        shape=(n, n),
+    )
+    return _without_diagonal(matrix.maximum(matrix.T))
