@@ -13,6 +13,7 @@ from deltacell.models.baselines import BASELINES, baseline
 from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.models.baselines.network_features import NetworkFeatures
 from deltacell.screen.genotypes import Genotypes
+from deltacell.train.checkpoint_file import read_checkpoint, write_checkpoint
 
 FAST = {
     "embedding_mlp": {"epochs": 2, "width": 8, "batch_size": 32},
@@ -127,3 +128,28 @@ def test_follows_units(name, seed, factor, shift):
     expected = factor * fitted(name, cell, sets, targets)(cell, Genotypes.of(sets)).score + shift
     scaled = fitted(name, cell, sets, factor * targets + shift)(cell, Genotypes.of(sets)).score
     torch.testing.assert_close(scaled, expected, rtol=1e-5, atol=1e-5)
+
+
+@every_baseline
+@few
+@given(seed=seeds)
+def test_save_then_load_is_the_identity(name, seed, tmp_path_factory):
+    rng, cell, sets, targets = problem(seed)
+    model = fitted(name, cell, sets, targets)
+    file = tmp_path_factory.mktemp("state") / "state.ckpt"
+    write_checkpoint(file, model.state_dict(), step=1, epoch=1, metric=None)
+    state = read_checkpoint(file)["state"]
+    other_cell, other_sets = renumbered(rng, cell, sets)
+    for there, asked in ((cell, sets), (other_cell, other_sets)):
+        again = baseline(name, **FAST.get(name, {})).load_state_dict(there, state)
+        expected, found = model(cell, Genotypes.of(sets)), again(there, Genotypes.of(asked))
+        assert torch.equal(found.score, expected.score)
+        assert equal_states(again.state_dict(), model.state_dict())
+
+
+def equal_states(one, other):
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal_states(one[k], other[k]) for k in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(equal_states, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from deltacell.train import devices
 from deltacell.train import fabric as module
 from deltacell.train.config import Config
 from deltacell.train.fabric import make_fabric
@@ -49,7 +50,7 @@ def test_threads_are_the_configs_or_the_environments_or_all_cores(
         monkeypatch.setenv(name, value)
     given: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", given.append)
-    monkeypatch.setattr(module, "cores", lambda: 6)
+    monkeypatch.setattr(devices, "cores", lambda: 6)
     monkeypatch.setattr(module.lightning.Fabric, "launch", lambda self: None)
     config = Config()
     config.trainer.threads, config.trainer.accelerator = asked, "cpu"

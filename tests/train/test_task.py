@@ -67,7 +67,30 @@ def test_adamw_is_as_the_config_says(small: Small) -> None:
     )
     task = make_task(config, load_data(config))
     optimizer = task.configure_optimizers()
-    (group,) = optimizer.param_groups
     assert isinstance(optimizer, torch.optim.AdamW)
-    assert (group["lr"], group["weight_decay"], group["betas"]) == (0.003, 0.02, (0.8, 0.95))
-    assert len(group["params"]) == len(list(task.model.parameters()))
+    for group, decay in zip(optimizer.param_groups, (0.02, 0.0), strict=True):
+        assert (group["lr"], group["weight_decay"], group["betas"]) == (0.003, decay, (0.8, 0.95))
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(
+        list(task.model.parameters())
+    )
+
+
+@pytest.mark.parametrize("hetero", [False, True])
+def test_weight_decay_leaves_gains_biases_and_scales_alone(small: Small, hetero: bool) -> None:
+    """With no gradient, one step of AdamW is the decay alone."""
+    config = small("optimizer.weight_decay=0.5", "optimizer.lr=0.1", hetero=hetero)
+    task = make_task(config, load_data(config))
+    optimizer = task.configure_optimizers()
+    before = {}
+    for name, weight in task.model.named_parameters():
+        with torch.no_grad():
+            weight.fill_(1.0)
+        weight.grad = torch.zeros_like(weight)
+        before[name] = weight
+    optimizer.step()
+    moved = {name for name, weight in before.items() if not bool((weight == 1).all())}
+    kept = set(before) - moved
+    assert all(name.endswith(("bias", "beta", "eps")) or "norm" in name for name in kept)
+    assert not any(name.endswith(("bias", "beta", "eps")) or "norm" in name for name in moved)
+    assert any("beta" in name for name in kept)
+    assert any("embedding" in name for name in moved)

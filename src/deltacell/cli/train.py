@@ -14,7 +14,7 @@ from deltacell.cli.completion import complete_override
 if TYPE_CHECKING:
     from deltacell.errors import DeltacellError
     from deltacell.train.config import Config
-    from deltacell.train.run import Outcome
+    from deltacell.train.run_directory import Outcome
 
 
 def train(
@@ -26,7 +26,7 @@ def train(
         ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with this run, from its last checkpoint.")
+        Path | None, typer.Option(help="Resume this run from its last checkpoint.")
     ] = None,
     from_: Annotated[
         str, typer.Option("--from", help="With --resume: best, or the name of a checkpoint.")
@@ -38,9 +38,10 @@ def train(
         Path | None, typer.Option(help="Of your own configs, such as DIR/experiment/mine.yaml.")
     ] = None,
 ) -> None:
-    """Train a model; the run is a directory that explains itself and can be resumed.
+    """Train or fit a predictor; the run is a directory that explains itself and can be resumed.
 
     A signal (Ctrl-C, Slurm's pre-emption) saves first; the exit code is then 128 and its number.
+    A predictor that is fitted in one call (model=boosted_trees) is fitted again when resumed.
 
     Example: deltacell train experiment=demo trainer.epochs=5 seed=1
     """
@@ -66,9 +67,16 @@ def train(
 
 
 def _carry_out(config: Config, resume: Path | None, which: str, given: list[str]) -> None:
+    from deltacell.train.registry import is_fitted
+    from deltacell.train.signals import exit_code
+
+    if is_fitted(config.model):
+        outcome = _fit(config, resume)
+        if outcome.signal:
+            raise typer.Exit(exit_code(outcome.signal))
+        return
     from deltacell.train.devices import accelerator_of, check_devices
     from deltacell.train.launch import RankError, is_launched, launch, needs_launch, reported
-    from deltacell.train.signals import exit_code
 
     if needs_launch(config.trainer):
         check_devices(config.trainer, accelerator_of(config.trainer))
@@ -95,6 +103,23 @@ def _carry_out(config: Config, resume: Path | None, which: str, given: list[str]
     outcome = _run(config, resume, which)
     if outcome.signal:
         raise typer.Exit(exit_code(outcome.signal))
+
+
+def _fit(config: Config, resume: Path | None) -> Outcome:
+    from deltacell.report.progress import progress_bar
+    from deltacell.report.train import print_outcome
+    from deltacell.train.fit import fit_run, resume_fit
+
+    with progress_bar() as report:
+        progress = report if config.trainer.progress else None
+        if resume is not None:
+            outcome = resume_fit(resume, config, progress=progress)
+        else:
+            outcome = fit_run(config, command=sys.argv, progress=progress)
+    print_outcome(
+        outcome.path, signal=outcome.signal, best=outcome.best, sentence=None, saved=False
+    )
+    return outcome
 
 
 def _run(config: Config, resume: Path | None, which: str) -> Outcome:

@@ -115,7 +115,13 @@ class TrainingBar:
 
 
 def print_outcome(
-    path: Any, *, signal: int, best: float | None, sentence: str | None, learned: bool = True
+    path: Any,
+    *,
+    signal: int,
+    best: float | None,
+    sentence: str | None,
+    learned: bool = True,
+    saved: bool = True,
 ) -> None:
     """Print how a run ended, and what to type next.
 
@@ -131,6 +137,8 @@ def print_outcome(
         What limits the run, where that is known.
     learned
         Whether there is a model to go on with; not in modes that leave out a part of the step.
+    saved
+        Whether a signal left a checkpoint; not where a predictor is fitted in one call.
     """
     # Commands are to be copied, so no line is folded.
     to = console()
@@ -141,12 +149,13 @@ def print_outcome(
         return
     if signal:
         to.print(
-            f"Stopped by signal {signal} and saved: {printable(str(path))}",
+            f"Stopped by signal {signal}{' and saved' if saved else ''}: {printable(str(path))}",
             markup=False,
             soft_wrap=True,
         )
         to.print(
-            f"Go on with: deltacell train --resume {printable(str(path))}",
+            f"{'Go on with' if saved else 'Fit it again with'}: "
+            f"deltacell train --resume {printable(str(path))}",
             markup=False,
             soft_wrap=True,
         )

@@ -1,14 +1,13 @@
-"""The model and the loss that a config describes."""
+"""The predictor and the loss that a config describes."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from torch import nn
 
 from deltacell.cell import Cell
-from deltacell.errors import InputError
+from deltacell.errors import InputError, did_you_mean
 from deltacell.models import (
     STRING_LAMBDAS,
     STRING_RELATIONS,
@@ -19,27 +18,30 @@ from deltacell.models import (
     Loss,
     PointDistributionContrast,
 )
+from deltacell.models.baselines import FittedPredictor
 from deltacell.propagate import Propagation, strategy
 from deltacell.propagate.auto import Auto
 from deltacell.train.config import (
     Config,
     DangoConfig,
     DangoLossConfig,
-    HeteroCellConfig,
     LogCoshConfig,
+    ModelConfig,
+    NetworkConfig,
     PointDistributionContrastConfig,
 )
+from deltacell.train.registry import MODELS, Registered, options_of
 
 
 def build_model(
     config: Config, cell: Cell, largest: int, propagation: Propagation | None = None
 ) -> nn.Module:
-    """Return the model.
+    """Return the network that the training loop trains.
 
     Parameters
     ----------
     config
-        Of a run.
+        The config of a run.
     cell
         The wild type.
     largest
@@ -47,34 +49,67 @@ def build_model(
     propagation
         A recorded one, in place of the config's.
     """
-    model = config.model
-    if isinstance(model, DangoConfig):
-        relations = list(STRING_RELATIONS if model.relations is None else model.relations)
-        absent = [name for name in relations if name not in cell.relations]
-        if absent and model.relations is None:
-            raise InputError(
-                f"the cell has no relation '{absent[0]}', one of the six of STRING that DANGO "
-                f"takes by default; it has {', '.join(cell.relations)}",
-                fix=f"Set model.relations=[{','.join(cell.relations)}] or some of them, and the "
-                "weight of the non-edges of each, such as "
-                f"model.lambdas.{next(iter(cell.relations), 'NAME')}=1.0",
-            )
-        return Dango(
-            cell,
-            relations,
-            {**STRING_LAMBDAS, **model.lambdas},
-            features=model.features,
-            hidden=model.hidden,
-            heads=model.heads,
-            layers=model.layers,
-            largest=largest,
+    registered = _registered(config.model)
+    if registered.fitted:
+        raise InputError(
+            f"the model '{config.model.name}' is fitted in one call and is no network",
+            fix="Call build_fitted, or choose model=dango or model=hetero_cell.",
         )
-    if isinstance(model, HeteroCellConfig):
-        options = _options(model)
-        relations_ = options.pop("relations")
-        chosen = build_propagation(config) if propagation is None else propagation
-        return HeteroCell(cell, relations_, **options, largest=largest, propagation=chosen)
-    raise InputError(f"there is no model '{model.name}'; there are dango, hetero_cell")
+    model: nn.Module = registered.load()(config, cell, largest, propagation)
+    return model
+
+
+def build_fitted(config: Config) -> FittedPredictor:
+    """Return a predictor that is fitted in one call, before it has learned anything."""
+    predictor: FittedPredictor = _registered(config.model).load()(**options_of(config.model))
+    return predictor
+
+
+def _registered(model: ModelConfig) -> Registered:
+    if model.name not in MODELS:
+        raise InputError(
+            f"there is no model '{model.name}'{did_you_mean(model.name, MODELS)}; "
+            f"there are {', '.join(MODELS)}"
+        )
+    return MODELS[model.name]
+
+
+def build_dango(
+    config: Config, cell: Cell, largest: int, propagation: Propagation | None = None
+) -> Dango:
+    """Return a DANGO, see `build_model`."""
+    model = config.model
+    assert isinstance(model, DangoConfig)
+    relations = list(STRING_RELATIONS if model.relations is None else model.relations)
+    absent = [name for name in relations if name not in cell.relations]
+    if absent and model.relations is None:
+        raise InputError(
+            f"the cell has no relation '{absent[0]}', one of the six of STRING that DANGO "
+            f"takes by default; it has {', '.join(cell.relations)}",
+            fix=f"Set model.relations=[{','.join(cell.relations)}] or some of them, and the "
+            "weight of the non-edges of each, such as "
+            f"model.lambdas.{next(iter(cell.relations), 'NAME')}=1.0",
+        )
+    return Dango(
+        cell,
+        relations,
+        {**STRING_LAMBDAS, **model.lambdas},
+        features=model.features,
+        hidden=model.hidden,
+        heads=model.heads,
+        layers=model.layers,
+        largest=largest,
+    )
+
+
+def build_hetero_cell(
+    config: Config, cell: Cell, largest: int, propagation: Propagation | None = None
+) -> HeteroCell:
+    """Return a HeteroCell, see `build_model`."""
+    options = options_of(config.model)
+    relations = options.pop("relations")
+    chosen = build_propagation(config) if propagation is None else propagation
+    return HeteroCell(cell, relations, **options, largest=largest, propagation=chosen)
 
 
 def build_propagation(config: Config) -> Propagation:
@@ -116,15 +151,12 @@ def build_loss(config: Config) -> Loss:
                 f"the loss 'dango' is of DANGO's networks, and the model is '{config.model.name}'",
                 fix="Set loss=log_cosh or loss=point_distribution_contrast.",
             )
-        return DangoLoss(**_options(loss))
+        return DangoLoss(**options_of(loss))
     if isinstance(loss, PointDistributionContrastConfig):
+        assert isinstance(config.model, NetworkConfig)
         return PointDistributionContrast(
-            **_options(loss), width=config.model.hidden, max_epochs=config.trainer.epochs
+            **options_of(loss), width=config.model.hidden, max_epochs=config.trainer.epochs
         )
     raise InputError(
         f"there is no loss '{loss.name}'; there are dango, log_cosh, point_distribution_contrast"
     )
-
-
-def _options(config: Any) -> dict[str, Any]:
-    return {name: value for name, value in asdict(config).items() if name != "name"}

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from deltacell.errors import InputError, did_you_mean
 from deltacell.models.activation import ACTIVATIONS
+from deltacell.models.baselines.query_pair_mean import Toward
 from deltacell.models.combine import COMBINATIONS
 from deltacell.models.dango import STRING_LAMBDAS
 from deltacell.models.heads import Z_NORMS
@@ -25,11 +26,15 @@ from deltacell.train.config import (
     DangoLossConfig,
     DataConfig,
     HeteroCellConfig,
+    Mode,
+    NetworkConfig,
+    NoLossConfig,
     PointDistributionContrastConfig,
     SplitConfig,
 )
 from deltacell.train.config_errors import no_option
 from deltacell.train.config_keys import keys_of
+from deltacell.train.registry import is_fitted
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,20 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "model.local_heads": _ONE,
         "model.local_layers": _ONE,
         "model.dropout": Range(0, 1),
+        "model.penalty": _POSITIVE,
+        "model.shrinkage": _POSITIVE,
+        "model.width": _ONE,
+        "model.learning_rate": Range(0, 1, with_low=False, with_high=True),
+        "model.weight_decay": _ZERO,
+        "model.forget": Range(0, 1),
+        "model.batch_size": _ONE,
+        "model.epochs": _ONE,
+        "model.patience": _ONE,
+        "model.rounds": _ONE,
+        "model.leaves": Range(2),
+        "model.dimensions": _ONE,
+        "model.feature_dimensions": _ONE,
+        "model.folds": Range(2),
         "loss.turn": _ONE,
         "loss.factor": _ZERO,
         "loss.lambda_mse": _ZERO,
@@ -134,6 +153,7 @@ CHOICES: Mapping[str, Sequence[str]] = MappingProxyType(
         "data.merge": get_args(Merge),
         "split.method": get_args(Method),
         "split.by": get_args(By),
+        "model.toward": get_args(Toward),
         "model.combine": COMBINATIONS,
         "model.output": OUTPUTS,
         "model.aggregation": AGGREGATIONS,
@@ -247,8 +267,9 @@ def _check_split(split: SplitConfig) -> None:
 
 def _check_model(config: Config) -> None:
     model = config.model
-    _check_names("model.relations", model.relations)
-    _check_names("model.features", model.features or None)
+    _check_names("model.features", getattr(model, "features", None) or None)
+    if isinstance(model, NetworkConfig):
+        _check_names("model.relations", model.relations)
     if isinstance(model, DangoConfig):
         _check_divides("model.heads", model.heads, model.hidden)
         _check_lambdas(model)
@@ -278,6 +299,12 @@ def _check_lambdas(model: DangoConfig) -> None:
 
 def _check_loss(config: Config) -> None:
     loss = config.loss
+    if is_fitted(config.model) != isinstance(loss, NoLossConfig):
+        said = "has no loss" if is_fitted(config.model) else "needs one"
+        raise InputError(
+            f"the loss is {loss.name}, and the model {config.model.name} {said}",
+            fix="Give loss=none" if is_fitted(config.model) else "Give another loss than none",
+        )
     if isinstance(loss, DangoLossConfig) and not isinstance(config.model, DangoConfig):
         raise InputError(
             f"the loss dango needs reconstructed networks, which the model {config.model.name} "
@@ -297,6 +324,17 @@ def _check_loss(config: Config) -> None:
 
 def _check_trainer(config: Config) -> None:
     ranks = config.trainer.devices * config.trainer.nodes
+    if is_fitted(config.model):
+        if ranks > 1:
+            raise InputError(
+                f"the model {config.model.name} is fitted by one process, and there are {ranks}",
+                fix="Give trainer.devices=1 trainer.nodes=1",
+            )
+        if config.mode is not Mode.train:
+            raise InputError(
+                f"mode is {config.mode}, and the model {config.model.name} has no steps",
+                fix="Give mode=train",
+            )
     if config.data.batch_size < ranks:
         raise InputError(
             f"data.batch_size is {config.data.batch_size}, and {ranks} processes share it out",

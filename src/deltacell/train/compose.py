@@ -22,14 +22,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from deltacell.errors import InputError
-from deltacell.train.config import Config
+from deltacell.train.config import Config, NoLossConfig
 from deltacell.train.config_errors import (
     config_error,
     no_option,
     unknown_key,
     unreadable_override,
 )
-from deltacell.train.config_keys import ANY_KEYS, LOSS_CONFIGS, MODEL_CONFIGS
+from deltacell.train.config_keys import ANY_KEYS
+from deltacell.train.registry import LOSS_CONFIGS, MODEL_CONFIGS, MODELS
 
 GROUPS = ("experiment", "model", "loss", "schedule", "ablation")
 """What is chosen by the name of a file that ships, such as ``experiment=demo``."""
@@ -150,6 +151,9 @@ def _store_schemas() -> None:
         store.store(group="deltacell/model", name=name, node=model)
     for name, loss in LOSS_CONFIGS.items():
         store.store(group="deltacell/loss", name=name, node=loss)
+    for name, registered in MODELS.items():
+        if registered.fitted:
+            store.store(group="loss", name=f"of_{name}", node=NoLossConfig)
 
 
 def _register_resolvers() -> None:

@@ -104,12 +104,17 @@ class SplitConfig:
 
 @dataclass
 class ModelConfig:
-    """What every model has: its name, the config's part that makes it, and its relations.
+    """What every predictor has: its name, one of `deltacell.train.registry.MODELS`."""
+
+    name: str = MISSING
+
+
+@dataclass
+class NetworkConfig(ModelConfig):
+    """A neural network on the cell, trained by the training loop.
 
     Parameters
     ----------
-    name
-        ``dango`` or ``hetero_cell``.
     relations
         By name; where null, the six channels of STRING for DANGO and all for HeteroCell.
     hidden
@@ -120,7 +125,6 @@ class ModelConfig:
         Features of the cell to use, by name; none where null.
     """
 
-    name: str = MISSING
     relations: list[str] | None = None
     hidden: int = 64
     layers: int = 2
@@ -128,7 +132,7 @@ class ModelConfig:
 
 
 @dataclass
-class DangoConfig(ModelConfig):
+class DangoConfig(NetworkConfig):
     """`deltacell.models.Dango`; ``lambdas`` are for relations that have no default."""
 
     name: str = "dango"
@@ -137,7 +141,7 @@ class DangoConfig(ModelConfig):
 
 
 @dataclass
-class HeteroCellConfig(ModelConfig):
+class HeteroCellConfig(NetworkConfig):
     """`deltacell.models.HeteroCell`."""
 
     name: str = "hetero_cell"
@@ -156,10 +160,72 @@ class HeteroCellConfig(ModelConfig):
 
 
 @dataclass
+class GlobalMeanConfig(ModelConfig):
+    """`deltacell.models.baselines.GlobalMean`."""
+
+    name: str = "global_mean"
+
+
+@dataclass
+class AdditiveConfig(ModelConfig):
+    """`deltacell.models.baselines.Additive`."""
+
+    name: str = "additive"
+    penalty: float = 3.0
+
+
+@dataclass
+class QueryPairMeanConfig(ModelConfig):
+    """`deltacell.models.baselines.QueryPairMean`."""
+
+    name: str = "query_pair_mean"
+    shrinkage: float = 3.0
+    toward: str = "additive"
+    penalty: float = 3.0
+
+
+@dataclass
+class EmbeddingMLPConfig(ModelConfig):
+    """`deltacell.models.baselines.EmbeddingMLP`."""
+
+    name: str = "embedding_mlp"
+    width: int = 64
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.1
+    dropout: float = 0.2
+    forget: float = 0.1
+    batch_size: int = 512
+    epochs: int = 60
+    patience: int = 6
+
+
+@dataclass
+class BoostedTreesConfig(ModelConfig):
+    """`deltacell.models.baselines.BoostedTrees`."""
+
+    name: str = "boosted_trees"
+    rounds: int = 300
+    leaves: int = 63
+    learning_rate: float = 0.1
+    dimensions: int = 8
+    feature_dimensions: int = 16
+    penalty: float = 3.0
+    folds: int = 5
+    forget: float = 0.1
+
+
+@dataclass
 class LossConfig:
     """What every loss has: its name."""
 
     name: str = MISSING
+
+
+@dataclass
+class NoLossConfig(LossConfig):
+    """No loss: the predictor is fitted in one call and has an objective of its own."""
+
+    name: str = "none"
 
 
 @dataclass
@@ -201,8 +267,10 @@ class OptimizerConfig:
 
     Parameters
     ----------
-    lr, weight_decay, beta1, beta2
+    lr, beta1, beta2
         Of AdamW.
+    weight_decay
+        Of AdamW, on matrices and vectors; gains, biases and scales are not decayed.
     clip
         The largest norm of the gradient; any where null.
     accumulate

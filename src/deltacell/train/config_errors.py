@@ -19,15 +19,8 @@ from omegaconf.errors import (
 
 from deltacell.errors import InputError
 from deltacell.train.config import LossConfig, ModelConfig
-from deltacell.train.config_keys import (
-    LOSS_CONFIGS,
-    MODEL_CONFIGS,
-    Key,
-    expected,
-    keys_of,
-    keys_of_class,
-    nearest,
-)
+from deltacell.train.config_keys import Key, expected, keys_of, keys_of_class, nearest
+from deltacell.train.registry import LOSS_CONFIGS, MODEL_CONFIGS
 
 
 def unreadable_override(text: str) -> InputError:

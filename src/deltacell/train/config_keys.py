@@ -10,30 +10,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from deltacell.train.config import (
-    Config,
-    DangoConfig,
-    DangoLossConfig,
-    HeteroCellConfig,
-    LogCoshConfig,
-    LossConfig,
-    ModelConfig,
-    PointDistributionContrastConfig,
-)
-
-MODEL_CONFIGS: Mapping[str, type[ModelConfig]] = MappingProxyType(
-    {"dango": DangoConfig, "hetero_cell": HeteroCellConfig}
-)
-"""The config of each model, by its name."""
-
-LOSS_CONFIGS: Mapping[str, type[LossConfig]] = MappingProxyType(
-    {
-        "dango": DangoLossConfig,
-        "log_cosh": LogCoshConfig,
-        "point_distribution_contrast": PointDistributionContrastConfig,
-    }
-)
-"""The config of each loss, by its name."""
+from deltacell.train.config import Config, DangoConfig, DangoLossConfig, LossConfig, ModelConfig
+from deltacell.train.registry import LOSS_CONFIGS, MODEL_CONFIGS
 
 
 @dataclass(frozen=True)
@@ -130,10 +108,13 @@ def nearest(given: str, known: Sequence[str]) -> str | None:
         by_last.setdefault(name.rpartition(".")[2], []).append(name)
     last = given.rpartition(".")[2]
     if last in by_last:
-        return _closest(given, by_last[last], cutoff=0.0)
-    found = _closest(given, known, cutoff=0.7)
-    if found is not None:
-        return found
+        # A bare `epochs` is more likely that of every training than that of one model.
+        general = [name for name in by_last[last] if not name.startswith(("model.", "loss."))]
+        found = general if general and given == last else by_last[last]
+        return _closest(given, found, cutoff=0.0)
+    near_whole = _closest(given, known, cutoff=0.7)
+    if near_whole is not None:
+        return near_whole
     near = _closest(last, list(by_last), cutoff=0.7)
     return None if near is None else _closest(given, by_last[near], cutoff=0.0)
 

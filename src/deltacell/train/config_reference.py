@@ -9,27 +9,18 @@ import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from deltacell.models import Dango, DangoLoss, HeteroCell, PointDistributionContrast
+from deltacell.models import DangoLoss, PointDistributionContrast
 from deltacell.train.check import CHOICES, RANGES
 from deltacell.train.compose import GROUPS, compose_dict, options
 from deltacell.train.config import (
-    DangoConfig,
     DangoLossConfig,
-    HeteroCellConfig,
+    NoLossConfig,
     PointDistributionContrastConfig,
 )
-from deltacell.train.config_keys import (
-    LOSS_CONFIGS,
-    MODEL_CONFIGS,
-    Key,
-    expected,
-    is_optional,
-    keys_of,
-    keys_of_class,
-)
+from deltacell.train.config_keys import Key, expected, is_optional, keys_of, keys_of_class
+from deltacell.train.registry import LOSS_CONFIGS, MODEL_CONFIGS, MODELS
 
 PAGE = "docs/reference/config.md"
 """Where the page is in the repository."""
@@ -46,7 +37,9 @@ def reference() -> str:
     for group, kinds in (("model", MODEL_CONFIGS), ("loss", LOSS_CONFIGS)):
         for name, owner in kinds.items():
             keys = keys_of_class(owner, f"{group}.")
-            defaults = _defaults(f"{group}={name}")
+            # Without a loss there is only what is fitted in one call.
+            of_none = ["model=global_mean"] if owner is NoLossConfig else []
+            defaults = _defaults(f"{group}={name}", *of_none)
             parts.append(_section(f"`{group}={name}`", _summary(owner), keys, defaults))
     return "\n\n".join(parts) + "\n"
 
@@ -65,8 +58,9 @@ def meaning(key: Key) -> str:
         Of a config.
     """
     documented: list[type] = [c for c in key.owner.__mro__ if c is not object]
-    if key.owner in _DESCRIBED:
-        documented.append(_DESCRIBED[key.owner])
+    described = _described()
+    if key.owner in described:
+        documented.append(described[key.owner])
     for owner in documented:
         found = _parameters(owner)
         if key.field in found:
@@ -75,14 +69,14 @@ def meaning(key: Key) -> str:
     return f"Which it is; chosen with `{group}=NAME`." if key.field == "name" else ""
 
 
-_DESCRIBED: Mapping[type, type] = MappingProxyType(
-    {
-        DangoConfig: Dango,
-        HeteroCellConfig: HeteroCell,
+def _described() -> dict[type, type]:
+    """Return the class whose docstring explains the keys of a config, by the config."""
+    losses = {
         DangoLossConfig: DangoLoss,
         PointDistributionContrastConfig: PointDistributionContrast,
     }
-)
+    return {one.config: one.described() for one in MODELS.values()} | losses
+
 
 _HEAD = """\
 # The config of a training

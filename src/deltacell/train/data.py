@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
+from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError, did_you_mean
 from deltacell.profile.record import RunRecord
-from deltacell.screen import Screen, Split
+from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.config import Config, DataConfig, SplitConfig
 from deltacell.train.standard import Standard
 
@@ -55,6 +58,11 @@ class TrainingData:
     def targets(self) -> np.ndarray:
         """Every row's target on the common scale, float32."""
         return self.standard.apply(self.screen.column("score")).astype(np.float32)
+
+    def part(self, rows: Ints) -> tuple[Genotypes, npt.NDArray[np.float64]]:
+        """Return the genotypes of some rows with their scores in the unit of the screen."""
+        score = self.screen.column("score")[rows].astype(np.float64)
+        return self.screen.genotypes.take(torch.from_numpy(np.array(rows))), score
 
 
 def load_data(config: Config) -> TrainingData:

@@ -37,6 +37,21 @@ def check_devices(config: TrainerConfig, kind: str) -> None:
         )
 
 
+def set_threads(config: TrainerConfig) -> None:
+    """Set the threads of this process on a CPU: the config's, OMP_NUM_THREADS, or its cores."""
+    torch.set_num_threads(config.threads or _asked_threads() or max(1, cores() // config.devices))
+
+
+def _asked_threads() -> int | None:
+    """Return what OMP_NUM_THREADS asks for, where a person has set it."""
+    from deltacell.train.launch import is_launched
+
+    # torchrun sets it to 1 where it is not set, and nobody can tell the difference.
+    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and not is_launched()
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() and int(asked) and not by_torchrun else None
+
+
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

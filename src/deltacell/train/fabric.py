@@ -6,14 +6,12 @@ import os
 from datetime import timedelta
 
 import lightning
-import torch
 from lightning.fabric.strategies.ddp import DDPStrategy
 from torch.distributed import DistNetworkError
 
 from deltacell.errors import InputError
 from deltacell.train.config import Config, DangoLossConfig, HeteroCellConfig
-from deltacell.train.devices import accelerator_of, check_devices, cores
-from deltacell.train.launch import is_launched
+from deltacell.train.devices import accelerator_of, check_devices, set_threads
 
 PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 """What Fabric calls them."""
@@ -50,7 +48,7 @@ def make_fabric(whole: Config) -> lightning.Fabric:
         precision=PRECISIONS[config.precision],  # type: ignore[arg-type]
     )
     if kind == "cpu":
-        torch.set_num_threads(config.threads or _asked_threads() or _share(config.devices))
+        set_threads(config)
     try:
         fabric.launch()
     except DistNetworkError as error:
@@ -60,19 +58,6 @@ def make_fabric(whole: Config) -> lightning.Fabric:
             fix="Set MASTER_PORT to a port that is free on the machine of rank 0, for all of them.",
         ) from error
     return fabric
-
-
-def _asked_threads() -> int | None:
-    """Return what OMP_NUM_THREADS asks for, where a person has set it."""
-    # torchrun sets it to 1 where it is not set, and nobody can tell the difference.
-    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and not is_launched()
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdecimal() and int(asked) and not by_torchrun else None
-
-
-def _share(ranks: int) -> int:
-    """Return the cores of each of some ranks."""
-    return max(1, cores() // ranks)
 
 
 def _has_idle_weights(config: Config) -> bool:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import lightning
 import torch
 
 from deltacell.profile.record import CellFacts, Reached, Samples, ScreenFacts, Target
-from deltacell.train.assemble import steps_per_epoch
 from deltacell.train.build import propagation_record
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData
-from deltacell.train.task import Task
+
+if TYPE_CHECKING:
+    import lightning
+
+    from deltacell.train.task import Task
 
 METRIC = "validation_pearson"
 """What the best checkpoint is chosen by."""
@@ -29,14 +31,35 @@ def facts(
     fabric, config, data, task
         Of the run.
     """
-    split, model = data.split, task.model
-    studies = data.screen.rows["study"].unique().cast("string").to_pylist()
+    from deltacell.train.assemble import steps_per_epoch
+
+    model = task.model
     propagation = propagation_record(model)
     choice = (
         None
         if propagation is None or propagation["choice"] is None
         else (propagation["choice"]["choice"])
     )
+    return {
+        **data_facts(data),
+        "device": str(fabric.device),
+        "threads": torch.get_num_threads() if fabric.device.type == "cpu" else None,
+        "precision": config.trainer.precision,
+        "batch_size": config.data.batch_size,
+        "accumulate": config.optimizer.accumulate,
+        "steps_per_epoch": steps_per_epoch(config, data),
+        "epochs": config.trainer.epochs,
+        "propagation": propagation,
+        "micro_batch": None if choice is None else choice["tile"],
+        "n_parameters": sum(weight.numel() for weight in model.parameters()),
+        "target": Target(mean=data.standard.mean, std=data.standard.std),
+    }
+
+
+def data_facts(data: TrainingData) -> dict[str, Any]:
+    """Return the fields of the record that say what was trained on."""
+    split = data.split
+    studies = data.screen.rows["study"].unique().cast("string").to_pylist()
     return {
         "cell": CellFacts(
             checksum=data.cell.checksum,
@@ -52,17 +75,6 @@ def facts(
         "samples": Samples(
             train=len(split.train), validation=len(split.validation), test=len(split.test)
         ),
-        "device": str(fabric.device),
-        "threads": torch.get_num_threads() if fabric.device.type == "cpu" else None,
-        "precision": config.trainer.precision,
-        "batch_size": config.data.batch_size,
-        "accumulate": config.optimizer.accumulate,
-        "steps_per_epoch": steps_per_epoch(config, data),
-        "epochs": config.trainer.epochs,
-        "propagation": propagation,
-        "micro_batch": None if choice is None else choice["tile"],
-        "n_parameters": sum(weight.numel() for weight in model.parameters()),
-        "target": Target(mean=data.standard.mean, std=data.standard.std),
     }
 
 

@@ -6,15 +6,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deltacell.errors import InputError
 from deltacell.profile.record import CHECKPOINTS, RunRecord, Status, read_run
-from deltacell.train.build import build_model, recorded_propagation
+from deltacell.train.build import build_fitted, build_model, recorded_propagation
 from deltacell.train.changes import resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, check_same, load_data
 from deltacell.train.predictor import Predictor
+from deltacell.train.registry import is_fitted
 from deltacell.train.standard import Standard
 
 
@@ -60,17 +62,28 @@ def load_run(
     record, config = read_run(path), resumed_config(Path(path))
     data = load_data(config) if data is None else data
     check_same(record, data)
-    recorded = record.propagation
-    propagation = None if recorded is None else recorded_propagation(recorded, config)
-    model = build_model(config, data.cell, data.largest, propagation)
     checkpoints = Checkpoints(record.path / CHECKPOINTS)
     if which == "best" and checkpoints.best is None:
         which = "last"
     state = checkpoints.load(which)
+    if is_fitted(config.model):
+        fitted = build_fitted(config).load_state_dict(data.cell, state["predictor"])
+        predictor = Predictor(fitted, data.cell, Standard())
+    else:
+        predictor = _network(record, config, data, state)
+    return LoadedRun(record, config, data, predictor)
+
+
+def _network(
+    record: RunRecord, config: Config, data: TrainingData, state: dict[str, Any]
+) -> Predictor:
+    recorded = record.propagation
+    propagation = None if recorded is None else recorded_propagation(recorded, config)
+    model = build_model(config, data.cell, data.largest, propagation)
     # An average is of the weights alone; what else a model holds is as it was saved.
     model.load_state_dict(state["model"] | (state["ema"] or {}))
-    predictor = Predictor(model.eval(), data.cell, Standard(**state["standard"]))
-    return LoadedRun(record, config, data, predictor)
+    standard = Standard(**state["standard"])
+    return Predictor(model.eval(), data.cell, standard, config.data.batch_size)
 
 
 def load_runs(paths: Sequence[str | os.PathLike[str]], which: str = "best") -> list[LoadedRun]:

@@ -7,7 +7,10 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = ("deltacell", "torch", "lightning", "torch-geometric", "numpy", "polars", "pyarrow")
+PACKAGES = (
+    *("deltacell", "torch", "lightning", "lightgbm", "torch-geometric"),
+    *("numpy", "polars", "pyarrow"),
+)
 
 
 def versions() -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,13 @@ from deltacell.train.fabric import make_fabric
 from deltacell.train.facts import facts, reached
 from deltacell.train.figures import Figures
 from deltacell.train.finite import NotFiniteError
+from deltacell.train.fit import fit_run, resume_fit
 from deltacell.train.loggers import check_loggers, make_loggers
 from deltacell.train.loop import Hooks, Loop
 from deltacell.train.metrics_file import MetricsFile
 from deltacell.train.new_path import new_path
-from deltacell.train.run_directory import RunDirectory
+from deltacell.train.registry import is_fitted
+from deltacell.train.run_directory import Outcome, RunDirectory
 from deltacell.train.signals import StopSignals
 from deltacell.train.task import Task
 
@@ -41,36 +42,10 @@ SHOWN = 5
 """Genotypes that an error names."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Parameters
-    ----------
-    path
-        Its directory.
-    signal
-        The number of the signal that stopped it, or 0.
-    phases
-        Where its time went; None where that was not recorded, and on ranks but the first.
-    best
-        The highest validation Pearson, where it was measured.
-    is_first
-        Whether this is the first rank.
-    notices
-        What a profiler did not record, and why.
-    """
-
-    path: Path
-    signal: int
-    phases: PhaseSummary | None = None
-    best: float | None = None
-    is_first: bool = True
-    notices: tuple[str, ...] = ()
-
-
 def train(config: Config, *, command: Sequence[str] = (), tell: Sequence[Callback] = ()) -> Outcome:
     """Train from the beginning; every rank calls this with the same config.
+
+    A predictor that is fitted in one call goes to `deltacell.train.fit.fit_run`.
 
     Parameters
     ----------
@@ -81,6 +56,8 @@ def train(config: Config, *, command: Sequence[str] = (), tell: Sequence[Callbac
     tell
         Whom to tell of it, on the first rank.
     """
+    if is_fitted(config.model):
+        return fit_run(config, command=command)
     fabric = make_fabric(config)
     path = Path(from_first_rank(str(new_path(config)), fabric.device))
     # What can be wrong with a config is found here, before there is a directory.
@@ -110,6 +87,8 @@ def resume(
     tell
         Whom to tell of it, on the first rank.
     """
+    if is_fitted(config.model):
+        return resume_fit(path, config)
     fabric = make_fabric(config)
     data = load_data(config)
     with ExitStack() as stack:

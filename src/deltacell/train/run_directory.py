@@ -16,6 +16,7 @@ from typing import Any, Self
 from deltacell.errors import InputError, StoreError
 from deltacell.files import write_text
 from deltacell.profile import record as names
+from deltacell.profile.limits import PhaseSummary
 from deltacell.profile.record import Attempt, RunRecord, Status, now, read_run, write_run
 from deltacell.train import provenance
 from deltacell.train.compose import from_yaml, to_yaml
@@ -25,6 +26,34 @@ if sys.platform != "win32":
     import fcntl
 
 LOCK_FILE = ".lock"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Parameters
+    ----------
+    path
+        Its directory.
+    signal
+        The number of the signal that stopped it, or 0.
+    phases
+        Where its time went; None where that was not recorded, and on ranks but the first.
+    best
+        The highest validation Pearson, where it was measured.
+    is_first
+        Whether this is the first rank.
+    notices
+        What a profiler did not record, and why.
+    """
+
+    path: Path
+    signal: int
+    phases: PhaseSummary | None = None
+    best: float | None = None
+    is_first: bool = True
+    notices: tuple[str, ...] = ()
 
 
 class RunDirectory:

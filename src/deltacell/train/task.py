@@ -10,6 +10,7 @@ from torch import nn
 
 from deltacell.cell import Cell
 from deltacell.models import Dango, DangoLoss, HeteroCell, Loss, LossValue, Prediction
+from deltacell.models.parameter_groups import parameter_groups
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.propagate import Deleted
 from deltacell.screen import Batch, Genotypes
@@ -119,13 +120,12 @@ class Task(lightning.LightningModule):
         return {"score": self.standard.undo(prediction.score), "loss": value.total}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return AdamW on all weights."""
+        """Return AdamW on all weights; see `parameter_groups` for those that are not decayed."""
         config = self.optimizer
         return torch.optim.AdamW(
-            self.parameters(),
+            parameter_groups(self, config.weight_decay),
             lr=config.lr,
             betas=(config.beta1, config.beta2),
-            weight_decay=config.weight_decay,
             fused=True,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,10 @@ from torchmetrics.functional import pearson_corrcoef, spearman_corrcoef
 
 from deltacell.screen import Loader
 from deltacell.train.communication import world_size
-from deltacell.train.task import Task
+
+if TYPE_CHECKING:
+    # The task is a Lightning module, which a fitted predictor does without.
+    from deltacell.train.task import Task
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import lightgbm
 import numpy as np
 import pytest
-import sklearn.ensemble
 import torch
 
+from deltacell.cell import Cell
+from deltacell.cell.feature import Feature
 from deltacell.models.baselines import Additive, BoostedTrees
 from deltacell.models.baselines.baseline import Part
+from deltacell.models.baselines.boosted_trees import feature_table
 from deltacell.models.baselines.gene_effects import cross_fitted, ridge
 from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.screen.genotypes import Genotypes
@@ -21,15 +24,15 @@ def cell(random_cell):
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """The features and targets that reach the trees."""
+    """The columns that reach the trees."""
     seen = []
+    dataset = lightgbm.Dataset
 
-    class Recorder(sklearn.ensemble.HistGradientBoostingRegressor):
-        def fit(self, features, targets, sample_weight=None):
-            seen.append(np.array(features))
-            return super().fit(features, targets, sample_weight)
+    def recorder(columns, *arguments, **options):
+        seen.append(np.array(columns))
+        return dataset(columns, *arguments, **options)
 
-    monkeypatch.setattr(sklearn.ensemble, "HistGradientBoostingRegressor", Recorder)
+    monkeypatch.setattr(lightgbm, "Dataset", recorder)
     return seen
 
 
@@ -119,8 +122,8 @@ def test_pairs_alone_need_fewer_columns(cell, random_sets, recorded):
         assert trees(cell, every_size).score.isfinite().all()
     widths = [features.shape[1] for features in recorded]
     genes, pairs = (2 + 1) + (4 + 2) + (2 + 1), 3 + 4 + 3
-    assert widths == [2 + genes, 3 + 2 * genes + pairs, 4 + 3 * genes + 3 * pairs]
-    pair_columns = recorded[1][:, 1 + 2 * genes : -2]
+    assert widths == [3 + genes, 4 + 2 * genes + pairs, 5 + 3 * genes + 3 * pairs]
+    pair_columns = recorded[1][:, 1 + 2 * genes : -3]
     assert np.isfinite(pair_columns).all()
 
 
@@ -141,3 +144,71 @@ def test_large_batch_in_blocks(cell, random_sets, monkeypatch):
     whole = trees(cell, sets).score
     monkeypatch.setattr("deltacell.models.baselines.boosted_trees._SETS_A_BLOCK", 7)
     assert torch.equal(trees(cell, sets).score, whole)
+
+
+def test_the_effect_of_an_unseen_gene_is_missing_and_no_zero(cell, monkeypatch):
+    sets = Genotypes.of([[i, j] for i in range(20) for j in range(i)])
+    trees = BoostedTrees(rounds=2, forget=0).fit(cell, sets, np.arange(190) / 10)
+    order = GeneOrder(cell.genes)
+    asked = order.sets(Genotypes.of([[0, 1], [0, 40], [40, 41]]))
+    seen = []
+    monkeypatch.setattr(
+        "deltacell.models.baselines.boosted_trees.predicted",
+        lambda trees, columns: seen.append(columns) or np.zeros(len(columns)),
+    )
+    trees._score(cell, asked)
+    low, high, known = seen[0][:, -3:].T
+    assert known.tolist() == [2, 1, 0]
+    assert low[1] == high[1] == np.float32(trees._effects.effect[order.place[0]])
+    assert low[0] < high[0]
+    assert np.isnan(low[2])
+    assert np.isnan(high[2])
+
+
+def test_training_sees_genes_without_an_effect(cell, random_sets, recorded):
+    sets = random_sets(N_GENES, 2000, sizes=(2,))
+    for forget in (0.0, 0.25):
+        BoostedTrees(rounds=1, forget=forget).fit(cell, sets, np.arange(2000.0))
+    none, quarter = (2 - columns[:, -1] for columns in recorded)
+    assert none.sum() == 0
+    assert quarter.mean() / 2 == pytest.approx(0.25, abs=0.03)
+
+
+def test_gene_features_reach_the_trees_with_what_is_missing(random_cell):
+    """A score that only a feature tells, of genes never seen; a gene without one is not a zero."""
+    rng = np.random.default_rng(0)
+    known = np.arange(N_GENES) % 10 != 9
+    values = rng.normal(size=(N_GENES, 1)) + 5
+    plain = random_cell(N_GENES)
+    feature = Feature("fitness", np.where(known[:, None], values, 0), known)
+    cell = Cell(plain.genes, plain.relations.values(), features=[feature])
+    pairs = np.array([[i, j] for i in range(N_GENES) for j in range(i)])
+    targets = values[pairs, 0].sum(axis=1)
+    held = (pairs >= 45).any(axis=1)
+    with_value = held & known[pairs].all(axis=1)
+
+    def pearson(cell):
+        trees = BoostedTrees(rounds=60).fit(cell, Genotypes.of(pairs[~held]), targets[~held])
+        score = trees(cell, Genotypes.of(pairs[with_value])).score
+        return np.corrcoef(score, targets[with_value])[0, 1]
+
+    assert pearson(cell) > 0.9
+    assert pearson(plain) < 0.8
+
+
+def test_wide_features_are_reduced_and_stay_missing_where_nothing_is_known(random_cell):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(N_GENES, 3)) @ rng.normal(size=(3, 50))
+    known = np.arange(N_GENES) != 7
+    plain = random_cell(N_GENES)
+    cell = Cell(
+        plain.genes, [], features=[Feature("profile", np.where(known[:, None], values, 0), known)]
+    )
+    order = GeneOrder(cell.genes)
+    table = feature_table(cell, order, 4)
+    assert table.shape == (N_GENES, 4)
+    assert np.isnan(table[order.place[7]]).all()
+    rest = np.delete(table, order.place[7], axis=0)
+    assert np.isfinite(rest).all()
+    # Three directions hold all of a table of rank three.
+    assert rest[:, :3].std(axis=0).min() > 1e3 * rest[:, 3].std()

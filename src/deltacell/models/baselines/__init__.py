@@ -1,4 +1,4 @@
-"""What a model must beat to be worth its cost; all are fitted and called in the same way."""
+"""What a model must beat to be worth its cost; all are fitted, called and saved in the same way."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from deltacell.errors import InputError, did_you_mean
 from deltacell.models.baselines.additive import Additive
-from deltacell.models.baselines.baseline import Baseline, Progress
+from deltacell.models.baselines.baseline import FittedPredictor, Progress
 from deltacell.models.baselines.boosted_trees import BoostedTrees
 from deltacell.models.baselines.embedding_mlp import EmbeddingMLP
 from deltacell.models.baselines.global_mean import GlobalMean
 from deltacell.models.baselines.query_pair_mean import QueryPairMean
 
-BASELINES: MappingProxyType[str, type[Baseline]] = MappingProxyType(
+BASELINES: MappingProxyType[str, type[FittedPredictor]] = MappingProxyType(
     {
         "global_mean": GlobalMean,
         "additive": Additive,
@@ -24,7 +24,7 @@ BASELINES: MappingProxyType[str, type[Baseline]] = MappingProxyType(
 )
 
 
-def baseline(name: str, **parameters: Any) -> Baseline:
+def baseline(name: str, **parameters: Any) -> FittedPredictor:
     """Return a new baseline by its name, one of `BASELINES`.
 
     Parameters
@@ -45,9 +45,9 @@ def baseline(name: str, **parameters: Any) -> Baseline:
 __all__ = [
     "BASELINES",
     "Additive",
-    "Baseline",
     "BoostedTrees",
     "EmbeddingMLP",
+    "FittedPredictor",
     "GlobalMean",
     "Progress",
     "QueryPairMean",

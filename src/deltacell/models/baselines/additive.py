@@ -1,14 +1,14 @@
-"""A score as a sum of one effect a gene."""
+"""A score as a sum of one effect per gene."""
 
 from __future__ import annotations
 
 from deltacell.cell import Cell
-from deltacell.models.baselines.baseline import Baseline, Doubles, Part, Progress
+from deltacell.models.baselines.baseline import Doubles, FittedPredictor, Part, Report, State
 from deltacell.models.baselines.gene_effects import GeneEffects, check_penalty, ridge
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
 
 
-class Additive(Baseline):
+class Additive(FittedPredictor):
     r"""Ridge regression on gene indicators.
 
     .. math:: \hat y(S) = c + \sum_{g \in S} a_g
@@ -43,9 +43,15 @@ class Additive(Baseline):
         training: Part,
         validation: Part | None,
         seed: int,
-        progress: Progress,
+        progress: Report,
     ) -> None:
         self._learned: GeneEffects = ridge(training, len(order), self.penalty)
 
     def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
         return self._learned.score(sets)
+
+    def _state(self) -> State:
+        return self._learned.state()
+
+    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
+        self._learned = GeneEffects.of_state(state)

@@ -1,11 +1,11 @@
-"""What every baseline does: check what it is given, learn, and give a score a genotype."""
+"""What every fitted predictor does: check its input, learn, score genotypes, save and load."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +20,35 @@ from deltacell.screen.genotypes import Genotypes
 Doubles = npt.NDArray[np.float64]
 Values = torch.Tensor | npt.NDArray[Any] | Sequence[float]
 Progress = Callable[[str, int, int], None]
+State = dict[str, Any]
+"""Tensors, numbers, text, and lists and dicts of them, by name; loads with ``weights_only``."""
+
+
+class Report(Protocol):
+    """What a predictor calls while it learns."""
+
+    def __call__(self, what: str, done: int, total: int, **validation: float) -> None:
+        """Report ``done`` of ``total``, with validation metrics such as ``mse`` where known."""
+
+
+class Parts(NamedTuple):
+    """The columns of a `Prediction`, in double precision, [sets] each."""
+
+    score: Doubles
+    hit: Doubles | None = None
+    given_hit: Doubles | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Genotypes with what was measured, as a baseline sees them.
+    """Genotypes with what was measured, as a fitted predictor sees them.
 
     Parameters
     ----------
     sets
         The genes of each genotype.
     targets
-        One score a genotype.
+        One score per genotype.
     weights
         How much each genotype counts.
     """
@@ -50,14 +67,25 @@ class Part:
         return float(np.average(self.targets, weights=self.weights))
 
 
-class Baseline(ABC):
-    """A predictor that a model must beat to be worth its cost.
+class FittedPredictor(ABC):
+    """A predictor that learns in one call, without the training loop.
 
-    After `fit` it is called like a model, ``baseline(cell, genotypes)``. Genotypes may be of any
-    size from one gene up, mixed in one batch. A prediction depends neither on the other genotypes
-    of the batch, nor on the order of the genes, nor on how the cell numbers its genes.
+    After `fit` or `load_state_dict` it is called like a model, ``predictor(cell, genotypes)``.
+    Genotypes may have any size from one gene up, mixed in one batch. A prediction depends neither
+    on the other genotypes of the batch, nor on the order of the genes, nor on how the cell numbers
+    its genes. A subclass defines `_fit`, `_score` (or `_parts`), `_state` and `_load`; what it
+    learns must not refer to the cell's own numbering of genes.
+
+    It may also have a method ``evidence(cell, genotype) -> list[dict]``: the measured pairs that a
+    score rests on, as rows with ``gene1``, ``gene2``, ``score``, ``relation`` and ``weight``.
+
+    Attributes
+    ----------
+    history
+        One row per validation while it learned: ``step`` and ``validation_*`` metrics.
     """
 
+    history: list[dict[str, float]]
     _order: GeneOrder | None = None
 
     def fit(
@@ -82,9 +110,9 @@ class Baseline(ABC):
         weights
             How much each genotype counts, [batch], none negative; 1 where not given.
         validation
-            Genotypes and scores to stop by, for those baselines that stop early.
+            Genotypes and scores to stop by, for those predictors that stop early.
         seed
-            Of all that is drawn; the same seed gives the same predictions.
+            Seed of all random draws; the same seed gives the same predictions.
         progress
             Called as ``progress(what, done, total)`` while it learns.
         """
@@ -94,12 +122,43 @@ class Baseline(ABC):
         held_out = (
             None if validation is None else _part(cell, order, *validation, None, "validation")
         )
-        self._fit(cell, order, training, held_out, seed, progress or _silent)
+        self.history = []
+
+        def report(what: str, done: int, total: int, **metrics: float) -> None:
+            if metrics:
+                row = {f"validation_{name}": value for name, value in metrics.items()}
+                self.history.append({"step": done, **row})
+            if progress is not None:
+                progress(what, done, total)
+
+        self._fit(cell, order, training, held_out, seed, report)
+        self._order = order
+        return self
+
+    def state_dict(self) -> State:
+        """Return all that was learned, to be saved; `load_state_dict` is its inverse."""
+        return {"genes": self._fitted_order().names, **self._state()}
+
+    def load_state_dict(self, cell: Cell, state: State) -> Self:
+        """Take over what a predictor with the same parameters learned.
+
+        Parameters
+        ----------
+        cell
+            The wild type it was fitted on; its genes may be numbered differently.
+        state
+            From `state_dict`.
+        """
+        self._order = None
+        order = GeneOrder(cell.genes)
+        _check_genes(state["genes"], order.names)
+        self.history = []
+        self._load(cell, order, state)
         self._order = order
         return self
 
     def __call__(self, cell: Cell, genotypes: Genotypes) -> Prediction:
-        """Return a score a genotype.
+        """Return the prediction of each genotype.
 
         Parameters
         ----------
@@ -110,8 +169,15 @@ class Baseline(ABC):
         """
         order = self._order_for(cell)
         genotypes.check(cell.n_genes)
-        score = np.zeros(0) if not len(genotypes) else self._score(cell, order.sets(genotypes))
-        return Prediction(torch.from_numpy(score.astype(np.float32)).to(genotypes.genes.device))
+        device = genotypes.genes.device
+        if not len(genotypes):
+            return Prediction(torch.zeros(0, device=device))
+        score, hit, given_hit = (
+            None if column is None else torch.from_numpy(column.astype(np.float32)).to(device)
+            for column in self._parts(cell, order.sets(genotypes))
+        )
+        assert score is not None
+        return Prediction(score, hit=hit, given_hit=given_hit)
 
     @abstractmethod
     def _fit(
@@ -121,36 +187,61 @@ class Baseline(ABC):
         training: Part,
         validation: Part | None,
         seed: int,
-        progress: Progress,
+        progress: Report,
     ) -> None:
         """Learn; what is given is checked, and genes are places in the order."""
 
     @abstractmethod
     def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
-        """Return a score a set; there is at least one."""
+        """Return the expected score of each set; there is at least one."""
 
-    def _order_for(self, cell: Cell) -> GeneOrder:
-        """Return the order of the cell's genes, which must be those it was fitted on."""
+    def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
+        """Return all columns of the prediction; a predictor of two parts overrides this."""
+        return Parts(self._score(cell, sets))
+
+    @abstractmethod
+    def _state(self) -> State:
+        """Return what was learned; genes are places in the order."""
+
+    @abstractmethod
+    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
+        """Inverse of `_state`."""
+
+    def _fitted_order(self) -> GeneOrder:
         if self._order is None:
             raise InputError(
                 f"this {type(self).__name__} has not learned anything yet",
                 fix="Call fit(cell, genotypes, targets) first.",
             )
-        if cell.genes.systematic == self._order.cell_names:
-            return self._order
+        return self._order
+
+    def _order_for(self, cell: Cell) -> GeneOrder:
+        """Return the order of the cell's genes, which must be those it was fitted on."""
+        fitted = self._fitted_order()
+        if cell.genes.systematic == fitted.cell_names:
+            return fitted
         order = GeneOrder(cell.genes)
-        fitted, given = set(self._order.names), set(order.names)
-        if fitted != given:
-            raise InputError(
-                f"fitted on a cell of {len(fitted)} genes, and given one of {len(given)} with "
-                f"other genes, first '{min(fitted ^ given)}' which only one of them has",
-                fix="Give the cell it was fitted on, or fit it again.",
-            )
+        _check_genes(fitted.names, order.names)
         return order
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    """Report nothing."""
+def _check_genes(fitted: Sequence[str], given: Sequence[str]) -> None:
+    if list(fitted) != list(given):
+        raise InputError(
+            f"fitted on a cell of {len(fitted)} genes, and given one of {len(given)} with "
+            f"other genes, first '{min(set(fitted) ^ set(given))}' which only one of them has",
+            fix="Give the cell it was fitted on, or fit it again.",
+        )
+
+
+def saved(array: npt.NDArray[Any]) -> torch.Tensor:
+    """Return an array as the tensor of a state; `loaded` is the inverse."""
+    return torch.from_numpy(np.array(array))
+
+
+def loaded(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Return the array that a tensor of a state holds."""
+    return np.array(tensor.numpy())
 
 
 def _part(

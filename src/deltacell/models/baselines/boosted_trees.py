@@ -1,17 +1,26 @@
-"""Gradient-boosted trees on what the relations say of a genotype."""
+"""Gradient-boosted trees on what the relations and the features say of a genotype."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from deltacell.arrays import Floats
 from deltacell.cell import Cell, Relation
 from deltacell.errors import InputError
-from deltacell.models.baselines.baseline import Baseline, Doubles, Part, Progress
+from deltacell.models.baselines.baseline import (
+    Doubles,
+    FittedPredictor,
+    Part,
+    Report,
+    State,
+    loaded,
+    saved,
+)
 from deltacell.models.baselines.gene_effects import (
     GeneEffects,
     check_penalty,
@@ -27,20 +36,25 @@ from deltacell.models.baselines.network_features import (
 )
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 
+if TYPE_CHECKING:
+    from lightgbm import Booster
+
 _SETS_A_BLOCK = 65_536
-_STAGES = 3
-_COMPONENTS_OF_A_FEATURE = 16
 
 
-class BoostedTrees(Baseline):
-    """Gradient-boosted regression trees on networks, features and additive effects of the genes.
+class BoostedTrees(FittedPredictor):
+    """Gradient-boosted regression trees (LightGBM) on columns that describe a set of genes.
 
-    The columns are those of `NetworkFeatures`; the smallest, largest and mean over the set of each
-    number of its genes' vectors, see `feature_vectors`, and of the inner product of two of them,
-    feature by feature; and the same of the genes' additive effects. The effects of the training
-    genotypes are cross-fitted: each is learned from the folds that the genotype is not in, so that
-    its own score does not leak into its columns. The number of rounds is fixed, so a validation
-    part is not used.
+    The columns are those of `NetworkFeatures`; the smallest, largest and mean value of each gene
+    feature of the cell, where a feature wider than ``feature_dimensions`` is first reduced to its
+    principal components; and the smallest, largest and mean additive effect of the genes, and of
+    how many genes it is known. What is missing is missing (NaN) and never a zero: a feature that a
+    gene does not have, and the effect of a gene that was not in training.
+
+    The effects of the training genotypes are cross-fitted: each is learned from the folds that the
+    genotype is not in, so that its own score does not leak into its columns. A share ``forget`` of
+    them is hidden, so that training sees what a genotype with an unseen gene looks like. The number
+    of rounds is fixed, so a validation part is not used.
 
     Parameters
     ----------
@@ -49,13 +63,17 @@ class BoostedTrees(Baseline):
     leaves
         Most leaves of a tree.
     learning_rate
-        What share of each tree is added.
+        Share of each tree that is added.
     dimensions
         Width of the spectral embedding of each relation.
+    feature_dimensions
+        Principal components that are kept of a wider gene feature.
     penalty
         The penalty of the additive effects, as in `Additive`.
     folds
         Number of folds of the cross-fitting.
+    forget
+        Probability that the effect of a gene is hidden while training.
     features
         Features of the cell to use, by name; all where not given.
     """
@@ -66,26 +84,33 @@ class BoostedTrees(Baseline):
         leaves: int = 63,
         learning_rate: float = 0.1,
         dimensions: int = 8,
+        feature_dimensions: int = 16,
         penalty: float = 3.0,
         folds: int = 5,
+        forget: float = 0.1,
         features: Sequence[str] | None = None,
     ) -> None:
         for name, value, least in (
             ("rounds", rounds, 1),
             ("leaves", leaves, 2),
             ("dimensions", dimensions, 1),
+            ("feature_dimensions", feature_dimensions, 1),
             ("folds", folds, 2),
         ):
             if value < least:
                 raise InputError(f"{name} is {value}; expected at least {least}")
         if not 0 < learning_rate <= 1:
             raise InputError(f"the learning rate is {learning_rate}; expected above 0, at most 1")
+        if not 0 <= forget < 1:
+            raise InputError(f"forget is {forget}; expected at least 0 and below 1")
         self.rounds = rounds
         self.leaves = leaves
         self.learning_rate = learning_rate
         self.dimensions = dimensions
+        self.feature_dimensions = feature_dimensions
         self.penalty = check_penalty(penalty)
         self.folds = folds
+        self.forget = forget
         self.features = None if features is None else tuple(features)
 
     def _fit(
@@ -95,99 +120,210 @@ class BoostedTrees(Baseline):
         training: Part,
         validation: Part | None,
         seed: int,
-        progress: Progress,
+        progress: Report,
     ) -> None:
-        # Loading scikit-learn takes a second that the other baselines need not pay.
-        from sklearn.ensemble import HistGradientBoostingRegressor
-
-        n = len(order)
-        progress("additive effects", 0, _STAGES)
+        n, rng = len(order), np.random.default_rng(seed)
+        progress("additive effects", 0, self.rounds)
         self._effects: GeneEffects = ridge(training, n, self.penalty)
         own = cross_fitted(training, n, self.penalty, folds=self.folds, seed=seed)
-        progress("network features", 1, _STAGES)
-        over_genes, over_pairs = _telling(int(training.sets.sizes.max()))
-        self._network = NetworkFeatures(
+        effects = own.known_of(training.sets)
+        effects[rng.random(len(effects)) < self.forget] = np.nan
+        progress("columns", 0, self.rounds)
+        self._largest = int(training.sets.sizes.max())
+        self._network = self._columns_of(cell, order, seed)
+        self._gene_features = feature_table(
+            cell, order, self.features, self.feature_dimensions
+        )
+        self._fitted_on = weakref.ref(cell)
+        self._trees = boosted(
+            self._columns(training.sets, effects),
+            training,
+            {
+                "num_leaves": self.leaves,
+                "learning_rate": self.learning_rate,
+                "seed": seed,
+            },
+            self.rounds,
+            progress,
+        )
+
+    def _columns_of(self, cell: Cell, order: GeneOrder, seed: int) -> NetworkFeatures:
+        over_genes, over_pairs = _telling(self._largest)
+        return NetworkFeatures(
             _relations(cell, order),
-            n,
+            len(order),
             dimensions=self.dimensions,
             over_genes=over_genes,
             over_pairs=over_pairs,
             seed=seed,
         )
-        self._vectors = self._feature_vectors(cell, order)
-        self._fitted_on = weakref.ref(cell)
-        features = self._features(training.sets, own.of(training.sets))
-        progress("trees", 2, _STAGES)
-        self._trees: Any = HistGradientBoostingRegressor(
-            max_iter=self.rounds,
-            max_leaf_nodes=self.leaves,
-            learning_rate=self.learning_rate,
-            early_stopping=False,
-            random_state=seed,
-        )
-        equal = bool((training.weights == training.weights[0]).all())
-        weights = None if equal else training.weights
-        self._trees.fit(features, training.targets, sample_weight=weights)
-        progress("trees", 3, _STAGES)
 
     def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
-        self._check_cell(cell)
+        self._check_relations(cell)
         score = np.empty(len(sets))
+        effect = self._effects.known
         for start in range(0, len(sets), _SETS_A_BLOCK):
             block = sets.slice(start, min(start + _SETS_A_BLOCK, len(sets)))
-            features = self._features(block, self._effects.effect[block.genes])
-            score[start : start + len(block)] = self._trees.predict(features)
+            columns = self._columns(block, effect[block.genes])
+            score[start : start + len(block)] = predicted(self._trees, columns)
         return score
 
-    def _features(self, sets: GeneSets, effects: Doubles) -> Floats:
-        over_genes, over_pairs = self._network.over_genes, self._network.over_pairs
-        columns = [self._network(sets)]
-        pairs = sets.pairs()
-        for vectors in self._vectors.values():
-            columns.append(aggregated(vectors[sets.genes], sets.offsets, over_genes))
-            product = np.einsum("pd,pd->p", vectors[pairs.first], vectors[pairs.second])
-            columns.append(aggregated(product[:, None], pairs.offsets, over_pairs))
-        columns.append(aggregated(effects[:, None], sets.offsets, over_genes))
+    def _columns(self, sets: GeneSets, effects: Doubles) -> Floats:
+        how = self._network.over_genes
+        of_genes = self._gene_features[sets.genes]
+        known = np.add.reduceat(~np.isnan(effects), sets.offsets[:-1], dtype=np.int64)
+        columns = [
+            self._network(sets),
+            aggregated(of_genes, sets.offsets, how, skip_missing=True),
+            aggregated(effects[:, None], sets.offsets, how, skip_missing=True),
+            known[:, None],
+        ]
         return np.concatenate([column.astype(np.float32) for column in columns], axis=1)
 
-    def _feature_vectors(self, cell: Cell, order: GeneOrder) -> dict[str, Floats]:
-        """Return the genes' vectors of each feature; the seed is fixed, so that they stay equal."""
+    def _state(self) -> State:
+        relations = self._network.relations
         return {
-            feature.name: feature_vectors([feature.take(order.gene)], _COMPONENTS_OF_A_FEATURE)
-            for feature in chosen_features(cell, self.features)
+            **self._effects.state(),
+            "largest": self._largest,
+            "seed": self._network.seed,
+            "relations": {relation.name: relation.n_entries for relation in relations},
+            "embeddings": [saved(embedding) for embedding in self._network.embeddings],
+            "gene_features": saved(self._gene_features),
+            "trees": self._trees.model_to_string(),
         }
 
-    def _check_cell(self, cell: Cell) -> None:
-        """Raise where the cell has other relations or features than the one it was fitted on."""
+    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
+        from lightgbm import Booster
+
+        self._effects = GeneEffects.of_state(state)
+        self._largest = int(state["largest"])
+        self._network = self._columns_of(cell, order, int(state["seed"]))
+        given = {relation.name: relation.n_entries for relation in self._network.relations}
+        _check_names(list(state["relations"]), list(given))
+        for name, entries in given.items():
+            if entries != state["relations"][name]:
+                raise _other_relation(name)
+        # An eigensolver may round differently elsewhere, and the trees were made for these.
+        self._network.embeddings = [loaded(embedding) for embedding in state["embeddings"]]
+        self._gene_features = loaded(state["gene_features"])
+        self._trees = Booster(model_str=state["trees"])
+        self._fitted_on = weakref.ref(cell)
+
+    def _check_relations(self, cell: Cell) -> None:
+        """Raise where the cell has other relations than the one it was fitted on."""
         if self._fitted_on() is cell:
             return
         fitted = {r.name: r for r in self._network.relations}
-        order = GeneOrder(cell.genes)
-        given = {r.name: r for r in _relations(cell, order)}
-        if list(fitted) != list(given):
-            raise InputError(
-                f"fitted on the relations {', '.join(fitted) or 'none'}, "
-                f"and given a cell with {', '.join(given) or 'none'}"
-            )
+        given = {r.name: r for r in _relations(cell, GeneOrder(cell.genes))}
+        _check_names(list(fitted), list(given))
         for name, relation in given.items():
             if not relation.equals(fitted[name]):
-                raise InputError(
-                    f"the relation '{name}' of this cell is not the one it was fitted on",
-                    fix="Give the cell it was fitted on, or fit it again.",
-                )
-        vectors = self._feature_vectors(cell, order)
-        for name in [*self._vectors, *vectors]:
-            ours, theirs = self._vectors.get(name), vectors.get(name)
-            if ours is None or theirs is None or not np.array_equal(ours, theirs):
-                raise InputError(
-                    f"the feature '{name}' of this cell is not the one it was fitted on",
-                    fix="Give the cell it was fitted on, or fit it again.",
-                )
+                raise _other_relation(name)
         self._fitted_on = weakref.ref(cell)
+
+
+def boosted(
+    columns: Floats,
+    training: Part,
+    parameters: dict[str, Any],
+    rounds: int,
+    progress: Report,
+    *,
+    names: list[str] | None = None,
+) -> Booster:
+    """Return LightGBM trees that were fitted on columns; the same input gives the same trees.
+
+    Parameters
+    ----------
+    columns
+        One row per genotype of the training part; NaN is missing.
+    training
+        The targets and weights.
+    parameters
+        LightGBM parameters besides those that make it deterministic.
+    rounds
+        Number of trees.
+    progress
+        Called after every tree; what it raises stops the training.
+    names
+        Names of the columns.
+    """
+    # Loading LightGBM takes a second that the other predictors need not wait for.
+    import lightgbm
+
+    equal = bool((training.weights == training.weights[0]).all())
+    whole = {
+        "objective": "regression",
+        "verbosity": -1,
+        "deterministic": True,
+        "force_row_wise": True,
+        "feature_pre_filter": False,
+        "num_threads": torch.get_num_threads(),
+        **parameters,
+    }
+    data = lightgbm.Dataset(
+        columns,
+        training.targets,
+        weight=None if equal else training.weights,
+        feature_name="auto" if names is None else names,
+        params=whole,
+    )
+
+    def report(done: Any) -> None:
+        progress("trees", done.iteration + 1, rounds)
+
+    fitted = lightgbm.train(whole, data, rounds, callbacks=[report])
+    # What predicts is what can be saved, so that a loaded predictor is the same to the last bit.
+    return lightgbm.Booster(model_str=fitted.model_to_string())
+
+
+def predicted(trees: Booster, columns: Floats) -> Doubles:
+    """Return the score of each row of columns."""
+    return np.asarray(trees.predict(columns, num_threads=torch.get_num_threads()), np.float64)
+
+
+def feature_table(cell: Cell, order: GeneOrder, names: Sequence[str] | None, widest: int) -> Floats:
+    """Return gene features side by side, [genes, columns], missing values as NaN.
+
+    Parameters
+    ----------
+    cell
+        The wild type.
+    order
+        The order of the rows.
+    names
+        Features of the cell; all where None.
+    widest
+        A wider feature is reduced to so many components, see `feature_vectors`. A gene without any
+        value stays missing.
+    """
+    tables: list[Floats] = [np.zeros((len(order), 0), dtype=np.float32)]
+    for feature in sorted(chosen_features(cell, names), key=lambda feature: feature.name):
+        values = feature.values
+        if feature.width > widest:
+            values = feature_vectors([feature], widest)
+            values[~feature.known] = np.nan
+        tables.append(values[order.gene])
+    return np.concatenate(tables, axis=1)
 
 
 def _relations(cell: Cell, order: GeneOrder) -> list[Relation]:
     return [relation.take(order.gene) for relation in cell.relations.values()]
+
+
+def _check_names(fitted: list[str], given: list[str]) -> None:
+    if fitted != given:
+        raise InputError(
+            f"fitted on the relations {', '.join(fitted) or 'none'}, "
+            f"and given a cell with {', '.join(given) or 'none'}"
+        )
+
+
+def _other_relation(name: str) -> InputError:
+    return InputError(
+        f"the relation '{name}' of this cell is not the one it was fitted on",
+        fix="Give the cell it was fitted on, or fit it again.",
+    )
 
 
 def _telling(largest: int) -> tuple[tuple[Aggregate, ...], tuple[Aggregate, ...]]:

@@ -12,14 +12,23 @@ from torch import nn
 from deltacell.arrays import Bools, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.baselines.baseline import Baseline, Doubles, Part, Progress
+from deltacell.models.baselines.baseline import (
+    Doubles,
+    FittedPredictor,
+    Part,
+    Report,
+    State,
+    loaded,
+    saved,
+)
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.parameter_groups import parameter_groups
 
 _SETS_A_BLOCK = 65_536
 _VALIDATION_SHARE = 0.1
 
 
-class EmbeddingMLP(Baseline):
+class EmbeddingMLP(FittedPredictor):
     r"""A sum over the genes of a set between two multilayer perceptrons.
 
     .. math:: \hat y(S) = \bar y + s \, \rho\Big(\sum_{g \in S} \phi(e_g)\Big)
@@ -93,7 +102,7 @@ class EmbeddingMLP(Baseline):
         training: Part,
         validation: Part | None,
         seed: int,
-        progress: Progress,
+        progress: Report,
     ) -> None:
         rng = np.random.default_rng(seed)
         if validation is None:
@@ -116,11 +125,11 @@ class EmbeddingMLP(Baseline):
         training: Part,
         validation: Part,
         rng: np.random.Generator,
-        progress: Progress,
+        progress: Report,
     ) -> _SetNetwork:
         """Return the network of the best epoch, in float64."""
         optimizer = torch.optim.AdamW(
-            network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay
+            parameter_groups(network, self.weight_decay), lr=self.learning_rate
         )
         best, best_error, best_epoch = network, np.inf, 0
         for epoch in range(1, self.epochs + 1):
@@ -138,7 +147,7 @@ class EmbeddingMLP(Baseline):
             frozen = copy.deepcopy(network).double().eval()
             difference = self._run(frozen, validation.sets) - validation.targets
             error = float(np.average(difference**2, weights=validation.weights))
-            progress("epochs", epoch, self.epochs)
+            progress("epochs", epoch, self.epochs, mse=error)
             if error < best_error:
                 best, best_error, best_epoch = frozen, error, epoch
             elif epoch - best_epoch >= self.patience:
@@ -147,6 +156,21 @@ class EmbeddingMLP(Baseline):
 
     def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
         return self._run(self._network, sets)
+
+    def _state(self) -> State:
+        return {
+            "mean": self._mean,
+            "scale": self._scale,
+            "seen": saved(self._seen),
+            "network": dict(self._network.state_dict()),
+        }
+
+    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
+        self._mean, self._scale = float(state["mean"]), float(state["scale"])
+        self._unseen, self._seen = len(order), loaded(state["seen"])
+        network = _SetNetwork(len(order) + 1, self.width, self.dropout).double().eval()
+        network.load_state_dict(state["network"])
+        self._network = network
 
     @torch.no_grad()
     def _run(self, network: _SetNetwork, sets: GeneSets) -> Doubles:

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse.linalg
 
-from deltacell.arrays import Ints
+from deltacell.arrays import Bools, Ints
 from deltacell.errors import InputError
-from deltacell.models.baselines.baseline import Doubles, Part
+from deltacell.models.baselines.baseline import Doubles, Part, State, loaded, saved
 from deltacell.models.baselines.gene_sets import GeneSets
 
 _RELATIVE_RESIDUAL = 1e-12
@@ -26,10 +26,31 @@ class GeneEffects:
         The score c of a set of genes without effect.
     effect
         The effect a of each gene, [genes]; 0 for a gene that was never seen.
+    seen
+        Which genes were in a genotype of positive weight, [genes].
     """
 
     intercept: float
     effect: Doubles
+    seen: Bools
+
+    @property
+    def known(self) -> Doubles:
+        """The effect of each gene, NaN for a gene that was never seen, [genes]."""
+        return np.where(self.seen, self.effect, np.nan)
+
+    def state(self) -> State:
+        """Return it as a part of a predictor's state."""
+        return {
+            "intercept": self.intercept,
+            "effect": saved(self.effect),
+            "seen": saved(self.seen),
+        }
+
+    @classmethod
+    def of_state(cls, state: State) -> GeneEffects:
+        """Inverse of `state`."""
+        return cls(float(state["intercept"]), loaded(state["effect"]), loaded(state["seen"]))
 
     def score(self, sets: GeneSets) -> Doubles:
         """Return the sum of the effects of the genes of each set, and the intercept."""
@@ -70,7 +91,7 @@ def ridge(part: Part, n_genes: int, penalty: float) -> GeneEffects:
     """
     total = float(part.weights.sum())
     if not total:
-        return GeneEffects(0.0, np.zeros(n_genes))
+        return GeneEffects(0.0, np.zeros(n_genes), np.zeros(n_genes, dtype=bool))
     x = part.sets.indicators(n_genes)
     weighted = (x * part.weights[:, None]).T.tocsr()
     count: Doubles = weighted @ np.ones(len(part.sets))
@@ -94,7 +115,7 @@ def ridge(part: Part, n_genes: int, penalty: float) -> GeneEffects:
             f"the additive effects do not converge with a penalty of {penalty}",
             fix="Take a larger penalty.",
         )
-    return GeneEffects(mean_y - float(mean_x @ effect), effect)
+    return GeneEffects(mean_y - float(mean_x @ effect), effect, count > 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,15 +128,22 @@ class CrossFittedEffects:
         The fold of each genotype, [sets]. Equal sets share a fold.
     effect
         The effects learned from all folds but one, [folds, genes].
+    seen
+        Which genes were in those folds, [folds, genes].
     """
 
     fold: Ints
     effect: Doubles
+    seen: Bools
 
     def of(self, sets: GeneSets) -> Doubles:
         """Return the effect of each gene of each training set, [total]."""
         effects: Doubles = self.effect[self.fold[sets.owner], sets.genes]
         return effects
+
+    def known_of(self, sets: GeneSets) -> Doubles:
+        """Return the same, NaN for a gene that was not in those folds, [total]."""
+        return np.where(self.seen[self.fold[sets.owner], sets.genes], self.of(sets), np.nan)
 
 
 def cross_fitted(
@@ -145,4 +173,6 @@ def cross_fitted(
     place: npt.NDArray[np.int64] = np.random.default_rng(seed).permutation(n_distinct)
     fold: Ints = (place % folds)[distinct.ravel()]
     effect = [ridge(part.take(np.flatnonzero(fold != k)), n_genes, penalty) for k in range(folds)]
-    return CrossFittedEffects(fold, np.stack([e.effect for e in effect]))
+    return CrossFittedEffects(
+        fold, np.stack([e.effect for e in effect]), np.stack([e.seen for e in effect])
+    )

@@ -141,7 +141,11 @@ class NetworkFeatures:
 
 
 def aggregated(
-    values: AnyArray, offsets: Ints, how: Sequence[Aggregate] = ALL_AGGREGATES
+    values: AnyArray,
+    offsets: Ints,
+    how: Sequence[Aggregate] = ALL_AGGREGATES,
+    *,
+    skip_missing: bool = False,
 ) -> AnyArray:
     """Return the smallest, largest or mean of each column over consecutive rows.
 
@@ -153,6 +157,8 @@ def aggregated(
         Rows ``offsets[b] : offsets[b + 1]`` are piece ``b``; a piece without rows gives NaN.
     how
         Which aggregates, side by side for each column: [pieces, columns * aggregates].
+    skip_missing
+        Aggregate the values that are not NaN; where not set, one NaN makes the result NaN.
     """
     sizes = np.diff(offsets)
     filled = sizes > 0
@@ -160,12 +166,22 @@ def aggregated(
     result = np.full((len(sizes), values.shape[1], len(how)), np.nan)
     for i, aggregate in enumerate(how):
         if aggregate == "mean":
-            total = np.add.reduceat(values, starts, axis=0, dtype=np.float64)
-            result[filled, :, i] = total / sizes[filled, None]
+            there = ~np.isnan(values) if skip_missing else np.ones_like(values, dtype=bool)
+            total = np.add.reduceat(np.where(there, values, 0), starts, axis=0, dtype=np.float64)
+            n = np.add.reduceat(there, starts, axis=0, dtype=np.int64)
+            result[filled, :, i] = np.where(n > 0, total / np.maximum(n, 1), np.nan)
         else:
-            function = np.minimum if aggregate == "min" else np.maximum
+            function = _AGGREGATING[aggregate, skip_missing]
             result[filled, :, i] = function.reduceat(values, starts, axis=0)
     return result.reshape(len(sizes), values.shape[1] * len(how))
+
+
+_AGGREGATING = {
+    ("min", False): np.minimum,
+    ("min", True): np.fmin,
+    ("max", False): np.maximum,
+    ("max", True): np.fmax,
+}
 
 
 def edge_weight(relation: Relation, pairs: GenePairs) -> Floats:

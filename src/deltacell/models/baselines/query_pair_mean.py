@@ -9,14 +9,22 @@ import numpy as np
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.baselines.baseline import Baseline, Doubles, Part, Progress
+from deltacell.models.baselines.baseline import (
+    Doubles,
+    FittedPredictor,
+    Part,
+    Report,
+    State,
+    loaded,
+    saved,
+)
 from deltacell.models.baselines.gene_effects import GeneEffects, check_penalty, ridge
 from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets
 
 Toward = Literal["additive", "mean"]
 
 
-class QueryPairMean(Baseline):
+class QueryPairMean(FittedPredictor):
     r"""The mean of the training scores of a genotype's gene pairs, shrunk.
 
     .. math::
@@ -60,14 +68,14 @@ class QueryPairMean(Baseline):
         training: Part,
         validation: Part | None,
         seed: int,
-        progress: Progress,
+        progress: Report,
     ) -> None:
         n = len(order)
         self._n_genes = n
         self._prior = (
             ridge(training, n, self.penalty)
             if self.toward == "additive"
-            else GeneEffects(training.mean, np.zeros(n))
+            else GeneEffects(training.mean, np.zeros(n), np.zeros(n, dtype=bool))
         )
         pairs = training.sets.pairs()
         owner = np.repeat(np.arange(len(training.sets)), np.diff(pairs.offsets))
@@ -89,6 +97,16 @@ class QueryPairMean(Baseline):
         prior = self._prior.score(sets)
         score: Doubles = (self.shrinkage * prior + total) / (self.shrinkage + weight)
         return score
+
+    def _state(self) -> State:
+        pairs = {"pairs": self._seen, "weight": self._weight, "sum": self._sum}
+        return self._prior.state() | {name: saved(column) for name, column in pairs.items()}
+
+    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
+        self._n_genes = len(order)
+        self._prior = GeneEffects.of_state(state)
+        self._seen = loaded(state["pairs"])
+        self._weight, self._sum = loaded(state["weight"]), loaded(state["sum"])
 
     def _keys(self, pairs: GenePairs) -> Ints:
         return pairs.first * self._n_genes + pairs.second
