@@ -14,12 +14,12 @@ from deltacell.propagate import Propagation
 from deltacell.screen import Loader
 from deltacell.train.build import (
     build_loss,
-    build_model,
+    build_for,
     propagation_record,
     recorded_propagation,
 )
 from deltacell.train.communication import from_first_rank
-from deltacell.train.config import Config, DangoConfig, Mode
+from deltacell.train.config import Config, DangoConfig, Mode, PairCellConfig
 from deltacell.train.data import TrainingData
 from deltacell.train.ema import Ema
 from deltacell.train.loop import Hooks, Limits, Loop
@@ -108,7 +108,7 @@ def make_task(config: Config, data: TrainingData, propagation: Propagation | Non
     propagation
         A recorded one, in place of the config's.
     """
-    model = build_model(config, data.cell, data.largest, propagation)
+    model = build_for(config, data, propagation)
     return Task(model, build_loss(config), data.cell, data.standard, config.optimizer)
 
 
@@ -147,7 +147,7 @@ def _validation_loader(
         return None
     if some is not None and some < len(rows):
         rows = np.sort(np.random.default_rng(config.split.seed).permutation(rows)[:some])
-    wide = WIDE if isinstance(config.model, DangoConfig) else config.data.batch_size
+    wide = WIDE if isinstance(config.model, DangoConfig | PairCellConfig) else config.data.batch_size
     size = config.trainer.validation_batch_size or wide
     return _loader(fabric, config, data, rows, size, train=False)
 

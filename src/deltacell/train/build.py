@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from deltacell.cell import Cell
@@ -19,6 +20,7 @@ from deltacell.models import (
     PointDistributionContrast,
 )
 from deltacell.models.baselines import FittedPredictor
+from deltacell.models.pairs import PairCell
 from deltacell.propagate import Propagation, strategy
 from deltacell.propagate.auto import Auto
 from deltacell.train.config import (
@@ -31,6 +33,9 @@ from deltacell.train.config import (
     PointDistributionContrastConfig,
 )
 from deltacell.train.registry import MODELS, Registered, options_of
+
+if TYPE_CHECKING:
+    from deltacell.train.data import TrainingData
 
 
 def build_model(
@@ -56,6 +61,27 @@ def build_model(
             fix="Call build_fitted, or choose model=dango or model=hetero_cell.",
         )
     model: nn.Module = registered.load()(config, cell, largest, propagation)
+    return model
+
+
+def build_for(
+    config: Config, data: TrainingData, propagation: Propagation | None = None
+) -> nn.Module:
+    """Return the network, see `build_model`, with what it has to know of the training part.
+
+    Parameters
+    ----------
+    config
+        The config of a run.
+    data
+        What the config names.
+    propagation
+        A recorded one, in place of the config's.
+    """
+    model = build_model(config, data.cell, data.largest, propagation)
+    if isinstance(model, PairCell):
+        genotypes, _ = data.part(data.split.train)
+        model.remember(data.cell, genotypes, torch.from_numpy(data.targets[data.split.train]))
     return model
 
 
@@ -100,6 +126,13 @@ def build_dango(
         layers=model.layers,
         largest=largest,
     )
+
+
+def build_pair_cell(
+    config: Config, cell: Cell, largest: int, propagation: Propagation | None = None
+) -> PairCell:
+    """Return a PairCell, see `build_model`."""
+    return PairCell(cell, **options_of(config.model))
 
 
 def build_hetero_cell(

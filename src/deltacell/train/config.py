@@ -52,6 +52,9 @@ class DataConfig:
         Genotypes a step over all processes.
     samples_per_epoch
         Genotypes an epoch, drawn anew for each; all of the training part where null.
+    grid
+        Whether to assume, of a list of hits, that every query gene was crossed with every array
+        gene, so that pairs that are not listed were tested and have no interaction.
     standardise
         Whether targets are brought to mean 0 and deviation 1 of the training part.
     """
@@ -70,6 +73,7 @@ class DataConfig:
     subset: int | None = None
     batch_size: int = 64
     samples_per_epoch: int | None = None
+    grid: bool = True
     standardise: bool = True
 
 
@@ -212,6 +216,42 @@ class BoostedTreesConfig(ModelConfig):
     penalty: float = 3.0
     folds: int = 5
     forget: float = 0.1
+    features: list[str] | None = None
+
+
+@dataclass
+class PairTreesConfig(ModelConfig):
+    """`deltacell.models.pairs.PairTrees`."""
+
+    name: str = "pair_trees"
+    rounds: int = 400
+    patience: int = 40
+    leaves: int = 63
+    learning_rate: float = 0.05
+    column_share: float = 0.3
+    row_share: float = 0.6
+    penalty: float = 3.0
+    folds: int = 5
+    gene_folds: int = 5
+    gene_rounds: int = 1
+    zeros: float = 1.0
+    features: list[str] | None = None
+
+
+@dataclass
+class PairCellConfig(ModelConfig):
+    """`deltacell.models.pairs.PairCell`."""
+
+    name: str = "pair_cell"
+    features: list[str] | None = None
+    hidden: int = 64
+    heads: int = 8
+    nearest: int = 48
+    nearest_both: int = 12
+    drop_genes: float = 0.2
+    dropout: float = 0.1
+    penalty: float = 3.0
+    folds: int = 5
 
 
 @dataclass

@@ -12,8 +12,9 @@ import torch
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError, did_you_mean
+from deltacell.models.pairs.trees import Zeros
 from deltacell.profile.record import RunRecord
-from deltacell.screen import Genotypes, Screen, Split
+from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.train.config import Config, DataConfig, SplitConfig
 from deltacell.train.standard import Standard
 
@@ -39,6 +40,8 @@ class TrainingData:
     whole
         The screen before any genotype was left out or merged, over the genes of the whole cell;
         None where there is no other than ``screen``.
+    grid
+        Which pairs a list of hits implies were tested; None for any other screen.
     """
 
     cell: Cell
@@ -48,6 +51,7 @@ class TrainingData:
     notes: tuple[str, ...] = ()
     repeats: Screen | None = None
     whole: Screen | None = None
+    grid: Grid | None = None
 
     @property
     def largest(self) -> int:
@@ -63,6 +67,28 @@ class TrainingData:
         """Return the genotypes of some rows with their scores in the unit of the screen."""
         score = self.screen.column("score")[rows].astype(np.float64)
         return self.screen.genotypes.take(torch.from_numpy(np.array(rows))), score
+
+
+def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
+    """Draw tested pairs that are not hits; None where the screen has no grid.
+
+    Parameters
+    ----------
+    data
+        What is trained on.
+    ratio
+        How many to draw for each row of the training part, and of the validation part.
+    seed
+        Random seed of the draw.
+    """
+    if data.grid is None or not ratio:
+        return None
+    drawn, each = [], []
+    for part, rows in (("train", data.split.train), ("validation", data.split.validation)):
+        zeros = data.grid.draw(round(ratio * len(rows)), part=part, split=data.split, seed=seed)
+        drawn.append(zeros)
+        each.append(data.grid.count(part, data.split) / max(1, len(zeros)))
+    return Zeros(*drawn, *each) if len(drawn[0]) else None
 
 
 def load_data(config: Config) -> TrainingData:
@@ -107,7 +133,8 @@ def load_data(config: Config) -> TrainingData:
     standard = (
         Standard.of(screen.column("score")[split.train]) if config.data.standardise else Standard()
     )
-    return TrainingData(cell, screen, split, standard, tuple(notes), repeats, whole)
+    grid = Grid.of(screen, whole=whole, assume_crossed=config.data.grid)
+    return TrainingData(cell, screen, split, standard, tuple(notes), repeats, whole, grid)
 
 
 def check_same(record: RunRecord, data: TrainingData) -> None:

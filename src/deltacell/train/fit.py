@@ -12,12 +12,13 @@ import torch
 
 from deltacell.errors import InputError
 from deltacell.models.baselines import FittedPredictor
+from deltacell.models.pairs import PairTrees
 from deltacell.profile.record import CHECKPOINTS, METRICS_FILE, RUN_FILE, Status, read_run
 from deltacell.train.build import build_fitted
 from deltacell.train.changes import resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
-from deltacell.train.data import TrainingData, check_same, load_data
+from deltacell.train.data import TrainingData, check_same, draw_zeros, load_data
 from deltacell.train.devices import set_threads
 from deltacell.train.facts import data_facts, reached
 from deltacell.train.metrics_file import MetricsFile
@@ -128,12 +129,16 @@ def _fit(
 
         try:
             validation = data.part(data.split.validation)
+            options: dict[str, Any] = {}
+            if isinstance(predictor, PairTrees):
+                options["zeros"] = draw_zeros(data, predictor.zeros, config.split.seed)
             predictor.fit(
                 data.cell,
                 *data.part(data.split.train),
                 validation=validation if len(validation[0]) else None,
                 seed=config.seed,
                 progress=report,
+                **options,
             )
             report("validation", 0, 0)
         except _StoppedError:

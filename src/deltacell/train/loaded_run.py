@@ -10,7 +10,7 @@ from typing import Any
 
 from deltacell.errors import InputError
 from deltacell.profile.record import CHECKPOINTS, RunRecord, Status, read_run
-from deltacell.train.build import build_fitted, build_model, recorded_propagation
+from deltacell.train.build import build_fitted, build_for, recorded_propagation
 from deltacell.train.changes import resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
@@ -79,7 +79,7 @@ def _network(
 ) -> Predictor:
     recorded = record.propagation
     propagation = None if recorded is None else recorded_propagation(recorded, config)
-    model = build_model(config, data.cell, data.largest, propagation)
+    model = build_for(config, data, propagation)
     # An average is of the weights alone; what else a model holds is as it was saved.
     model.load_state_dict(state["model"] | (state["ema"] or {}))
     standard = Standard(**state["standard"])

@@ -24,6 +24,8 @@ from deltacell.train.config import (
     LossConfig,
     ModelConfig,
     NoLossConfig,
+    PairCellConfig,
+    PairTreesConfig,
     PointDistributionContrastConfig,
     QueryPairMeanConfig,
 )
@@ -76,6 +78,10 @@ MODELS: Mapping[str, Registered] = MappingProxyType(
         "hetero_cell": Registered(
             HeteroCellConfig, f"{_BUILD}:build_hetero_cell", False, f"{_MODELS}:HeteroCell"
         ),
+        "pair_cell": Registered(
+            PairCellConfig, f"{_BUILD}:build_pair_cell", False, "deltacell.models.pairs:PairCell"
+        ),
+        "pair_trees": Registered(PairTreesConfig, "deltacell.models.pairs:PairTrees"),
         "query_pair_mean": Registered(QueryPairMeanConfig, f"{_BASELINES}:QueryPairMean"),
     }
 )

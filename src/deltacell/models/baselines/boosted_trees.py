@@ -137,7 +137,8 @@ class BoostedTrees(FittedPredictor):
         self._fitted_on = weakref.ref(cell)
         self._trees = boosted(
             self._columns(training.sets, effects),
-            training,
+            training.targets,
+            training.weights,
             {
                 "num_leaves": self.leaves,
                 "learning_rate": self.learning_rate,
@@ -224,34 +225,37 @@ class BoostedTrees(FittedPredictor):
 
 def boosted(
     columns: Floats,
-    training: Part,
+    targets: Doubles,
+    weights: Doubles,
     parameters: dict[str, Any],
     rounds: int,
     progress: Report,
     *,
-    names: list[str] | None = None,
+    validation: tuple[Floats, Doubles, Doubles | None] | None = None,
+    patience: int = 50,
 ) -> Booster:
     """Return LightGBM trees that were fitted on columns; the same input gives the same trees.
 
     Parameters
     ----------
     columns
-        One row per genotype of the training part; NaN is missing.
-    training
-        The targets and weights.
+        One row per genotype, [rows, columns]; NaN is missing.
+    targets, weights
+        What to learn, and how much each row counts, [rows].
     parameters
         LightGBM parameters besides those that make it deterministic.
     rounds
-        Number of trees.
+        The most trees.
     progress
         Called after every tree; what it raises stops the training.
-    names
-        Names of the columns.
+    validation
+        Columns, targets and weights to stop by.
+    patience
+        How many trees may follow the best one by validation.
     """
     # Loading LightGBM takes a second that the other predictors need not wait for.
     import lightgbm
 
-    equal = bool((training.weights == training.weights[0]).all())
     whole = {
         "objective": "regression",
         "verbosity": -1,
@@ -261,20 +265,22 @@ def boosted(
         "num_threads": torch.get_num_threads(),
         **parameters,
     }
-    data = lightgbm.Dataset(
-        columns,
-        training.targets,
-        weight=None if equal else training.weights,
-        feature_name="auto" if names is None else names,
-        params=whole,
-    )
+    equal = bool((weights == weights[0]).all())
+    data = lightgbm.Dataset(columns, targets, weight=None if equal else weights, params=whole)
 
     def report(done: Any) -> None:
-        progress("trees", done.iteration + 1, rounds)
+        results = {name: value for _, name, value, _ in done.evaluation_result_list or ()}
+        progress("trees", done.iteration + 1, rounds, **results)
 
-    fitted = lightgbm.train(whole, data, rounds, callbacks=[report])
+    callbacks: list[Any] = [report]
+    checks = []
+    if validation is not None:
+        checks = [data.create_valid(validation[0], validation[1], weight=validation[2])]
+        callbacks.append(lightgbm.early_stopping(patience, verbose=False))
+    fitted = lightgbm.train(whole, data, rounds, valid_sets=checks, callbacks=callbacks)
     # What predicts is what can be saved, so that a loaded predictor is the same to the last bit.
-    return lightgbm.Booster(model_str=fitted.model_to_string())
+    best = fitted.best_iteration if checks else None
+    return lightgbm.Booster(model_str=fitted.model_to_string(num_iteration=best))
 
 
 def predicted(trees: Booster, columns: Floats) -> Doubles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
@@ -248,9 +249,9 @@ def set_votes(measured: Measured, neighbours: Neighbours, sets: GeneSets) -> Flo
 def _blocks(sizes: Ints) -> Iterator[slice]:
     """Yield slices of rows whose sizes add up to about a block."""
     block = np.cumsum(sizes) // _ENTRIES_PER_BLOCK
-    starts = np.flatnonzero(np.diff(block, prepend=-1)) if len(sizes) else []
-    for start, stop in zip(starts, [*starts[1:], len(sizes)], strict=True):
-        yield slice(int(start), int(stop))
+    starts = np.flatnonzero(np.diff(block, prepend=-1))
+    for start, stop in pairwise([*starts.tolist(), len(sizes)]):
+        yield slice(start, stop)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,430 @@
+"""PairCell: a network whose messages are the scores measured next to a set of genes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import nn
+from torch.nn import functional
+
+from deltacell.arrays import Floats, Ints
+from deltacell.cell import Cell
+from deltacell.errors import InputError
+from deltacell.models.baselines.baseline import Part
+from deltacell.models.baselines.gene_effects import ridge
+from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.gene_vectors import chosen_features, feature_vectors
+from deltacell.models.pairs.columns import set_folds
+from deltacell.models.pairs.neighbours import Neighbours
+from deltacell.models.prediction import Prediction
+from deltacell.screen.genotypes import Genotypes
+
+_COMPONENTS = 32
+_PLACES = 32
+
+
+class PairCell(nn.Module):
+    r"""Predict what the additive model leaves over, from measured sets next to a set.
+
+    A gene's vector comes from its features and its place in the networks, so that an unseen gene
+    has one too; no gene has a vector of its own to learn. Every gene a has up to K neighbours a',
+    those most strongly linked over all relations, with learned weights for each of H heads:
+
+    .. math:: w_h(a, a') = \exp(\theta_h \cdot A_{aa'} + q_h(x_a) \cdot k_h(x_{a'}))
+
+    with A the weights in each relation and x the vectors. For each ordered pair (a, b) of a set,
+    the vote of a head is the weighted mean residual of the measured pairs (a', b); for each
+    unordered pair also that of the measured pairs (a', b') over both neighbourhoods; for a set of
+    three or more also that of the measured sets with a' in place of a. A symmetric network reads
+    the votes, the vectors and the relations of each pair, and the mean over pairs gives the score.
+
+    While training, the batch's own sets are taken out of what was measured, residuals come from an
+    additive model of the folds that a set is not in, and a share of the genes is taken for unseen.
+
+    Parameters
+    ----------
+    cell
+        The wild type.
+    features
+        Features of the cell to use, by name; all where None.
+    hidden
+        Width of a vector.
+    heads
+        Number of heads H.
+    nearest, nearest_both
+        Neighbours K of a gene, and those of them that vote on both genes at once.
+    drop_genes
+        Share of the genes that a training step takes for unseen, in half of the steps.
+    dropout
+        Dropout in the readout.
+    penalty, folds
+        The additive model's penalty, and the folds of its cross-fitting.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        features: Sequence[str] | None = None,
+        *,
+        hidden: int = 64,
+        heads: int = 8,
+        nearest: int = 48,
+        nearest_both: int = 12,
+        drop_genes: float = 0.2,
+        dropout: float = 0.1,
+        penalty: float = 3.0,
+        folds: int = 5,
+    ) -> None:
+        super().__init__()
+        for name, value in (
+            ("hidden", hidden),
+            ("heads", heads),
+            ("nearest", nearest),
+            ("nearest_both", nearest_both),
+        ):
+            if value < 1:
+                raise InputError(f"{name} is {value}; expected at least 1")
+        self.heads, self.hidden = heads, hidden
+        self.nearest_both = min(nearest_both, nearest)
+        self.drop_genes, self.penalty, self.folds = drop_genes, penalty, folds
+        self.n_genes = cell.n_genes
+        order = GeneOrder(cell.genes)
+        neighbours = Neighbours.of(cell, order, features)
+        inputs = _gene_inputs(cell, order, neighbours, features)
+        edges = _Edges.of(neighbours, order, min(nearest, cell.n_genes - 1))
+        for name, array in (
+            ("inputs", inputs),
+            ("edge_keys", edges.keys),
+            ("edge_weights", edges.weights),
+            ("candidates", edges.candidates),
+            ("candidate_edges", edges.edges),
+        ):
+            self.register_buffer(name, torch.from_numpy(array), persistent=False)
+        n_relations = edges.weights.shape[1]
+        self.encoder = nn.Sequential(
+            nn.Linear(inputs.shape[1] + 3, 2 * hidden),
+            nn.GELU(),
+            nn.Linear(2 * hidden, hidden),
+            nn.LayerNorm(hidden),
+        )
+        self.query = nn.Linear(hidden, heads * 8, bias=False)
+        self.key = nn.Linear(hidden, heads * 8, bias=False)
+        self.relation = nn.Linear(n_relations, heads)
+        self.doubt = nn.Parameter(torch.zeros(3, heads))
+        width = 3 * hidden + 8 * heads + n_relations
+        self.read_pair = nn.Sequential(
+            nn.LayerNorm(width),
+            nn.Linear(width, 2 * hidden),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(2 * hidden, hidden),
+            nn.GELU(),
+        )
+        self.read_set = nn.Linear(hidden + 2 * heads, 1)
+        nn.init.zeros_(self.read_set.weight)
+        nn.init.zeros_(self.read_set.bias)
+        self._sizes: tuple[int, ...] = ()
+
+    def remember(self, cell: Cell, genotypes: Genotypes, targets: torch.Tensor) -> None:
+        """Take over what was measured: the sets of the training part and their targets.
+
+        Parameters
+        ----------
+        cell
+            The wild type.
+        genotypes, targets
+            The training part, on the scale that is trained on.
+        """
+        order = GeneOrder(cell.genes)
+        sets, y = order.sets(genotypes), targets.double().numpy()
+        part = Part(sets, y, np.ones(len(sets)))
+        fold = set_folds(sets, self.n_genes, self.folds, 0)
+        effect, intercept, count = [], [], []
+        for k in range(self.folds + 1):
+            kept = np.flatnonzero(fold != k)
+            fitted = ridge(part.take(kept), self.n_genes, self.penalty)
+            effect.append(fitted.effect[order.place])
+            intercept.append(fitted.intercept)
+            of_gene = np.bincount(sets.take(kept).genes, minlength=self.n_genes)[order.place]
+            count.append(of_gene * (len(sets) / len(kept)))
+        self._buffer("effect", np.stack(effect).astype(np.float32))
+        self._buffer("intercept", np.array(intercept, dtype=np.float32))
+        self._buffer("count", np.stack(count).astype(np.float32))
+        self._sizes = tuple(np.unique(sets.sizes[sets.sizes > 1]).tolist())
+        for size in self._sizes:
+            rows = np.flatnonzero(sets.sizes == size)
+            genes = np.sort(order.gene[sets.take(rows).genes.reshape(-1, size)], axis=1)
+            keys, first, inverse, repeats = np.unique(
+                _keys(torch.from_numpy(genes), self.n_genes).numpy(),
+                return_index=True,
+                return_inverse=True,
+                return_counts=True,
+            )
+            score = np.bincount(inverse.ravel(), y[rows]) / repeats
+            self._buffer(f"keys{size}", keys)
+            self._buffer(f"scores{size}", score.astype(np.float32))
+            self._buffer(f"folds{size}", fold[rows][first])
+
+    def _buffer(self, name: str, array: Floats | Ints) -> None:
+        self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)), persistent=False)
+
+    def forward(self, cell: Cell, genotypes: Genotypes) -> Prediction:
+        """Return the prediction.
+
+        Parameters
+        ----------
+        cell
+            The wild type; its genes must be those that the model was made for.
+        genotypes
+            [batch], of any sizes.
+        """
+        if cell.n_genes != self.n_genes:
+            raise InputError(
+                f"made for a cell of {self.n_genes} genes, and given one of {cell.n_genes}"
+            )
+        if not hasattr(self, "effect"):
+            raise InputError(
+                "this PairCell has nothing that was measured", fix="Call remember(...) first."
+            )
+        sizes = genotypes.offsets.diff()
+        score = self.effect.new_zeros(len(genotypes))
+        hidden = self._kept()
+        for size in sizes.unique().tolist():
+            rows = torch.nonzero(sizes == size).squeeze(1)
+            at = genotypes.offsets[:-1][rows, None] + torch.arange(size, device=rows.device)
+            genes = genotypes.genes[at].sort(dim=1).values
+            score = score.index_put((rows,), self._score(genes, hidden))
+        return Prediction(score)
+
+    def _kept(self) -> torch.Tensor:
+        """Return which genes are taken for measured in this step, [genes]."""
+        kept = torch.ones(self.n_genes, dtype=torch.bool, device=self.effect.device)
+        if self.training and self.drop_genes and bool(torch.rand(()) < 0.5):
+            kept = (torch.rand(self.n_genes) >= self.drop_genes).to(kept.device)
+        return kept
+
+    def _score(self, genes: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        """Return the score of sets of one size, [b, size] ascending."""
+        b, size = genes.shape
+        fold = torch.full((b,), self.folds, device=genes.device)
+        own: dict[int, torch.Tensor] = {}
+        if self.training and size in self._sizes:
+            known = self._known(size)
+            row, found = _look_up(known.keys, _keys(genes, self.n_genes))
+            fold = torch.where(found, known.folds[row], fold)
+            # The batch's own sets say nothing in this step.
+            own[size] = torch.zeros_like(known.keys, dtype=torch.bool)
+            own[size][row[found]] = True
+        # Of a neighbour only what is fixed is used, so that it need not be encoded anew.
+        key = self.key(self.encoder(functional.pad(self.inputs, (0, 3))))
+        context = _Context(fold, kept, own, key.view(-1, self.heads, 8))
+        effect = self.effect[fold[:, None], genes] * kept[genes]
+        score = self.intercept[fold] + effect.sum(dim=1)
+        first, second = torch.triu_indices(size, size, 1, device=genes.device)
+        pairs = len(first)
+        x = self._vectors(genes, effect, context)
+        votes = self.effect.new_zeros(b, 2 * self.heads)
+        if size > 2 and size in self._sizes:
+            replaced = [self._replace(genes, i, x[:, i], context, 2) for i in range(size)]
+            votes = torch.stack(replaced).mean(dim=0)
+        if not pairs:
+            return score + self.read_set(functional.pad(votes, (self.hidden, 0))).squeeze(1)
+        spread = context._replace(fold=fold.repeat_interleave(pairs))
+        pair = torch.stack([genes[:, first], genes[:, second]], dim=2).view(-1, 2)
+        a, c = x[:, first].reshape(-1, self.hidden), x[:, second].reshape(-1, self.hidden)
+        if 2 in self._sizes:
+            one, other = (self._replace(pair, i, v, spread, 0) for i, v in ((0, a), (1, c)))
+            both = self._between(pair, a, c, spread)
+        else:
+            one = other = both = a.new_zeros(len(a), 2 * self.heads)
+        parts = [a + c, a * c, (a - c).abs(), one + other, (one - other).abs(), one * other, both]
+        inputs = torch.cat([*parts, self._edge(pair[:, 0], pair[:, 1])], dim=1)
+        read = self.read_pair(inputs).view(b, pairs, -1).mean(dim=1)
+        return score + self.read_set(torch.cat([read, votes], dim=1)).squeeze(1)
+
+    def _vectors(
+        self, genes: torch.Tensor, effect: torch.Tensor, context: _Context
+    ) -> torch.Tensor:
+        seen = (self.count[context.fold[:, None], genes] > 0) & context.kept[genes]
+        count = torch.log1p(self.count[context.fold[:, None], genes]) * seen
+        state = torch.stack([effect * seen, count, seen.to(effect)], dim=-1)
+        x: torch.Tensor = self.encoder(torch.cat([self.inputs[genes], state], dim=-1))
+        return x
+
+    def _weights(
+        self, gene: torch.Tensor, x: torch.Tensor, nearest: int, context: _Context
+    ) -> torch.Tensor:
+        """Return the logarithm of the weight of each neighbour, [b, K, heads]."""
+        neighbour = self.candidates[gene, :nearest]
+        query = self.query(x).view(-1, 1, self.heads, 8)
+        match = (query * context.key[neighbour]).sum(dim=-1) / 8**0.5
+        linked = self.relation(self.edge_weights[self.candidate_edges[gene, :nearest]])
+        return (match + linked).clamp(-8, 8)
+
+    def _replace(
+        self, genes: torch.Tensor, place: int, x: torch.Tensor, context: _Context, doubt: int
+    ) -> torch.Tensor:
+        """Return the vote of the measured sets with a neighbour in place of one gene, [b, 2H]."""
+        size = genes.shape[1]
+        neighbour = self.candidates[genes[:, place]]
+        rest = torch.cat([genes[:, :place], genes[:, place + 1 :]], dim=1)
+        others = rest[:, None, :].expand(-1, neighbour.shape[1], -1)
+        sets = torch.cat([others, neighbour[..., None]], dim=2)
+        weights = self._weights(genes[:, place], x, neighbour.shape[1], context)
+        return self._vote(sets.view(-1, size), weights, context, doubt)
+
+    def _between(
+        self, pair: torch.Tensor, a: torch.Tensor, c: torch.Tensor, context: _Context
+    ) -> torch.Tensor:
+        """Return the vote of the measured pairs between two neighbourhoods, [b, 2H]."""
+        k = self.nearest_both
+        first, second = self.candidates[pair[:, 0], :k], self.candidates[pair[:, 1], :k]
+        k = first.shape[1]
+        sets = torch.stack(
+            [first[:, :, None].expand(-1, -1, k), second[:, None, :].expand(-1, k, -1)], dim=3
+        )
+        one = self._weights(pair[:, 0], a, k, context)
+        other = self._weights(pair[:, 1], c, k, context)
+        weights = (one[:, :, None] + other[:, None, :]).flatten(1, 2)
+        # The genes of the pair themselves are not part of each other's neighbourhoods.
+        apart = (sets[..., 0] != pair[:, 1, None, None]) & (sets[..., 1] != pair[:, 0, None, None])
+        return self._vote(sets.view(-1, 2), weights, context, 1, apart.flatten(1))
+
+    def _vote(
+        self,
+        sets: torch.Tensor,
+        log_weights: torch.Tensor,
+        context: _Context,
+        doubt: int,
+        allowed: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the weighted mean residual of measured sets and the log of its weight, [b, 2H]."""
+        b, k, _ = log_weights.shape
+        size = sets.shape[1]
+        known = self._known(size)
+        ordered = sets.sort(dim=1).values
+        row, found = _look_up(known.keys, _keys(ordered, self.n_genes))
+        # A gene twice is no set; a gene taken for unseen has no measured set.
+        found = found & (ordered.diff(dim=1) > 0).all(dim=1) & context.kept[ordered].all(dim=1)
+        if size in context.own:
+            found = found & ~context.own[size][row]
+        fold = context.fold.repeat_interleave(k)
+        additive = self.intercept[fold] + self.effect[fold[:, None], ordered].sum(dim=1)
+        residual = (known.scores[row] - additive).view(b, k)
+        mask = found.view(b, k)
+        if allowed is not None:
+            mask = mask & allowed
+        weights = log_weights.exp() * mask[..., None]
+        total = weights.sum(dim=1)
+        vote = (weights * residual[..., None]).sum(dim=1)
+        vote = vote / (total + functional.softplus(self.doubt[doubt]))
+        return torch.cat([vote, torch.log1p(total)], dim=1)
+
+    def _edge(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Return the weights of the edge between two genes in each relation, [b, relations]."""
+        row, found = _look_up(self.edge_keys, first * self.n_genes + second)
+        return self.edge_weights[row] * found[:, None]
+
+    def _known(self, size: int) -> _KnownSets:
+        return _KnownSets(
+            *(getattr(self, f"{name}{size}") for name in ("keys", "scores", "folds"))
+        )
+
+
+class _Context(NamedTuple):
+    """What a step holds fixed.
+
+    That is the fold of each set, the genes that count as measured, which measured sets are left
+    out, by size, and the key of each gene as a neighbour, [genes, heads, 8].
+    """
+
+    fold: torch.Tensor
+    kept: torch.Tensor
+    own: dict[int, torch.Tensor]
+    key: torch.Tensor
+
+
+class _KnownSets(NamedTuple):
+    """The measured sets of one size by ascending key."""
+
+    keys: torch.Tensor
+    scores: torch.Tensor
+    folds: torch.Tensor
+
+
+class _Edges(NamedTuple):
+    """The edges of all relations by key, and the neighbours of each gene with their edges."""
+
+    keys: Ints
+    weights: Floats
+    candidates: Ints
+    edges: Ints
+
+    @classmethod
+    def of(cls, neighbours: Neighbours, order: GeneOrder, nearest: int) -> _Edges:
+        n = len(order)
+        # In the numbering of the cell, which the genotypes use.
+        matrices = [sp.coo_array(matrix) for matrix in neighbours.matrices]
+        keys = [order.gene[m.row] * n + order.gene[m.col] for m in matrices]
+        distinct = np.unique(np.concatenate([np.zeros(1, dtype=np.int64), *keys]))
+        weights = np.zeros((len(distinct), len(matrices)), dtype=np.float32)
+        for i, (key, matrix) in enumerate(zip(keys, matrices, strict=True)):
+            weights[np.searchsorted(distinct, key), i] = matrix.data
+        # A relation's weights count in units of their mean, so that none drowns the others.
+        mean = weights.sum(axis=0) / np.maximum((weights > 0).sum(axis=0), 1)
+        weights /= np.where(mean > 0, mean, 1)
+        row, column, total = distinct // n, distinct % n, weights.sum(axis=1)
+        best = np.lexsort((column, -total, row))
+        rank = np.arange(len(best)) - np.searchsorted(row[best], row[best])
+        chosen = best[(rank < nearest) & (total[best] > 0)]
+        rank = rank[(rank < nearest) & (total[best] > 0)]
+        # A gene with fewer neighbours is its own, which never is a set and never votes.
+        candidates = np.repeat(np.arange(n)[:, None], nearest, axis=1)
+        edges = np.zeros((n, nearest), dtype=np.int64)
+        candidates[row[chosen], rank], edges[row[chosen], rank] = column[chosen], chosen
+        return cls(distinct, np.log1p(weights), candidates, edges)
+
+
+def _gene_inputs(
+    cell: Cell, order: GeneOrder, neighbours: Neighbours, features: Sequence[str] | None
+) -> Floats:
+    """Return what is fixed of each gene, standardised: features, places and degrees, [genes, d]."""
+    columns = [np.ones((cell.n_genes, 1))]
+    chosen = chosen_features(cell, features)
+    if chosen:
+        columns.append(feature_vectors(chosen, _COMPONENTS))
+    if neighbours.names:
+        rows = sp.hstack(neighbours.matrices).tocsr()
+        k = min(_PLACES, cell.n_genes - 1)
+        start = np.random.default_rng(0).uniform(0.5, 1.5, cell.n_genes)
+        left, values, _ = sp.linalg.svds(rows.astype(np.float64), k=k, v0=start)
+        degrees = [np.log1p(np.diff(weight.indptr)) for weight in neighbours.weights]
+        places = np.concatenate([left * values, np.stack(degrees, axis=1)], axis=1)
+        columns.append(places[order.place])
+    inputs = np.concatenate(columns, axis=1)
+    deviation = inputs.std(axis=0)
+    return ((inputs - inputs.mean(axis=0)) / np.where(deviation > 0, deviation, 1)).astype(
+        np.float32
+    )
+
+
+def _keys(genes: torch.Tensor, n_genes: int) -> torch.Tensor:
+    """Return one number per set of ascending genes, [b, size]."""
+    if n_genes ** genes.shape[1] >= 2**63:
+        raise InputError(
+            f"sets of {genes.shape[1]} of {n_genes} genes are beyond what PairCell can number"
+        )
+    key = genes[:, 0]
+    for i in range(1, genes.shape[1]):
+        key = key * n_genes + genes[:, i]
+    return key
+
+
+def _look_up(keys: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where each wanted key is among ascending keys, and whether it is there."""
+    row = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+    return row, keys[row] == wanted

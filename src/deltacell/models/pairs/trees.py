@@ -1,0 +1,359 @@
+"""Boosted trees on the columns of gene sets, in two parts: how likely a hit is, and its score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import torch
+
+from deltacell.arrays import Floats
+from deltacell.cell import Cell
+from deltacell.errors import InputError
+from deltacell.models.baselines.baseline import (
+    Doubles,
+    FittedPredictor,
+    Part,
+    Parts,
+    Report,
+    State,
+    Values,
+    loaded,
+    saved,
+)
+from deltacell.models.baselines.boosted_trees import boosted, predicted
+from deltacell.models.baselines.gene_effects import GeneEffects, check_penalty
+from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.pairs.columns import Known, PairColumns, training_columns
+from deltacell.models.pairs.messages import Measured, voters
+from deltacell.screen.genotypes import Genotypes
+
+if TYPE_CHECKING:
+    from lightgbm import Booster
+
+_SETS_PER_BLOCK = 32_768
+_NONE = GeneSets(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
+
+
+class Zeros(NamedTuple):
+    """Sets that were tested and are not hits, drawn from all of them.
+
+    Parameters
+    ----------
+    training, validation
+        Those of the training and of the validation part.
+    each_training, each_validation
+        How many there are in the part for each one that was drawn.
+    """
+
+    training: Genotypes
+    validation: Genotypes
+    each_training: float
+    each_validation: float
+
+
+class PairTrees(FittedPredictor):
+    """Gradient-boosted trees (LightGBM) on pair messages, effects, features and networks.
+
+    The columns are those of `PairColumns`, made so that no score enters the columns of its own set
+    and that some genes of the training sets are unseen, see `training_columns`. The trees learn
+    what the additive model leaves over.
+
+    Of a list of hits they learn the score that a set has if it is a hit. With zeros, further trees
+    learn which sets are hits; their probabilities hold on the grid of tested sets, and the score
+    to expect of a set is the product of both parts.
+
+    Parameters
+    ----------
+    rounds, patience
+        The most trees of each part, and how many may follow the best one by validation.
+    leaves
+        Most leaves of a tree.
+    learning_rate
+        Share of each tree that is added.
+    column_share, row_share
+        Shares of the columns and of the rows that a tree sees.
+    penalty
+        The penalty of the additive effects, as in `Additive`.
+    folds
+        Folds of sets, for what a set's own score must not enter.
+    gene_folds, gene_rounds
+        Folds of genes, which are taken for unseen in turn, and how often they are drawn.
+    zeros
+        Tested sets that are not hits to draw for each hit; none where 0.
+    features
+        Features of the cell to use, by name; all where not given.
+    """
+
+    def __init__(
+        self,
+        rounds: int = 400,
+        patience: int = 40,
+        leaves: int = 63,
+        learning_rate: float = 0.05,
+        column_share: float = 0.3,
+        row_share: float = 0.6,
+        penalty: float = 3.0,
+        folds: int = 5,
+        gene_folds: int = 5,
+        gene_rounds: int = 1,
+        zeros: float = 1.0,
+        features: Sequence[str] | None = None,
+    ) -> None:
+        for name, value, least in (
+            ("rounds", rounds, 1),
+            ("patience", patience, 1),
+            ("leaves", leaves, 2),
+            ("folds", folds, 2),
+            ("gene_folds", gene_folds, 2),
+            ("gene_rounds", gene_rounds, 0),
+            ("zeros", zeros, 0),
+        ):
+            if not value >= least:
+                raise InputError(f"{name} is {value}; expected at least {least}")
+        for name, share in (
+            ("learning_rate", learning_rate),
+            ("column_share", column_share),
+            ("row_share", row_share),
+        ):
+            if not 0 < share <= 1:
+                raise InputError(f"{name} is {share}; expected above 0, at most 1")
+        self.rounds, self.patience, self.leaves = rounds, patience, leaves
+        self.learning_rate = learning_rate
+        self.column_share, self.row_share = column_share, row_share
+        self.penalty = check_penalty(penalty)
+        self.folds, self.gene_folds, self.gene_rounds = folds, gene_folds, gene_rounds
+        self.zeros = zeros
+        self.features = None if features is None else tuple(features)
+
+    def fit(
+        self,
+        cell: Cell,
+        genotypes: Genotypes,
+        targets: Values,
+        weights: Values | None = None,
+        *,
+        zeros: Zeros | None = None,
+        **options: Any,
+    ) -> Self:
+        """Learn from the training part of a screen; see `FittedPredictor.fit`.
+
+        Parameters
+        ----------
+        cell, genotypes, targets, weights, **options
+            As there.
+        zeros
+            Tested sets that are not hits. Without them there is one part: the score.
+        """
+        self._given_zeros = zeros
+        return super().fit(cell, genotypes, targets, weights, **options)
+
+    def _fit(
+        self,
+        cell: Cell,
+        order: GeneOrder,
+        training: Part,
+        validation: Part | None,
+        seed: int,
+        progress: Report,
+    ) -> None:
+        zeros = self._given_zeros
+        n, n_hits = len(order), len(training.sets)
+        others = _NONE if zeros is None else order.sets(zeros.training)
+        parts = 1 if zeros is None else 2
+        progress("columns", 0, parts * self.rounds)
+        self._columns = PairColumns(cell, order, int(training.sets.sizes.max()), self.features)
+        rows = training_columns(
+            self._columns,
+            training,
+            others,
+            penalty=self.penalty,
+            folds=self.folds,
+            gene_folds=self.gene_folds,
+            rounds=self.gene_rounds,
+            seed=seed,
+        )
+        self._learn_from(training, n)
+        held_out = None if validation is None else self._table(validation.sets)
+        parameters = {
+            "num_leaves": self.leaves,
+            "learning_rate": self.learning_rate,
+            "feature_fraction": self.column_share,
+            "bagging_fraction": self.row_share,
+            "bagging_freq": 1,
+            "min_data_in_leaf": min(60, max(1, n_hits // 50)),
+            "lambda_l2": 5.0,
+            "seed": seed,
+        }
+        hits = np.flatnonzero(rows.row < n_hits)
+        of_hits = rows.row[hits]
+        self._size: Booster = boosted(
+            rows.columns[hits] if zeros is not None else rows.columns,
+            training.targets[of_hits] - rows.offset[hits],
+            training.weights[of_hits],
+            parameters,
+            self.rounds,
+            progress,
+            validation=None
+            if validation is None or held_out is None
+            else (held_out, validation.targets - held_out[:, 0], None),
+            patience=self.patience,
+        )
+        self._hit: Booster | None = None
+        self._shift, self._slope = 0.0, 1.0
+        if zeros is not None:
+            self._fit_hit(rows, n_hits, zeros, order, held_out, parameters, progress)
+
+    def _fit_hit(
+        self,
+        rows: Any,
+        n_hits: int,
+        zeros: Zeros,
+        order: GeneOrder,
+        held_out: Floats | None,
+        parameters: dict[str, Any],
+        progress: Report,
+    ) -> None:
+        """Learn which sets are hits, and bring the probabilities to the rate of the grid."""
+        checks, label, weight = None, np.zeros(0), np.zeros(0)
+        if held_out is not None and len(zeros.validation):
+            none = self._table(order.sets(zeros.validation))
+            checks = np.concatenate([held_out, none])
+            label = np.repeat([1.0, 0.0], [len(held_out), len(none)])
+            weight = np.repeat([1.0, zeros.each_validation], [len(held_out), len(none)])
+        self._hit = boosted(
+            rows.columns,
+            (rows.row < n_hits).astype(np.float64),
+            np.ones(len(rows.row)),
+            {**parameters, "objective": "binary"},
+            self.rounds,
+            progress,
+            validation=None if checks is None else (checks, label, None),
+            patience=self.patience,
+        )
+        # The trees saw more hits than the grid has: a shift of the log odds puts that right.
+        self._shift = -float(np.log(zeros.each_training))
+        if checks is not None:
+            odds = self._hit.predict(checks, raw_score=True) + self._shift
+            self._shift, self._slope = _calibrated(np.asarray(odds), label, weight, self._shift)
+
+    def _learn_from(self, training: Part, n_genes: int) -> None:
+        """Keep what was measured, for the columns of the sets to predict."""
+        self._training = training
+        self._known = Known.of(training, n_genes, self.penalty)
+        self._measured = Measured.of(training.sets, training.targets, training.weights, n_genes)
+
+    def _table(self, sets: GeneSets) -> Floats:
+        return self._columns(self._known, sets, self._columns.votes(self._measured, sets))
+
+    def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
+        return self._parts(cell, sets).score
+
+    def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
+        size, hit = np.empty(len(sets)), np.empty(len(sets))
+        # Sets that share their first gene share most of the work.
+        order = np.argsort(sets.genes[sets.offsets[:-1]], kind="stable")
+        for start in range(0, len(sets), _SETS_PER_BLOCK):
+            rows = order[start : start + _SETS_PER_BLOCK]
+            table = self._table(sets.take(rows))
+            size[rows] = predicted(self._size, table) + table[:, 0]
+            if self._hit is not None:
+                odds = self._hit.predict(
+                    table, raw_score=True, num_threads=torch.get_num_threads()
+                )
+                hit[rows] = 1 / (1 + np.exp(-(self._slope * np.asarray(odds) + self._shift)))
+        return Parts(size) if self._hit is None else Parts(hit * size, hit, size)
+
+    def evidence(self, cell: Cell, genotype: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the measured sets next to a set of genes, those that weigh most first.
+
+        Parameters
+        ----------
+        cell
+            The wild type.
+        genotype
+            Genes of the cell, two or more.
+        """
+        order = self._order_for(cell)
+        places = tuple(sorted(int(order.place[gene]) for gene in genotype))
+        return [
+            {
+                "genes": [int(order.gene[place]) for place in voter.genes],
+                "replaced": int(order.gene[voter.replaced]),
+                "by": int(order.gene[voter.by]),
+                "relation": voter.relation,
+                "weight": voter.weight,
+                "score": voter.score,
+            }
+            for voter in voters(self._measured, self._columns.neighbours, places)
+        ]
+
+    def _state(self) -> State:
+        training = self._training
+        return {
+            "sets": saved(training.sets.genes),
+            "offsets": saved(training.sets.offsets),
+            "targets": saved(training.targets),
+            "weights": saved(training.weights),
+            **self._known.effects.state(),
+            "count": saved(self._known.count),
+            "negative": saved(self._known.negative),
+            "factors": saved(self._known.factors),
+            "values": saved(self._known.values),
+            "components": saved(self._columns.components),
+            "size": self._size.model_to_string(),
+            "hit": None if self._hit is None else self._hit.model_to_string(),
+            "shift": self._shift,
+            "slope": self._slope,
+        }
+
+    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
+        from lightgbm import Booster
+
+        sets = GeneSets(loaded(state["sets"]), loaded(state["offsets"]))
+        self._training = Part(sets, loaded(state["targets"]), loaded(state["weights"]))
+        self._measured = Measured.of(
+            sets, self._training.targets, self._training.weights, len(order)
+        )
+        self._columns = PairColumns(cell, order, int(sets.sizes.max()), self.features)
+        # A decomposition may round differently elsewhere, and the trees were made for these.
+        self._columns.components = loaded(state["components"])
+        self._known = Known(
+            GeneEffects.of_state(state),
+            loaded(state["count"]),
+            loaded(state["negative"]),
+            loaded(state["factors"]),
+            loaded(state["values"]),
+        )
+        self._size = Booster(model_str=state["size"])
+        self._hit = None if state["hit"] is None else Booster(model_str=state["hit"])
+        self._shift, self._slope = float(state["shift"]), float(state["slope"])
+
+
+def _calibrated(
+    odds: Doubles, label: Doubles, weight: Doubles, shift: float
+) -> tuple[float, float]:
+    """Return the shift and slope of log odds that fit weighted labels best (Platt's scaling).
+
+    Parameters
+    ----------
+    odds
+        Log odds after ``shift``.
+    label, weight
+        1 for a hit and 0 for another set, and how many sets each stands for.
+    shift
+        What was added to the log odds already.
+    """
+    a, b = 1.0, 0.0
+    for _ in range(50):
+        p = 1 / (1 + np.exp(-(a * odds + b)))
+        slope = weight * p * (1 - p)
+        gradient = np.array([(weight * (label - p) * odds).sum(), (weight * (label - p)).sum()])
+        cross = (slope * odds).sum()
+        hessian = np.array([[(slope * odds * odds).sum(), cross], [cross, slope.sum()]])
+        step = np.linalg.solve(hessian + 1e-9 * np.eye(2), gradient)
+        a, b = a + step[0], b + step[1]
+        if np.abs(step).max() < 1e-8:
+            break
+    return float(b + a * shift), float(a)
