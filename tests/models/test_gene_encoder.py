@@ -62,3 +62,12 @@ def test_features_that_are_not_there(cell: Cell) -> None:
     other = cell.with_feature(Feature.of_all("f", np.ones((20, 7))))
     with pytest.raises(InputError, match="has the width 7"):
         encoder_of(cell).features.check(other)
+
+
+def test_weights_of_features_that_were_not_standardised_are_refused(cell: Cell) -> None:
+    encoder = encoder_of(cell)
+    state = encoder.state_dict()
+    encoder.load_state_dict(state)
+    old = {name.replace("features.linears.", "features."): w for name, w in state.items()}
+    with pytest.raises(InputError, match="before they were standardised"):
+        encoder.load_state_dict(old)
