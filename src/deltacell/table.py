@@ -183,7 +183,8 @@ class Workbook:
         at, header
             The row that names the columns, and what it holds.
         """
-        columns = _column_names(header, self.path, at + 1)
+        columns = _column_names(header)
+        _check_distinct(columns, self.path, at + 1)
         frame = self._strings(at + 1)
         frame.columns = columns
         lines = np.arange(at + 2, at + 2 + frame.height, dtype=np.int64)
@@ -300,7 +301,7 @@ def read_table(
     has_header = columns is None
     if columns is None:
         header = data.split(b"\n", 1)[0].decode().split(separator)
-        columns = _column_names(header, text.path, int(lines[0]))
+        columns = _column_names(header)
         absent = [name for name in required if name not in columns]
         if absent:
             raise InputError(
@@ -308,6 +309,7 @@ def read_table(
                 where=text.path,
                 line=int(lines[0]),
             )
+        _check_distinct(columns, text.path, int(lines[0]))
     _check_widths(data, separator, len(columns), lines, text.path)
     try:
         parsed = arrow_csv.read_csv(
@@ -392,15 +394,17 @@ def _head(file: BinaryIO, lines: int) -> bytes:
     return head
 
 
-def _column_names(header: Sequence[str], path: Path, line: int) -> list[str]:
+def _column_names(header: Sequence[str]) -> list[str]:
     """Return the names of the columns, ``column 8`` for the eighth where it has none."""
-    columns = [name.strip() or f"column {i}" for i, name in enumerate(header, 1)]
+    return [name.strip() or f"column {i}" for i, name in enumerate(header, 1)]
+
+
+def _check_distinct(columns: Sequence[str], path: Path, line: int) -> None:
     if len(set(columns)) != len(columns):
         twice = next(name for i, name in enumerate(columns) if name in columns[:i])
         raise InputError(
             f"the column name '{twice}' stands twice in the header", where=path, line=line
         )
-    return columns
 
 
 def _is_hidden(name: str) -> bool:

@@ -44,7 +44,7 @@ def test_stats_are_the_numbers_of_the_cell(cell):
         "genes_in_rules": 2,
         "reactions_with_rule": 1,
     }
-    assert stats["features"] == [{"feature": "expression", "width": 3, "known": 3}]
+    assert stats["features"] == [{"feature": "expression", "width": 3, "known": 3, "missing": 0.0}]
     assert repr(cell).startswith("Cell(3 genes, 3 relations, 3 edges, Metabolism(")
 
 

@@ -1,59 +1,101 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-from deltacell.cell import Feature
+from deltacell import store
+from deltacell.cell import Cell, Feature
 from deltacell.errors import InputError
+
+NAN = float("nan")
 
 
 @pytest.fixture
 def feature():
-    values = np.array([[1, 2], [0, 0], [5, 6]], dtype=np.float32)
-    return Feature("expression", values, np.array([True, False, True]))
+    return Feature("expression", [[1, NAN], [NAN, NAN], [5, 0]], ("heat", "salt"))
 
 
-def test_saving_and_loading_is_identity(feature):
-    assert Feature.from_arrow(feature.to_arrow(), feature.describe()).equals(feature)
+def test_a_gene_is_known_by_one_value(feature):
+    assert feature.known.tolist() == [True, False, True]
+    assert feature.missing == 0.25
+    assert repr(feature) == "Feature('expression', width 2, known for 2)"
 
 
-def test_numbers_of_another_type_become_single_precision():
-    feature = Feature.of_all("x", [[1, 2], [3, 4]])
-    other = Feature("x", np.array([[1, 2], [3, 4]], dtype=np.float64, order="F"), [1, 1])
+def test_columns_are_numbered_where_they_have_no_name():
+    feature = Feature.of_all("x", np.array([[1, 2], [3, 4]], dtype=np.float64, order="F"))
+    assert feature.columns == ("1", "2")
     assert feature.values.dtype == np.float32
-    assert feature.equals(other)
-    assert Feature.from_arrow(other.to_arrow(), other.describe()).equals(other)
 
 
 def test_taking_genes_takes_their_rows(feature):
     taken = feature.take(np.array([2, 1]))
-    assert taken.values.tolist() == [[5, 6], [0, 0]]
-    assert taken.known.tolist() == [True, False]
-    assert repr(taken) == "Feature('expression', width 2, known for 1)"
+    assert np.array_equal(taken.values, [[5, 0], [NAN, NAN]], equal_nan=True)
+    assert taken.columns == feature.columns
 
 
-def test_equal_means_name_values_and_what_is_known(feature):
+def test_equal_means_name_columns_values_and_what_is_missing(feature):
+    assert feature.equals(Feature("expression", feature.values.copy(), ("heat", "salt")))
     assert not feature.equals(feature.renamed("other"))
-    assert not feature.equals(Feature.of_all("expression", feature.values))
-    assert not feature.equals(Feature("expression", feature.values + 1, feature.known))
+    assert not feature.equals(Feature("expression", feature.values))
+    assert not feature.equals(Feature("expression", feature.values + 1, feature.columns))
+    assert not feature.equals(Feature("expression", np.nan_to_num(feature.values), feature.columns))
+
+
+@given(
+    hnp.arrays(
+        np.float32,
+        hnp.array_shapes(min_dims=2, max_dims=2, max_side=6),
+        elements=st.floats(width=32, allow_infinity=False),
+    )
+)
+def test_saving_and_loading_is_identity_and_a_missing_value_is_no_zero(values):
+    feature = Feature("f", values, tuple(f"column {i}" for i in range(values.shape[1])))
+    loaded = Feature.from_arrow(feature.to_arrow(), feature.describe())
+    assert loaded.equals(feature)
+    assert np.array_equal(np.isnan(loaded.values), np.isnan(values))
+
+
+def test_a_cell_on_disk_keeps_what_is_missing(tmp_path, feature):
+    cell = Cell(["A", "B", "C"], [], features=[feature])
+    cell.save(tmp_path / "cell")
+    loaded = Cell.load(tmp_path / "cell")
+    assert loaded.equals(cell)
+    assert loaded.checksum == cell.checksum
+    assert loaded.stats()["features"] == [
+        {"feature": "expression", "width": 2, "known": 2, "missing": 0.25}
+    ]
+
+
+def test_the_earlier_form_on_disk_is_read(tmp_path, feature):
+    cell = Cell(["A", "B", "C"], [], features=[feature])
+    parts = {n: t for n, t in cell._parts().items() if not n.startswith("feature-")}
+    flat = pa.array([1, 2, 0, 0, 5, 0], pa.float32())
+    parts["feature-000"] = pa.table(
+        {"values": pa.FixedSizeListArray.from_arrays(flat, 2), "known": [True, False, True]}
+    )
+    meta = {"counts": [], "sources": [], "synthetic": None}
+    store.write(tmp_path / "cell", "cell", parts, meta)
+    loaded = Cell.load(tmp_path / "cell").features["expression"]
+    assert np.array_equal(loaded.values, [[1, 2], [NAN, NAN], [5, 0]], equal_nan=True)
+    assert loaded.columns == ("1", "2")
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "columns", "message"),
     [
-        ([1.0, 2.0], r"shape \(2,\), and \(2, width\)"),
-        (np.zeros((2, 0)), r"shape \(2, 0\)"),
-        (np.zeros((2, 2, 2)), r"shape \(2, 2, 2\)"),
-        (3.0, "shape"),
-        ([[1.0], [float("nan")]], "row 1 holds a number that is not finite"),
-        ([[float("inf")], [1.0]], "row 0 holds"),
+        ([1.0, 2.0], (), r"shape \(2,\)"),
+        (np.zeros((2, 0)), (), r"shape \(2, 0\)"),
+        (np.zeros((2, 2, 2)), (), r"shape \(2, 2, 2\)"),
+        (3.0, (), "shape"),
+        ([[float("inf")], [1.0]], (), "row 0 holds an infinite number"),
+        (np.zeros((2, 2)), ("a",), "1 column names"),
+        (np.zeros((2, 2)), ("a", "a"), "two columns called 'a'"),
     ],
 )
-def test_what_is_no_matrix_of_finite_numbers_is_refused(values, message):
+def test_what_is_no_feature_is_refused(values, columns, message):
     with pytest.raises(InputError, match=message):
-        Feature.of_all("f", values)
-
-
-def test_known_must_have_a_value_a_gene():
-    with pytest.raises(InputError, match=r"shape \(3, 2\), and \(2, width\)"):
-        Feature("f", np.zeros((3, 2), dtype=np.float32), np.ones(2, dtype=bool))
+        Feature.of_all("f", values, columns)

@@ -86,7 +86,7 @@ def test_an_import_says_what_became_of_every_row(deltacell: Any, tmp_path: Path)
     assert csv.splitlines()[1] == "YAL001C YAL002W,-0.2"
 
 
-def test_a_network_and_a_screen_of_ones_own_are_imported_and_trained_on(
+def test_a_network_a_screen_and_a_feature_of_ones_own_are_imported_and_trained_on(
     deltacell: Any, tmp_path: Path
 ) -> None:
     names = [f"YAL{i:03}C" for i in range(1, 13)]
@@ -98,14 +98,22 @@ def test_a_network_and_a_screen_of_ones_own_are_imported_and_trained_on(
     rows += [f"{a},{b},YAL012C,0.1," for a, b in pairs[:5]]
     header = "Gene 1,Gene 2,Gene 3,score,p-value"
     (tmp_path / "in" / "mine.csv").write_text("\n".join([header, *rows]) + "\n")
+    strains = [f"{name}_dma{i};0,{i}5;" for i, name in enumerate(names)] + ["YAL001C_tsq1;;0,5"]
+    strains += ["YAL002C_sn1;1,0;0,75", "YZZ001W_sn1;1,0;0,75"]
+    (tmp_path / "in" / "fitness.csv").write_text("\n".join(["Strain ID;26;30", *strains]) + "\n")
     said = deltacell("data", "import", "in", "--out", "data").stdout
     assert "mine.csv was read as a screen" in " ".join(said.split())
     assert "mine" in deltacell("data", "info", "data", "--json", "info.json").stdout
     info = json.loads((tmp_path / "info.json").read_text())
     assert [r["relation"] for r in info["cell"]["relations"]] == ["ppi"]
+    assert info["cell"]["features"] == [
+        {"feature": "fitness", "width": 2, "known": 12, "missing": pytest.approx(10 / 24)}
+    ]
+    assert "YZZ001W_sn1" in said
     assert info["screens"]["mine"]["kinds"] == {"digenic": 66, "trigenic": 5}
     arguments = ("model=dango", "model.relations=[ppi]", "model.lambdas.ppi=1.0", "model.hidden=8")
     small = ("trainer.epochs=1", "trainer.threads=1", "trainer.figures_every=0")
+    arguments += ("model.features=[fitness]",)
     deltacell("train", *arguments, *small, "data.folder=data", "directory=run")
     assert (tmp_path / "run").is_dir()
 

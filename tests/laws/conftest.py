@@ -71,7 +71,7 @@ def _cells(draw: Any) -> Cell:
     genes = Genes([f"g{i}" for i in range(n_genes)])
     values = np.random.default_rng(draw(st.integers(0, 99))).normal(size=(n_genes, 3))
     known = np.array(draw(st.lists(st.booleans(), min_size=n_genes, max_size=n_genes)))
-    feature = Feature("f", (values * known[:, None]).astype(np.float32), known)
+    feature = Feature("f", np.where(known[:, None], values, np.nan))
     return Cell(genes, draw(_relations(n_genes)), draw(_metabolisms(genes)), [feature])
 
 

@@ -116,7 +116,8 @@ def features(draw, n_genes, name):
     known = np.array([draw(st.booleans()) for _ in range(n_genes)], dtype=bool)
     seed = draw(st.integers(0, 99))
     values = np.random.default_rng(seed).normal(size=(n_genes, width)).astype(np.float32)
-    return Feature(name, np.where(known[:, None], values, 0), known)
+    missing = np.array([draw(st.booleans()) for _ in range(width)], dtype=bool)
+    return Feature(name, np.where(known[:, None] | missing, values, np.nan))
 
 
 @st.composite
@@ -255,7 +256,9 @@ def test_a_subset_is_the_cell_of_those_genes(data, cell):
         assert same(dense(part.relation(name)), dense(relation)[np.ix_(chosen, chosen)])
         assert part.relation(name).counts.read == relation.counts.read
     for name, feature in cell.features.items():
-        assert np.array_equal(part.features[name].values, feature.values[list(chosen)])
+        assert np.array_equal(
+            part.features[name].values, feature.values[list(chosen)], equal_nan=True
+        )
         assert np.array_equal(part.features[name].known, feature.known[list(chosen)])
     if cell.metabolism is not None and chosen:
         deleted = data.draw(st.sets(st.sampled_from(range(len(chosen))), min_size=1))

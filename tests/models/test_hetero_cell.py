@@ -40,8 +40,8 @@ def cell_of(n: int = 20, *, metabolism: bool = True) -> Cell:
         [1] * 4,
     )
     known = np.arange(n) % 3 > 0
-    values = (rng.normal(size=(n, 5)) * known[:, None]).astype(np.float32)
-    return Cell(genes, relations, made if metabolism else None, [Feature("f", values, known)])
+    values = np.where(known[:, None], rng.normal(size=(n, 5)), np.nan)
+    return Cell(genes, relations, made if metabolism else None, [Feature("f", values)])
 
 
 @pytest.fixture

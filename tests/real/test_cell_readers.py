@@ -8,6 +8,7 @@ import pytest
 from deltacell.cell import Cell, Genes
 from deltacell.cell.readers import (
     EDGE_READERS,
+    features_table,
     names_of,
     recognise,
     relation_of,
@@ -35,6 +36,9 @@ FORMATS = {
     "genes/SGD_features.tab.gz": "sgd_features",
     "genes/4932.protein.info.v12.0.txt.gz": "string_info",
     "metabolism/yeast-GEM_9.0.2.xml.gz": "sbml",
+    "features/costanzo2016_single_mutant_fitness.csv": "features_table",
+    "features/costanzo2016_single_mutant_fitness.xlsx": "features_table",
+    "features/yeastphenome_z.tsv.gz": "features_table",
 }
 
 
@@ -59,6 +63,13 @@ def test_every_file_is_recognised_by_its_content(shared_data):
 
 def test_no_screen_is_taken_for_a_part_of_a_cell(shared_data):
     assert {recognise(path) for path in (shared_data / "screens").iterdir()} == {None}
+
+
+def test_nothing_but_a_feature_is_taken_for_one(shared_data):
+    folders = ("screens", "networks", "genes", "annotations", "metabolism")
+    paths = [path for folder in folders for path in (shared_data / folder).iterdir()]
+    assert len(paths) > 15
+    assert not [path.name for path in paths if features_table.recognise(path)]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from deltacell.cell.readers import features_table
+from deltacell.cell.readers.features import MERGED, NO_VALUE
+from deltacell.models.gene_vectors import feature_vectors
 from deltacell.screen.import_folder import Imported, import_folder
 
 
@@ -46,6 +50,50 @@ def test_costanzo2010_counts_before_and_after_aliases(imported: Imported) -> Non
 def test_the_kuzmin_slice_has_61_triples(imported: Imported) -> None:
     fitness = imported.screens["kuzmin2018"].where(phenotype="fitness")
     assert fitness.stats()["kinds"]["trigenic"] == 61
+
+
+@pytest.mark.real
+def test_single_mutant_fitness_is_the_same_from_both_of_its_files(
+    imported: Imported, shared_data: Path
+) -> None:
+    feature = imported.cell.features["costanzo2016_single_mutant_fitness"]
+    (source,) = [s for s in imported.cell.sources if s.into == feature.name]
+    assert (source.counts.read, source.counts.kept, source.counts.resolved) == (
+        *(10_859, 5_458, 10_852),
+    )
+    assert source.counts.dropped == {"unknown gene": 7, NO_VALUE: 582, MERGED: 4_812}
+    left = {entry.file: entry.why for entry in imported.left_alone}
+    workbook = "features/costanzo2016_single_mutant_fitness.xlsx"
+    assert source.file in left[workbook]
+    other, counted = features_table.read(shared_data / workbook, imported.cell.genes)
+    assert counted.counts == source.counts
+    assert (
+        other.columns
+        == feature.columns
+        == (
+            *("Single mutant fitness (26°)", "Single mutant fitness (26°) stddev"),
+            *("Single mutant fitness (30°)", "Single mutant fitness (30°) stddev"),
+        )
+    )
+    assert np.allclose(other.values, feature.values, rtol=1e-5, equal_nan=True)
+    tfc3 = feature.values[imported.cell.genes.index("YAL001C")]
+    assert tfc3[0] == pytest.approx((0.9395 + 0.8658 + 0.8658) / 3)
+
+
+@pytest.mark.real
+def test_phenotype_profiles_are_kept_whole_with_what_is_missing(imported: Imported) -> None:
+    feature = imported.cell.features["yeastphenome_z"]
+    assert feature.width == 1_028
+    assert int(feature.known.sum()) == 6_265
+    assert 0.31 < feature.missing < 0.32
+    vps8 = feature.values[imported.cell.genes.index("YAL002W")]
+    assert vps8[:6].tolist() == pytest.approx([0, 0, 0, 0.01, 0.6, 0.06])
+    tfc3 = feature.values[imported.cell.genes.index("YAL001C")]
+    assert np.isnan(tfc3[:10]).all()
+    assert tfc3[10] == pytest.approx(-0.07)
+    vectors = feature_vectors([feature], 16)
+    assert vectors.shape == (imported.cell.n_genes, 17)
+    assert np.isfinite(vectors).all()
 
 
 @pytest.mark.real

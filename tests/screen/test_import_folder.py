@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 
+import numpy as np
+import openpyxl
+import polars as pl
 import pytest
 
 from deltacell import Cell, Screen
@@ -126,3 +130,81 @@ def test_what_is_not_there_at_all_is_said_last(tmp_path):
     assert import_folder(tmp_path).notes[-1].startswith("There is no network")
     (tmp_path / "net.csv").write_text("gene1,gene2,weight\nRAD51,RAD52,0.5\n")
     assert not [note for note in import_folder(tmp_path).notes if note.startswith("There is no")]
+
+
+FITNESS = [["YAL001C_tsq1", 0.5, None], ["YAL001C_dma2", 0.7, 1.0], ["YAL002W_sn1", 0.9, 0.25]]
+
+
+def write_fitness(path):
+    header = ["Strain ID", "26", "30"]
+    if path.suffix == ".xlsx":
+        book = openpyxl.Workbook()
+        for row in [header, *FITNESS]:
+            book.active.append(row)
+        book.save(path)
+    elif path.suffix == ".parquet":
+        pl.DataFrame(FITNESS, schema=header, orient="row").write_parquet(path)
+    else:
+        separator = ";" if path.suffix == ".csv" else "\t"
+        rows = [["" if x is None else str(x).replace(".", ",") for x in row] for row in FITNESS]
+        text = "\n".join(separator.join(row) for row in [header, *rows]) + "\n"
+        data = ("\ufeff" + text).encode()
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "tsv.gz", "xlsx", "parquet"])
+def test_a_feature_in_any_form_is_part_of_the_cell_on_disk(tmp_path, ending):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "ppi.tsv").write_text("YAL001C\tYAL002W\t0.5\nYAL002W\tYAL003W\t0.5\n")
+    write_fitness(folder / f"fitness.{ending}")
+    import_folder(folder).save(tmp_path / "out")
+    imported = Imported.load(tmp_path / "out")
+    feature = imported.cell.features["fitness"]
+    assert feature.columns == ("26", "30")
+    expected = np.array([[0.6, 1], [0.9, 0.25], [np.nan, np.nan]], dtype=np.float32)
+    assert np.array_equal(feature.values, expected, equal_nan=True)
+    assert list(imported.cell.relations) == ["ppi"]
+    (source,) = [s for s in imported.cell.sources if s.into == "fitness"]
+    assert (source.counts.read, source.counts.kept) == (3, 2)
+    assert not imported.left_alone
+
+
+def test_the_same_feature_twice_is_kept_once_and_another_of_its_name_is_renamed(tmp_path):
+    (tmp_path / "ppi.tsv").write_text("YAL001C\tYAL002W\t0.5\nYAL002W\tYAL003W\t0.5\n")
+    for name in ("fitness.csv", "fitness.xlsx"):
+        write_fitness(tmp_path / name)
+    (tmp_path / "fitness.txt").write_text("orf\tx\nYAL001C\t1\nYAL002W\t2\n")
+    imported = import_folder(tmp_path)
+    assert list(imported.cell.features) == ["fitness", "fitness_2"]
+    assert imported.cell.features["fitness_2"].columns == ("x",)
+    assert [s.into for s in imported.cell.sources if s.reader == "features_table"] == [
+        "fitness",
+        "fitness_2",
+    ]
+    (left,) = imported.left_alone
+    assert left.file == "fitness.xlsx"
+    assert "fitness.csv" in left.why
+    assert any("fitness.xlsx holds the same feature" in note for note in imported.notes)
+    assert any("'fitness_2'" in note for note in imported.notes)
+
+
+def test_a_table_without_a_known_gene_is_left_alone_with_a_notice(tmp_path):
+    (tmp_path / "ppi.tsv").write_text("YAL001C\tYAL002W\t0.5\nYAL002W\tYAL003W\t0.5\n")
+    (tmp_path / "human.csv").write_text("gene,x\nP53,1\nBRCA1,2\n")
+    imported = import_folder(tmp_path)
+    assert not imported.cell.features
+    (left,) = imported.left_alone
+    assert left.file == "human.csv"
+    assert "'P53'" in left.why
+    assert any(note.startswith("human.csv holds no feature") for note in imported.notes)
+    with pytest.raises(InputError, match="P53"):
+        import_folder(tmp_path, on_unknown="error")
+
+
+def test_text_among_the_numbers_of_a_feature_stops_the_import(tmp_path):
+    (tmp_path / "ppi.tsv").write_text("YAL001C\tYAL002W\t0.5\nYAL002W\tYAL003W\t0.5\n")
+    (tmp_path / "fitness.csv").write_text("gene,x\nYAL001C,1\nYAL002W,2\nYAL003W,high\n")
+    with pytest.raises(InputError, match="'high'") as caught:
+        import_folder(tmp_path)
+    assert (caught.value.where, caught.value.line) == (tmp_path / "fitness.csv", 4)

@@ -33,14 +33,16 @@ def left_alone(path):
         ("My screen\ngene1,gene2,score\nRAD51,RAD52,0.5\n", "begins at line 2"),
         ("# made in May\n\nRAD51,RAD52,0.5\nRAD52,HO,0.5\n", "begins at line 3"),
         ("gene1,gene2,strength,by\nRAD51,RAD52,0.5,me\n", "genes and no score or weight"),
-        ("a,b,strength,by\nRAD51,RAD52,0.5,me\n", "gene1,gene2,score (a screen) or"),
+        ("a,b,strength,by\nRAD51,RAD52,0.5,me\n", "gene1,gene2,score (a screen),"),
         ("gene1,gene2,weight,by\nRAD51,RAD52,0.5,me\n", "further columns"),
         ("gene1,gene2,weight\nRAD51,RAD52,\n", "column 'weight' holds no number"),
         ("gene1,gene2,Score,by\nRAD51,RAD52,high,me\n", "column 'Score' holds no number"),
         ("gene1,gene2,epsilon,tau\nRAD51,RAD52,1,2\n", "two scores, 'epsilon' and 'tau'"),
         ("orf1,gene1,orf2,gene2,score\nA,B,C,D,1\n", "'orf1' and 'gene1' are of one gene"),
         ("gene1,gene2,weight\n851,852,0.5\n", "its genes are numbers"),
-        ("Notes of 2025, and 1,5 more things\n", "gene1,gene2,score (a screen) or"),
+        ("RAD51,0.5\nRAD52,1.5\n", "genes and numbers and no header"),
+        ("My table\ngene,fitness\nRAD51,0.5\n", "begins at line 2"),
+        ("Notes of 2025, and 1,5 more things\n", "gene1,gene2,score (a screen),"),
     ],
 )
 def test_the_reason_is_told(tmp_path, text, reason):
@@ -63,7 +65,7 @@ def test_a_spreadsheet_is_to_be_saved_as_csv(tmp_path):
     with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
         archive.write(tmp_path / "a.xlsx", "a.xlsx")
     for name in ("a.xlsx", "b.xls", "c.zip"):
-        assert left_alone(tmp_path / name).startswith("it is a spreadsheet; save it as CSV")
+        assert left_alone(tmp_path / name).startswith("it is a spreadsheet")
 
 
 def test_what_is_no_table_is_called_so(tmp_path):

@@ -120,7 +120,7 @@ def test_the_demos_fit_the_demo_cell(experiment: str) -> None:
     config: Any = shipped(experiment)
     cell = Cell.synthetic("demo")
     assert fits(config, cell)
-    assert set(getattr(config.model, "features", [])) <= set(cell.features)
+    assert set(config.model.features or ()) <= set(cell.features)
 
 
 @pytest.mark.real

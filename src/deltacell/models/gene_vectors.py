@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -99,6 +100,15 @@ class FeatureEncoder(nn.Module):
             vectors, known = _tensors(cell.features[name], x.device, x.dtype)
             x = x + linear(vectors) * known
         return x
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if f"{prefix}0.weight" in state:
+            raise InputError(
+                "the model was trained on features as they stood in the cell, before they were "
+                "standardised",
+                fix="Train it again.",
+            )
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def check(self, cell: Cell) -> None:
         """Raise where the cell's features are not those that the encoder was made for."""

@@ -51,9 +51,10 @@ def test_neither_is_genes(h5ad, genes):
     assert caught.value.where == path
 
 
-def test_gene_twice(h5ad, genes):
-    with pytest.raises(InputError, match="stands twice"):
-        features_anndata.read(h5ad(MATRIX, ["HO", "ho"], ["x", "y", "z"]), genes)
+def test_columns_have_names_and_rows_of_a_gene_are_merged(h5ad, genes):
+    feature, _ = features_anndata.read(h5ad(MATRIX, ["HO", "ho"], ["x", "y", "z"]), genes)
+    assert feature.columns == ("x", "y", "z")
+    assert feature.values[3].tolist() == [2.5, 3.5, 4.5]
 
 
 def test_no_matrix(h5ad, genes):

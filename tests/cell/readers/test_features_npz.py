@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from deltacell.cell.readers import features_npz, recognise
+from deltacell.cell.readers.features import MERGED
 from deltacell.errors import GeneNameError, InputError
 
 
@@ -33,6 +34,16 @@ def test_one_number_a_gene(npz, genes):
     assert feature.values.shape == (5, 1)
 
 
+def test_missing_values_stay_missing_and_rows_of_a_gene_are_merged(npz, genes):
+    names = np.array(["HO", "ho", "VPS8"])
+    feature, source = features_npz.read(
+        npz(genes=names, values=np.array([[1, np.nan], [3, np.nan], [np.nan, 0]])), genes
+    )
+    assert np.array_equal(feature.values[[3, 1]], [[2, np.nan], [np.nan, 0]], equal_nan=True)
+    assert source.counts.dropped == {MERGED: 1}
+    assert "YDL227C (HO) in rows 1, 2" in source.notes["genes_with_several_rows"]
+
+
 def test_unknown_gene(npz, genes):
     path = npz(genes=np.array(["HO", "NOPE"]), values=np.ones(2))
     assert features_npz.read(path, genes)[1].counts.dropped == {"unknown gene": 1}
@@ -50,7 +61,6 @@ def test_unknown_gene(npz, genes):
         ({"genes": np.array([1]), "values": np.ones(1)}, "strings"),
         ({"genes": np.array(["HO"]), "values": np.array(["x"])}, "not numbers"),
         ({"genes": np.array(["HO"]), "values": np.array([1j])}, "not numbers"),
-        ({"genes": np.array(["HO", "ho"]), "values": np.ones(2)}, "stands twice"),
         ({"genes": np.array(["HO"]), "values": np.array([np.inf])}, "not a finite number"),
         ({"genes": np.array(["HO"], dtype=object), "values": np.ones(1)}, "allow_pickle"),
     ],

@@ -94,7 +94,7 @@ def test_the_plain_edge_list_comes_last():
         "",
         "\n\n",
         "# A heading\n\nSome prose, which is not data. It goes on.\n",
-        "gene,expression\nYAL001C,0.5\nYAL002W,0.25\n",
+        "sample,expression\nwater,0.5\nsalt,0.25\n",
         "YAL001C\tTFC3\tYBR266C\tSLM6\t-0.1071\t0.0184\t1.8780e-05\n",
         "orf1\torf2\torf3\tallele1\tallele2\tallele3\tn_rows\nYHL002W\tYBR107C\tYLR360W\ta\tb\tc\t1\n",
         "orf1\torf2\tallele1\tsign\nYFL039C\tYOR085W\tact1-129\tnegative\n",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import zipfile
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from deltacell.errors import MissingExtraError
 from deltacell.screen import readers
 from deltacell.screen.readers import costanzo2010, costanzo2016, delimited, hits, kuzmin
 from deltacell.table import peek
@@ -115,17 +113,6 @@ def test_kuzmin_2020_workbook(tmp_path, workbook, packed):
     assert kuzmin.read(path, phenotype="fitness").standard_deviation.tolist() == [
         *(0.05, 0.02, 0.01, 0.03, 0.1)
     ]
-
-
-def test_workbook_without_the_extra_says_what_to_install(tmp_path, workbook, monkeypatch):
-    (tmp_path / "a.xlsx").write_bytes(workbook)
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "fastexcel" else find(name)
-    )
-    assert readers.recognise(tmp_path / "a.xlsx") == "kuzmin"
-    with pytest.raises(MissingExtraError, match=r"deltacell\[xlsx\]"):
-        kuzmin.read(tmp_path / "a.xlsx")
 
 
 def test_costanzo_2016(write, texts, genes):

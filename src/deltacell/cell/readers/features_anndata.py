@@ -79,4 +79,10 @@ def read(
         on_unknown=on_unknown,
         path=path,
         reader=NAME,
+        columns=_distinct(variables if by_gene else observations),
     )
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Return the names, or none where two columns share one."""
+    return names if len(set(names)) == len(names) else []

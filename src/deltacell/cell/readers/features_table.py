@@ -311,12 +311,11 @@ def _opened_parquet(path: Path) -> _Written:
     whole: list[str] = []
     for column in [c for c in frame.columns if frame[c].dtype.is_nested()]:
         lists = frame[column].cast(pl.List(pl.Float64))
-        lengths = lists.list.len()
-        wrong = lengths.is_null() | (lengths != lengths[0])
-        if wrong.fill_null(True).any():
-            row = int(wrong.fill_null(True).arg_max() or 0) + 1
-            raise InputError(f"row {row}: lists of equal length were expected", where=path)
-        fields = [f"{column} {i}" for i in range(1, int(lengths[0]) + 1)]
+        lengths = lists.list.len().to_list()
+        wrong = [row for row, n in enumerate(lengths, 1) if n is None or n != lengths[0]]
+        if wrong:
+            raise InputError(f"row {wrong[0]}: lists of equal length were expected", where=path)
+        fields = [f"{column} {i}" for i in range(1, (lengths[0] if lengths else 0) + 1)]
         frame = frame.with_columns(
             lists.list.get(i).alias(name) for i, name in enumerate(fields)
         ).drop(column)

@@ -1,0 +1,160 @@
+"""Gene vectors: complete, on one scale, and the same for a gene wherever it stands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from deltacell.cell import Cell, Feature, Relation
+from deltacell.errors import InputError
+from deltacell.models import Dango, HeteroCell
+from deltacell.models.baselines import BoostedTrees
+from deltacell.models.gene_vectors import feature_vectors, vector_width
+from deltacell.screen import Genotypes
+
+VALUES = st.one_of(
+    st.just(float("nan")), st.floats(-1e3, 1e3, width=32), st.sampled_from([0.0, -0.0, 1.0])
+)
+
+
+@st.composite
+def features(draw, n_genes):
+    width = draw(st.integers(1, 12))
+    return Feature("f", draw(hnp.arrays(np.float32, (n_genes, width), elements=VALUES)))
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_the_order_of_genes_does_not_matter_bit_for_bit(data):
+    n = data.draw(st.integers(1, 14))
+    some = [data.draw(features(n)) for _ in range(data.draw(st.integers(1, 2)))]
+    dimensions = data.draw(st.integers(1, 6))
+    order = np.array(data.draw(st.permutations(range(n))))
+    vectors = feature_vectors(some, dimensions, seed=3)
+    moved = feature_vectors([f.take(order) for f in some], dimensions, seed=3)
+    assert np.array_equal(moved, vectors[order])
+    assert vectors.shape == (n, sum(vector_width(f, dimensions) for f in some))
+    assert vectors.dtype == np.float32
+    assert np.isfinite(vectors).all()
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_genes_with_the_same_values_have_the_same_vector(data):
+    feature = data.draw(features(6))
+    twice = Feature("f", np.concatenate([feature.values, feature.values]))
+    vectors = feature_vectors([twice], 3)
+    assert np.array_equal(vectors[:6], vectors[6:])
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_narrow_columns_are_standardised_over_what_is_present(data):
+    feature = data.draw(features(9))
+    vectors = feature_vectors([feature], 12)
+    values, absent = feature.values.astype(float), np.isnan(feature.values)
+    assert vectors[:, -1] == pytest.approx(absent.mean(axis=1))
+    assert not vectors[:, :-1][absent].any()
+    for i in range(feature.width):
+        present = values[~absent[:, i], i]
+        deviation = present.std() if len(present) else 0.0
+        if deviation > 1e-3:
+            expected = (present - present.mean()) / deviation
+            assert vectors[~absent[:, i], i] == pytest.approx(expected, abs=1e-4)
+
+
+def test_wide_profiles_keep_what_most_of_their_columns_say():
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(900, 3))
+    values = hidden @ rng.normal(size=(3, 700)) + 0.1 * rng.normal(size=(900, 700))
+    values[rng.random(values.shape) < 0.3] = np.nan
+    vectors = feature_vectors([Feature("f", values)], 3, seed=0)
+    assert vectors.shape == (900, 4)
+    back, *_ = np.linalg.lstsq(vectors[:, :3].astype(float), hidden, rcond=None)
+    assert (hidden - vectors[:, :3] @ back).var() < 0.02 * hidden.var()
+    assert vectors[:, 0].std() == pytest.approx(1, abs=0.05)
+    assert (vectors[np.abs(vectors[:, :3]).argmax(axis=0), range(3)] > 0).all()
+    order = rng.permutation(900)
+    assert np.array_equal(feature_vectors([Feature("f", values[order])], 3), vectors[order])
+
+
+def test_nothing_to_make_vectors_of():
+    with pytest.raises(InputError, match="at least one feature"):
+        feature_vectors([])
+    with pytest.raises(InputError, match="dimensions is 0"):
+        feature_vectors([Feature.of_all("f", [[1.0]])], 0)
+
+
+@pytest.fixture
+def cell():
+    rng = np.random.default_rng(0)
+    source, target = rng.integers(0, 40, (2, 120))
+    values = rng.normal(size=(40, 90))
+    values[rng.random(values.shape) < 0.3] = np.nan
+    values[5] = np.nan
+    return Cell(
+        [f"g{i:02d}" for i in range(40)],
+        [Relation.from_edges("a", source, target, n_genes=40, directed=False)],
+        features=[Feature("f", values), Feature.of_all("other", values[:, :1])],
+    )
+
+
+def changed(cell, name):
+    values = -cell.features[name].values
+    values[:, 0] = np.arange(40)
+    return cell.with_feature(Feature(name, values))
+
+
+@pytest.mark.parametrize("kind", ["dango", "hetero_cell"])
+def test_models_read_the_features_they_are_given_and_no_other(kind, cell):
+    torch.manual_seed(0)
+    if kind == "dango":
+        model = Dango(cell, ["a"], {"a": 1.0}, features=["f"], hidden=16)
+    else:
+        model = HeteroCell(cell, features=["f"], hidden=16, layers=1, local_heads=4)
+    model.eval()
+    genotypes = Genotypes.of([[0, 1], [5, 7, 9], [3]])
+    with torch.no_grad():
+        score = model(cell, genotypes).score
+        assert torch.isfinite(score).all()
+        assert torch.equal(model(changed(cell, "other"), genotypes).score, score)
+        assert not torch.equal(model(changed(cell, "f"), genotypes).score, score)
+
+
+def test_without_features_a_model_has_the_parameters_it_always_had(cell):
+    torch.manual_seed(0)
+    names = dict(Dango(cell, ["a"], {"a": 1.0}, hidden=16).named_parameters())
+    assert not [name for name in names if "features" in name]
+    with pytest.raises(InputError, match="no feature 'g'; it has f, other"):
+        Dango(cell, ["a"], {"a": 1.0}, features=["g"], hidden=16)
+
+
+def test_trees_find_a_score_that_only_a_feature_tells(cell):
+    rng = np.random.default_rng(1)
+    sets = Genotypes.of([sorted(rng.choice(40, 2, replace=False).tolist()) for _ in range(600)])
+    genes = sets.genes.numpy().reshape(-1, 2)
+    told = np.nan_to_num(cell.features["other"].values[:, 0])
+    score = told[genes[:, 0]] * told[genes[:, 1]]
+
+    def error(cell, **options):
+        trees = BoostedTrees(rounds=60, **options).fit(
+            cell, sets.take(torch.arange(400)), score[:400]
+        )
+        guess = trees(cell, sets.take(torch.arange(400, 600))).score.numpy()
+        return np.mean((guess - score[400:]) ** 2) / score[400:].var()
+
+    assert error(cell, features=["other"]) < 0.5 * error(cell, features=[])
+    assert error(cell) == error(cell, features=["f", "other"])
+
+
+def test_trees_refuse_a_cell_with_other_features(cell):
+    sets = Genotypes.of([[i, i + 1] for i in range(39)])
+    trees = BoostedTrees(rounds=2, features=["f"]).fit(cell, sets, np.arange(39.0))
+    score = trees(cell, sets).score
+    assert torch.equal(trees(changed(cell, "other"), sets).score, score)
+    with pytest.raises(InputError, match="feature 'f' of this cell is not the one"):
+        trees(changed(cell, "f"), sets)
