@@ -5,24 +5,20 @@ from __future__ import annotations
 import copy
 
 import numpy as np
-import torch
 
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.models import HeteroCell
-from deltacell.predict.block import Block
-from deltacell.predict.pair_sum import PairSum
-from deltacell.predict.run_scorer import Doubles, Rough
+from deltacell.predict.run_scorer import Doubles, Unbounded, genotypes_of
 from deltacell.propagate import Delta
 from deltacell.propagate.workers import in_any_worker, one_core, workers_for
-from deltacell.screen import Genotypes
 from deltacell.train.standard import Standard
 
 AT_A_TIME = 64
 """Mutants propagated together on a device that is no CPU."""
 
 
-class HeteroScorer:
+class HeteroScorer(Unbounded):
     """Scores of a HeteroCell, each the same whatever is scored with it.
 
     On a CPU every mutant is propagated alone, by `Delta`, on one core: it takes no longer than in
@@ -38,8 +34,6 @@ class HeteroScorer:
     standard
         The scale of its targets.
     """
-
-    bounded = False
 
     def __init__(self, model: HeteroCell, cell: Cell, standard: Standard) -> None:
         self._device = model.encoder.embedding.device
@@ -71,25 +65,7 @@ class HeteroScorer:
             found = in_any_worker(self._scores, parts, workers)
         return np.concatenate(found) if found else np.empty(0)
 
-    def pair_sum(self, block: Block) -> PairSum | None:
-        """Return None: no bound is known for a whole cell."""
-        return None
-
-    def attention_within(self, block: Block) -> float | None:
-        """Return None, as `pair_sum`."""
-        return None
-
-    def with_attention(self, block: Block) -> Rough | None:
-        """Return None, as `pair_sum`."""
-        return None
-
-    def single(self, block: Block, sets: Ints) -> Rough | None:
-        """Return None, as `pair_sum`."""
-        return None
-
     def _scores(self, sets: Ints) -> Doubles:
-        genes = torch.from_numpy(np.ascontiguousarray(sets)).flatten()
-        genotypes = Genotypes(genes, torch.arange(len(sets) + 1) * sets.shape[1])
-        found = self._model.score(self._cell, self._encoded, genotypes).score
+        found = self._model.score(self._cell, self._encoded, genotypes_of(sets)).score
         scores: Doubles = self._standard.undo(found.double()).cpu().numpy()
         return scores

@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 from scipy.optimize import linear_sum_assignment
 
 from deltacell.arrays import AnyArray, Ints
+from deltacell.cell import Cell
 
 Doubles = npt.NDArray[np.float64]
 
@@ -55,6 +57,34 @@ def gene_distances(vectors: AnyArray, genes: Sequence[int]) -> Doubles:
     unit = exact / np.where(length > 0, length, 1)
     chosen = np.asarray(genes, dtype=np.int64)
     distance: Doubles = np.clip(1 - unit[chosen] @ unit.T, 0, 2)
+    distance[np.arange(len(chosen)), chosen] = 0
+    return distance
+
+
+def network_distances(cell: Cell, genes: Sequence[int]) -> Doubles:
+    """Return ``1 - cosine`` between the neighbourhoods of genes of a set and of all genes.
+
+    For predictors that have no vectors of genes. A gene's neighbourhood is itself and its
+    neighbours in every relation, [size, n_genes].
+
+    Parameters
+    ----------
+    cell
+        The wild type.
+    genes
+        The set.
+    """
+    n = cell.n_genes
+    chosen = np.asarray(genes, dtype=np.int64)
+    own = sp.eye_array(n, format="csr")
+    rows = [own]
+    for relation in cell.relations.values():
+        entries = (np.ones(relation.n_entries), relation.indices, relation.indptr)
+        rows.append(sp.csr_array(entries, shape=(n, n)) + own)
+    table = sp.hstack(rows, format="csr")
+    length = np.sqrt(np.asarray(table.multiply(table).sum(axis=1)).ravel())
+    products = (table[chosen] @ table.T).toarray()
+    distance: Doubles = np.clip(1 - products / np.outer(length[chosen], length), 0, 1)
     distance[np.arange(len(chosen)), chosen] = 0
     return distance
 

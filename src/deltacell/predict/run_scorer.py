@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from deltacell.arrays import Ints
 from deltacell.predict.block import Block
 from deltacell.predict.pair_sum import PairSum, may_reach
+from deltacell.screen import Genotypes
+from deltacell.train.predictor import Predictor
 
 Doubles = npt.NDArray[np.float64]
 
@@ -76,3 +81,61 @@ class RunScorer(Protocol):
 
     def single(self, block: Block, sets: Ints) -> Rough | None:
         """Return the scores of some sets of a block in single precision, where that is faster."""
+
+
+class Unbounded:
+    """A `RunScorer` of which nothing is known at less cost than the scores."""
+
+    bounded = False
+
+    def pair_sum(self, block: Block) -> PairSum | None:
+        """Return None."""
+        return None
+
+    def attention_within(self, block: Block) -> float | None:
+        """Return None."""
+        return None
+
+    def with_attention(self, block: Block) -> Rough | None:
+        """Return None."""
+        return None
+
+    def single(self, block: Block, sets: Ints) -> Rough | None:
+        """Return None."""
+        return None
+
+
+class PredictorScorer(Unbounded):
+    """The scores of any predictor, which is called with whole blocks of sets.
+
+    A network is called in double precision, so that once rounded a score does not depend on what is
+    scored with it.
+
+    Parameters
+    ----------
+    predictor
+        Left as it is.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        model = predictor.model
+        if isinstance(model, nn.Module):
+            model = copy.deepcopy(model).double().eval().requires_grad_(False)
+        self._predictor = replace(predictor, model=model)
+
+    def scores(self, sets: Ints) -> Doubles:
+        """Return the scores [m] in the unit of the screen, of sets [m, size] of ascending genes.
+
+        Parameters
+        ----------
+        sets
+            Gene indices.
+        """
+        found: Doubles = self._predictor(genotypes_of(sets)).double().cpu().numpy()
+        return found
+
+
+def genotypes_of(sets: Ints) -> Genotypes:
+    """Return sets of one size, [m, size], as genotypes."""
+    genes = torch.from_numpy(np.ascontiguousarray(sets, dtype=np.int64)).flatten()
+    return Genotypes(genes, torch.arange(len(sets) + 1) * sets.shape[1])

@@ -28,9 +28,10 @@ from deltacell.predict.status import STATUSES, Statuses, phenotypes_of
 from deltacell.predict.work import Work
 from deltacell.screen import Screen
 from deltacell.train.loaded_run import LoadedRun, labels_of
+from deltacell.train.predictor import WHOLE_BLOCK
 
 SETS_A_BLOCK = {"dango": 64**3, "hetero_cell": 128}
-"""About a second's work, or a few: nothing is saved within a block."""
+"""About a second's work, or a few, by model: nothing is saved within a block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +185,7 @@ def _sets(
     runs: Sequence[LoadedRun], request: Request, names: GeneNames
 ) -> tuple[GeneSets, Ints, str | None]:
     """Return the sets to go through, the genes they are made of, and the checksum of a list."""
-    a_block = min(SETS_A_BLOCK[run.config.model.name] for run in runs)
+    a_block = min(SETS_A_BLOCK.get(run.config.model.name, WHOLE_BLOCK) for run in runs)
     if request.sets == FILE:
         assert request.file is not None
         by_size = read_sets(request.file, names)

@@ -39,6 +39,8 @@ class TrainingData:
     whole
         The screen before any genotype was left out or merged, over the genes of the whole cell;
         None where there is no other than ``screen``.
+    config
+        What names it; None where it was put together by hand.
     """
 
     cell: Cell
@@ -48,6 +50,7 @@ class TrainingData:
     notes: tuple[str, ...] = ()
     repeats: Screen | None = None
     whole: Screen | None = None
+    config: DataConfig | None = None
 
     @property
     def largest(self) -> int:
@@ -107,7 +110,7 @@ def load_data(config: Config) -> TrainingData:
     standard = (
         Standard.of(screen.column("score")[split.train]) if config.data.standardise else Standard()
     )
-    return TrainingData(cell, screen, split, standard, tuple(notes), repeats, whole)
+    return TrainingData(cell, screen, split, standard, tuple(notes), repeats, whole, config.data)
 
 
 def check_same(record: RunRecord, data: TrainingData) -> None:
