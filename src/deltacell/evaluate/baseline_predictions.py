@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 
@@ -141,10 +140,13 @@ def _fitted(
     report = _named(config.name, progress)
     try:
         outcome = fit_run(config, data=data, progress=report)
-    except (StoreError, InputError):
-        # A run of someone else's may be read and not written; and another process may be at it.
-        if os.access(runs[0].record.path, os.W_OK) and not places[0].exists():
+    except StoreError:
+        # A run may be read where it cannot be written to.
+        return _not_saved(config, data, report)
+    except InputError:
+        if not (places[0] / RUN_FILE).exists():
             raise
+        # Another process is fitting it at this moment.
         return _not_saved(config, data, report)
     if outcome.signal:
         raise KeyboardInterrupt

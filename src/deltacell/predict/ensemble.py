@@ -17,7 +17,7 @@ from deltacell.predict.pair_sum import PairSum
 from deltacell.predict.run_scorer import Doubles, PredictorScorer, Rough, RunScorer
 from deltacell.predict.scorer import Scored
 from deltacell.predict.status import phenotypes_of
-from deltacell.train.loaded_run import LoadedRun
+from deltacell.train.loaded_run import LoadedRun, are_alike
 from deltacell.train.predictor import Predictor
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def on_one_scale(runs: Sequence[LoadedRun]) -> list[Predictor]:
         One or more.
     """
     predictors = [run.predictor for run in runs]
-    if all(run.config.model == runs[0].config.model for run in runs):
+    if are_alike(runs):
         return predictors
     means, deviations = np.array([_scale(run) for run in runs]).T
     telling = deviations > 0

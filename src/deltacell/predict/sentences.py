@@ -196,6 +196,11 @@ def _beware(subject: Subject) -> list[str]:
             f"training part{'' if alone else ' of one of the runs'}. What is said of them rests on "
             "their place in the networks alone."
         )
+    if subject.rescaled:
+        said.append(
+            "The runs are of unlike predictors, so each was first brought to one scale by its "
+            "scores of the validation part."
+        )
     if alone:
         said.append("One run has no spread: rank with several seeds to see how sure it is.")
     return said

@@ -27,7 +27,7 @@ from deltacell.predict.set_file import read_genes, read_sets, sets_checksum
 from deltacell.predict.status import STATUSES, Statuses, phenotypes_of
 from deltacell.predict.work import Work
 from deltacell.screen import Screen
-from deltacell.train.loaded_run import LoadedRun, labels_of
+from deltacell.train.loaded_run import LoadedRun, are_alike, labels_of
 from deltacell.train.predictor import WHOLE_BLOCK
 
 SETS_A_BLOCK = {"dango": 64**3, "hetero_cell": 128}
@@ -60,6 +60,8 @@ class Subject:
         How many genes the sets have that all runs were trained on.
     held
         Rows of an end that are held in memory where all beyond a score are kept.
+    rescaled
+        Whether the runs are of unlike predictors, which are brought to one scale.
     """
 
     request: Request
@@ -73,6 +75,7 @@ class Subject:
     untrained: int
     trained_sizes: frozenset[int]
     held: int = HELD
+    rescaled: bool = False
 
     @property
     def width(self) -> int:
@@ -172,6 +175,7 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
         identity,
         int((~trained_genes(runs)[genes]).sum()),
         frozenset(trained_sizes(runs)),
+        rescaled=not are_alike(runs),
     )
 
 
