@@ -13,9 +13,9 @@ from deltacell.errors import InputError
 from deltacell.models.baselines import Additive, GlobalMean
 from deltacell.models.baselines.baseline import Parts
 from deltacell.predict.ensemble import on_one_scale, scorer_of
-from deltacell.predict.evidence import Evidence
 from deltacell.predict.explain_set import NEAREST, OTHER_GENES, explain_set
 from deltacell.predict.explained_sentences import sentences_of
+from deltacell.predict.status import Evidence
 from deltacell.report.explained_set import print_explained_set
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.compose import compose

@@ -10,12 +10,17 @@ import numpy as np
 from deltacell.arrays import Ints
 from deltacell.errors import InputError
 from deltacell.models import Dango, HeteroCell
-from deltacell.predict.block import Block
 from deltacell.predict.dango_scorer import DangoScorer
-from deltacell.predict.hetero_scorer import HeteroScorer
-from deltacell.predict.pair_sum import PairSum
-from deltacell.predict.run_scorer import Doubles, PredictorScorer, Rough, RunScorer
-from deltacell.predict.scorer import Scored
+from deltacell.predict.gene_sets import Block
+from deltacell.predict.scorers import (
+    Doubles,
+    HeteroScorer,
+    PairSum,
+    PredictorScorer,
+    Rough,
+    RunScorer,
+    Scored,
+)
 from deltacell.predict.status import phenotypes_of
 from deltacell.train.loaded_run import LoadedRun, are_alike
 from deltacell.train.predictor import Predictor

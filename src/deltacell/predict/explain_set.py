@@ -13,18 +13,23 @@ from deltacell.predict.attribution import (
     MOST,
     Contributions,
     Doubles,
+    GatedModel,
     gene_contributions,
     relation_contributions,
 )
 from deltacell.predict.ensemble import Ensemble, on_one_scale, scorer_of
-from deltacell.predict.evidence import Evidence
 from deltacell.predict.explained_sentences import sentences_of
-from deltacell.predict.gated import GatedModel
-from deltacell.predict.gene_names import gene_texts
-from deltacell.predict.known import PARTS, distinct_measured
-from deltacell.predict.nearest import gene_distances, nearest_sets, network_distances
-from deltacell.predict.run_facts import trained_genes, trained_sizes
-from deltacell.predict.scorer import Scorer
+from deltacell.predict.measured import (
+    PARTS,
+    distinct_measured,
+    gene_distances,
+    nearest_sets,
+    network_distances,
+)
+from deltacell.predict.request import gene_texts
+from deltacell.predict.scorers import Scorer
+from deltacell.predict.status import Evidence
+from deltacell.predict.subject import trained_genes, trained_sizes
 from deltacell.screen import Genotypes
 from deltacell.train.loaded_run import LoadedRun
 from deltacell.train.predictor import Predictor
