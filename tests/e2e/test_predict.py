@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from deltacell.cli.app import main
+from deltacell.screen import Genotypes
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
 from deltacell.train.loaded_run import load_run
@@ -35,6 +36,16 @@ HETERO = (
 )
 
 
+DATA = ("data.synthetic=demo", "data.synthetic_genotypes=300", "split.method=gene")
+FITTED = {
+    "trees": ("model=boosted_trees", "model.rounds=5"),
+    "additive": ("model=additive",),
+    "mean": ("model=global_mean",),
+    "pair_mean": ("model=query_pair_mean",),
+    "mlp": ("model=embedding_mlp", "model.epochs=2"),
+}
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Two seeds of DANGO and one of HeteroCell."""
@@ -45,6 +56,8 @@ def runs(tmp_path_factory):
         ("hetero", (*HETERO, "model.hidden=8")),
     ):
         assert typed("train", *SMALL, *words, f"directory={folder / name}") == 0
+    for name, words in FITTED.items():
+        assert typed("train", *DATA, *words, f"directory={folder / name}") == 0
     return folder
 
 
@@ -100,14 +113,14 @@ def test_pairs_of_the_screen_with_a_page_and_json(runs, here, capsys):
 
 
 def test_several_runs_have_a_mean_and_a_spread(runs, here, capsys):
-    three = [runs / "dango0", runs / "dango1", runs / "hetero"]
+    both = [runs / "dango0", runs / "dango1"]
     Path("mine.txt").write_text("# mine\nYAL0009C YAL0008C\nYAL0007W,YAL0009C\tYBL0001W\n")
     scores = []
-    for i, one in enumerate(three):
+    for i, one in enumerate(both):
         assert typed("predict", one, "--sets", "mine.txt", "--out", f"{i}.parquet") == 0
         rows = pl.read_parquet(f"{i}.parquet").sort(pl.col("genes").list.len())
         scores.append(rows["score"].to_list())
-    assert typed("predict", *three, "--sets", "mine.txt") == 0
+    assert typed("predict", *both, "--sets", "mine.txt") == 0
     rows = pl.read_parquet("predicted-mine.parquet")
     assert rows["end"].is_null().all()
     assert rows["score"].is_sorted()
@@ -118,7 +131,7 @@ def test_several_runs_have_a_mean_and_a_spread(runs, here, capsys):
         assert rows["spread"][i] == pytest.approx(each.std(), abs=1e-5)
     assert rows["linked"].to_list() == [True, True]
     # What the command wrote can be given back to it.
-    assert typed("predict", three[0], "--sets", "predicted-mine.parquet", "--out", "b.parquet") == 0
+    assert typed("predict", both[0], "--sets", "predicted-mine.parquet", "--out", "b.parquet") == 0
     assert pl.read_parquet("b.parquet").height == 2
 
 
@@ -224,3 +237,38 @@ def test_under_torchrun_it_is_the_same_file(runs, here):
     assert done.stdout.count("lowest scores") == 1
     assert Path("one.parquet").read_bytes() == Path("two.parquet").read_bytes()
     assert not Path("two.parquet.partial").exists()
+
+
+@pytest.mark.parametrize(
+    "names", [*([name] for name in FITTED), ["trees", "additive"], ["dango0", "trees"]]
+)
+def test_any_run_and_any_mixture_ranks_and_explains(runs, tmp_path, capsys, names):
+    paths = [runs / name for name in names]
+    out, table = tmp_path / "pairs.parquet", tmp_path / "pairs.json"
+    asked = ["predict", *paths, "--top", 7, "--overwrite", "--out", out, "--json", table]
+    assert typed(*asked, "--sets", "pairs") == 0
+    loaded = [load_run(path) for path in paths]
+    rows = pl.read_parquet(out)
+    assert rows.height == 14
+    if len(names) == 1:
+        (run,) = loaded
+        genes = run.data.cell.genes
+        sets = [[genes.index(name) for name in pair] for pair in rows["genes"].to_list()]
+        expected = run.predictor(Genotypes.of(sets)).tolist()
+        assert rows["score"].to_list() == pytest.approx(expected, abs=1e-6)
+    first = rows["genes"][0].to_list()
+    assert typed("predict", *paths, "--sets", "with", first[0], *asked[2 + len(names) - 1 :]) == 0
+    assert all(first[0] in genes for genes in pl.read_parquet(out)["genes"].to_list())
+    listed = tmp_path / "sets.txt"
+    listed.write_text(f"{first[0]} {first[1]}\n{first[0]}\n")
+    assert typed("predict", *paths, "--sets", listed, "--out", out, "--overwrite") == 0
+    assert pl.read_parquet(out).height == 2
+    found = tmp_path / "explained.json"
+    assert typed("predict", *paths, "--explain", " ".join(first), "--json", found) == 0
+    explained = json.loads(found.read_text())
+    told = " ".join(json.loads(table.read_text())["sentences"])
+    assert ("unlike predictors" in told) == (len(names) > 1)
+    assert [one["name"] for one in explained["runs"]] == [run.record.name for run in loaded]
+    assert explained["nearest"]
+    assert (explained["explained"] is None) == ("dango0" not in names)
+    assert "Why" in capsys.readouterr().out

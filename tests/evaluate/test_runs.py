@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from deltacell.errors import InputError
+from deltacell.evaluate import baselines
 from deltacell.evaluate.runs import evaluate_runs, predict_test
 from deltacell.models import Dango
+from deltacell.models.baselines import Additive
+from deltacell.models.baselines.baseline import Parts
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.loaded_run import load_run
@@ -111,8 +115,105 @@ def test_seeds_of_one_name_are_one_predictor_beside_the_baselines(runs: dict[str
 
 
 def test_runs_of_different_splits_do_not_stand_side_by_side(runs: dict[str, Path]) -> None:
-    with pytest.raises(InputError, match="trained on another split"):
+    said = r"trained on another split or screen than .*seed0: split.seed is 1 and 0"
+    with pytest.raises(InputError, match=said):
         evaluate_runs([runs["seed0"], runs["other_split"]], baseline_names=["additive"])
+
+
+def test_baselines_are_fitted_once_and_kept_as_runs(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs["seed0"], run, ignore=shutil.ignore_patterns("baselines"))
+    fits = []
+    fit = Additive._fit
+    monkeypatch.setattr(Additive, "_fit", lambda *a: fits.append(1) or fit(*a))
+    names = ["global_mean", "additive"]
+    once = evaluate_runs([run], baseline_names=names)
+    again = evaluate_runs([run], baseline_names=names)
+    assert len(fits) == 1
+    for name in names:
+        np.testing.assert_array_equal(once.predictions[name], again.predictions[name])
+    data = load_run(run).data
+    by_hand = baselines(data.cell, data.screen, data.split, names, seed=data.split.seed)
+    for name in names:
+        np.testing.assert_array_equal(once.predictions[name], by_hand[name])
+    kept = sorted((run / "baselines").iterdir())
+    assert [path.name.rpartition("-")[0] for path in kept] == ["additive", "global_mean"]
+    itself = load_run(kept[0])
+    np.testing.assert_array_equal(predict_test(itself, data.split), once.predictions["additive"])
+    # Another version may learn something else, so it has another key.
+    fits.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr("deltacell.evaluate.baseline_predictions.version", lambda name: "0.0.0")
+        evaluate_runs([run], baseline_names=["additive"])
+    assert len(fits) == 1
+
+
+def test_a_run_that_cannot_be_written_to_is_evaluated_all_the_same(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs["seed0"], run, ignore=shutil.ignore_patterns("baselines"))
+    (run / "baselines").write_text("in the way")
+    found = evaluate_runs([run], baseline_names=["additive"])
+    assert "additive" in found.predictions
+    assert (run / "baselines").read_text() == "in the way"
+
+
+def test_the_order_of_runs_changes_nothing(
+    runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The baselines see every relation of the data of some run, whichever comes first."""
+    folder = tmp_path_factory.mktemp("few")
+    few = [*SMALL, "name=few", "data.relations=[physical,string_database]", "trainer.epochs=1"]
+    lambdas = ["model.relations=[physical,string_database]", "model.lambdas.physical=1"]
+    train(compose([*few, *lambdas, f"directory={folder / 'few'}"]))
+    paths, trees = [runs["seed0"], folder / "few"], ["additive", "boosted_trees"]
+    one, other = (
+        evaluate_runs(order, baseline_names=trees, samples=100) for order in (paths, paths[::-1])
+    )
+    relations = set(load_run(runs["seed0"]).data.cell.relations)
+    assert set(one.data.cell.relations) == set(other.data.cell.relations) == relations
+    assert one.predictions.keys() == other.predictions.keys()
+    for name, scores in one.predictions.items():
+        np.testing.assert_array_equal(scores, other.predictions[name])
+    for found in (one, other):
+        notes = " ".join(found.evaluation.notes)
+        assert "few sees 2 relations; the baselines also see" in notes
+        assert "demo sees 6 relations; the baselines also see physical" in notes
+
+
+def test_fitted_predictors_stand_beside_networks(runs: dict[str, Path], tmp_path: Path) -> None:
+    same = ["data.synthetic=demo", "data.synthetic_genotypes=400", "data.screen_genes_only=true"]
+    same.append("split.method=gene")
+    train(compose([*same, "model=additive", "model.penalty=9", f"directory={tmp_path / 'mine'}"]))
+    train(compose([*same, "model=additive", f"directory={tmp_path / 'additive'}"]))
+    found = evaluate_runs(
+        [runs["seed0"], tmp_path / "mine", tmp_path / "additive"],
+        baseline_names=["global_mean", "additive"],
+    )
+    assert set(found.predictions) == {"demo", "mine", "additive", "global_mean"}
+    assert not np.array_equal(found.predictions["mine"], found.predictions["additive"])
+    (tmp_path / "mine").rename(tmp_path / "global_mean")
+    with pytest.raises(InputError, match="a run is called 'global_mean', as a baseline is"):
+        evaluate_runs([tmp_path / "global_mean"], baseline_names=["global_mean"])
+
+
+def test_among_hits_a_predictor_of_two_parts_answers_with_the_size_of_a_hit(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = ["data.synthetic=demo", "data.synthetic_genotypes=400", "model=additive"]
+    run = load_run(train(compose([*same, f"directory={tmp_path / 'run'}"])).path)
+
+    def parts(self: Any, cell: Any, sets: Any) -> Parts:
+        n = len(sets)
+        return Parts(np.full(n, -0.1), np.full(n, 0.2), np.full(n, -0.5))
+
+    monkeypatch.setattr(Additive, "_parts", parts)
+    for hits, expected in ((True, -0.5), (False, -0.1)):
+        monkeypatch.setattr("deltacell.evaluate.runs.lists_only_hits", lambda screen, h=hits: h)
+        assert set(predict_test(run, run.data.split)) == {np.float32(expected)}
 
 
 def test_what_cannot_be_evaluated(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import time
 import deltacell.predict.rank as rank
 import deltacell.predict.subject as subject
 from deltacell.cli import main
-from deltacell.predict.beyond import Beyond
+from deltacell.predict.kept import Beyond
 from deltacell.predict.ensemble import Ensemble
 
 rank.SAVED_EVERY = 0.0

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from deltacell.cell import Cell, Relation
 from deltacell.models import Dango, HeteroCell
 from deltacell.predict.attribution import (
+    METABOLISM,
     TOLERANCE,
+    GatedModel,
     gene_contributions,
     integrated_gradients,
     relation_contributions,
 )
-from deltacell.predict.gated import METABOLISM, GatedModel
 from deltacell.screen import Genotypes
 
 law = settings(

@@ -18,18 +18,17 @@ from hypothesis import strategies as st
 from deltacell.cell import Cell, Genes, Relation
 from deltacell.models import Dango, HeteroCell
 from deltacell.predict import rank as rank_module
-from deltacell.predict import start
+from deltacell.predict import rank as start
 from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations, Listed
-from deltacell.predict.linkage import Linkage
+from deltacell.predict.kept import read_about as read_scored_about
 from deltacell.predict.rank import rank
-from deltacell.predict.ranking_file import SCHEMA
-from deltacell.predict.ranks import Ranks
+from deltacell.predict.ranking import SCHEMA
 from deltacell.predict.request import FILE, PAIRS, TRIPLES, WITH, Request
-from deltacell.predict.scored_file import read_about as read_scored_about
-from deltacell.predict.scorer import Scored
-from deltacell.predict.status import STATUSES, Statuses
+from deltacell.predict.scorers import Scored
+from deltacell.predict.status import STATUSES, Linkage, Statuses
 from deltacell.predict.subject import Subject
+from deltacell.predict.work import Ranks
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.coverage import Coverage
 from deltacell.train.predictor import Predictor

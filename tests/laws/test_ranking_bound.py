@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 
 from deltacell import Cell, Relation
 from deltacell.models import Dango
-from deltacell.predict.block import Block
-from deltacell.predict.dango_attention import KeptAttention
-from deltacell.predict.dango_bound import AttentionBound, _from_uniform, _two_largest_others
-from deltacell.predict.dango_scorer import DangoScorer
-from deltacell.predict.dango_tables import UniformTables
-from deltacell.predict.run_scorer import Rough
+from deltacell.predict.dango_scorer import (
+    AttentionBound,
+    DangoScorer,
+    _from_uniform,
+    _two_largest_others,
+)
+from deltacell.predict.dango_tables import KeptAttention, UniformTables
+from deltacell.predict.gene_sets import Block
+from deltacell.predict.scorers import Rough
 from deltacell.train.standard import Standard
 
 N = 16

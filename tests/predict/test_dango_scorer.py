@@ -10,9 +10,9 @@ import torch
 
 from deltacell import Cell, Relation
 from deltacell.models import Dango
-from deltacell.predict.axis_cache import AxisCache
-from deltacell.predict.block import Block
 from deltacell.predict.dango_scorer import DangoScorer
+from deltacell.predict.dango_tables import AxisCache
+from deltacell.predict.gene_sets import Block
 from deltacell.screen import Genotypes
 from deltacell.train.standard import Standard
 

@@ -15,8 +15,8 @@ from deltacell import Cell, Relation
 from deltacell.errors import InputError
 from deltacell.models import Dango, HeteroCell
 from deltacell.predict import ensemble
-from deltacell.predict.block import Block
 from deltacell.predict.ensemble import scorer_of_predictors
+from deltacell.predict.gene_sets import Block
 from deltacell.screen import Genotypes
 from deltacell.train.predictor import Predictor
 from deltacell.train.standard import Standard

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Genes, Metabolism, Relation
 from deltacell.counts import Counts, Source
-from deltacell.predict import evidence as module
-from deltacell.predict.evidence import COLUMNS, Evidence
+from deltacell.predict import status as module
+from deltacell.predict.status import COLUMNS, Evidence
 
 N = 7
 NAMES = [f"G{i}" for i in range(N)]

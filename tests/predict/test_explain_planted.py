@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deltacell.predict.attribution import relation_contributions
-from deltacell.predict.gated import GatedModel
+from deltacell.predict.attribution import GatedModel, relation_contributions
 from deltacell.train.compose import compose
 from deltacell.train.loaded_run import load_run
 from deltacell.train.run import train

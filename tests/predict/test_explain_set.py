@@ -10,13 +10,16 @@ import pytest
 import torch
 
 from deltacell.errors import InputError
-from deltacell.predict.ensemble import scorer_of
-from deltacell.predict.evidence import Evidence
+from deltacell.models.baselines import Additive, GlobalMean
+from deltacell.models.baselines.baseline import Parts
+from deltacell.predict.ensemble import on_one_scale, scorer_of
 from deltacell.predict.explain_set import NEAREST, OTHER_GENES, explain_set
 from deltacell.predict.explained_sentences import sentences_of
+from deltacell.predict.status import Evidence
 from deltacell.report.explained_set import print_explained_set
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.compose import compose
+from deltacell.train.config import GlobalMeanConfig
 from deltacell.train.loaded_run import load_runs
 from deltacell.train.run import train
 
@@ -29,9 +32,16 @@ SMALL = [
     "loggers.tensorboard=false",
     "model.hidden=8",
 ]
+DATA = ["data.synthetic=demo", "data.screen_genes_only=true", "split.method=gene"]
+FITTED = {
+    name: [*DATA, "data.synthetic_genotypes=400", "data.batch_size=64", f"model={model}"]
+    for name, model in (("additive", "additive"), ("trees", "boosted_trees"))
+}
 ASKED = {
     "dango": [],
     "other_split": ["seed=1", "split.seed=1"],
+    "additive": ["name=additive"],
+    "trees": ["name=trees", "model.rounds=5"],
     "hetero": [
         "model=hetero_cell",
         "model.relations=[physical, tflink]",
@@ -46,7 +56,7 @@ ASKED = {
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for name, more in ASKED.items():
-        train(compose([*SMALL, *more, f"directory={folder / name}"]))
+        train(compose([*(FITTED.get(name) or SMALL), *more, f"directory={folder / name}"]))
     loaded = load_runs([folder / name for name in ASKED])
     return dict(zip(ASKED, loaded, strict=True))
 
@@ -65,6 +75,90 @@ def rest_of(run, row):
         if len(set(made)) == len(genes) and frozenset(made) not in measured:
             return made
     raise AssertionError
+
+
+@pytest.mark.parametrize("name", ["additive", "trees"])
+def test_a_predictor_without_gradients_tells_its_score_and_what_is_near(runs, name, capsys):
+    run = runs[name]
+    genes = genes_of(run, int(run.data.split.test[0]))
+    result = explain_set([run], genes)
+    json.dumps(result, allow_nan=False)
+    assert result["score"] == pytest.approx(float(run.predictor(Genotypes.of([genes]))[0]))
+    assert result["explained"] is None
+    assert result["relations"] == result["gene_contributions"] == result["votes"] == []
+    assert result["part"] == "test"
+    near = result["nearest"]
+    assert near[0]["genes"] == result["genes"]
+    assert near[0]["distance"] == 0
+    assert [one["distance"] for one in near] == sorted(one["distance"] for one in near)
+    print_explained_set(result)
+    assert "The nearest measured sets" in capsys.readouterr().out
+
+
+def test_unlike_predictors_are_brought_to_one_scale(runs):
+    several = [runs["dango"], runs["additive"], runs["trees"]]
+    scaled = on_one_scale(several)
+    genotypes = several[0].data.part(several[0].data.split.validation)[0]
+    before = np.array([run.predictor(genotypes).numpy() for run in several], dtype=np.float64)
+    after = np.array([one(genotypes).numpy() for one in scaled], dtype=np.float64)
+    np.testing.assert_allclose(after.std(axis=1), before.std(axis=1).mean(), rtol=1e-4)
+    np.testing.assert_allclose(after.mean(axis=1), before.mean(), rtol=1e-4, atol=1e-6)
+    for one, other in zip(before, after, strict=True):
+        assert np.corrcoef(one, other)[0, 1] == pytest.approx(1)
+    # Seeds of one model are on one scale already.
+    alike = [runs["dango"], runs["other_split"]]
+    assert on_one_scale(alike) == [run.predictor for run in alike]
+
+
+def test_a_predictor_that_knows_nothing_adds_nothing_but_the_mean(runs):
+    mean = runs["additive"].data.split
+    flat = GlobalMean().fit(runs["additive"].data.cell, *runs["additive"].data.part(mean.train))
+    constant = replace(
+        runs["additive"],
+        config=replace(runs["additive"].config, model=GlobalMeanConfig()),
+        predictor=replace(runs["additive"].predictor, model=flat),
+    )
+    sets = np.array([[0, 1], [2, 3], [4, 5]])
+    one, other = runs["trees"], constant
+    scores = scorer_of([one, other]).of_each(sets)
+    assert np.ptp(scores[1]) == 0
+    assert np.ptp(scores[0]) > 0
+
+
+def test_a_mixture_is_explained_by_what_each_of_them_can_tell(runs):
+    several = [runs["dango"], runs["trees"]]
+    genes = rest_of(several[0], 3)
+    result = explain_set(several, genes, most=30)
+    json.dumps(result, allow_nan=False)
+    dango, trees = result["runs"]
+    assert result["score"] == pytest.approx((dango["score"] + trees["score"]) / 2, abs=1e-6)
+    assert result["explained"] == pytest.approx(dango["score"], abs=1e-5)
+    total = sum(row["contribution"] for row in result["relations"])
+    assert result["explained"] == pytest.approx(
+        result["relations_baseline"] + total + result["relations_residual"]
+    )
+
+
+def test_votes_and_parts_of_a_predictor_are_shown(runs, capsys, monkeypatch):
+    run = runs["additive"]
+
+    def parts(self, cell, sets):
+        n = len(sets)
+        return Parts(np.full(n, -0.1), np.full(n, 0.25), np.full(n, -0.4))
+
+    monkeypatch.setattr(Additive, "_parts", parts)
+    rows = [(0, 2, -0.3, "physical", 0.5), (1, 3, -0.2, "tflink", 2.0)]
+    monkeypatch.setattr(Additive, "evidence", lambda self, cell, genes: rows, raising=False)
+    result = explain_set([run], [0, 1])
+    names = run.data.cell.genes
+    first, second = result["votes"]
+    assert (first["gene1"], first["gene2"], first["relation"]) == (names[1], names[3], "tflink")
+    assert (second["score"], second["weight"]) == (-0.3, 0.5)
+    (said,) = result["runs"]
+    assert (said["hit"], said["given_hit"]) == pytest.approx((0.25, -0.4))
+    assert any("probability of 0.25" in sentence for sentence in result["sentences"])
+    print_explained_set(result)
+    assert "The measured pairs it rests on" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["dango", "hetero"])
@@ -138,7 +232,7 @@ def test_what_is_told_of_near_sets_is_what_the_screen_and_the_run_say(runs):
 
 
 def test_several_runs_give_the_mean_and_how_far_they_differ(runs):
-    several = list(runs.values())
+    several = [runs["dango"], runs["other_split"]]
     genes = rest_of(several[0], 3)
     alone = [explain_set([run], genes) for run in several]
     together = explain_set(several, genes)
@@ -157,7 +251,10 @@ def test_several_runs_give_the_mean_and_how_far_they_differ(runs):
         assert row["spread"] == pytest.approx(np.std(of_runs, ddof=1))
     for key in ("relations_baseline", "genes_baseline", "genes_residual"):
         assert together[key] == pytest.approx(np.mean([one[key] for one in alone]))
-    assert together["sentences"][0].startswith("3 runs predict a score of")
+    assert together["sentences"][0].startswith("2 runs predict a score of")
+    assert [one["score"] for one in together["runs"]] == pytest.approx(
+        [one["score"] for one in alone], abs=1e-6
+    )
 
 
 def test_what_a_run_trained_on_is_never_called_test(runs):
@@ -188,14 +285,22 @@ def test_what_is_no_set_is_refused(runs, genes, message):
         explain_set([runs["dango"]], genes)
 
 
+ONE = {"name": "one", "model": "dango", "score": -0.5}
+
+
 def made(**changed):
     """Return an explanation of two genes by two runs."""
     return {
         "title": "Why A B scores -0.5",
         "genes": ["YA", "YB"],
         "names": ["A[red]", "B"],
-        "runs": [{"name": "one", "seed": 0, "model": "dango"}] * 2,
+        "runs": [
+            {**ONE, "seed": 0, "hit": None, "given_hit": None},
+            {**ONE, "seed": 1, "hit": None, "given_hit": None},
+        ],
         "score": -0.5,
+        "explained": -0.5,
+        "votes": [],
         "spread": 0.1,
         "measured": None,
         "part": None,

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltacell.predict.block import Block
-from deltacell.predict.gene_sets import Combinations, Listed
+from deltacell.predict.gene_sets import Block, Combinations, Listed
 
 
 def sets_of(pieces):

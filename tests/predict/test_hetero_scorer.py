@@ -10,7 +10,7 @@ import torch
 
 from deltacell import Cell, Relation
 from deltacell.models import HeteroCell
-from deltacell.predict.hetero_scorer import HeteroScorer
+from deltacell.predict.scorers import HeteroScorer
 from deltacell.screen import Genotypes
 from deltacell.train.standard import Standard
 

@@ -8,10 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.errors import InputError
-from deltacell.predict.beyond import Beyond, merged
-from deltacell.predict.kept import Kept, Top, joined, no_sets, padded, taken
-from deltacell.predict.scored_file import batches, read_scored, write_scored
-from deltacell.predict.scorer import Scored
+from deltacell.predict.kept import (
+    Beyond,
+    Kept,
+    Top,
+    batches,
+    joined,
+    merged,
+    no_sets,
+    padded,
+    read_scored,
+    taken,
+    write_scored,
+)
+from deltacell.predict.scorers import Scored
 
 ENDS = st.sampled_from(["lowest", "highest"])
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from deltacell.cell import Cell, Relation
-from deltacell.predict.known import against_measured, distinct_measured
-from deltacell.predict.run_facts import screen_genes, trained_genes, trained_sizes
-from deltacell.predict.scorer import Scored
+from deltacell.predict.measured import against_measured, distinct_measured
+from deltacell.predict.scorers import Scored
+from deltacell.predict.subject import screen_genes, trained_genes, trained_sizes
 from deltacell.screen import Genotypes, Screen
 
 N = 12

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deltacell.cell import Genes
-from deltacell.predict.linkage import LINKED, UNKNOWN, UNLINKED, Linkage
+from deltacell.predict.status import LINKED, UNKNOWN, UNLINKED, Linkage
 
 GENES = Genes(
     ["A", "B", "C", "D", "E", "F"],

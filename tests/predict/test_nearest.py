@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltacell.predict import nearest as module
-from deltacell.predict.nearest import gene_distances, nearest_sets
+from deltacell.predict import measured as module
+from deltacell.predict.measured import gene_distances, nearest_sets
 
 N = 12
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from deltacell.predict.pair_sum import PairSum
-from deltacell.predict.run_scorer import Rough
+from deltacell.predict.scorers import PairSum, Rough
 
 TABLE = torch.tensor([[0.0, 0.1], [0.2, 1.0]])
 

@@ -10,8 +10,7 @@ import pytest
 
 from deltacell.errors import InputError
 from deltacell.predict.rank import duration
-from deltacell.predict.ranking import Ranking
-from deltacell.predict.ranking_file import SCHEMA, read_about, write_ranking
+from deltacell.predict.ranking import SCHEMA, Ranking, read_about, write_ranking
 from deltacell.report.predict import print_ranking
 
 ABOUT = {
@@ -81,7 +80,7 @@ def test_the_first_rows_of_each_end(path):
 
 
 def test_how_rows_are_cut_leaves_no_trace(path, tmp_path, monkeypatch):
-    monkeypatch.setattr("deltacell.predict.ranking_file.ROWS_A_GROUP", 2)
+    monkeypatch.setattr("deltacell.predict.ranking.ROWS_A_GROUP", 2)
     files = []
     for cuts in ([5], [1, 4], [0, 3, 0, 2], [1, 1, 1, 1, 1]):
         rest, pieces = list(ROWS), []

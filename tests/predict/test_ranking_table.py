@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from deltacell.errors import InputError
-from deltacell.predict import ranking_table
-from deltacell.predict.ranking_file import SCHEMA, write_ranking
-from deltacell.predict.ranking_table import write_table
+from deltacell.predict import ranking as ranking_table
+from deltacell.predict.ranking import SCHEMA, write_ranking, write_table
 
 ROW = {
     "end": "lowest",

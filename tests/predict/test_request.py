@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from deltacell.errors import InputError
-from deltacell.predict.ranks import Ranks
 from deltacell.predict.request import (
     Request,
     differences,
@@ -15,6 +14,7 @@ from deltacell.predict.request import (
     read_status_option,
 )
 from deltacell.predict.status import STATUSES
+from deltacell.predict.work import Ranks
 
 
 def test_both_ends_of_what_is_untested_unless_asked_for_more():

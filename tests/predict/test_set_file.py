@@ -9,8 +9,7 @@ import pytest
 
 from deltacell.cell import Genes
 from deltacell.errors import GeneNameError, InputError
-from deltacell.predict.gene_names import GeneNames, gene_texts
-from deltacell.predict.set_file import read_genes, read_sets, sets_checksum
+from deltacell.predict.request import GeneNames, gene_texts, read_genes, read_sets, sets_checksum
 
 GENES = Genes(
     ["YDL227C", "YFL026W", "YCR040W", "YHR152W", "YBR053C"],

@@ -7,12 +7,11 @@ import time
 import numpy as np
 import pytest
 
-from deltacell.predict import start
-from deltacell.predict.block import Block
-from deltacell.predict.gene_sets import Combinations, Listed
+from deltacell.predict import rank as start
+from deltacell.predict.gene_sets import Block, Combinations, Listed
 from deltacell.predict.kept import Kept, Top, padded
-from deltacell.predict.scorer import Scored
-from deltacell.predict.start import first_sets, seconds_of
+from deltacell.predict.rank import first_sets, seconds_of
+from deltacell.predict.scorers import Scored
 
 VALUES = np.random.default_rng(3).normal(size=200).astype(np.float32)
 SETS = Combinations(np.arange(60), 3, sets_a_piece=4**3)

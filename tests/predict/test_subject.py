@@ -10,8 +10,8 @@ import pytest
 
 from deltacell.errors import InputError
 from deltacell.predict import subject as module
+from deltacell.predict.ranking_rows import sentences_of, title_of
 from deltacell.predict.request import Request
-from deltacell.predict.sentences import sentences_of, title_of
 from deltacell.predict.status import STATUSES
 from deltacell.predict.subject import subject_of
 from deltacell.screen.keys import sorted_matrix

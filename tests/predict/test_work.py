@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from deltacell.errors import InputError, StoreError
-from deltacell.predict.beyond import Beyond
-from deltacell.predict.kept import Kept, Top
-from deltacell.predict.ranks import Ranks
-from deltacell.predict.scorer import Scored
-from deltacell.predict.work import Work
+from deltacell.predict.kept import Beyond, Kept, Top
+from deltacell.predict.scorers import Scored
+from deltacell.predict.work import Ranks, Work
 
 REQUEST = {"sets": "pairs", "top": 2}
 

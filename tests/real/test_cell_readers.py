@@ -17,7 +17,7 @@ from deltacell.cell.readers import (
     string_genes,
     string_info,
 )
-from deltacell.predict.evidence import Evidence
+from deltacell.predict.status import Evidence
 
 pytestmark = pytest.mark.real
 

@@ -25,8 +25,8 @@ from deltacell.models.hyper_sagnn import OthersAttention
 from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations
 from deltacell.predict.kept import Kept, Top, padded
-from deltacell.predict.ranking_file import HIGHEST, LOWEST
-from deltacell.predict.start import first_sets
+from deltacell.predict.rank import first_sets
+from deltacell.predict.ranking import HIGHEST, LOWEST
 from deltacell.screen import Genotypes
 from deltacell.train.build import build_model
 from deltacell.train.compose import compose

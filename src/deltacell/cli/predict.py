@@ -154,11 +154,11 @@ def _rank(
 ) -> None:
     from deltacell.cli.text_file import write_text
     from deltacell.predict.ensemble import scorer_of
-    from deltacell.predict.known import against_measured
+    from deltacell.predict.measured import against_measured
     from deltacell.predict.rank import rank
-    from deltacell.predict.ranking_table import write_table
-    from deltacell.predict.ranks import Ranks
+    from deltacell.predict.ranking import write_table
     from deltacell.predict.subject import subject_of
+    from deltacell.predict.work import Ranks
     from deltacell.report.predict import print_ranking
     from deltacell.report.progress import progress_bar
     from deltacell.report.ranking_page import ranking_page

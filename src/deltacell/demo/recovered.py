@@ -10,11 +10,9 @@ import torch
 
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
-from deltacell.predict.block import Block
-from deltacell.predict.gene_sets import Combinations
-from deltacell.predict.linkage import LINKED, Linkage
+from deltacell.predict.gene_sets import Block, Combinations
 from deltacell.predict.request import DISTANCE
-from deltacell.predict.status import STATUSES, UNTESTED, Statuses
+from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.synthetic import Planted
 

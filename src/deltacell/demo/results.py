@@ -21,7 +21,7 @@ from deltacell.demo.steps import (
     RANKING_PAGE,
     steps,
 )
-from deltacell.predict.ranking_file import LOWEST
+from deltacell.predict.ranking import LOWEST
 from deltacell.profile.record import RunRecord, read_run
 from deltacell.train.changes import resumed_config
 from deltacell.train.data import load_data

@@ -1,16 +1,209 @@
-"""Integrated gradients: a prediction taken apart into contributions that add up to it."""
+"""A prediction taken apart: integrated gradients over gates of relations and genes."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn import functional
 
-from deltacell.predict.gated import GatedModel
+from deltacell.arrays import Ints, offsets_of, ragged_positions
+from deltacell.cell import Cell, Relation
+from deltacell.models import Dango, HeteroCell
+from deltacell.models.hetero_cell import EncodedCell
+from deltacell.models.sage import SAGE, SAGELayer
+from deltacell.propagate import GENE, METABOLITE, REACTION, Deleted, Hop, Message
+from deltacell.propagate.hop import Rows
+from deltacell.propagate.product import SparseMatrix, mean_product
+from deltacell.screen import Genotypes
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """What `SAGE` has to compute on one network for a few genes, and nothing else.
+
+    The last layer is needed for these genes alone, the one before for their neighbours too, and so
+    on back to the first.
+
+    Parameters
+    ----------
+    genes
+        Those whose first vectors are needed, ascending.
+    layers
+        Of each layer, the places of its genes among those of the layer before, and the edges
+        between the two.
+    """
+
+    genes: torch.Tensor
+    layers: tuple[tuple[torch.Tensor, SparseMatrix], ...]
+
+    @classmethod
+    def of(cls, relation: Relation, genes: Ints, n_layers: int) -> Neighbourhood:
+        """Return that of some genes.
+
+        Parameters
+        ----------
+        relation
+            The network.
+        genes
+            Whose vectors are wanted, ascending.
+        n_layers
+            Of `SAGE`.
+        """
+        layers: list[tuple[torch.Tensor, SparseMatrix]] = []
+        for _ in range(n_layers):
+            starts = np.asarray(relation.indptr[genes], dtype=np.int64)
+            lengths = np.asarray(relation.indptr[genes + 1], dtype=np.int64) - starts
+            sources = relation.indices[ragged_positions(starts, lengths)].astype(np.int64)
+            before = np.union1d(genes, sources)
+            edges = SparseMatrix(
+                offsets_of(lengths), np.searchsorted(before, sources), n_columns=len(before)
+            )
+            layers.insert(0, (torch.from_numpy(np.searchsorted(before, genes)), edges))
+            genes = before
+        return cls(torch.from_numpy(genes), tuple(layers))
+
+    def vectors(self, sage: SAGE, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """Return the wanted genes' vectors, [len(genes), width].
+
+        ``h'_i = relu(g W_n mean over j in N(i) of h_j + b + W_s h_i)`` in every layer; with g = 1
+        that is `SAGE`.
+
+        Parameters
+        ----------
+        sage
+            With its weights.
+        x
+            First vectors of all genes, [n_genes, width].
+        gate
+            What is received is multiplied by it.
+        """
+        x = x.index_select(0, self.genes)
+        for module, (own, edges) in zip(sage.layers, self.layers, strict=True):
+            layer = cast(SAGELayer, module)
+            # Not the bias: a gene without neighbours has it too.
+            weight = gate * layer.neighbours.weight
+            received = functional.linear(mean_product(edges, x), weight, layer.neighbours.bias)
+            x = torch.relu(received + layer.own(x.index_select(0, own)))
+        return x
+
+
+METABOLISM = "metabolism"
+"""What the gate of the messages that pass through reactions is called."""
+
+
+class GatedModel:
+    """The score of one genotype as a function of gates, in double precision.
+
+    A relation's gate g_r multiplies what every gene receives over it, in every layer, in the wild
+    type and in the mutant: at 1 it is the model, at 0 the same model on a cell in which the
+    relation has no edge. With metabolism there is one more gate, of what genes receive from
+    reactions. A gene's gate multiplies its first vector: DANGO's embedding, or what HeteroCell's
+    encoder makes of embedding and features.
+
+    Parameters
+    ----------
+    model
+        `Dango` or `HeteroCell`, with its weights; it is copied.
+    cell
+        The wild type.
+    genes
+        The deleted genes.
+    """
+
+    def __init__(self, model: Dango | HeteroCell, cell: Cell, genes: Sequence[int]) -> None:
+        self._model = copy.deepcopy(model).double().eval().requires_grad_(False)
+        self._cell = cell
+        self._genotypes = Genotypes.of([sorted(genes)]).check(cell.n_genes)
+        self._near: tuple[Neighbourhood, ...] = ()
+        self._deleted: Deleted | None = None
+        if isinstance(self._model, Dango):
+            deleted = self._genotypes.genes.numpy()
+            self._near = tuple(
+                Neighbourhood.of(cell.relation(name), deleted, len(cast(SAGE, sage).layers))
+                for name, sage in zip(self._model.relations, self._model.sage, strict=True)
+            )
+        else:
+            self._deleted = self._model.prepare(cell, self._genotypes)
+            if self._model.local_head is not None:
+                self._model.local_head.largest = None
+        self.relations: tuple[str, ...] = model.relations
+        if isinstance(model, HeteroCell) and model.reactions is not None:
+            self.relations = (*self.relations, METABOLISM)
+        self.n_genes = cell.n_genes
+
+    def score(self, relations: torch.Tensor, genes: torch.Tensor) -> torch.Tensor:
+        """Return the score, of which gradients can be taken, on the scale of the targets.
+
+        Parameters
+        ----------
+        relations
+            The gates of `relations`, float64 [k].
+        genes
+            The gates of the cell's genes, float64 [n_genes].
+        """
+        if isinstance(self._model, Dango):
+            return self._dango(self._model, relations, genes)
+        return self._hetero_cell(self._model, relations, genes)
+
+    def vectors(self) -> torch.Tensor:
+        """Return the genes' vectors in the wild type, [n_genes, hidden]."""
+        with torch.no_grad():
+            if isinstance(self._model, Dango):
+                return self._model.encode(self._cell).genes
+            return self._model.encode(self._cell).wild_type.last[GENE]
+
+    def _dango(self, model: Dango, relations: torch.Tensor, genes: torch.Tensor) -> torch.Tensor:
+        embedding = model.first_vectors(self._cell) * genes.unsqueeze(1)
+        vectors = [
+            near.vectors(cast(SAGE, sage), embedding, gate)
+            for near, sage, gate in zip(self._near, model.sage, relations.unbind(), strict=True)
+        ]
+        deleted, _ = model.meta_embedding(torch.stack(vectors))
+        everyone = torch.ones(1, len(deleted), dtype=torch.bool)
+        score: torch.Tensor = model.hyper_sagnn.sets(deleted.unsqueeze(0), everyone)[0]
+        return score[0]
+
+    def _hetero_cell(
+        self, model: HeteroCell, relations: torch.Tensor, genes: torch.Tensor
+    ) -> torch.Tensor:
+        state = {GENE: model.encoder(self._cell) * genes.unsqueeze(1)}
+        if model.reactions is not None and model.metabolites is not None:
+            state |= {REACTION: model.reactions, METABOLITE: model.metabolites}
+        hops = [_gated(hop, relations, len(model.relations)) for hop in model.hops(self._cell)]
+        encoded = EncodedCell(hops, model.propagation.wild_type(hops, state))
+        assert self._deleted is not None
+        return model.score(self._cell, encoded, self._deleted).score[0]
+
+
+def _gated(hop: Hop, gates: torch.Tensor, n_relations: int) -> Hop:
+    if hop.target != GENE:
+        return hop
+    over_relations = hop.aggregates[0].source == GENE
+    own = gates[:n_relations] if over_relations else gates[n_relations:]
+
+    def update(vectors: torch.Tensor, aggregated: torch.Tensor, rows: Rows) -> torch.Tensor:
+        return hop.update(vectors, aggregated * own.view(-1, 1, 1, 1), rows)
+
+    messages = hop.messages
+    if messages is not None:
+        pairs = zip(messages, own.unbind(), strict=True)
+        messages = tuple(_gated_message(message, gate) for message, gate in pairs)
+    return replace(hop, update=update, parameters=(own,), messages=messages)
+
+
+def _gated_message(message: Message, gate: torch.Tensor) -> Message:
+    def function(vectors: torch.Tensor, received: torch.Tensor, rows: Rows) -> torch.Tensor:
+        return message.function(vectors, received * gate, rows)
+
+    return Message(function, (gate,))
+
 
 Doubles = npt.NDArray[np.float64]
 

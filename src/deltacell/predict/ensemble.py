@@ -1,4 +1,4 @@
-"""Several runs as one scorer: the mean of their scores, and how far they differ."""
+"""Several runs as one scorer: the mean of their scores on one scale, and how far they differ."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ import numpy as np
 from deltacell.arrays import Ints
 from deltacell.errors import InputError
 from deltacell.models import Dango, HeteroCell
-from deltacell.predict.block import Block
 from deltacell.predict.dango_scorer import DangoScorer
-from deltacell.predict.hetero_scorer import HeteroScorer
-from deltacell.predict.pair_sum import PairSum
-from deltacell.predict.run_scorer import Rough, RunScorer
-from deltacell.predict.scorer import Scored, Scorer
+from deltacell.predict.gene_sets import Block
+from deltacell.predict.scorers import (
+    Doubles,
+    HeteroScorer,
+    PairSum,
+    PredictorScorer,
+    Rough,
+    RunScorer,
+    Scored,
+)
 from deltacell.predict.status import phenotypes_of
-from deltacell.train.loaded_run import LoadedRun
+from deltacell.train.loaded_run import LoadedRun, are_alike
 from deltacell.train.predictor import Predictor
 
 T = TypeVar("T")
@@ -25,26 +30,70 @@ T = TypeVar("T")
 FEW = 64
 """Sets that are scored in double precision at once; of more, single precision leaves few."""
 
+SCALED_BY = 4096
+"""Genotypes of the validation part by which predictors are brought to one scale."""
+
 MANY = 2048
 """Sets of a block from which on it is worth to look at attention before they are scored."""
 
 
-def scorer_of(runs: Sequence[LoadedRun]) -> Scorer:
+def scorer_of(runs: Sequence[LoadedRun], predictors: Sequence[Predictor] | None = None) -> Ensemble:
     """Return the scorer of one run, or of several together.
 
     Parameters
     ----------
     runs
         One or more, of the same genes and phenotypes.
+    predictors
+        Theirs on one scale, where those are at hand.
     """
     _check_same_phenotypes(runs)
     names = [str(run.record.path) for run in runs]
-    return scorer_of_predictors([run.predictor for run in runs], names)
+    return scorer_of_predictors(on_one_scale(runs) if predictors is None else predictors, names)
+
+
+def on_one_scale(runs: Sequence[LoadedRun]) -> list[Predictor]:
+    r"""Return the predictors of runs on one scale, so that none outweighs the others in a mean.
+
+    Each predictor's scores are brought to the mean 0 and the deviation 1 over the validation part,
+    and then all to the mean of their deviations and of their means:
+    :math:`\bar d (s - m_i) / d_i + \bar m`. One run, and runs that differ in their seeds alone,
+    are on one scale as they are. A predictor that says the same of all genotypes has no scale, and
+    adds nothing but the mean.
+
+    Parameters
+    ----------
+    runs
+        One or more.
+    """
+    predictors = [run.predictor for run in runs]
+    if are_alike(runs):
+        return predictors
+    means, deviations = np.array([_scale(run) for run in runs]).T
+    telling = deviations > 0
+    common = deviations[telling].mean() if telling.any() else 1.0
+    factors = np.where(telling, common / np.where(telling, deviations, 1), 0)
+    shifts = means.mean() - factors * means
+    return [
+        one.rescaled(float(factor), float(shift))
+        for one, factor, shift in zip(predictors, factors, shifts, strict=True)
+    ]
+
+
+def _scale(run: LoadedRun) -> tuple[float, float]:
+    """Return the mean and the deviation of a run's scores over its validation part."""
+    split = run.data.split
+    rows = split.validation if len(split.validation) else split.train
+    if len(rows) > SCALED_BY:
+        drawn = np.random.default_rng(split.seed).permutation(len(rows))[:SCALED_BY]
+        rows = rows[np.sort(drawn)]
+    score = run.predictor(run.data.part(rows)[0]).double()
+    return float(score.mean()), float(score.std(correction=0))
 
 
 def scorer_of_predictors(
     predictors: Sequence[Predictor], names: Sequence[str] | None = None
-) -> Scorer:
+) -> Ensemble:
     """Return the scorer of one predictor, or of several together.
 
     Parameters
@@ -58,9 +107,7 @@ def scorer_of_predictors(
         raise InputError("no run was given")
     names = [f"run {i + 1}" for i in range(len(predictors))] if names is None else names
     _check_same_genes(predictors, names)
-    return Ensemble(
-        [_scorer_of_one(one, name) for one, name in zip(predictors, names, strict=True)]
-    )
+    return Ensemble([_scorer_of_one(predictor) for predictor in predictors])
 
 
 class Ensemble:
@@ -78,11 +125,15 @@ class Ensemble:
 
     def score(self, sets: Ints) -> Scored:
         """Return the scores of sets of one size, [m, size], in their order."""
-        ascending = np.sort(sets, axis=1)
-        each = np.stack([member.scores(ascending) for member in self._members])
+        each = self.of_each(sets)
         mean = each.mean(axis=0)
         spread = np.full(len(sets), np.nan) if len(each) == 1 else each.std(axis=0, ddof=1)
         return Scored(sets, mean.astype(np.float32), spread.astype(np.float32))
+
+    def of_each(self, sets: Ints) -> Doubles:
+        """Return the scores of sets of one size by each run, [runs, m]."""
+        ascending = np.sort(sets, axis=1)
+        return np.stack([member.scores(ascending) for member in self._members])
 
     def candidates(self, block: Block, above: float, below: float) -> Scored:
         """Return the sets of a block that score ``above`` or more, or ``below`` or less."""
@@ -125,15 +176,13 @@ class Ensemble:
         return 2 * len(nearer.near(shared, above, below)) < len(block)
 
 
-def _scorer_of_one(predictor: Predictor, name: str) -> RunScorer:
+def _scorer_of_one(predictor: Predictor) -> RunScorer:
     model = predictor.model
     if isinstance(model, Dango):
         return DangoScorer(model, predictor.cell, predictor.standard)
     if isinstance(model, HeteroCell):
         return HeteroScorer(model, predictor.cell, predictor.standard)
-    raise InputError(
-        f"the model of {name} is a {type(model).__name__}; expected Dango or HeteroCell"
-    )
+    return PredictorScorer(predictor)
 
 
 def _check_same_genes(predictors: Sequence[Predictor], names: Sequence[str]) -> None:

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from deltacell.arrays import AnyArray, Ints
-from deltacell.errors import InputError
 from deltacell.models import Dango, HeteroCell
 from deltacell.predict.attribution import (
     MOST,
     Contributions,
     Doubles,
+    GatedModel,
     gene_contributions,
     relation_contributions,
 )
-from deltacell.predict.ensemble import scorer_of
-from deltacell.predict.evidence import Evidence
+from deltacell.predict.ensemble import Ensemble, on_one_scale, scorer_of
 from deltacell.predict.explained_sentences import sentences_of
-from deltacell.predict.gated import GatedModel
-from deltacell.predict.gene_names import gene_texts
-from deltacell.predict.known import PARTS, distinct_measured
-from deltacell.predict.nearest import gene_distances, nearest_sets
-from deltacell.predict.run_facts import trained_genes, trained_sizes
-from deltacell.predict.scorer import Scorer
+from deltacell.predict.measured import (
+    PARTS,
+    distinct_measured,
+    gene_distances,
+    nearest_sets,
+    network_distances,
+)
+from deltacell.predict.request import gene_texts
+from deltacell.predict.scorers import Scorer
+from deltacell.predict.status import Evidence
+from deltacell.predict.subject import trained_genes, trained_sizes
 from deltacell.screen import Genotypes
 from deltacell.train.loaded_run import LoadedRun
+from deltacell.train.predictor import Predictor
 from deltacell.train.standard import Standard
 
 OTHER_GENES = 10
@@ -58,7 +63,9 @@ def explain_set(
     dict
         Plain data:
 
-        - ``title``, ``genes`` and ``names`` of the set, ``runs`` (name, seed, model);
+        - ``title``, ``genes`` and ``names`` of the set; ``runs``: name, seed, model, ``score`` on
+          the scale they share, and of a predictor of two parts ``hit``, how likely it is one, and
+          ``given_hit``, the score given that it is (null for others);
         - ``score``, ``spread`` (null for one run); ``measured`` and ``part`` (test, validation,
           training), null where it was not measured;
         - ``relations``: relation, contribution, spread over runs, and ``links`` between genes of
@@ -69,42 +76,90 @@ def explain_set(
           then the others that matter most; ``other_genes``, how many further ones there are and
           what they contribute; ``genes_baseline``, the score when no gene has a vector;
           ``genes_residual``;
+        - ``explained``: the score that the contributions add up to, which is that of the networks
+          among the runs; null where there is none, and then there are no contributions;
         - ``complete``: whether both residuals are within the tolerance;
+        - ``votes``: the measured pairs that a score rests on, where a predictor tells them: run,
+          gene1, gene2, score, relation, weight, the largest weight first;
         - ``nearest``: genes, names, distance, measured, predicted, part;
         - ``evidence``: relations, links, pathways, complexes, see `Evidence`;
         - ``sentences``: what carries the prediction, in words.
     """
     chosen = np.sort(np.asarray(genes, dtype=np.int64))
-    scorer = scorer_of(runs)
     cell = runs[0].data.cell
     Genotypes.of([chosen.tolist()]).check(cell.n_genes)
-    explained = [_of_run(run, chosen, most) for run in runs]
+    predictors = on_one_scale(runs)
+    scorer = scorer_of(runs, predictors)
+    explained = [
+        _of_network(one, one.model, chosen, most)
+        for one in predictors
+        if isinstance(one.model, Dango | HeteroCell)
+    ]
     scored = scorer.score(chosen[None])
     evidence = Evidence.of(cell).of_set(chosen.tolist())
     names = gene_texts(cell.genes)
     measured = _measured(runs, len(chosen))
     itself = np.flatnonzero((measured.sets == chosen).all(axis=1)).tolist()
-    distances = np.mean([one.distances for one in explained], axis=0)
+    distances = (
+        np.mean([one.distances for one in explained], axis=0)
+        if explained
+        else network_distances(cell, chosen.tolist())
+    )
     result = {
         "title": f"Why {' '.join(names[g] for g in chosen)} scores {scored.score[0]:+.3g}",
         "genes": [cell.genes[g] for g in chosen.tolist()],
         "names": [names[g] for g in chosen.tolist()],
-        "runs": [
-            {"name": r.record.name, "seed": r.record.seed, "model": r.config.model.name}
-            for r in runs
-        ],
+        "runs": _said_by(runs, predictors, scorer, chosen),
         "score": float(scored.score[0]),
         "spread": None if len(runs) == 1 else float(scored.spread[0]),
         "measured": float(measured.score[itself[0]]) if itself else None,
         "part": measured.part[itself[0]] if itself else None,
         **_relations(explained, evidence["links"]),
         **_genes(explained, chosen, cell.genes.systematic, names),
+        "explained": _mean([one.relations.score for one in explained]),
         "complete": all(one.relations.complete and one.genes.complete for one in explained),
+        "votes": _votes(runs, chosen.tolist()),
         "nearest": _nearest(measured, scorer, distances, cell.genes.systematic, names),
         "evidence": evidence,
     }
     untrained = [names[g] for g in chosen.tolist() if not trained_genes(runs)[g]]
     return {**result, "sentences": sentences_of(result, untrained, trained_sizes(runs))}
+
+
+def _said_by(
+    runs: Sequence[LoadedRun], predictors: Sequence[Predictor], scorer: Ensemble, genes: Ints
+) -> list[dict[str, Any]]:
+    """Return what each run says of a set."""
+    said = []
+    scores = scorer.of_each(genes[None])[:, 0].tolist()
+    for run, predictor, score in zip(runs, predictors, scores, strict=True):
+        one = {"name": run.record.name, "seed": run.record.seed, "model": run.config.model.name}
+        parts: dict[str, float | None] = {"hit": None, "given_hit": None}
+        if not isinstance(predictor.model, Dango | HeteroCell):
+            found = predictor.predict(Genotypes.of([genes.tolist()]))
+            for name in parts:
+                column = getattr(found, name)
+                parts[name] = None if column is None else float(column[0])
+        said.append({**one, "score": score, **parts})
+    return said
+
+
+_VOTE = ("gene1", "gene2", "score", "relation", "weight")
+
+
+def _votes(runs: Sequence[LoadedRun], genes: list[int]) -> list[dict[str, Any]]:
+    """Return the measured pairs that predictors name as their evidence."""
+    rows = []
+    for run in runs:
+        tells = getattr(run.predictor.model, "evidence", None)
+        for row in tells(run.data.cell, genes) if callable(tells) else ():
+            vote = dict(row) if isinstance(row, Mapping) else dict(zip(_VOTE, row, strict=True))
+            for end in ("gene1", "gene2"):
+                if not isinstance(vote[end], str):
+                    vote[end] = run.data.cell.genes[int(vote[end])]
+            numbers = {name: float(vote[name]) for name in ("score", "weight")}
+            rows.append({"run": run.record.name, **vote, **numbers})
+    return sorted(rows, key=lambda row: -abs(row["weight"]))
 
 
 class _OfRun(NamedTuple):
@@ -116,18 +171,12 @@ class _OfRun(NamedTuple):
     distances: Doubles
 
 
-def _of_run(run: LoadedRun, genes: Ints, most: int) -> _OfRun:
-    model = run.predictor.model
-    if not isinstance(model, Dango | HeteroCell):
-        raise InputError(
-            f"the model of {run.record.path} is a {type(model).__name__}; expected Dango or "
-            "HeteroCell"
-        )
-    gated = GatedModel(model, run.predictor.cell, genes.tolist())
+def _of_network(predictor: Predictor, model: Dango | HeteroCell, genes: Ints, most: int) -> _OfRun:
+    gated = GatedModel(model, predictor.cell, genes.tolist())
     return _OfRun(
         gated.relations,
-        _undone(relation_contributions(gated, most), run.predictor.standard),
-        _undone(gene_contributions(gated, most), run.predictor.standard),
+        _undone(relation_contributions(gated, most), predictor.standard),
+        _undone(gene_contributions(gated, most), predictor.standard),
         gene_distances(gated.vectors().cpu().numpy(), genes.tolist()),
     )
 
@@ -142,6 +191,8 @@ def _undone(found: Contributions, standard: Standard) -> Contributions:
 
 
 def _relations(explained: Sequence[_OfRun], links: Sequence[dict[str, str]]) -> dict[str, Any]:
+    if not explained:
+        return {"relations": [], "relations_baseline": None, "relations_residual": None}
     names = list(dict.fromkeys(name for one in explained for name in one.relation_names))
     # To a run that does not know a relation, it contributes nothing.
     each = np.zeros((len(explained), len(names)))
@@ -167,6 +218,10 @@ def _relations(explained: Sequence[_OfRun], links: Sequence[dict[str, str]]) -> 
 def _genes(
     explained: Sequence[_OfRun], chosen: Ints, systematic: Sequence[str], names: Sequence[str]
 ) -> dict[str, Any]:
+    if not explained:
+        nothing = {"genes": 0, "contribution": 0.0}
+        empty = {"genes_baseline": None, "genes_residual": None}
+        return {"gene_contributions": [], "other_genes": nothing, **empty}
     each = np.stack([one.genes.values for one in explained])
     mean, spread = each.mean(axis=0), _spread(each)
     order = np.argsort(-np.abs(mean), kind="stable")
@@ -244,5 +299,5 @@ def _spread(each: AnyArray) -> list[float | None]:
     return spread
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if len(values) else None

@@ -25,13 +25,14 @@ def sentences_of(
     """
     said = [
         _predicted(result),
+        _two_parts(result),
         _measured(result),
-        _relations(result),
-        _genes(result),
+        *([_relations(result), _genes(result)] if result["explained"] is not None else []),
+        _votes(result),
         _evidence(result["evidence"]),
         _nearest(result),
         _beware(result, untrained, sizes),
-        _residuals(result),
+        _residuals(result) if result["explained"] is not None else "",
     ]
     return [sentence for sentence in said if sentence]
 
@@ -48,6 +49,28 @@ def _predicted(result: Mapping[str, Any]) -> str:
     who = f"{runs[0]['name']} predicts" if len(runs) == 1 else f"{len(runs)} runs predict"
     spread = "" if result["spread"] is None else f", with a spread of {result['spread']:.2g}"
     return f"{who} a score of {_signed(result['score'])} for the deletion of {names}{spread}."
+
+
+def _two_parts(result: Mapping[str, Any]) -> str:
+    said = [
+        f"{run['name']} takes it for a hit with a probability of {run['hit']:.2g}, and expects "
+        f"{_signed(run['given_hit'])} of it then."
+        for run in result["runs"]
+        if run["hit"] is not None and run["given_hit"] is not None
+    ]
+    return " ".join(said)
+
+
+def _votes(result: Mapping[str, Any]) -> str:
+    votes = result["votes"]
+    if not votes:
+        return ""
+    first = votes[0]
+    return (
+        f"It rests on {len(votes)} measured {'pair' if len(votes) == 1 else 'pairs'} next to it, "
+        f"most of all on {first['gene1']} {first['gene2']} ({_signed(first['score'])}), by "
+        f"{first['relation']}."
+    )
 
 
 def _measured(result: Mapping[str, Any]) -> str:
@@ -72,7 +95,7 @@ def _relations(result: Mapping[str, Any]) -> str:
         covered += abs(row["contribution"])
         if covered >= _MOSTLY * size:
             break
-    change = result["score"] - baseline
+    change = result["explained"] - baseline
     carry = "carries" if len(named) == 1 else "carry"
     return (
         f"Without any message over the relations the score would be {_signed(baseline)}; they "

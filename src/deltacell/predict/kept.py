@@ -1,21 +1,128 @@
-"""What is kept of the sets that were scored: the ends of the ranking, whatever order they came in.
-
-Sets are rows of ascending genes, padded in front with -1 where they are of several sizes. At the
-lower end a lower score comes first, at the upper end a higher one; sets of equal score come in the
-order of their genes. A set that is offered twice counts once.
-"""
+"""What a ranking keeps of the sets it goes through, in memory and on the disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from deltacell.arrays import Bools, Ints
-from deltacell.errors import InputError
-from deltacell.predict.ranking_file import HIGHEST
-from deltacell.predict.scorer import Floats, Scored
+from deltacell.errors import InputError, StoreError
+from deltacell.files import new_file
+from deltacell.predict.ranking import HIGHEST
+from deltacell.predict.scorers import Floats, Scored
+
+_KEY = b"deltacell"
+
+
+def write_scored(
+    path: str | os.PathLike[str],
+    found: Scored,
+    about: Mapping[str, Any] | None = None,
+    *,
+    rows_a_batch: int = 4096,
+) -> None:
+    """Write sets to a file, whole or not at all.
+
+    Parameters
+    ----------
+    path
+        The file.
+    found
+        The sets, in the order in which they are to be read.
+    about
+        What else the file is to hold, as JSON.
+    rows_a_batch
+        How many are read at a time.
+    """
+    width = found.sets.shape[1]
+    flat = pa.array(np.ascontiguousarray(found.sets, dtype=np.int32).reshape(-1))
+    table = pa.table(
+        {
+            "genes": pa.FixedSizeListArray.from_arrays(flat, width),
+            "score": pa.array(found.score),
+            "spread": pa.array(found.spread, from_pandas=False),
+        },
+        metadata={_KEY: json.dumps(about, ensure_ascii=False, sort_keys=True).encode()},
+    )
+    try:
+        with new_file(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as writer:
+            writer.write_table(table, max_chunksize=rows_a_batch)
+    except OSError as error:
+        raise StoreError(
+            f"the work so far could not be saved: {error.strerror or error}",
+            where=path,
+            fix="Free some space; the same command goes on from what was saved last.",
+        ) from error
+
+
+def read_scored(path: str | os.PathLike[str]) -> tuple[Scored, Any]:
+    """Return all sets of a file, and what else it holds.
+
+    Parameters
+    ----------
+    path
+        A file of `write_scored`.
+    """
+    with _open(path) as reader:
+        table = reader.read_all()
+        about = json.loads(reader.schema.metadata[_KEY])
+        return _scored(table), about
+
+
+def read_about(path: str | os.PathLike[str]) -> Any:
+    """Return what else a file of `write_scored` holds."""
+    with _open(path) as reader:
+        return json.loads(reader.schema.metadata[_KEY])
+
+
+def batches(path: str | os.PathLike[str]) -> Iterator[Scored]:
+    """Return the sets of a file a few thousand at a time; it stays open no longer than needed.
+
+    Parameters
+    ----------
+    path
+        A file of `write_scored`.
+    """
+    number, total = 0, 1
+    while number < total:
+        with _open(path) as reader:
+            total = reader.num_record_batches
+            if number == total:
+                return
+            found = _scored(pa.Table.from_batches([reader.get_batch(number)]))
+        yield found
+        number += 1
+
+
+def _open(path: str | os.PathLike[str]) -> Any:
+    try:
+        return pa.ipc.open_file(pa.OSFile(str(Path(path))))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StoreError(
+            f"the work that was saved here is damaged ({error})",
+            where=path,
+            fix=f"Remove the folder {Path(path).parent} and give the command again.",
+        ) from error
+
+
+def _scored(table: pa.Table) -> Scored:
+    whole = table.combine_chunks()
+    width = table.schema.field("genes").type.list_size
+    if not whole.num_rows:
+        flat = np.zeros(0, dtype=np.int64)
+    else:
+        flat = whole["genes"].chunk(0).flatten().to_numpy().astype(np.int64)
+    return Scored(
+        flat.reshape(-1, width),
+        whole["score"].to_numpy().astype(np.float32),
+        whole["spread"].to_numpy().astype(np.float32),
+    )
 
 
 class End(Protocol):
@@ -211,3 +318,134 @@ def padded(found: Scored, width: int) -> Scored:
     sets = np.full((len(found.sets), width), -1, dtype=np.int64)
     sets[:, width - found.sets.shape[1] :] = np.sort(found.sets, axis=1)
     return Scored(sets, found.score, found.spread)
+
+
+HELD = 1_000_000
+"""Rows that are held in memory before they become a part."""
+
+
+class Beyond:
+    """All sets of one end whose score reaches a limit.
+
+    Parameters
+    ----------
+    name
+        ``lowest``, ``highest``, or None for all sets from the lowest score up.
+    limit
+        The score that they must reach; none where not given.
+    width
+        Genes of the largest set.
+    folder
+        Where parts are put.
+    prefix
+        How their names begin.
+    most
+        Rows to hold before they become a part.
+    cautious
+        As in `kept.keys`.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        width: int,
+        folder: Path,
+        prefix: str,
+        *,
+        limit: float | None = None,
+        most: int = HELD,
+        cautious: bool = False,
+    ) -> None:
+        self.name = name
+        self._cautious = cautious
+        self.parts: list[str] = []
+        self._limit = no_limit(name) if limit is None else limit
+        self._folder, self._prefix, self._most = folder, prefix, most
+        self._width = width
+        self._pieces: list[Scored] = []
+        self._n_held = 0
+
+    @property
+    def bound(self) -> float:
+        """The limit."""
+        return self._limit
+
+    def offer(self, found: Scored) -> None:
+        """Keep what reaches the limit; every set is offered once."""
+        key = keys(self.name, found, cautious=self._cautious)
+        wanted = within(self.name, key, self._limit)
+        if not wanted.any():
+            return
+        self._pieces.append(taken(found, wanted))
+        self._n_held += len(self._pieces[-1].score)
+        if self._n_held >= self._most:
+            part = f"{self._prefix}-{len(self.parts):05d}.arrow"
+            write_scored(self._folder / part, self._sorted())
+            self.parts.append(part)
+            self._pieces, self._n_held = [], 0
+
+    def held(self) -> Scored:
+        """Return the rows that are in no part yet."""
+        return joined([no_sets(self._width), *self._pieces])
+
+    def restore(self, held: Scored, parts: Sequence[str]) -> None:
+        """Be as one was that held these."""
+        self._pieces, self._n_held, self.parts = [held], len(held.score), list(parts)
+
+    def rows(self) -> Iterator[Scored]:
+        """Return all rows in order, in pieces; of every part no more is read than is needed."""
+        sources = [batches(self._folder / part) for part in self.parts]
+        sources.append(iter([self._sorted()]))
+        yield from merged(self.name, sources, cautious=self._cautious)
+
+    def _sorted(self) -> Scored:
+        held = self.held()
+        return taken(held, in_order(self.name, held, cautious=self._cautious))
+
+
+def merged(
+    name: str | None, sources: Sequence[Iterator[Scored]], *, cautious: bool
+) -> Iterator[Scored]:
+    """Return rows in the order of an end, out of several sources that are each in that order.
+
+    Parameters
+    ----------
+    name
+        Of the end.
+    sources
+        Pieces in order. A set that several have is given once.
+    cautious
+        As in `kept.keys`.
+    """
+    heads = [(source, piece) for source in sources if (piece := _next(source)) is not None]
+    while heads:
+        ends = joined([taken(piece, np.array([-1])) for _, piece in heads])
+        # No row that is still to be read comes before the earliest of the last ones that were.
+        last = taken(ends, in_order(name, ends, cautious=cautious)[:1])
+        ready, rest = [], []
+        for source, piece in heads:
+            n = _up_to(name, piece, last, cautious=cautious)
+            ready.append(taken(piece, np.arange(n)))
+            left = taken(piece, np.arange(n, len(piece.score))) if n < len(piece.score) else None
+            left = _next(source) if left is None else left
+            if left is not None:
+                rest.append((source, left))
+        first = joined(ready)
+        yield taken(first, in_order(name, first, cautious=cautious))
+        heads = rest
+
+
+def _next(source: Iterator[Scored]) -> Scored | None:
+    """Return the next piece that is not empty."""
+    return next((piece for piece in source if len(piece.score)), None)
+
+
+def _up_to(name: str | None, piece: Scored, last: Scored, *, cautious: bool) -> int:
+    """Return how many rows of a piece in order come before a row, or are that row."""
+    sign = -1 if name == HIGHEST else 1
+    key = sign * keys(name, piece, cautious=cautious)
+    bound = sign * keys(name, last, cautious=cautious)[0]
+    before, ties = np.searchsorted(key, bound, "left"), np.searchsorted(key, bound, "right")
+    equal = piece.sets[before:ties].tolist()
+    row = last.sets[0].tolist()
+    return int(before) + sum(1 for genes in equal if genes <= row)

@@ -11,26 +11,88 @@ from typing import Any
 
 import numpy as np
 
-from deltacell.arrays import Ints
+from deltacell.arrays import Bools, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.predict.beyond import HELD, Beyond
-from deltacell.predict.gene_names import GeneNames, gene_texts
 from deltacell.predict.gene_sets import Combinations, GeneSets, Listed
-from deltacell.predict.kept import End, Kept, Top, taken
-from deltacell.predict.linkage import LINKED, Linkage
-from deltacell.predict.ranks import Ranks
-from deltacell.predict.request import FILE, Request
-from deltacell.predict.run_facts import run_facts, screen_genes, trained_genes, trained_sizes
-from deltacell.predict.scorer import Scored
-from deltacell.predict.set_file import read_genes, read_sets, sets_checksum
-from deltacell.predict.status import STATUSES, Statuses, phenotypes_of
-from deltacell.predict.work import Work
+from deltacell.predict.kept import HELD, Beyond, End, Kept, Top, taken
+from deltacell.predict.request import (
+    FILE,
+    GeneNames,
+    Request,
+    gene_texts,
+    read_genes,
+    read_sets,
+    sets_checksum,
+)
+from deltacell.predict.scorers import Scored
+from deltacell.predict.status import LINKED, STATUSES, Linkage, Statuses, phenotypes_of
+from deltacell.predict.work import Ranks, Work
+from deltacell.profile.record import CHECKPOINTS
 from deltacell.screen import Screen
-from deltacell.train.loaded_run import LoadedRun, labels_of
+from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.loaded_run import LoadedRun, are_alike, labels_of
+from deltacell.train.predictor import WHOLE_BLOCK
+
+
+def run_facts(run: LoadedRun, label: str, weights: str) -> dict[str, Any]:
+    """Return what a run is called, its model and the checkpoint that was loaded, as plain data.
+
+    Parameters
+    ----------
+    run
+        As loaded.
+    label
+        See `labels_of`.
+    weights
+        Which checkpoint: as in `load_run`.
+    """
+    checkpoints = Checkpoints(run.record.path / CHECKPOINTS)
+    named = {"best": checkpoints.best or checkpoints.last, "last": checkpoints.last}
+    chosen = named.get(weights) or next(c for c in checkpoints.kept if c.file == weights)
+    return {
+        "name": label,
+        "seed": run.record.seed,
+        "model": run.config.model.name,
+        "finished": run.is_finished,
+        "checkpoint": chosen.file,
+        "sha256": chosen.sha256,
+        "validation_pearson": chosen.metric,
+    }
+
+
+def screen_genes(runs: Sequence[LoadedRun]) -> Ints:
+    """Return the genes that some genotype of a run's screen deletes, ascending."""
+    genes = [np.unique(run.data.screen.genotypes.genes.numpy()) for run in runs]
+    return np.unique(np.concatenate(genes))
+
+
+def trained_sizes(runs: Sequence[LoadedRun]) -> set[int]:
+    """Return how many genes the genotypes have that every run was trained on."""
+    each = [set(_training_sizes(run).tolist()) for run in runs]
+    return set.intersection(*each)
+
+
+def trained_genes(runs: Sequence[LoadedRun]) -> Bools:
+    """Return which genes of the cell every run had in its training part, [n_genes]."""
+    seen: Bools = np.ones(runs[0].data.cell.n_genes, dtype=bool)
+    for run in runs:
+        mine: Bools = np.zeros(len(seen), dtype=bool)
+        in_training = np.zeros(len(run.data.screen), dtype=bool)
+        in_training[run.data.split.train] = True
+        genotypes = run.data.screen.genotypes
+        mine[genotypes.genes.numpy()[in_training[genotypes.owner.numpy()]]] = True
+        seen &= mine
+    return seen
+
+
+def _training_sizes(run: LoadedRun) -> Ints:
+    sizes: Ints = np.unique(np.diff(run.data.screen.offsets)[run.data.split.train])
+    return sizes
+
 
 SETS_A_BLOCK = {"dango": 64**3, "hetero_cell": 128}
-"""About a second's work, or a few: nothing is saved within a block."""
+"""About a second's work, or a few, by model: nothing is saved within a block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +121,8 @@ class Subject:
         How many genes the sets have that all runs were trained on.
     held
         Rows of an end that are held in memory where all beyond a score are kept.
+    rescaled
+        Whether the runs are of unlike predictors, which are brought to one scale.
     """
 
     request: Request
@@ -72,6 +136,7 @@ class Subject:
     untrained: int
     trained_sizes: frozenset[int]
     held: int = HELD
+    rescaled: bool = False
 
     @property
     def width(self) -> int:
@@ -171,6 +236,7 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
         identity,
         int((~trained_genes(runs)[genes]).sum()),
         frozenset(trained_sizes(runs)),
+        rescaled=not are_alike(runs),
     )
 
 
@@ -184,7 +250,7 @@ def _sets(
     runs: Sequence[LoadedRun], request: Request, names: GeneNames
 ) -> tuple[GeneSets, Ints, str | None]:
     """Return the sets to go through, the genes they are made of, and the checksum of a list."""
-    a_block = min(SETS_A_BLOCK[run.config.model.name] for run in runs)
+    a_block = min(SETS_A_BLOCK.get(run.config.model.name, WHOLE_BLOCK) for run in runs)
     if request.sets == FILE:
         assert request.file is not None
         by_size = read_sets(request.file, names)

@@ -1,4 +1,4 @@
-"""A ranking under way: what was done is on the disk, and the same command goes on."""
+"""A ranking under way: what was done is on the disk; several processes share the blocks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from types import TracebackType
@@ -15,10 +16,17 @@ import numpy as np
 
 from deltacell.errors import InputError, StoreError
 from deltacell.files import TEMPORARY
-from deltacell.predict.kept import End, Kept, joined, no_sets, taken
-from deltacell.predict.ranks import Ranks
+from deltacell.predict.kept import (
+    End,
+    Kept,
+    joined,
+    no_sets,
+    read_about,
+    read_scored,
+    taken,
+    write_scored,
+)
 from deltacell.predict.request import differences
-from deltacell.predict.scored_file import read_about, read_scored, write_scored
 
 STATE = ".state"
 
@@ -222,3 +230,46 @@ class Work:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of how many processes this is.
+
+    They need no connection: each works in a file of its own in one folder, and the first puts all
+    of it together.
+
+    Parameters
+    ----------
+    rank, world
+        Its number from 0, and how many there are.
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    @classmethod
+    def of_environment(cls) -> Ranks:
+        """Return what torchrun, or whoever sets RANK and WORLD_SIZE, says."""
+        if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
+            return cls()
+        try:
+            rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        except (KeyError, ValueError):
+            rank, world = -1, 0
+        if not 0 <= rank < world:
+            raise InputError(
+                f"RANK is {os.environ.get('RANK')} and WORLD_SIZE is "
+                f"{os.environ.get('WORLD_SIZE')}; expected both, as torchrun sets them",
+                fix="Start it with torchrun, or unset both.",
+            )
+        return cls(rank, world)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this one puts the ranking together."""
+        return self.rank == 0
+
+    def name(self, rank: int | None = None) -> str:
+        """Return how the files of one of them are called; of this one where not said."""
+        return f"rank-{self.rank if rank is None else rank}-of-{self.world}"

@@ -10,6 +10,7 @@ from deltacell.words import count_text
 
 _BAR = 16
 _NAMES = 8
+_VOTES = 20
 
 
 def print_explained_set(result: Mapping[str, Any]) -> None:
@@ -26,34 +27,25 @@ def print_explained_set(result: Mapping[str, Any]) -> None:
         to.print(printable(sentence), markup=False)
     to.print()
     several = result["spread"] is not None
-    _contributions(
-        "What the relations contribute",
-        ["relation", "links"],
-        [[row["relation"], row["links"]] for row in result["relations"]],
-        result["relations"],
-        several,
-        "no relation",
-        result["relations_baseline"],
-        result["relations_residual"],
-        result["score"],
-    )
-    genes, rest = result["gene_contributions"], result["other_genes"]
-    labels = [[_label(row), "yes" if row["deleted"] else "no"] for row in genes]
-    rows = list(genes)
-    if rest["genes"]:
-        labels.append([count_text(rest["genes"], "other gene"), "no"])
-        rows.append({**rest, "spread": None})
-    _contributions(
-        "What the genes' vectors contribute",
-        ["gene", "deleted"],
-        labels,
-        rows,
-        several,
-        "no gene",
-        result["genes_baseline"],
-        result["genes_residual"],
-        result["score"],
-    )
+    if several:
+        _runs(result["runs"])
+    if result["explained"] is not None:
+        _explained(result, several)
+    if result["votes"]:
+        print_table(
+            "The measured pairs it rests on",
+            ["genes", "measured", "relation", "weight", "run"],
+            [
+                [
+                    f"{vote['gene1']} {vote['gene2']}",
+                    _signed(vote["score"]),
+                    vote["relation"],
+                    f"{vote['weight']:.3g}",
+                    vote["run"],
+                ]
+                for vote in result["votes"][:_VOTES]
+            ],
+        )
     if result["nearest"]:
         print_table(
             "The nearest measured sets",
@@ -70,6 +62,46 @@ def print_explained_set(result: Mapping[str, Any]) -> None:
             ],
         )
     _evidence(result)
+
+
+def _runs(runs: Sequence[Mapping[str, Any]]) -> None:
+    print_table(
+        "What each run says",
+        ["run", "seed", "model", "score"],
+        [[run["name"], run["seed"], run["model"], _signed(run["score"])] for run in runs],
+    )
+
+
+def _explained(result: Mapping[str, Any], several: bool) -> None:
+    """Print what the relations and the genes contribute to the scores of networks."""
+    _contributions(
+        "What the relations contribute",
+        ["relation", "links"],
+        [[row["relation"], row["links"]] for row in result["relations"]],
+        result["relations"],
+        several,
+        "no relation",
+        result["relations_baseline"],
+        result["relations_residual"],
+        result["explained"],
+    )
+    genes, rest = result["gene_contributions"], result["other_genes"]
+    labels = [[_label(row), "yes" if row["deleted"] else "no"] for row in genes]
+    rows = list(genes)
+    if rest["genes"]:
+        labels.append([count_text(rest["genes"], "other gene"), "no"])
+        rows.append({**rest, "spread": None})
+    _contributions(
+        "What the genes' vectors contribute",
+        ["gene", "deleted"],
+        labels,
+        rows,
+        several,
+        "no gene",
+        result["genes_baseline"],
+        result["genes_residual"],
+        result["explained"],
+    )
 
 
 def _contributions(

@@ -108,15 +108,20 @@ def nearest(given: str, known: Sequence[str]) -> str | None:
         by_last.setdefault(name.rpartition(".")[2], []).append(name)
     last = given.rpartition(".")[2]
     if last in by_last:
-        # A bare `epochs` is more likely that of every training than that of one model.
-        general = [name for name in by_last[last] if not name.startswith(("model.", "loss."))]
-        found = general if general and given == last else by_last[last]
-        return _closest(given, found, cutoff=0.0)
-    near_whole = _closest(given, known, cutoff=0.7)
-    if near_whole is not None:
-        return near_whole
+        return _closest(given, _likely(by_last[last], given), cutoff=0.0)
+    whole = _closest(given, known, cutoff=0.7)
+    if whole is not None and "." in given:
+        return whole
     near = _closest(last, list(by_last), cutoff=0.7)
-    return None if near is None else _closest(given, by_last[near], cutoff=0.0)
+    if near is None:
+        return whole
+    return _closest(given, _likely(by_last[near], given), cutoff=0.0)
+
+
+def _likely(names: Sequence[str], given: str) -> Sequence[str]:
+    """Return the names that may be meant: a bare ``epochs`` is that of every training."""
+    general = [name for name in names if not name.startswith(("model.", "loss."))]
+    return general if general and "." not in given else names
 
 
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}

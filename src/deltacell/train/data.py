@@ -42,6 +42,8 @@ class TrainingData:
         None where there is no other than ``screen``.
     grid
         Which pairs a list of hits implies were tested; None for any other screen.
+    config
+        What names it; None where it was put together by hand.
     """
 
     cell: Cell
@@ -52,6 +54,7 @@ class TrainingData:
     repeats: Screen | None = None
     whole: Screen | None = None
     grid: Grid | None = None
+    config: DataConfig | None = None
 
     @property
     def largest(self) -> int:
@@ -134,7 +137,8 @@ def load_data(config: Config) -> TrainingData:
         Standard.of(screen.column("score")[split.train]) if config.data.standardise else Standard()
     )
     grid = Grid.of(screen, whole=whole, assume_crossed=config.data.grid)
-    return TrainingData(cell, screen, split, standard, tuple(notes), repeats, whole, grid)
+    notes_ = tuple(notes)
+    return TrainingData(cell, screen, split, standard, notes_, repeats, whole, grid, config.data)
 
 
 def check_same(record: RunRecord, data: TrainingData) -> None:

@@ -132,6 +132,11 @@ def labels_of(runs: Sequence[LoadedRun]) -> list[str]:
     return labels
 
 
+def are_alike(runs: Sequence[LoadedRun]) -> bool:
+    """Return whether runs are of one model with the same parameters, whatever their seeds."""
+    return all(run.config.model == runs[0].config.model for run in runs)
+
+
 def _settings(run: LoadedRun) -> tuple[object, ...]:
     """Return what makes runs other than seeds of one another."""
     config = run.config

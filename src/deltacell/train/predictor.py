@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -44,6 +44,11 @@ class Predictor:
     cell: Cell
     standard: Standard
     at_once: int | None = None
+
+    def rescaled(self, factor: float, shift: float) -> Predictor:
+        """Return a predictor whose scores are ``factor * score + shift``."""
+        mean, std = factor * self.standard.mean + shift, factor * self.standard.std
+        return replace(self, standard=Standard(mean, std))
 
     @property
     def batch(self) -> int:

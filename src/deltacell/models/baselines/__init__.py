@@ -32,14 +32,19 @@ def baseline(name: str, **parameters: Any) -> FittedPredictor:
     name
         Such as ``additive``.
     **parameters
-        Of its class.
+        The parameters of its class.
     """
+    check_baseline(name)
+    return BASELINES[name](**parameters)
+
+
+def check_baseline(name: str) -> None:
+    """Raise where there is no baseline of that name."""
     if name not in BASELINES:
         raise InputError(
             f"there is no baseline '{name}'{did_you_mean(name, BASELINES)}; "
             f"there are {', '.join(BASELINES)}"
         )
-    return BASELINES[name](**parameters)
 
 
 __all__ = [
@@ -52,4 +57,5 @@ __all__ = [
     "Progress",
     "QueryPairMean",
     "baseline",
+    "check_baseline",
 ]
