@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.evaluate import METRICS, Bootstrap
-from deltacell.evaluate.ranking import Column, Weights
+from deltacell.evaluate.metrics import Column, Weights
 
 
 def drawn(bootstrap, name, prediction, truth, keys):

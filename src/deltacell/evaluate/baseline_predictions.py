@@ -10,7 +10,7 @@ import torch
 
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
-from deltacell.evaluate.fits import check_fit
+from deltacell.evaluate.side_by_side import check_fit
 from deltacell.models.baselines import BASELINES, Progress, baseline
 from deltacell.screen import Genotypes, Screen, Split
 
@@ -22,6 +22,7 @@ def baselines(
     names: Iterable[str] | None = None,
     *,
     seed: int = 0,
+    genotypes: Genotypes | None = None,
     progress: Progress | None = None,
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Return the predictions of baselines for the test rows, by name.
@@ -41,6 +42,8 @@ def baselines(
         Of `deltacell.models.baselines.BASELINES`; all where not given.
     seed
         Of all that is drawn.
+    genotypes
+        What to predict; the test rows where not given.
     progress
         Called as ``progress(what, done, total)``.
     """
@@ -48,7 +51,8 @@ def baselines(
     chosen = list(BASELINES if names is None else names)
     made = {name: baseline(name) for name in chosen}
     validation = _part(screen, split.validation)
-    test = screen.genotypes.take(torch.from_numpy(np.array(split.test)))
+    if genotypes is None:
+        genotypes = screen.genotypes.take(torch.from_numpy(np.array(split.test)))
     predictions = {}
     for name, untrained in made.items():
         fitted = untrained.fit(
@@ -58,7 +62,7 @@ def baselines(
             seed=seed,
             progress=_named(name, progress),
         )
-        predictions[name] = fitted(cell, test).score.numpy()
+        predictions[name] = fitted(cell, genotypes).score.numpy()
     return predictions
 
 

@@ -13,12 +13,14 @@ import torch
 
 from deltacell.errors import InputError
 from deltacell.evaluate.baseline_predictions import baselines
+from deltacell.evaluate.bootstrap import Bootstrap
+from deltacell.evaluate.diagnostics import RelationWeights, relation_weights
 from deltacell.evaluate.evaluation import Evaluation
 from deltacell.evaluate.positives import Threshold
-from deltacell.evaluate.relation_weights import RelationWeights, relation_weights
 from deltacell.evaluate.side_by_side import Progress, evaluate
-from deltacell.models import Dango
-from deltacell.screen import Split
+from deltacell.evaluate.tested import ZEROS, Zeros
+from deltacell.models import Dango, Prediction
+from deltacell.screen import Genotypes, Grid, Split
 from deltacell.train.data import TrainingData
 from deltacell.train.loaded_run import LoadedRun, labels_of, load_runs
 from deltacell.train.predictor import WIDE
@@ -51,28 +53,117 @@ class EvaluatedRuns:
     weights: dict[str, RelationWeights]
 
 
-def predict_test(run: LoadedRun, split: Split, progress: Progress | None = None) -> Floats:
-    """Return the scores of the test rows, in the unit of the screen.
+def predict_genotypes(
+    run: LoadedRun, genotypes: Genotypes, progress: Progress | None = None
+) -> Prediction:
+    """Return what a run predicts of genotypes, in the unit of the screen.
 
     Parameters
     ----------
     run
         Loaded.
-    split
-        Whose test rows.
+    genotypes
+        Over the genes of its cell.
     progress
         Called as ``progress(what, done, total)``.
     """
     model = run.predictor.model
     size = WIDE if isinstance(model, Dango) else run.config.data.batch_size
-    rows = torch.from_numpy(np.array(split.test))
-    genotypes = run.data.screen.genotypes
-    scores = []
-    for begin in range(0, len(rows), size):
+    parts = []
+    for begin in range(0, len(genotypes), size):
         if progress is not None:
-            progress(f"{run.record.name}, seed {run.record.seed}", begin, len(rows))
-        scores.append(run.predictor(genotypes.take(rows[begin : begin + size])))
-    return torch.cat(scores).float().cpu().numpy()
+            progress(f"{run.record.name}, seed {run.record.seed}", begin, len(genotypes))
+        rows = torch.arange(begin, min(begin + size, len(genotypes)))
+        parts.append(run.predictor.prediction(genotypes.take(rows)))
+
+    def joined(name: str) -> torch.Tensor | None:
+        tensors = [getattr(part, name) for part in parts]
+        return None if tensors[0] is None else torch.cat(tensors).float().cpu()
+
+    score = joined("score")
+    assert score is not None
+    return Prediction(score, hit=joined("hit"), given_hit=joined("given_hit"))
+
+
+@dataclass(frozen=True, eq=False)
+class AskedRuns:
+    """What runs and baselines predict of the same genotypes.
+
+    Parameters
+    ----------
+    runs
+        As loaded.
+    predictions
+        By name, and by seed where it is a run's.
+    """
+
+    runs: Sequence[LoadedRun]
+    predictions: dict[str, dict[int, Prediction] | Floats]
+
+    @property
+    def first(self) -> dict[str, Floats]:
+        """One score per genotype, by predictor; of the first seed."""
+        return {
+            name: next(iter(one.values())).score.numpy() if isinstance(one, dict) else one
+            for name, one in self.predictions.items()
+        }
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which runs did not come to their end."""
+        return tuple(_unfinished(run) for run in self.runs if not run.is_finished)
+
+    def weights(self, genotypes: Genotypes) -> dict[str, RelationWeights]:
+        """Return the weights of relations over the genes of genotypes, of runs that have such."""
+        found = {
+            name: _weights(run, genotypes)
+            for name, run in reversed(list(zip(labels_of(self.runs), self.runs, strict=True)))
+        }
+        return {name: weights for name, weights in found.items() if weights is not None}
+
+
+def predict_runs(
+    runs: Sequence[LoadedRun],
+    genotypes: Genotypes,
+    baseline_names: Sequence[str],
+    progress: Progress | None = None,
+) -> AskedRuns:
+    """Ask runs, and baselines fitted on the same training part, about genotypes.
+
+    Parameters
+    ----------
+    runs
+        As loaded, all of one split.
+    genotypes
+        Over the genes of their cell.
+    baseline_names
+        Of `deltacell.models.baselines.BASELINES`.
+    progress
+        Called as ``progress(what, done, total)``.
+    """
+    data = runs[0].data
+    for run in runs:
+        _check_split(data.split, run)
+    by_name: dict[str, dict[int, Prediction]] = {}
+    for name, run in zip(labels_of(runs), runs, strict=True):
+        seeds = by_name.setdefault(name, {})
+        if run.record.seed in seeds:
+            raise InputError(
+                f"two runs are called '{name}', and differ in more than the seed",
+                where=run.record.path,
+                fix="Rename the directory of one of them.",
+            )
+        seeds[run.record.seed] = predict_genotypes(run, genotypes, progress)
+    fitted = baselines(
+        data.cell,
+        data.screen,
+        data.split,
+        baseline_names,
+        seed=data.split.seed,
+        genotypes=genotypes,
+        progress=progress,
+    )
+    return AskedRuns(runs, {**by_name, **fitted})
 
 
 def evaluate_runs(
@@ -82,6 +173,8 @@ def evaluate_runs(
     which: str = "best",
     samples: int | None = None,
     threshold: Threshold | None = None,
+    zeros: int = ZEROS,
+    bootstrap: Bootstrap | None = None,
     progress: Progress | None = None,
 ) -> EvaluatedRuns:
     """Evaluate runs and baselines on the test part that the runs share.
@@ -100,45 +193,46 @@ def evaluate_runs(
         Test rows to look at, the same for all; all where not given.
     threshold
         From where on a score is a hit.
+    zeros
+        With a list of hits: how many tested pairs that are not hits to draw. This assumes that
+        every query gene was crossed with every array gene; 0 turns it off.
+    bootstrap
+        How intervals are found.
     progress
         Called as ``progress(what, done, total)``.
     """
     runs = load_runs(paths, which)
     data = runs[0].data
-    for run in runs:
-        _check_split(data.split, run)
-    split = data.split if samples is None else _fewer(data.split, samples)
-    by_name: dict[str, dict[int, Floats]] = {}
-    weights = {}
-    for name, run in zip(labels_of(runs), runs, strict=True):
-        seeds = by_name.setdefault(name, {})
-        if run.record.seed in seeds:
-            raise InputError(
-                f"two runs are called '{name}', and are no seeds of one another",
-                where=run.record.path,
-                fix="Rename the directory of one of them.",
-            )
-        seeds[run.record.seed] = predict_test(run, split, progress)
-        if name not in weights:
-            found = _weights(run, split)
-            if found is not None:
-                weights[name] = found
-    fitted = baselines(
-        data.cell, data.screen, split, baseline_names, seed=data.split.seed, progress=progress
-    )
+    split = data.split if samples is None else fewer(data.split, samples)
+    drawn = _zeros(data, split, zeros)
+    test = data.screen.genotypes.take(torch.from_numpy(np.array(split.test)))
+    genotypes = test if drawn is None else Genotypes.concat([test, drawn.genotypes])
+    asked = predict_runs(runs, genotypes, baseline_names, progress)
     evaluation = evaluate(
         data.cell,
         data.screen,
         split,
-        {**by_name, **fitted},
+        asked.predictions,
         threshold=threshold,
         repeats=data.repeats,
+        zeros=drawn,
+        bootstrap=bootstrap,
         progress=progress,
     )
-    unfinished = (_unfinished(run) for run in runs if not run.is_finished)
-    evaluation = dataclasses.replace(evaluation, notes=(*evaluation.notes, *unfinished))
-    first = {name: next(iter(seeds.values())) for name, seeds in by_name.items()}
-    return EvaluatedRuns(evaluation, data, split, {**first, **fitted}, weights)
+    evaluation = dataclasses.replace(evaluation, notes=(*evaluation.notes, *asked.notes))
+    first = {name: scores[: len(test)] for name, scores in asked.first.items()}
+    return EvaluatedRuns(evaluation, data, split, first, asked.weights(test))
+
+
+def _zeros(data: TrainingData, split: Split, n: int) -> Zeros | None:
+    """Return tested pairs of the test part that are not hits; None where none are known."""
+    grid = Grid.of(data.screen, whole=data.whole, assume_crossed=n > 0)
+    if grid is None or not grid.count("test", data.split):
+        return None
+    drawn = Zeros.draw(grid, data.split, n, seed=data.split.seed)
+    # Where only some of the hits are looked at, the zeros stand for as many fewer.
+    share = len(split.test) / len(data.split.test)
+    return dataclasses.replace(drawn, weight=share * drawn.weight)
 
 
 def _unfinished(run: LoadedRun) -> str:
@@ -158,8 +252,16 @@ def _check_split(split: Split, run: LoadedRun) -> None:
         )
 
 
-def _fewer(split: Split, samples: int) -> Split:
-    """Return a split whose other test rows are dropped."""
+def fewer(split: Split, samples: int) -> Split:
+    """Return a split with some of its test rows, the others dropped.
+
+    Parameters
+    ----------
+    split
+        Of a screen.
+    samples
+        How many to draw.
+    """
     if samples < 1:
         raise InputError(f"{samples} test rows were asked for; expected 1 or more")
     if samples >= len(split.test):
@@ -177,11 +279,10 @@ def _fewer(split: Split, samples: int) -> Split:
     )
 
 
-def _weights(run: LoadedRun, split: Split) -> RelationWeights | None:
+def _weights(run: LoadedRun, genotypes: Genotypes) -> RelationWeights | None:
     model = run.predictor.model
     if not isinstance(model, Dango):
         return None
-    genotypes = run.data.screen.genotypes.take(torch.from_numpy(np.array(split.test)))
     with torch.no_grad():
         attention = model.encode(run.data.cell).attention.cpu().numpy()
     return relation_weights(model.relations, attention, genotypes.genes.numpy())

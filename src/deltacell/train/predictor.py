@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from deltacell.cell import Cell
-from deltacell.models import Dango
+from deltacell.models import Dango, Prediction
 from deltacell.screen import Genotypes
 from deltacell.train.standard import Standard
 
@@ -43,6 +43,18 @@ class Predictor:
         genotypes
             ``b`` of them.
         """
+        return self.prediction(genotypes).score
+
+    @torch.no_grad()
+    def prediction(self, genotypes: Genotypes) -> Prediction:
+        """Return all that is predicted, scores in the unit of the screen.
+
+        Parameters
+        ----------
+        genotypes
+            ``b`` of them.
+        """
         options = {"reconstruct": False} if isinstance(self.model, Dango) else {}
-        score: torch.Tensor = self.model(self.cell, genotypes, **options).score
-        return self.standard.undo(score)
+        found: Prediction = self.model(self.cell, genotypes, **options)
+        given_hit = None if found.given_hit is None else self.standard.undo(found.given_hit)
+        return Prediction(self.standard.undo(found.score), hit=found.hit, given_hit=given_hit)
