@@ -34,7 +34,7 @@ def test_tables_files_and_a_verdict(deltacell: Run, run: Path, tmp_path: Path) -
         "--figures",
         tmp_path / "figures",
     )
-    assert "the additive baseline on test" in done.stdout
+    assert "has the highest Pearson correlation on test" in done.stdout
     result = json.loads((tmp_path / "e.json").read_text())
     assert set(result["predictors"]) == {"demo", "global_mean", "additive"}
     assert "| additive |" in (tmp_path / "e.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from deltacell.errors import InputError
-from deltacell.evaluate.runs import evaluate_runs, predict_test
+from deltacell.evaluate.runs import evaluate_runs, predict_genotypes
 from deltacell.models import Dango
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
@@ -61,7 +61,9 @@ def test_the_best_weights_score_the_test_rows_in_the_unit_of_the_screen(
     with torch.no_grad():
         by_hand = model(run.data.cell, genotypes).score * run.data.standard.std
     expected = (by_hand + run.data.standard.mean).numpy()
-    np.testing.assert_allclose(predict_test(run, run.data.split), expected, rtol=1e-5, atol=1e-6)
+    found = predict_genotypes(run, genotypes)
+    np.testing.assert_allclose(found.score.numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert found.hit is found.given_hit is None
 
 
 def test_an_average_of_weights_is_what_predicts(runs: dict[str, Path]) -> None:
@@ -100,6 +102,7 @@ def test_seeds_of_one_name_are_one_predictor_beside_the_baselines(runs: dict[str
     assert any("60 of" in note for note in found.split.notes)
     genotypes = found.data.screen.genotypes
     seen = set(genotypes.take(torch.from_numpy(np.array(whole.train))).genes.tolist())
+    seen |= set(whole.validation_genes.tolist())
     ends = genotypes.offsets.tolist()
     unseen = [
         sum(gene not in seen for gene in genotypes.genes[ends[row] : ends[row + 1]].tolist())
