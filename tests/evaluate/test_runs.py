@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from deltacell.cell import Cell
 from deltacell.errors import InputError
+from deltacell.evaluate import Bootstrap
+from deltacell.evaluate.other_screen import evaluate_on
 from deltacell.evaluate.runs import evaluate_runs, predict_genotypes
 from deltacell.models import Dango
+from deltacell.screen import Screen
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.loaded_run import load_run
@@ -111,6 +115,22 @@ def test_seeds_of_one_name_are_one_predictor_beside_the_baselines(runs: dict[str
     assert found.split.unseen.tolist() == unseen
     assert len(set(unseen)) > 1
     assert found.evaluation.test.rows == 60
+
+
+def test_another_screen_is_the_test_without_what_was_trained_on(runs: dict[str, Path]) -> None:
+    other = Screen.synthetic(Cell.synthetic("demo"), n=300, seed=3)
+    found = evaluate_on(
+        [runs["seed0"], runs["seed1"]],
+        other,
+        baseline_names=["additive"],
+        bootstrap=Bootstrap(30),
+        samples=50,
+    )
+    assert found.evaluation.test.rows == 50
+    assert found.evaluation.tested is not None
+    assert len(found.predictions["demo"]) == 50
+    assert found.evaluation.predictors["demo"] == (0, 1)
+    assert set(found.weights) == {"demo"}
 
 
 def test_runs_of_different_splits_do_not_stand_side_by_side(runs: dict[str, Path]) -> None:
