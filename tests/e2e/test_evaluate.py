@@ -12,6 +12,7 @@ import pytest
 
 from deltacell.cell import Cell
 from deltacell.screen import Genotypes, Screen
+from deltacell.train.loaded_run import load_run
 
 Run = Callable[..., Any]
 
@@ -47,7 +48,10 @@ def test_tables_files_and_a_verdict(deltacell: Run, run: Path, tmp_path: Path) -
 
 
 def test_another_screen_as_the_test(deltacell: Run, run: Path, tmp_path: Path) -> None:
-    other = Screen.synthetic(Cell.synthetic("demo"), n=500, seed=3)
+    data = load_run(run).data
+    fresh = Screen.synthetic(data.cell, n=500, seed=3)
+    trained = data.screen.take(np.concatenate([data.split.train, data.split.validation]))
+    other = Screen.concat([fresh, trained])
     other.save(tmp_path / "import" / "screens" / "other")
     done = deltacell(
         "evaluate",
@@ -66,12 +70,14 @@ def test_another_screen_as_the_test(deltacell: Run, run: Path, tmp_path: Path) -
     result = json.loads((tmp_path / "on.json").read_text())
     on = result["on"]
     assert "Tested on another screen" in done.stdout
-    assert on["read"] == 500
-    assert on["kept"] == 500 - sum(on["dropped"].values()) == result["groups"][0]["rows"]
-    assert f"{on['kept']} of its 500 rows" in result["leakage"]
+    assert on["read"] == 500 + len(trained)
+    assert on["dropped"]["in training or validation"] >= len(trained)
+    assert on["kept"] == on["read"] - sum(on["dropped"].values()) == result["groups"][0]["rows"]
+    assert f"{on['kept']:,} of its {on['read']:,} rows" in result["leakage"]
     far = result["groups"][-1]
     assert far["by"] == "beyond"
-    score = other.column("score")
+    score = fresh.column("score")
+    assert 100 < on["kept"] <= 500
     assert 0 < far["rows"] <= (np.abs(score) >= np.float32(0.1)).sum()
     assert set(far["scores"]) == {"demo", "additive"}
     assert (tmp_path / "figures" / "demo-predicted.png").is_file()

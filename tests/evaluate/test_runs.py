@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.evaluate import Bootstrap
 from deltacell.evaluate.other_screen import evaluate_on
@@ -118,7 +117,7 @@ def test_seeds_of_one_name_are_one_predictor_beside_the_baselines(runs: dict[str
 
 
 def test_another_screen_is_the_test_without_what_was_trained_on(runs: dict[str, Path]) -> None:
-    other = Screen.synthetic(Cell.synthetic("demo"), n=300, seed=3)
+    other = Screen.synthetic(load_run(runs["seed0"]).data.cell, n=300, seed=3)
     found = evaluate_on(
         [runs["seed0"], runs["seed1"]],
         other,
