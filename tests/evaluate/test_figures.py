@@ -12,16 +12,19 @@ from matplotlib.figure import Figure
 from deltacell.cell import Cell, Relation
 from deltacell.errors import InputError
 from deltacell.evaluate import draw_figures
-from deltacell.evaluate.calibration import calibration
-from deltacell.evaluate.density import density
+from deltacell.evaluate.diagnostics import (
+    calibration,
+    density,
+    gene_degree,
+    relation_weights,
+    residual_by_degree,
+)
 from deltacell.evaluate.figures import (
     draw_calibration,
     draw_density,
     draw_relation_weights,
     draw_residuals,
 )
-from deltacell.evaluate.relation_weights import relation_weights
-from deltacell.evaluate.residuals import gene_degree, residual_by_degree
 from deltacell.report.figure_file import check_figure
 from deltacell.screen import Genotypes
 

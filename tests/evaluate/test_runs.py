@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from deltacell.errors import InputError
-from deltacell.evaluate import baselines
-from deltacell.evaluate.runs import evaluate_runs, predict_test
+from deltacell.evaluate import Bootstrap, baselines
+from deltacell.evaluate.other_screen import evaluate_on
+from deltacell.evaluate.runs import evaluate_runs, predict_genotypes
 from deltacell.models import Dango
 from deltacell.models.baselines import Additive
 from deltacell.models.baselines.baseline import Parts
+from deltacell.screen import Screen
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.loaded_run import load_run
@@ -65,7 +67,9 @@ def test_the_best_weights_score_the_test_rows_in_the_unit_of_the_screen(
     with torch.no_grad():
         by_hand = model(run.data.cell, genotypes).score * run.data.standard.std
     expected = (by_hand + run.data.standard.mean).numpy()
-    np.testing.assert_allclose(predict_test(run, run.data.split), expected, rtol=1e-5, atol=1e-6)
+    found = predict_genotypes(run, genotypes)
+    np.testing.assert_allclose(found.score.numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert found.hit is found.given_hit is None
 
 
 def test_an_average_of_weights_is_what_predicts(runs: dict[str, Path]) -> None:
@@ -104,6 +108,7 @@ def test_seeds_of_one_name_are_one_predictor_beside_the_baselines(runs: dict[str
     assert any("60 of" in note for note in found.split.notes)
     genotypes = found.data.screen.genotypes
     seen = set(genotypes.take(torch.from_numpy(np.array(whole.train))).genes.tolist())
+    seen |= set(whole.validation_genes.tolist())
     ends = genotypes.offsets.tolist()
     unseen = [
         sum(gene not in seen for gene in genotypes.genes[ends[row] : ends[row + 1]].tolist())
@@ -112,6 +117,22 @@ def test_seeds_of_one_name_are_one_predictor_beside_the_baselines(runs: dict[str
     assert found.split.unseen.tolist() == unseen
     assert len(set(unseen)) > 1
     assert found.evaluation.test.rows == 60
+
+
+def test_another_screen_is_the_test_without_what_was_trained_on(runs: dict[str, Path]) -> None:
+    other = Screen.synthetic(load_run(runs["seed0"]).data.cell, n=300, seed=3)
+    found = evaluate_on(
+        [runs["seed0"], runs["seed1"]],
+        other,
+        baseline_names=["additive"],
+        bootstrap=Bootstrap(30),
+        samples=50,
+    )
+    assert found.evaluation.test.rows == 50
+    assert found.evaluation.tested is not None
+    assert len(found.predictions["demo"]) == 50
+    assert found.evaluation.predictors["demo"] == (0, 1)
+    assert set(found.weights) == {"demo"}
 
 
 def test_runs_of_different_splits_do_not_stand_side_by_side(runs: dict[str, Path]) -> None:
@@ -141,7 +162,9 @@ def test_baselines_are_fitted_once_and_kept_as_runs(
     kept = sorted((run / "baselines").iterdir())
     assert [path.name.rpartition("-")[0] for path in kept] == ["additive", "global_mean"]
     itself = load_run(kept[0])
-    np.testing.assert_array_equal(predict_test(itself, data.split), once.predictions["additive"])
+    test = data.screen.genotypes.take(torch.from_numpy(np.array(data.split.test)))
+    found = predict_genotypes(itself, test).score.numpy()
+    np.testing.assert_array_equal(found, once.predictions["additive"])
     # Another version may learn something else, so it has another key.
     fits.clear()
     with monkeypatch.context() as patched:
@@ -211,9 +234,10 @@ def test_among_hits_a_predictor_of_two_parts_answers_with_the_size_of_a_hit(
         return Parts(np.full(n, -0.1), np.full(n, 0.2), np.full(n, -0.5))
 
     monkeypatch.setattr(Additive, "_parts", parts)
-    for hits, expected in ((True, -0.5), (False, -0.1)):
-        monkeypatch.setattr("deltacell.evaluate.runs.lists_only_hits", lambda screen, h=hits: h)
-        assert set(predict_test(run, run.data.split)) == {np.float32(expected)}
+    found = predict_genotypes(run, run.data.screen.genotypes)
+    for part, expected in ((found.score, -0.1), (found.hit, 0.2), (found.given_hit, -0.5)):
+        assert part is not None
+        assert set(part.tolist()) == {np.float32(expected)}
 
 
 def test_what_cannot_be_evaluated(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.evaluate import METRICS, Bootstrap, baselines, evaluate
+from deltacell.models import Prediction
 from deltacell.screen import Screen, Split
 
 FEW = Bootstrap(50)
@@ -58,37 +59,65 @@ def test_undefined_is_none_with_a_reason(evaluation):
     assert constant["pearson"].value is None
     assert constant["pearson"].reason == "the predictions are all the same"
     assert constant["mse"].value is not None
-    difference = evaluation.test.differences["global_mean"]["pearson"]
+    difference = evaluation.test.differences["global_mean"]["additive"]["pearson"]
     assert difference.value is None
     assert difference.reason == "global_mean: the predictions are all the same"
 
 
-def test_verdicts_are_plain(evaluation):
-    said = {(v.predictor, v.group): v for v in evaluation.verdicts}
-    assert said["good", "test"].beats
-    assert said["good", "test"].sentence.startswith("good beats the additive baseline on test: ")
-    for name in ("shuffled", "global_mean"):
-        assert not said[name, "test"].beats
-        assert f"{name} does not beat the additive baseline on test" in said[name, "test"].sentence
+def test_differences_are_between_all_predictors_both_ways(evaluation):
+    names = set(evaluation.predictors)
+    for group in evaluation.groups:
+        assert {(a, b) for a, others in group.differences.items() for b in others} == {
+            (a, b) for a in names for b in names if a != b
+        }
+        one, other = (
+            group.differences[a][b]["mse"] for a, b in (("good", "additive"), ("additive", "good"))
+        )
+        assert (one.value, one.low, one.high) == pytest.approx(
+            (-other.value, -other.high, -other.low)
+        )
+
+
+def test_the_verdict_names_the_best_of_each_group(evaluation):
+    said = {verdict.group: verdict for verdict in evaluation.verdicts}
+    assert set(said) == {"test", *(group.label for group in evaluation.by("unseen"))}
+    for verdict in said.values():
+        assert verdict.best == "good"
+        assert verdict.above_chance
+        others = {"global_mean", "additive", "query_pair_mean", "shuffled"}
+        assert {*verdict.beats, *verdict.level} == others
+        assert len(verdict.beats) + len(verdict.level) == len(others)
+    assert set(said["test"].beats) == others
+    assert evaluation.beats("good", "additive")
+    assert not evaluation.beats("additive", "good")
     last = evaluation.by("unseen")[-1]
+    # Of genes it has never seen the additive baseline says the same of every row.
     assert last.scores["additive"]["pearson"].value is None
-    assert said["good", last.label].beats
-    assert "says the same of every row" in said["good", last.label].sentence
-    assert not said["shuffled", last.label].beats
-    assert "additive" not in {v.predictor for v in evaluation.verdicts}
-    assert evaluation.beats_additive[0] == evaluation.verdicts[0].sentence
+    assert evaluation.beats("good", "additive", last.label)
+    assert not evaluation.beats("shuffled", "additive", last.label)
 
 
-def test_a_model_that_is_only_as_good_does_not_beat_it(cell, screen, split, predictions):
-    additive = predictions["additive"].astype(float)
-    noise = np.random.default_rng(1).normal(size=len(additive))
-    given = {"additive": additive, "twin": additive + 1e-3 * noise, "worse": -additive}
-    twin, worse = evaluate(cell, screen, split, given, bootstrap=FEW).verdicts[:2]
-    assert twin.group == worse.group == "test"
-    assert not twin.beats
-    assert "which does not lie above 0" in twin.sentence
-    assert not worse.beats
-    assert "all of it below 0" in worse.sentence
+def test_a_model_that_is_only_as_good_is_level(cell, screen, split, predictions):
+    good = predictions["good"][0]
+    noise = 0.1 * np.random.default_rng(1).normal(size=(2, len(good)))
+    given = {"one": good + noise[0], "twin": good + noise[1], "worse": -good}
+    result = evaluate(cell, screen, split, given, bootstrap=FEW)
+    verdict = result.verdicts[0]
+    assert {verdict.best, *verdict.level} == {"one", "twin"}
+    assert verdict.beats == ("worse",)
+    assert not result.beats("twin", "one")
+    assert not result.beats("one", "twin")
+
+
+def test_a_best_predictor_that_is_no_better_than_chance_is_said_to_be(cell, screen, split):
+    rng = np.random.default_rng(5)
+    given = {name: rng.normal(size=len(split.test)) for name in ("a", "b")}
+    verdict = evaluate(cell, screen, split, given, bootstrap=Bootstrap(200)).verdicts[0]
+    assert not verdict.above_chance
+    assert verdict.beats == ()
+    constant = {name: np.zeros(len(split.test)) for name in ("a", "b")}
+    none = evaluate(cell, screen, split, constant, bootstrap=FEW).verdicts[0]
+    assert (none.best, none.above_chance) == (None, False)
 
 
 def test_differences_are_paired(cell, screen, split, predictions):
@@ -96,7 +125,7 @@ def test_differences_are_paired(cell, screen, split, predictions):
     noise = np.random.default_rng(1).normal(size=len(additive))
     given = {"additive": additive, "twin": additive + 1e-3 * noise}
     test = evaluate(cell, screen, split, given, bootstrap=FEW).test
-    own, between = test.scores["twin"]["pearson"], test.differences["twin"]["pearson"]
+    own, between = test.scores["twin"]["pearson"], test.differences["twin"]["additive"]["pearson"]
     assert between.high - between.low < 0.2 * (own.high - own.low)
     assert between.low < between.value < between.high
 
@@ -118,10 +147,29 @@ def test_a_predictors_result_does_not_depend_on_the_others(evaluation, cell, scr
     assert result.test.scores["additive"] == evaluation.test.scores["additive"]
 
 
-def test_without_the_additive_baseline_nothing_is_compared(cell, screen, split, predictions):
+def test_one_predictor_alone_is_the_best(cell, screen, split, predictions):
     result = evaluate(cell, screen, split, {"x": predictions["good"]}, bootstrap=FEW)
-    assert result.verdicts == ()
-    assert "'additive' is not among the predictions" in result.notes[0]
+    assert result.test.differences == {"x": {}}
+    assert (result.verdicts[0].best, result.verdicts[0].beats) == ("x", ())
+
+
+def test_rows_beyond_a_threshold_are_a_group(cell, screen, split, predictions):
+    given = {"x": predictions["good"]}
+    result = evaluate(cell, screen, split, given, bootstrap=FEW, beyond=0.1)
+    (far,) = result.by("beyond")
+    score = screen.column("score")[split.test]
+    assert far.rows == (np.abs(score) >= np.float32(0.1)).sum() > 0
+    assert result.verdicts[-1].group == far.label
+    assert evaluate(cell, screen, split, given, bootstrap=FEW, beyond=99).by("beyond") == ()
+
+
+def test_a_predictor_of_two_parts_answers_among_hits_with_its_size(cell, screen, split):
+    truth = torch.tensor(screen.column("score")[split.test].astype(float))
+    hit = torch.rand(len(truth), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    given = {"two": Prediction(hit * truth, hit=hit, given_hit=truth)}
+    result = evaluate(cell, screen, split, given, bootstrap=FEW, beyond=0.1)
+    assert result.test.scores["two"]["pearson"].value < 0.99
+    assert result.by("beyond")[0].scores["two"]["pearson"].value == pytest.approx(1)
 
 
 def test_tensors_and_numpy_seeds_are_taken(cell, screen, split, predictions):
@@ -159,7 +207,7 @@ def test_tiny_test_parts_do_not_crash(plain_cell, pairs):
     result = evaluate(plain_cell, screen, split, {"additive": [0, 1], "m": [1, 0]}, bootstrap=FEW)
     estimate = result.test.scores["m"]["mse"]
     assert (estimate.value, estimate.reason) == (None, "there are fewer than 3 rows")
-    assert "cannot be said" in result.beats_additive[0]
+    assert result.verdicts[0].best is None
     assert any("does not say how many genes" in note for note in result.notes)
     json.dumps(result.to_json(), allow_nan=False)
 
@@ -208,7 +256,7 @@ def test_what_does_not_belong_together(cell, screen, split, plain_cell):
     with pytest.raises(InputError, match=r"screen\.on\(cell\)"):
         evaluate(plain_cell, screen, split, {"m": np.zeros(len(split.test))})
     other = Screen.synthetic(cell, n=1_400)
-    with pytest.raises(InputError, match="split is of another screen"):
+    with pytest.raises(InputError, match="made of another screen"):
         baselines(cell, other, split)
     rows = np.arange(len(screen))
     no_test = Split(rows, rows[:0], rows[:0], "random", 0, screen.checksum)

@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from deltacell.evaluate import METRICS
-from deltacell.evaluate.ranking import Column, Weights
+from deltacell.evaluate.metrics import Column, Weights
 
 fast = settings(max_examples=60, deadline=None)
 

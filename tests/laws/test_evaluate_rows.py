@@ -57,7 +57,7 @@ def numbers(evaluation):
         [
             [np.nan if x is None else x for x in (e.value, e.low, e.high)]
             for group in evaluation.groups
-            for of_name in (*group.scores.values(), *group.differences.values())
+            for of_name in (*group.scores.values(), *group.differences["model"].values())
             for e in of_name.values()
         ]
     )
@@ -86,5 +86,5 @@ def test_rows_written_again_are_no_further_evidence(seed, often):
         assert again.rows == often * once.rows
         assert again.gene_sets == once.gene_sets
         for metric in set(METRICS) - {"spearman"}:
-            a, b = (group.differences["model"][metric] for group in (once, again))
+            a, b = (group.differences["model"]["additive"][metric] for group in (once, again))
             assert (a.value, a.low, a.high) == pytest.approx((b.value, b.low, b.high), abs=1e-9)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -33,12 +35,18 @@ N = 14
 NONE = GeneSets(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
 OPTIONS = {"penalty": 3.0, "folds": 3, "gene_folds": 3, "rounds": 2, "seed": 0}
 seeds = st.integers(0, 2**32 - 1)
-few = settings(max_examples=15, deadline=None)
+few = settings(max_examples=8, deadline=None)
 
 
 def a_cell(rng, names=("links", "regulates")):
     relations = [
-        Relation.from_edges(name, *rng.integers(0, N, (2, 30)), rng.random(30), n_genes=N, directed=name == "regulates")
+        Relation.from_edges(
+            name,
+            *rng.integers(0, N, (2, 30)),
+            rng.random(30),
+            n_genes=N,
+            directed=name == "regulates",
+        )
         for name in names
     ]
     profile = rng.normal(size=(N, 20))
@@ -173,7 +181,9 @@ def test_set_votes_are_those_of_the_sets_with_a_neighbour_instead(seed):
     _, cell, part = problem(seed, sizes=(3,))
     neighbours = Neighbours.of(cell, GeneOrder(cell.genes))
     measured = Measured.of(part.sets, part.targets, part.weights, N)
-    scores = {tuple(s): y for s, y in zip(part.sets.genes.reshape(-1, 3), part.targets, strict=True)}
+    scores = {
+        tuple(s): y for s, y in zip(part.sets.genes.reshape(-1, 3), part.targets, strict=True)
+    }
     votes = set_votes(measured, neighbours, part.sets)
     for place, (gene, owner) in enumerate(zip(part.sets.genes, part.sets.owner, strict=True)):
         rest = set(part.sets.genes.reshape(-1, 3)[owner]) - {gene}
@@ -243,9 +253,7 @@ def test_voters_are_the_measured_sets_next_to_a_set():
     _, cell, part = problem(2)
     neighbours = Neighbours.of(cell, GeneOrder(cell.genes))
     measured = Measured.of(part.sets, part.targets, part.weights, N)
-    known = {
-        tuple(part.sets.take(np.array([i])).genes): y for i, y in enumerate(part.targets)
-    }
+    known = {tuple(part.sets.take(np.array([i])).genes): y for i, y in enumerate(part.targets)}
     for asked in ((0, 1), (2, 5), (1, 4, 7)):
         found = voters(measured, neighbours, asked)
         assert all(v.score == pytest.approx(known[v.genes], rel=1e-6) for v in found)
@@ -311,4 +319,4 @@ def test_pair_cell_does_not_see_the_scores_of_its_batch(seed, row):
 
 def _lists(sets):
     ends = sets.offsets.tolist()
-    return [sets.genes[a:b].tolist() for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [sets.genes[a:b].tolist() for a, b in pairwise(ends)]

@@ -1,4 +1,4 @@
-"""`deltacell evaluate`: runs and baselines side by side on the test part."""
+"""`deltacell evaluate`: runs and baselines side by side, on the test part or another screen."""
 
 from __future__ import annotations
 
@@ -24,34 +24,62 @@ def evaluate(
         int | None, typer.Option(help="Test rows to look at, the same for all; all by default.")
     ] = None,
     threshold: Annotated[
-        float, typer.Option(help="A score below it is a hit, for AUROC and AUPR.")
+        float, typer.Option(help="A score at or below it is a hit, for AUROC and AUPR.")
     ] = -0.08,
+    on: Annotated[
+        Path | None,
+        typer.Option(help="Test on this screen, or import of one; leaves out what was trained on."),
+    ] = None,
+    beyond: Annotated[
+        float, typer.Option(help="With --on: also test the rows at least this far from 0.")
+    ] = 0.08,
+    zeros: Annotated[
+        int,
+        typer.Option(
+            help="Of a list of hits: tested pairs without a hit to draw. This assumes that every "
+            "query gene was crossed with every array gene; 0 turns it off."
+        ),
+    ] = 100_000,
     json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write the tables there.")] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Draw into this directory: density, calibration, …")
     ] = None,
 ) -> None:
-    """Test runs and baselines on the same rows: metrics with intervals, and a plain verdict.
+    """Test runs and baselines on the same rows: metrics with intervals, and which one is best.
 
     Example: deltacell evaluate runs/demo-seed0 runs/demo-seed1 --figures figures
     """
     from deltacell.cli.text_file import write_text
     from deltacell.evaluate import Threshold, draw_figures
+    from deltacell.evaluate.other_screen import evaluate_on
     from deltacell.evaluate.runs import evaluate_runs
     from deltacell.report.evaluate import markdown_evaluation, print_evaluation
     from deltacell.report.progress import progress_bar
 
     names = [name.strip() for name in baselines.split(",") if name.strip()]
     with progress_bar() as report:
-        found = evaluate_runs(
-            runs,
-            baseline_names=names,
-            which=weights,
-            samples=samples,
-            threshold=Threshold(threshold),
-            progress=report,
-        )
+        if on is not None:
+            found = evaluate_on(
+                runs,
+                on,
+                baseline_names=names,
+                which=weights,
+                samples=samples,
+                threshold=Threshold(threshold),
+                beyond=beyond,
+                progress=report,
+            )
+        else:
+            found = evaluate_runs(
+                runs,
+                baseline_names=names,
+                which=weights,
+                samples=samples,
+                threshold=Threshold(threshold),
+                zeros=zeros,
+                progress=report,
+            )
     result = found.evaluation.to_json()
     # Files first: a reader of the output that goes away, as `head` does, must not cost them.
     write_json(json, result)

@@ -120,13 +120,6 @@ def sentence(truth: Recovered) -> str:
 
 def _model(model: str, record: RunRecord, evaluation: Mapping[str, Any]) -> dict[str, Any]:
     whole = evaluation["groups"][0]
-    verdict = next(
-        one["sentence"]
-        for one in evaluation["verdicts"]
-        if (one["predictor"], one["group"]) == (record.name, whole["label"])
-    )
-    # The page calls a model by its name and not by that of its run.
-    verdict = verdict.removeprefix(record.name).strip()
     metrics = record.metrics()
     curve = zip(metrics["epoch"], metrics["validation_pearson"], strict=True)
     return {
@@ -136,9 +129,22 @@ def _model(model: str, record: RunRecord, evaluation: Mapping[str, Any]) -> dict
         "seconds": _seconds(record),
         "curve": [{"epoch": epoch, "pearson": pearson} for epoch, pearson in curve],
         "pearson": _interval(whole["scores"][record.name]["pearson"]),
-        "verdict": verdict[:1].upper() + verdict[1:],
+        "verdict": _against_additive(record.name, whole),
         "limit": record.limits or "Where its time goes was not recorded.",
     }
+
+
+def _against_additive(name: str, whole: Mapping[str, Any]) -> str:
+    """Return whether a model beats the additive baseline on the whole test part."""
+    own, difference = whole["scores"][name], whole["differences"][name]["additive"]["pearson"]
+    if difference["low"] is None:
+        return f"Cannot be compared with the additive baseline: {difference['reason']}."
+    beats = "Beats" if difference["low"] > 0 else "Does not beat"
+    return (
+        f"{beats} the additive baseline on test: Pearson {own['pearson']['value']:.3f}, a "
+        f"difference of {difference['value']:+.3f} ({difference['low']:+.3f} to "
+        f"{difference['high']:+.3f})."
+    )
 
 
 def _best_baseline(scores: Mapping[str, Any], titles: Mapping[str, str]) -> str:

@@ -3,14 +3,16 @@
 from deltacell.evaluate.baseline_predictions import baselines
 from deltacell.evaluate.bootstrap import Bootstrap
 from deltacell.evaluate.ceiling import Ceiling, replicate_ceiling
-from deltacell.evaluate.evaluation import Estimate, Evaluation, GroupResult, Verdict
-from deltacell.evaluate.figure_set import draw_figures
+from deltacell.evaluate.evaluation import AmongTested, Estimate, Evaluation, GroupResult, Verdict
+from deltacell.evaluate.figures import draw_figures
 from deltacell.evaluate.metrics import METRICS, Metric
 from deltacell.evaluate.positives import Positives, Threshold
 from deltacell.evaluate.side_by_side import evaluate
+from deltacell.evaluate.tested import Zeros
 
 __all__ = [
     "METRICS",
+    "AmongTested",
     "Bootstrap",
     "Ceiling",
     "Estimate",
@@ -20,6 +22,7 @@ __all__ = [
     "Positives",
     "Threshold",
     "Verdict",
+    "Zeros",
     "baselines",
     "draw_figures",
     "evaluate",

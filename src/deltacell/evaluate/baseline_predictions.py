@@ -14,7 +14,7 @@ import torch
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError, StoreError
-from deltacell.evaluate.fits import check_fit
+from deltacell.evaluate.side_by_side import check_fit
 from deltacell.models.baselines import BASELINES, Progress, baseline, check_baseline
 from deltacell.profile.record import RUN_FILE, RunRecord, Status, now, read_run
 from deltacell.screen import Genotypes, Screen, Split
@@ -38,6 +38,7 @@ def baselines(
     names: Iterable[str] | None = None,
     *,
     seed: int = 0,
+    genotypes: Genotypes | None = None,
     progress: Progress | None = None,
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Return the predictions of baselines for the test rows, by name.
@@ -57,6 +58,8 @@ def baselines(
         Of `deltacell.models.baselines.BASELINES`; all where not given.
     seed
         Of all that is drawn.
+    genotypes
+        What to predict; the test rows where not given.
     progress
         Called as ``progress(what, done, total)``.
     """
@@ -64,7 +67,8 @@ def baselines(
     chosen = list(BASELINES if names is None else names)
     made = {name: baseline(name) for name in chosen}
     validation = _part(screen, split.validation)
-    test = screen.genotypes.take(torch.from_numpy(np.array(split.test)))
+    if genotypes is None:
+        genotypes = screen.genotypes.take(torch.from_numpy(np.array(split.test)))
     predictions = {}
     for name, untrained in made.items():
         fitted = untrained.fit(
@@ -74,7 +78,7 @@ def baselines(
             seed=seed,
             progress=_named(name, progress),
         )
-        predictions[name] = fitted(cell, test).score.numpy()
+        predictions[name] = fitted(cell, genotypes).score.numpy()
     return predictions
 
 

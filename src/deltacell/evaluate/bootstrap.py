@@ -1,8 +1,8 @@
-"""Resampling of gene sets, the same for all predictors, so that their differences are paired."""
+"""Resampling of genes, the same for all predictors, so that their differences are paired."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from deltacell.arrays import AnyArray
 from deltacell.errors import InputError
+from deltacell.evaluate.evaluation import Differences, Estimate, Scores
+from deltacell.evaluate.metrics import Column, Metric, Weights
 
 Doubles = npt.NDArray[np.float64]
 
@@ -22,7 +24,13 @@ _NUMBERS_A_BLOCK = 500_000
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How intervals are found: percentiles over resamples of whole gene sets.
+    """How intervals are found: percentiles over resamples of the genes.
+
+    Gene sets that share a gene are not independent: if a predictor is wrong about a gene, it is
+    wrong about all its sets. So genes are drawn with replacement, and a set counts as often as the
+    product of how often its genes were drawn (the pigeonhole bootstrap of Owen, 2007). Intervals
+    are about right where errors are shared by gene. They are conservative where errors are
+    independent: up to the square root of 3 too wide for pairs, and of 7 for triples.
 
     Parameters
     ----------
@@ -31,7 +39,7 @@ class Bootstrap:
     level
         The share of them that an interval holds.
     seed
-        Of all that is drawn.
+        Random seed.
     """
 
     resamples: int = 1000
@@ -46,29 +54,38 @@ class Bootstrap:
         if self.seed < 0:
             raise InputError(f"the seed is {self.seed}; it must not be negative")
 
-    def weights(self, keys: AnyArray, name: str = "") -> Iterator[Doubles]:
-        """Yield how often each row is in each resample, [b, rows] a block, `resamples` in all.
+    def weights(self, units: AnyArray, name: str = "") -> Iterator[Doubles]:
+        """Yield how often each row counts in each resample, [b, rows] per block.
 
-        As many gene sets as there are are drawn with replacement, and a set brings all its rows.
-        What is drawn depends on the sets and not on the order of the rows.
+        As many units as there are different ones are drawn with replacement. What is drawn depends
+        on the units and not on the order of the rows.
 
         Parameters
         ----------
-        keys
-            One a row, equal for the same gene set.
+        units
+            What is drawn: the genes of each row, [rows, largest set], padded with -1; or any one
+            label per row, [rows].
         name
-            Of what is resampled; another name draws anew.
+            What the resamples are of; another name draws other ones.
         """
-        sets, of_row = np.unique(keys, return_inverse=True)
-        n = len(sets)
+        columns = units[:, None] if units.ndim == 1 else units
+        distinct, flat = np.unique(columns, return_inverse=True)
+        of_row = flat.reshape(columns.shape)
+        n_padding = int(units.ndim == 2 and distinct[0] == -1) if len(distinct) else 0
+        n = len(distinct) - n_padding
         rng = np.random.default_rng([self.seed, crc32(name.encode())])
-        block = max(1, _NUMBERS_A_BLOCK // max(len(keys), 1))
+        block = max(1, _NUMBERS_A_BLOCK // max(len(columns), 1))
         for start in range(0, self.resamples, block):
             wide = min(block, self.resamples - start)
             drawn = rng.integers(0, n, (wide, n))
             at = (drawn + n * np.arange(wide)[:, None]).ravel()
-            counts = np.bincount(at, minlength=wide * n).reshape(wide, n)
-            yield counts.astype(np.float64).take(of_row, axis=1)
+            counts = np.bincount(at, minlength=wide * n).reshape(wide, n).astype(np.float64)
+            # Padding is the smallest, so it comes first; it leaves a product as it is.
+            counts = np.concatenate([np.ones((wide, n_padding)), counts], axis=1)
+            product = counts.take(of_row[:, 0], axis=1)
+            for column in of_row.T[1:]:
+                product *= counts.take(column, axis=1)
+            yield product
 
     def interval(self, values: Doubles) -> tuple[float, float] | None:
         """Return the percentiles of resampled values, or None where too many are undefined.
@@ -76,7 +93,7 @@ class Bootstrap:
         Parameters
         ----------
         values
-            One a resample; NaN where undefined.
+            One per resample; NaN where undefined.
         """
         defined = values[np.isfinite(values)]
         if len(defined) < ENOUGH_DEFINED * len(values):
@@ -84,3 +101,146 @@ class Bootstrap:
         tail = (1 - self.level) / 2
         low, high = np.quantile(defined, [tail, 1 - tail])
         return float(low), float(high)
+
+
+class Comparison:
+    """Metrics of several predictors, and of several seeds of each, over the same resamples."""
+
+    def __init__(self) -> None:
+        self._each: dict[str, dict[str, list[_OneSeed]]] = {}
+
+    def add(
+        self,
+        name: str,
+        metric: Metric,
+        prediction: Column,
+        truth: Column,
+        weight: Doubles | None = None,
+    ) -> None:
+        """Add a metric of one seed of a predictor.
+
+        Parameters
+        ----------
+        name
+            The predictor.
+        metric
+            What to measure.
+        prediction, truth
+            One number per row.
+        weight
+            How often each row counts; once where not given.
+        """
+        of_name = self._each.setdefault(name, {})
+        of_name.setdefault(metric.name, []).append(_OneSeed(metric, prediction, truth, weight))
+
+    def resample(self, weights: Mapping[str, Weights]) -> None:
+        """Measure on a block of resamples.
+
+        Parameters
+        ----------
+        weights
+            How often each row counts in each, by what a metric is of.
+        """
+        for of_name in self._each.values():
+            for of_seeds in of_name.values():
+                for one in of_seeds:
+                    one.resample(weights[one.metric.of])
+
+    def result(self, bootstrap: Bootstrap) -> tuple[Scores, Differences]:
+        """Return all metrics and all paired differences, with intervals.
+
+        With several seeds a metric is the mean over them of each seed's metric.
+
+        Parameters
+        ----------
+        bootstrap
+            How intervals are found.
+        """
+        drawn = {
+            name: {
+                metric: np.mean([one.drawn for one in of_seeds], axis=0)
+                for metric, of_seeds in of_name.items()
+            }
+            for name, of_name in self._each.items()
+        }
+        scores = {
+            name: {
+                metric: _estimate(of_seeds, drawn[name][metric], bootstrap)
+                for metric, of_seeds in of_name.items()
+            }
+            for name, of_name in self._each.items()
+        }
+        differences = {
+            one: {
+                other: {
+                    metric: _difference(
+                        {name: scores[name][metric] for name in (one, other)},
+                        drawn[one][metric] - drawn[other][metric],
+                        bootstrap,
+                    )
+                    for metric in scores[one]
+                }
+                for other in scores
+                if other != one
+            }
+            for one in scores
+        }
+        return scores, differences
+
+
+class _OneSeed:
+    """One metric of one seed of a predictor, and its values in the resamples."""
+
+    def __init__(
+        self, metric: Metric, prediction: Column, truth: Column, weight: Doubles | None
+    ) -> None:
+        self.metric = metric
+        self._prediction = prediction
+        self._truth = truth
+        self._blocks: list[Doubles] = []
+        self.reason = metric.undefined(prediction.values, truth.values)
+        self.value = metric.value(prediction, truth, weight)
+
+    def resample(self, weights: Weights) -> None:
+        if self.reason is None:
+            values = self.metric.function(self._prediction, self._truth, weights)
+        else:
+            values = np.full(len(weights.total), np.nan)
+        self._blocks.append(values)
+
+    @property
+    def drawn(self) -> Doubles:
+        return np.concatenate(self._blocks)
+
+
+def _estimate(of_seeds: list[_OneSeed], drawn: Doubles, bootstrap: Bootstrap) -> Estimate:
+    values = tuple(one.value for one in of_seeds)
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        reason = next(one.reason for one in of_seeds if one.value is None)
+        return Estimate(None, None, None, reason=reason or "it is not a number", seeds=values)
+    deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
+    return _with_interval(float(np.mean(known)), drawn, bootstrap, values, deviation)
+
+
+def _difference(pair: Mapping[str, Estimate], drawn: Doubles, bootstrap: Bootstrap) -> Estimate:
+    for name, estimate in pair.items():
+        if estimate.value is None:
+            return Estimate(None, None, None, reason=f"{name}: {estimate.reason}")
+    one, other = (estimate.value or 0.0 for estimate in pair.values())
+    return _with_interval(one - other, drawn, bootstrap)
+
+
+def _with_interval(
+    value: float,
+    drawn: Doubles,
+    bootstrap: Bootstrap,
+    seeds: tuple[float | None, ...] = (),
+    deviation: float | None = None,
+) -> Estimate:
+    interval = bootstrap.interval(drawn)
+    if interval is None:
+        undefined = int((~np.isfinite(drawn)).sum())
+        reason = f"it is not defined in {undefined:,} of {len(drawn):,} resamples"
+        return Estimate(value, None, None, reason, seeds, deviation)
+    return Estimate(value, *interval, None, seeds, deviation)

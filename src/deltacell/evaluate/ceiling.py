@@ -12,6 +12,7 @@ from deltacell.arrays import Ints
 from deltacell.evaluate.bootstrap import Bootstrap
 from deltacell.evaluate.evaluation import Estimate
 from deltacell.screen import Screen
+from deltacell.screen.keys import sorted_matrix
 from deltacell.words import count_text
 
 Doubles = npt.NDArray[np.float64]
@@ -116,13 +117,14 @@ def replicate_ceiling(
             noise,
             variance,
         )
+    genes = sorted_matrix(screen.genotypes.genes.numpy(), screen.offsets)[rows][known]
     noises = [
         w @ squares / (w @ freedom) * share
         for w in bootstrap.weights(np.arange(n_sets), "noise between repeats")
     ]
     variances = [
         w @ score**2 / w.sum(axis=1) - (w @ score / w.sum(axis=1)) ** 2
-        for w in bootstrap.weights(screen.keys[rows][known], "spread of the test rows")
+        for w in bootstrap.weights(genes, "spread of the test rows")
     ]
     drawn = 1 - np.concatenate(noises) / np.concatenate(variances)
     interval = bootstrap.interval(np.sqrt(np.clip(drawn, 0, None)))

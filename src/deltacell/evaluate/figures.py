@@ -1,19 +1,30 @@
-"""The figures of an evaluation, drawn from what was computed; computes nothing."""
+"""The figures of an evaluation, drawn from what `diagnostics` computes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
+from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.evaluate.calibration import Calibration
-from deltacell.evaluate.density import Density
-from deltacell.evaluate.relation_weights import RelationWeights
-from deltacell.evaluate.residuals import ResidualByDegree
+from deltacell.evaluate.diagnostics import (
+    Calibration,
+    Density,
+    RelationWeights,
+    ResidualByDegree,
+    calibration,
+    density,
+    residual_by_degree,
+)
+from deltacell.evaluate.side_by_side import check_fit
 from deltacell.report.figure_file import check_figure
+from deltacell.screen import Screen, Split
 from deltacell.words import count_text
 
 if TYPE_CHECKING:
@@ -22,6 +33,65 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-6
 _BLUE, _ORANGE, _GREY = "#2a6f97", "#c1440e", "#8a8a8a"
+
+
+def draw_figures(
+    cell: Cell,
+    screen: Screen,
+    split: Split,
+    predictions: Mapping[str, npt.ArrayLike],
+    folder: Path,
+    *,
+    weights: Mapping[str, RelationWeights] | None = None,
+    suffix: str = ".png",
+) -> list[Path]:
+    """Draw the figures of each predictor on the test part, and return where they are.
+
+    ``NAME-predicted``, ``NAME-calibration`` and ``NAME-residual``; and ``NAME-relations`` where
+    weights were given.
+
+    Parameters
+    ----------
+    cell, screen, split
+        As for `evaluate`.
+    predictions
+        By name, one score a test row; of several seeds choose one.
+    folder
+        Made where it is not there.
+    weights
+        The weight of each relation, by name of the model.
+    suffix
+        ``.png`` or ``.svg``.
+    """
+    check_fit(cell, screen, split)
+    check_figure(folder / f"figure{suffix}")
+    measured = screen.column("score").astype(np.float64)[split.test]
+    genotypes = screen.genotypes.take(torch.from_numpy(np.array(split.test)))
+    drawn: list[Path] = []
+
+    def path(name: str, what: str) -> Path:
+        made = folder / f"{_file_name(name)}-{what}{suffix}"
+        if made in drawn:
+            raise InputError(f"two predictors would share the figure {made.name}; rename '{name}'")
+        drawn.append(made)
+        return made
+
+    for name, given in predictions.items():
+        predicted = np.asarray(given, dtype=np.float64)
+        draw_density(
+            density(predicted, measured), path(name, "predicted"), f"{name}: predicted and measured"
+        )
+        draw_calibration(
+            calibration(predicted, measured), path(name, "calibration"), f"{name}: calibration"
+        )
+        draw_residuals(
+            residual_by_degree(cell, genotypes, predicted, measured),
+            path(name, "residual"),
+            f"{name}: residual by gene degree",
+        )
+    for name, weight in (weights or {}).items():
+        draw_relation_weights(weight, path(name, "relations"), f"{name}: weight of each relation")
+    return drawn
 
 
 def draw_density(data: Density, path: Path, title: str = "") -> None:
@@ -195,3 +265,8 @@ def _slope_text(data: Calibration) -> str:
 def _above(axes: Axes, said: list[str]) -> None:
     """Write beside the frame, where no point is."""
     axes.set_title(", ".join(said), fontsize=9, loc="left")
+
+
+def _file_name(name: str) -> str:
+    """Return a predictor's name as a part of a file's name, which cannot leave the folder."""
+    return re.sub(r"[^\w.-]+", "_", name).strip(".") or "predictor"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from deltacell.evaluate.ranking import Column, Weights
+from deltacell.arrays import Ints
 
 Doubles = npt.NDArray[np.float64]
 
@@ -19,6 +20,184 @@ FEWEST_ROWS = 3
 
 CONSTANT = "the predictions are all the same"
 """Why a predictor that says one thing of all rows has no correlation."""
+
+_KEPT = 3
+
+
+class Column:
+    """One number a row, and what follows from the numbers alone: their order and their ties.
+
+    Parameters
+    ----------
+    values
+        [n].
+    """
+
+    def __init__(self, values: npt.ArrayLike) -> None:
+        self.values: Doubles = np.asarray(values, dtype=np.float64)
+        self._moments: tuple[Column, Doubles] | None = None
+        self._positives: tuple[Column, tuple[Ints, Ints, Ints]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def standard(self) -> Doubles:
+        """The values less their mean and in units of their spread, which saves digits; [n]."""
+        standard: Doubles = (self.values - self.values.mean()) / (self.spread or 1.0)
+        return standard
+
+    @cached_property
+    def spread(self) -> float:
+        """The standard deviation of the values."""
+        return float(self.values.std())
+
+    def moments(self, other: Column) -> Doubles:
+        """Return x, y, x^2, y^2 and x y of both columns' standard values, [n, 5].
+
+        Parameters
+        ----------
+        other
+            A column of the same rows.
+        """
+        if self._moments is None or self._moments[0] is not other:
+            x, y = self.standard, other.standard
+            self._moments = other, np.stack([x, y, x * x, y * y, x * y], axis=1)
+        return self._moments[1]
+
+    @cached_property
+    def order(self) -> Ints:
+        """The rows by ascending value, [n]."""
+        return np.argsort(self.values, kind="stable")
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Where in `order` each distinct value begins, [k]."""
+        ordered = self.values[self.order]
+        return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+
+    @cached_property
+    def group(self) -> Ints:
+        """The distinct value that each row has, counted from the smallest, [n]."""
+        group = np.empty(len(self), dtype=np.int64)
+        sizes = np.diff(self.starts, append=len(self))
+        group[self.order] = np.repeat(np.arange(len(self.starts)), sizes)
+        return group
+
+    def positive_groups(self, positive: Column) -> tuple[Ints, Ints, Ints]:
+        """Return the positive rows by ascending value, where distinct values begin, and these.
+
+        Parameters
+        ----------
+        positive
+            1 for a positive row and 0 for another, [n].
+        """
+        if self._positives is None or self._positives[0] is not positive:
+            rows = self.order[positive.values[self.order] > 0]
+            group = self.group[rows]
+            starts = np.flatnonzero(np.diff(group, prepend=-1))
+            self._positives = positive, (rows, starts, group[starts])
+        return self._positives[1]
+
+    def sums(self, ordered: Doubles) -> Doubles:
+        """Return the sums over rows with the same value, [b, k].
+
+        Parameters
+        ----------
+        ordered
+            Numbers of the rows in `order`, [b, n].
+        """
+        if len(self.starts) == len(self):
+            return ordered
+        sums: Doubles = np.add.reduceat(ordered, self.starts, axis=1)
+        return sums
+
+
+class Weights:
+    """How often each row counts, in each of b resamples.
+
+    Parameters
+    ----------
+    array
+        [b, n], in whole numbers.
+    """
+
+    def __init__(self, array: Doubles) -> None:
+        self.array = array
+        self.total: Doubles = array.sum(axis=1)
+        self._rankings: dict[int, Ranking] = {}
+
+    def mean(self, values: Doubles) -> Doubles:
+        """Return the mean over rows in each resample, [b] or [b, columns]; NaN without any row.
+
+        Parameters
+        ----------
+        values
+            [n] or [n, columns].
+        """
+        total = self.total if values.ndim == 1 else self.total[:, None]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean: Doubles = self.array @ values / total
+        return mean
+
+    def ranking(self, column: Column) -> Ranking:
+        """Return the ranks of a column; those that were asked for last are kept.
+
+        Parameters
+        ----------
+        column
+            Of the same rows.
+        """
+        # A ranking holds its column, so that no other column can have the same id meanwhile.
+        found = self._rankings.pop(id(column), None)
+        if found is None:
+            found = Ranking(column, self)
+        self._rankings[id(column)] = found
+        while len(self._rankings) > _KEPT:
+            del self._rankings[next(iter(self._rankings))]
+        return found
+
+
+class Ranking:
+    """Ranks among the rows written out as often as the weights say.
+
+    Ranks begin at 1, and equal values share the mean of theirs.
+
+    Parameters
+    ----------
+    column
+        One number a row.
+    weights
+        How often each row counts.
+    """
+
+    def __init__(self, column: Column, weights: Weights) -> None:
+        self.column = column
+        self._array = weights.array
+        self.size: Doubles = column.sums(weights.array.take(column.order, axis=1))
+        """How often each distinct value is there, [b, k]."""
+        self.below: Doubles = np.cumsum(self.size, axis=1)
+        """How many rows have a smaller value than each distinct one, [b, k]."""
+        self.below -= self.size
+
+    @property
+    def cubes(self) -> Doubles:
+        """The sum over distinct values of the cube of how often each is there, [b]."""
+        cubes: Doubles = np.einsum("bn,bn->b", self.size * self.size, self.size)
+        return cubes
+
+    @cached_property
+    def rank(self) -> Doubles:
+        """The rank of each distinct value, [b, k]."""
+        return self.below + (self.size + 1) / 2
+
+    @cached_property
+    def weighted(self) -> Doubles:
+        """The rank of each row times its weight, [b, n]."""
+        weighted: Doubles = self.rank.take(self.column.group, axis=1)
+        weighted *= self._array
+        return weighted
+
 
 Function = Callable[[Column, Column, Weights], Doubles]
 
@@ -34,24 +213,25 @@ class Metric:
     title
         What it is called in tables.
     of
-        ``score``, the measured scores; or ``class``, 1 for a positive and 0 for another.
+        ``score``, the measured scores; ``class``, 1 for a positive and 0 for another; or, among all
+        tested sets, ``hit`` and ``negative``, 1 for a hit and for one with a negative score.
     better
-        Which way is better.
+        Which way is better, or the ``one`` value that is best.
     function
         From predictions [n], truth [n] and weights [b, n] to values [b]; NaN where undefined.
     """
 
     name: str
     title: str
-    of: Literal["score", "class"]
-    better: Literal["higher", "lower"]
+    of: Literal["score", "class", "hit", "negative"]
+    better: Literal["higher", "lower", "one"]
     function: Function
 
     def undefined(self, prediction: Doubles, truth: Doubles) -> str | None:
         """Return why it is not defined on these rows, or None where it is."""
         if len(truth) < FEWEST_ROWS:
             return f"there are fewer than {FEWEST_ROWS} rows"
-        if self.of == "class" and truth.min() == truth.max():
+        if self.of != "score" and truth.min() == truth.max():
             which = "positive" if truth[0] else "negative"
             return f"all {len(truth):,} rows are of one class, the {which}"
         if self.name in _NEED_SPREAD:
@@ -61,18 +241,28 @@ class Metric:
                 return CONSTANT
         return None
 
-    def __call__(self, prediction: npt.ArrayLike, truth: npt.ArrayLike) -> float | None:
-        """Return its value with equal weights, or None where it is not defined.
+    def __call__(
+        self, prediction: npt.ArrayLike, truth: npt.ArrayLike, weight: Doubles | None = None
+    ) -> float | None:
+        """Return its value, or None where it is not defined.
 
         Parameters
         ----------
         prediction, truth
-            One number a row.
+            One number per row.
+        weight
+            How often each row counts; once where not given.
         """
-        x, y = Column(prediction), Column(truth)
-        if self.undefined(x.values, y.values) is not None:
+        return self.value(Column(prediction), Column(truth), weight)
+
+    def value(
+        self, prediction: Column, truth: Column, weight: Doubles | None = None
+    ) -> float | None:
+        """Return its value of columns, or None where it is not defined."""
+        if self.undefined(prediction.values, truth.values) is not None:
             return None
-        value = float(self.function(x, y, Weights(np.ones((1, len(y)))))[0])
+        once = np.ones(len(truth)) if weight is None else weight
+        value = float(self.function(prediction, truth, Weights(once[None]))[0])
         return value if np.isfinite(value) else None
 
 
@@ -91,9 +281,7 @@ def pearson(prediction: Column, truth: Column, weights: Weights) -> Doubles:
     weights
         How often each row counts, [b, n].
     """
-    x, y = prediction.standard, truth.standard
-    moments = np.stack([x, y, x * x, y * y, x * y], axis=1)
-    mean = weights.mean(moments).T
+    mean = weights.mean(prediction.moments(truth)).T
     covariance = mean[4] - mean[0] * mean[1]
     return _correlation(covariance, mean[2] - mean[0] ** 2, mean[3] - mean[1] ** 2)
 
@@ -138,8 +326,8 @@ def mse(prediction: Column, truth: Column, weights: Weights) -> Doubles:
 def auroc(prediction: Column, positive: Column, weights: Weights) -> Doubles:
     """Return the share of pairs of a positive and another that are in the right order; [b].
 
-    ``(sum of the positives' ranks - P (P + 1) / 2) / (P N)`` for P positives and N others; a pair
-    with equal predictions counts half.
+    ``(sum over positives of the rows below, equal ones half, - P^2 / 2) / (P N)`` for P positives
+    and N others; a pair with equal predictions counts half.
 
     Parameters
     ----------
@@ -148,13 +336,14 @@ def auroc(prediction: Column, positive: Column, weights: Weights) -> Doubles:
     positive
         1 for a positive and 0 for another, [n].
     weights
-        How often each row counts, [b, n], in whole numbers.
+        How often each row counts, [b, n].
     """
     groups, found = _positives(prediction, positive, weights)
-    ranks = np.einsum("bn,bn->b", found, weights.ranking(prediction).rank.take(groups, axis=1))
+    ranking = weights.ranking(prediction)
+    below = ranking.below.take(groups, axis=1) + ranking.size.take(groups, axis=1) / 2
     positives = found.sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        share: Doubles = (ranks - positives * (positives + 1) / 2) / (
+        share: Doubles = (np.einsum("bn,bn->b", found, below) - positives**2 / 2) / (
             positives * (weights.total - positives)
         )
     return share
@@ -192,13 +381,11 @@ def _positives(
     prediction: Column, positive: Column, weights: Weights
 ) -> tuple[npt.NDArray[np.int64], Doubles]:
     """Return the distinct predictions that a positive has, and the positives at each, [b, k]."""
-    rows = prediction.order[positive.values[prediction.order] > 0]
-    group = prediction.group[rows]
-    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    rows, starts, groups = prediction.positive_groups(positive)
     found = weights.array.take(rows, axis=1)
     if len(starts) < len(rows):
         found = np.add.reduceat(found, starts, axis=1)
-    return group[starts], found
+    return groups, found
 
 
 def _correlation(covariance: Doubles, of_x: Doubles, of_y: Doubles) -> Doubles:
@@ -207,8 +394,66 @@ def _correlation(covariance: Doubles, of_x: Doubles, of_y: Doubles) -> Doubles:
     return np.where(defined, np.clip(ratio, -1.0, 1.0), np.nan)
 
 
+def slope(prediction: Column, truth: Column, weights: Weights) -> Doubles:
+    """Return the slope of the line of least squares, ``cov(x, y) / var(x)``, weighted; [b].
+
+    It is 1 for calibrated predictions, and below 1 for those that are spread too wide.
+
+    Parameters
+    ----------
+    prediction, truth
+        One number per row, [n].
+    weights
+        How often each row counts, [b, n].
+    """
+    mean = weights.mean(prediction.moments(truth)).T
+    variance = mean[2] - mean[0] ** 2
+    defined = variance > _NO_VARIANCE
+    ratio = (mean[4] - mean[0] * mean[1]) / np.where(defined, variance, 1.0)
+    return np.where(defined, ratio * truth.spread / (prediction.spread or 1.0), np.nan)
+
+
+def precision_of_first(k: int, population: float) -> Function:
+    """Return the metric: the share of positives among the k rows with the largest predictions.
+
+    Of rows with equal predictions the same share is taken of each. In a resample of another total
+    weight, the same share ``k / population`` is looked at.
+
+    Parameters
+    ----------
+    k
+        How many rows, counted by weight.
+    population
+        The total weight of all rows.
+    """
+
+    def precision(prediction: Column, positive: Column, weights: Weights) -> Doubles:
+        wanted = k * weights.total / population
+        rows = prediction.order[::-1]
+        n = min(len(rows), 4 * k + 100)
+        while True:
+            # Not to cut through equal predictions, the last group is taken whole.
+            n = len(rows) - int(prediction.starts[prediction.group[rows[n - 1]]])
+            top = weights.array.take(rows[:n], axis=1)
+            if n == len(rows) or (top.sum(axis=1) >= wanted).all():
+                break
+            n = min(len(rows), 4 * n)
+        starts = np.flatnonzero(np.diff(prediction.group[rows[:n]], prepend=-1))
+        size = np.add.reduceat(top, starts, axis=1)
+        found = np.add.reduceat(top * positive.values[rows[:n]], starts, axis=1)
+        before = np.cumsum(size, axis=1) - size
+        taken = np.zeros_like(size)
+        np.divide(wanted[:, None] - before, size, out=taken, where=size > 0)
+        np.clip(taken, 0.0, 1.0, out=taken)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share: Doubles = np.einsum("bn,bn->b", taken, found) / wanted
+        return share
+
+    return precision
+
+
 _NO_VARIANCE = 1e-14
-_NEED_SPREAD = ("pearson", "spearman")
+_NEED_SPREAD = ("pearson", "spearman", "slope")
 
 METRICS: MappingProxyType[str, Metric] = MappingProxyType(
     {

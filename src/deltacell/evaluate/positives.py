@@ -70,7 +70,7 @@ class Positives:
     sentence: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data without the rows."""
+        """Return a JSON-serialisable dict without the rows."""
         known = self.label[np.isfinite(self.label)]
         return {
             "among": self.among,
@@ -122,31 +122,52 @@ def _by_sign(screen: Screen, rows: Ints, threshold: Threshold) -> Positives:
 
 
 def _by_threshold(screen: Screen, rows: Ints, threshold: Threshold) -> Positives:
-    below = threshold.side == "below"
     score = screen.column("score")[rows]
     # Scores are kept in float32, where a written -0.08 is not the threshold's float64.
     limit = np.float32(threshold.score)
-    beyond: Bools = score <= limit if below else score >= limit
-    used = np.isfinite(score)
-    p_value = screen.column("p_value")[rows]
-    p_known = np.isfinite(p_value)
-    why = "no score"
-    if threshold.p_value is None:
-        significance = ""
-    elif not p_known.any():
-        significance = ", whatever its significance, as these rows have no p-values"
-    else:
-        significance = f" with a p-value of at most {threshold.p_value:g}"
-        beyond &= p_value <= threshold.p_value
-        used &= p_known
-        why = "no score or no p-value"
-    label = np.where(used, beyond, np.nan).astype(np.float64)
+    beyond: Bools = score <= limit if threshold.side == "below" else score >= limit
+    label, significance, why = _significant(screen, rows, beyond, threshold)
+    used = np.isfinite(label)
     n, among = _counts(label)
     sentence = (
         f"A positive, for AUROC and AUPR, is a score of {threshold.score:g} or {threshold.side}"
         f"{significance} ({n:,} of {among:,} test rows)." + _left_out(~used, why)
     )
-    return Positives(label, -1 if below else 1, "tested", sentence)
+    return Positives(label, -1 if threshold.side == "below" else 1, "tested", sentence)
+
+
+def hits_of_either_sign(screen: Screen, rows: Ints, threshold: Threshold) -> Doubles:
+    """Return 1 for rows at least as far from 0 as the threshold, else 0; NaN for those left out.
+
+    Parameters
+    ----------
+    screen
+        What was measured, hits or not.
+    rows
+        The rows to label.
+    threshold
+        From where on a score is a hit.
+    """
+    far: Bools = np.abs(screen.column("score")[rows]) >= np.float32(abs(threshold.score))
+    return _significant(screen, rows, far, threshold)[0]
+
+
+def _significant(
+    screen: Screen, rows: Ints, beyond: Bools, threshold: Threshold
+) -> tuple[Doubles, str, str]:
+    """Return the labels, what was asked of p-values, and why rows are left out."""
+    used = np.isfinite(screen.column("score")[rows])
+    p_value = screen.column("p_value")[rows]
+    p_known = np.isfinite(p_value)
+    why, significance = "no score", ""
+    if threshold.p_value is not None and not p_known.any():
+        significance = ", whatever its significance, as these rows have no p-values"
+    elif threshold.p_value is not None:
+        significance = f" with a p-value of at most {threshold.p_value:g}"
+        beyond = beyond & (p_value <= threshold.p_value)
+        used &= p_known
+        why = "no score or no p-value"
+    return np.where(used, beyond, np.nan).astype(np.float64), significance, why
 
 
 def _counts(label: Doubles) -> tuple[int, int]:

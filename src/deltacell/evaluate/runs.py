@@ -13,12 +13,14 @@ import torch
 
 from deltacell.errors import InputError
 from deltacell.evaluate.baseline_predictions import fitted_baselines
+from deltacell.evaluate.bootstrap import Bootstrap
+from deltacell.evaluate.diagnostics import RelationWeights, relation_weights
 from deltacell.evaluate.evaluation import Evaluation
-from deltacell.evaluate.positives import Threshold, lists_only_hits
-from deltacell.evaluate.relation_weights import RelationWeights, relation_weights
+from deltacell.evaluate.positives import Threshold
 from deltacell.evaluate.side_by_side import Progress, evaluate
-from deltacell.models import Dango
-from deltacell.screen import Split
+from deltacell.evaluate.tested import ZEROS, Zeros
+from deltacell.models import Dango, Prediction
+from deltacell.screen import Genotypes, Grid, Split
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import TrainingData, load_data
 from deltacell.train.loaded_run import LoadedRun, labels_of, load_runs
@@ -51,18 +53,17 @@ class EvaluatedRuns:
     weights: dict[str, RelationWeights]
 
 
-def predict_test(run: LoadedRun, split: Split, progress: Progress | None = None) -> Floats:
-    """Return the scores of the test rows, in the unit of the screen.
-
-    Where the screen lists hits only, a predictor of two parts answers with the score to expect of a
-    hit.
+def predict_genotypes(
+    run: LoadedRun, genotypes: Genotypes, progress: Progress | None = None
+) -> Prediction:
+    """Return what a run predicts of genotypes, in the unit of the screen.
 
     Parameters
     ----------
     run
         Loaded.
-    split
-        Whose test rows.
+    genotypes
+        Over the genes of its cell.
     progress
         Called as ``progress(what, done, total)``.
     """
@@ -71,12 +72,85 @@ def predict_test(run: LoadedRun, split: Split, progress: Progress | None = None)
         if progress is not None:
             progress(f"{run.record.name}, seed {run.record.seed}", done, total)
 
-    genotypes = run.data.screen.genotypes.take(torch.from_numpy(np.array(split.test)))
-    found = run.predictor.predict(genotypes, report)
-    among_hits = found.given_hit is not None and lists_only_hits(run.data.screen)
-    score = found.given_hit if among_hits else found.score
-    assert score is not None
-    return score.float().cpu().numpy()
+    return run.predictor.predict(genotypes, report)
+
+
+@dataclass(frozen=True, eq=False)
+class AskedRuns:
+    """What runs and baselines predict of the same genotypes.
+
+    Parameters
+    ----------
+    runs
+        As loaded.
+    data
+        What they are compared on.
+    predictions
+        By name and seed.
+    notes
+        Which runs did not finish, and which relations a run does not see.
+    """
+
+    runs: Sequence[LoadedRun]
+    data: TrainingData
+    predictions: dict[str, dict[int, Prediction]]
+    notes: tuple[str, ...]
+
+    @property
+    def first(self) -> dict[str, Floats]:
+        """One score per genotype, by predictor; of the first seed."""
+        return {
+            name: next(iter(one.values())).score.float().cpu().numpy()
+            for name, one in self.predictions.items()
+        }
+
+    def weights(self, genotypes: Genotypes) -> dict[str, RelationWeights]:
+        """Return the weights of relations over the genes of genotypes, of runs that have such."""
+        found = {
+            name: _weights(run, genotypes)
+            for name, run in reversed(list(zip(labels_of(self.runs), self.runs, strict=True)))
+        }
+        return {name: weights for name, weights in found.items() if weights is not None}
+
+
+def predict_runs(
+    runs: Sequence[LoadedRun],
+    genotypes: Genotypes,
+    baseline_names: Sequence[str],
+    progress: Progress | None = None,
+) -> AskedRuns:
+    """Ask runs, and baselines fitted on the same training part, about genotypes.
+
+    Parameters
+    ----------
+    runs
+        As loaded, all of one split.
+    genotypes
+        Over the genes of their cell.
+    baseline_names
+        Of `deltacell.models.baselines.BASELINES`.
+    progress
+        Called as ``progress(what, done, total)``.
+    """
+    data = compared_data(runs)
+    by_name: dict[str, dict[int, Prediction]] = {}
+    labels = labels_of(runs)
+    for name, run in zip(labels, runs, strict=True):
+        seeds = by_name.setdefault(name, {})
+        if run.record.seed in seeds:
+            raise InputError(
+                f"two runs are called '{name}' and differ in more than the seed",
+                where=run.record.path,
+                fix="Rename the directory of one of them.",
+            )
+        seeds[run.record.seed] = predict_genotypes(run, genotypes, progress)
+    models = dict(zip(labels, (run.config.model.name for run in runs), strict=True))
+    wanted = [name for name in baseline_names if not _is_given(name, models)]
+    for name, one in fitted_baselines(runs, data, wanted, progress=progress).items():
+        by_name[name] = {one.record.seed: predict_genotypes(one, genotypes, progress)}
+    unfinished = (_unfinished(run) for run in runs if not run.is_finished)
+    seen = _relation_notes(labels, runs, data) if wanted else ()
+    return AskedRuns(runs, data, by_name, (*seen, *unfinished))
 
 
 def evaluate_runs(
@@ -86,6 +160,8 @@ def evaluate_runs(
     which: str = "best",
     samples: int | None = None,
     threshold: Threshold | None = None,
+    zeros: int = ZEROS,
+    bootstrap: Bootstrap | None = None,
     progress: Progress | None = None,
 ) -> EvaluatedRuns:
     """Evaluate runs and baselines on the test part that the runs share.
@@ -105,48 +181,46 @@ def evaluate_runs(
         Test rows to look at, the same for all; all where not given.
     threshold
         From where on a score is a hit.
+    zeros
+        With a list of hits: how many tested pairs that are not hits to draw. This assumes that
+        every query gene was crossed with every array gene; 0 turns it off.
+    bootstrap
+        How intervals are found.
     progress
         Called as ``progress(what, done, total)``.
     """
     runs = load_runs(paths, which)
     data = compared_data(runs)
-    split = data.split if samples is None else _fewer(data.split, samples)
-    by_name: dict[str, dict[int, Floats]] = {}
-    weights = {}
-    labels = labels_of(runs)
-    for name, run in zip(labels, runs, strict=True):
-        seeds = by_name.setdefault(name, {})
-        if run.record.seed in seeds:
-            raise InputError(
-                f"two runs are called '{name}' and differ in more than the seed",
-                where=run.record.path,
-                fix="Rename the directory of one of them.",
-            )
-        seeds[run.record.seed] = predict_test(run, split, progress)
-        if name not in weights:
-            found = _weights(run, split)
-            if found is not None:
-                weights[name] = found
-    models = dict(zip(labels, (run.config.model.name for run in runs), strict=True))
-    wanted = [name for name in baseline_names if not _is_given(name, models)]
-    fitted = {
-        name: predict_test(one, split, progress)
-        for name, one in fitted_baselines(runs, data, wanted, progress=progress).items()
-    }
+    split = data.split if samples is None else fewer(data.split, samples)
+    drawn = _zeros(data, split, zeros)
+    test = data.screen.genotypes.take(torch.from_numpy(np.array(split.test)))
+    genotypes = test if drawn is None else Genotypes.concat([test, drawn.genotypes])
+    asked = predict_runs(runs, genotypes, baseline_names, progress)
     evaluation = evaluate(
         data.cell,
         data.screen,
         split,
-        {**by_name, **fitted},
+        asked.predictions,
         threshold=threshold,
         repeats=data.repeats,
+        zeros=drawn,
+        bootstrap=bootstrap,
         progress=progress,
     )
-    unfinished = (_unfinished(run) for run in runs if not run.is_finished)
-    seen = _relation_notes(labels, runs, data) if fitted else ()
-    evaluation = dataclasses.replace(evaluation, notes=(*evaluation.notes, *seen, *unfinished))
-    first = {name: next(iter(seeds.values())) for name, seeds in by_name.items()}
-    return EvaluatedRuns(evaluation, data, split, {**first, **fitted}, weights)
+    evaluation = dataclasses.replace(evaluation, notes=(*evaluation.notes, *asked.notes))
+    first = {name: scores[: len(test)] for name, scores in asked.first.items()}
+    return EvaluatedRuns(evaluation, data, split, first, asked.weights(test))
+
+
+def _zeros(data: TrainingData, split: Split, n: int) -> Zeros | None:
+    """Return tested pairs of the test part that are not hits; None where none are known."""
+    grid = Grid.of(data.screen, whole=data.whole, assume_crossed=n > 0)
+    if grid is None or not grid.count("test", data.split):
+        return None
+    drawn = Zeros.draw(grid, data.split, n, seed=data.split.seed)
+    # Where only some of the hits are looked at, the zeros stand for as many fewer.
+    share = len(split.test) / len(data.split.test)
+    return dataclasses.replace(drawn, weight=share * drawn.weight)
 
 
 def compared_data(runs: Sequence[LoadedRun]) -> TrainingData:
@@ -264,8 +338,16 @@ def _said(value: object) -> str:
     return "null" if value is None else str(value)
 
 
-def _fewer(split: Split, samples: int) -> Split:
-    """Return a split whose other test rows are dropped."""
+def fewer(split: Split, samples: int) -> Split:
+    """Return a split with some of its test rows, the others dropped.
+
+    Parameters
+    ----------
+    split
+        Of a screen.
+    samples
+        How many to draw.
+    """
     if samples < 1:
         raise InputError(f"{samples} test rows were asked for; expected 1 or more")
     if samples >= len(split.test):
@@ -283,11 +365,10 @@ def _fewer(split: Split, samples: int) -> Split:
     )
 
 
-def _weights(run: LoadedRun, split: Split) -> RelationWeights | None:
+def _weights(run: LoadedRun, genotypes: Genotypes) -> RelationWeights | None:
     model = run.predictor.model
     if not isinstance(model, Dango):
         return None
-    genotypes = run.data.screen.genotypes.take(torch.from_numpy(np.array(split.test)))
     with torch.no_grad():
         attention = model.encode(run.data.cell).attention.cpu().numpy()
     return relation_weights(model.relations, attention, genotypes.genes.numpy())

@@ -40,6 +40,12 @@ class Genotypes:
         """Make genotypes from sets of gene names of any kind."""
         return cls.of([genes.index(name) for name in s] for s in sets)
 
+    @classmethod
+    def concat(cls, parts: Sequence[Genotypes]) -> Genotypes:
+        """Join batches, one after the other."""
+        sizes = torch.cat([torch.zeros(1, dtype=torch.int64), *(part.sizes for part in parts)])
+        return cls(torch.cat([part.genes for part in parts]), sizes.cumsum(0))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

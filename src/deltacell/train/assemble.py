@@ -13,8 +13,8 @@ from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.propagate import Propagation
 from deltacell.screen import Loader
 from deltacell.train.build import (
-    build_loss,
     build_for,
+    build_loss,
     propagation_record,
     recorded_propagation,
 )
@@ -147,7 +147,9 @@ def _validation_loader(
         return None
     if some is not None and some < len(rows):
         rows = np.sort(np.random.default_rng(config.split.seed).permutation(rows)[:some])
-    wide = WIDE if isinstance(config.model, DangoConfig | PairCellConfig) else config.data.batch_size
+    wide = (
+        WIDE if isinstance(config.model, DangoConfig | PairCellConfig) else config.data.batch_size
+    )
     size = config.trainer.validation_batch_size or wide
     return _loader(fabric, config, data, rows, size, train=False)
 

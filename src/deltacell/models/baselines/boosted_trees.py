@@ -131,9 +131,7 @@ class BoostedTrees(FittedPredictor):
         progress("columns", 0, self.rounds)
         self._largest = int(training.sets.sizes.max())
         self._network = self._columns_of(cell, order, seed)
-        self._gene_features = feature_table(
-            cell, order, self.features, self.feature_dimensions
-        )
+        self._gene_features = feature_table(cell, order, self.features, self.feature_dimensions)
         self._fitted_on = weakref.ref(cell)
         self._trees = boosted(
             self._columns(training.sets, effects),

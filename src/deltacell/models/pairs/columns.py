@@ -112,13 +112,17 @@ class PairColumns:
     ) -> None:
         self.neighbours = Neighbours.of(cell, order, features)
         self.n_genes = len(order)
-        self.over_pairs: tuple[Aggregate, ...] = ("min", "max", "mean") if largest > 2 else ("mean",)
+        self.over_pairs: tuple[Aggregate, ...] = (
+            ("min", "max", "mean") if largest > 2 else ("mean",)
+        )
         self.over_genes: tuple[Aggregate, ...] = ("min", "max")
         chosen = sorted(chosen_features(cell, features), key=lambda f: f.name)
         narrow = [f for f in chosen if f.width < PROFILE_WIDTH]
         wide = [f for f in chosen if f.width >= PROFILE_WIDTH]
         none = np.empty((self.n_genes, 0), dtype=np.float32)
-        self.narrow: Floats = np.concatenate([none, *(f.values[order.gene] for f in narrow)], axis=1)
+        self.narrow: Floats = np.concatenate(
+            [none, *(f.values[order.gene] for f in narrow)], axis=1
+        )
         self.narrow_names = [f"{f.name}.{column}" for f in narrow for column in f.columns]
         self.components: Floats = np.concatenate(
             [none, *(feature_vectors([f], COMPONENTS)[order.gene] for f in wide)], axis=1

@@ -76,9 +76,7 @@ class Measured:
             ((total.data / weight.data).astype(np.float32), total.indices, total.indptr), shape
         )
         mask = sp.csr_array((np.ones_like(one_way.data), total.indices, total.indptr), shape)
-        return cls(
-            n_genes, sp.csr_array(one_way + one_way.T), sp.csr_array(mask + mask.T), larger
-        )
+        return cls(n_genes, sp.csr_array(one_way + one_way.T), sp.csr_array(mask + mask.T), larger)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +103,7 @@ class LargerSets:
         shape = (len(distinct), n_genes)
         owner = sets.owner
         weight = sp.csr_array((weights[owner], (row.ravel(), sets.genes)), shape)
-        total = sp.csr_array(
-            (weights[owner] * scores[owner], (row.ravel(), sets.genes)), shape
-        )
+        total = sp.csr_array((weights[owner] * scores[owner], (row.ravel(), sets.genes)), shape)
         weight.sum_duplicates()
         total.sum_duplicates()
         mean = (total.data / weight.data).astype(np.float32)

@@ -16,7 +16,7 @@ from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.baselines.baseline import Part
 from deltacell.models.baselines.gene_effects import ridge
-from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.pairs.columns import set_folds
 from deltacell.models.pairs.neighbours import Neighbours
@@ -330,9 +330,7 @@ class PairCell(nn.Module):
         return self.edge_weights[row] * found[:, None]
 
     def _known(self, size: int) -> _KnownSets:
-        return _KnownSets(
-            *(getattr(self, f"{name}{size}") for name in ("keys", "scores", "folds"))
-        )
+        return _KnownSets(*(getattr(self, f"{name}{size}") for name in ("keys", "scores", "folds")))
 
 
 class _Context(NamedTuple):

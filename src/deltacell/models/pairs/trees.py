@@ -259,9 +259,7 @@ class PairTrees(FittedPredictor):
             table = self._table(sets.take(rows))
             size[rows] = predicted(self._size, table) + table[:, 0]
             if self._hit is not None:
-                odds = self._hit.predict(
-                    table, raw_score=True, num_threads=torch.get_num_threads()
-                )
+                odds = self._hit.predict(table, raw_score=True, num_threads=torch.get_num_threads())
                 hit[rows] = 1 / (1 + np.exp(-(self._slope * np.asarray(odds) + self._shift)))
         return Parts(size) if self._hit is None else Parts(hit * size, hit, size)
 
