@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from deltacell.bench.machine import machine
 from deltacell.bench.simulate import Program, write
 from deltacell.profile.explain import explain
 from deltacell.profile.trace.source import Progress
@@ -45,17 +48,21 @@ class Case:
     seed: int = 0
 
 
-def run(*, progress: Progress | None = None, only: str | None = None) -> dict[str, Any]:
+def run(
+    *, seed: int = 0, only: str | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
     """Explain every case and count the right, vague and wrong first sentences by kind.
 
     Parameters
     ----------
-    progress
-        Called as ``progress(label, done, total)``.
+    seed
+        Of the noise and of the sizes of the programs: another seed is another set of cases.
     only
         A part of the name of the kinds to run; all by default.
+    progress
+        Called as ``progress(label, done, total)``.
     """
-    chosen = [case for case in cases() if only is None or only in case.kind]
+    chosen = [case for case in cases(seed) if only is None or only in case.kind]
     rows: dict[str, dict[str, Any]] = {}
     missed = []
     with tempfile.TemporaryDirectory() as folder:
@@ -75,12 +82,15 @@ def run(*, progress: Progress | None = None, only: str | None = None) -> dict[st
     return {
         "benchmark": "explain",
         "command": "deltacell bench explain",
+        "cases": len(chosen),
+        "seed": seed,
         "rows": table,
         "missed": missed,
         "bars": {
             name: {"at_least": BAR, "measured": share, "met": share >= BAR}
             for name, share in _shares(table)
         },
+        "machine": machine(),
     }
 
 
@@ -92,18 +102,43 @@ def judge(case: Case, sentence: str) -> str:
     return "vague" if re.search(case.vague, lead, re.IGNORECASE) else "wrong"
 
 
-def cases() -> Iterator[Case]:
+def cases(seed: int = 0) -> Iterator[Case]:
     """Give all cases: single traces, pairs, and pairs that differ by noise alone."""
-    for seed, (kind, program, right, vague) in enumerate(_single()):
-        yield Case(kind, program, None, right, vague, seed)
-    for seed, (kind, a, b, right, vague) in enumerate(_pairs()):
-        yield Case(kind, a, b, right, vague, 1000 + seed)
+    singles = [(kind, a, None, right, vague) for kind, a, right, vague in _single()]
+    for number, (kind, a, b, right, vague) in enumerate([*singles, *_pairs()]):
+        vary = _varied(np.random.default_rng([seed, number]))
+        one = replace(a, **vary(a))
+        other = None if b is None else replace(b, **vary(b))
+        yield Case(kind, one, other, right, vague, 10_000 * seed + number)
     for noise in NOISE:
-        for seed in range(20):
-            base = (GPU, CPU, replace(GPU, sync=False), replace(GPU, steps=25))[seed % 4]
-            program = replace(base, noise=noise)
+        for number in range(20):
+            base = (GPU, CPU, replace(GPU, sync=False), replace(GPU, steps=25))[number % 4]
+            vary = _varied(np.random.default_rng([seed, 500 + number]))
+            program = replace(base, **vary(base)) if number % 4 < 3 else base
+            program = replace(program, noise=noise)
             kind = f"pair: noise of {100 * noise:.0f} % alone"
-            yield Case(kind, program, program, ("no difference beyond noise",), "^$", 2000 + seed)
+            right = ("no difference beyond noise",)
+            yield Case(kind, program, program, right, "^$", 10_000 * seed + 5000 + number)
+
+
+def _varied(rng: np.random.Generator) -> Callable[[Program], dict[str, Any]]:
+    """Return a function that varies what has nothing to do with a cause, the same for A and B."""
+    size, host = np.exp(rng.uniform(-0.3, 0.3, 2))
+    layers, steps = int(rng.integers(3, 7)), int(rng.integers(8, 20))
+    noise, stacked = float(rng.uniform(0.01, 0.04)), bool(rng.integers(0, 2))
+
+    def vary(program: Program) -> dict[str, Any]:
+        return {
+            "attention": program.attention * size,
+            "gemm": program.gemm * size,
+            "host": program.host * host,
+            "layers": layers,
+            "steps": min(program.steps, steps),
+            "noise": noise,
+            "stacks": program.stacks or (stacked and program.work_before is None),
+        }
+
+    return vary
 
 
 GPU = Program()

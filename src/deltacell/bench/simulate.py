@@ -174,9 +174,8 @@ class _Rank:
 
     def _one_step(self, step: int) -> Iterator[float]:
         program = self.program
-        iterator = "_MultiProcessingDataLoaderIter" if program.workers else "_SingleProcess"
-        iterator = iterator.replace("_SingleProcess", "_SingleProcessDataLoaderIter")
-        with self._span("user_annotation", f"enumerate(DataLoader)#{iterator}.__next__"):
+        how = "_MultiProcessing" if program.workers else "_SingleProcess"
+        with self._span("user_annotation", f"enumerate(DataLoader)#{how}DataLoaderIter.__next__"):
             self._spend(program.loader + program.slow.get(self.number, 0.0))
         if program.work_before is not None:
             name, length = program.work_before
@@ -229,7 +228,7 @@ class _Rank:
         for layer in range(program.layers):
             self._layer(layer)
 
-    def _layer(self, layer: int) -> None:
+    def _layer(self, layer: int, thread: int = 1) -> None:
         program = self.program
         with self._python(f"nn.Module: Attention_{layer}"):
             self._sequence += 1
@@ -238,15 +237,16 @@ class _Rank:
                 "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>",
                 program.attention,
                 dims=[[program.batch, 8, 128, 64]] * 3,
+                thread=thread,
             )
         with self._python(f"nn.Module: Linear_{layer}"):
             self._sequence += 1
             kernel = "triton_mm_fused_0" if program.compiled else "ampere_sgemm_128x64_tn"
             dims = [[program.batch, 512], [512, 512]]
-            self._compute("aten::linear", kernel, program.gemm, dims=dims)
+            self._compute("aten::linear", kernel, program.gemm, dims=dims, thread=thread)
             for _ in range(program.small_kernels):
                 self._sequence += 1
-                self._compute("aten::mul", "vectorized_elementwise_kernel", 2)
+                self._compute("aten::mul", "vectorized_elementwise_kernel", 2, thread=thread)
 
     def _backward(self, layer: int, first: int) -> None:
         program = self.program
@@ -254,7 +254,7 @@ class _Rank:
         sequence = first - 2 * (program.layers - layer)
         with self._span("cpu_op", f"autograd::engine::evaluate_function: {name}", thread=2):
             if program.checkpointing:
-                self._layer(layer)
+                self._layer(layer, thread=2)
             with self._span("cpu_op", name, thread=2, sequence=sequence):
                 kernel = "triton_mm_fused_1" if program.compiled else "ampere_sgemm_128x64_nn"
                 self._compute("aten::mm", kernel, 2 * program.gemm, thread=2)
@@ -362,17 +362,13 @@ class _Rank:
         with self._span("cpu_op", name, args=args):
             self._spend(length)
 
-    def _launch(
-        self, name: str, length: float, category: str, call: str, thread: int = 1
-    ) -> None:
+    def _launch(self, name: str, length: float, category: str, call: str, thread: int = 1) -> None:
         call = self._call(call)
         with self._span("cuda_runtime", call, thread=thread, correlation=True) as event:
             self._spend(4)
             self._on_stream(name, length, event["args"]["correlation"], category)
 
-    def _on_stream(
-        self, name: str, length: float, number: int, category: str = "kernel"
-    ) -> float:
+    def _on_stream(self, name: str, length: float, number: int, category: str = "kernel") -> float:
         begin = max(self.now + 2, self._free[7])
         lasts = length * self.program.device_factor * self._factor()
         event = self._event(name, category, begin, lasts, 7, pid=0)
@@ -401,7 +397,8 @@ class _Rank:
             yield
             return
         self._ids += 1
-        args = {"Python id": self._ids, "Python parent id": self._stack[-1] if self._stack else None}
+        parent = self._stack[-1] if self._stack else None
+        args = {"Python id": self._ids, "Python parent id": parent}
         self._stack.append(self._ids)
         with self._span("python_function", name, args=args):
             yield

@@ -14,6 +14,7 @@ def explain(
     only: Annotated[
         str | None, typer.Option(help="Run only kinds of cause with this in their name.")
     ] = None,
+    seed: Annotated[int, typer.Option(help="Another seed is another set of cases.")] = 0,
     json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
 ) -> None:
     """Explain simulated traces whose cause is known, and count the right first sentences.
@@ -25,6 +26,6 @@ def explain(
     from deltacell.report.progress import progress_bar
 
     with progress_bar() as report:
-        result = bench.run(progress=report, only=only)
+        result = bench.run(seed=seed, only=only, progress=report)
     print_bench(result, "first sentences by kind of cause")
     write_json(json, result)

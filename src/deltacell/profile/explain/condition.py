@@ -70,8 +70,13 @@ class Condition:
         return ratio - 1
 
     def holds(self, explanation: Explanation) -> bool:
-        """Return whether it is so, and a check should fail."""
+        """Return whether it is so, and a check should fail.
+
+        That B is slower holds only where it is more than noise.
+        """
         value = self.value(explanation)
+        if self.what in SLOWER[:3] and self.sign in (">", ">=") and not _is_beyond(explanation):
+            return False
         return {
             ">": value > self.limit,
             ">=": value >= self.limit,
@@ -81,7 +86,16 @@ class Condition:
 
     def told(self, explanation: Explanation) -> str:
         """Return the condition with the value that an explanation has for it."""
-        return f"{self.text}: it is {share_text(self.value(explanation))}"
+        said = f"{self.text}: it is {share_text(self.value(explanation))}"
+        noise = explanation.noise
+        if self.what not in SLOWER[:3] or noise is None:
+            return said
+        beyond = "" if noise.is_beyond else ", which is not beyond noise"
+        return f"{said}{beyond}; {share_text(noise.detectable)} or more could have been detected"
+
+
+def _is_beyond(explanation: Explanation) -> bool:
+    return explanation.noise is None or explanation.noise.is_beyond
 
 
 def read_condition(text: str) -> Condition:
@@ -105,7 +119,7 @@ def read_condition(text: str) -> Condition:
         near = difflib.get_close_matches(what, known, 1, 0.6)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise InputError(
-            f"'{text}' is about '{what}', which there is not{hint}",
+            f"'{text}' is about '{what}', which is unknown{hint}",
             fix=f"There are: {', '.join(known)}",
         )
     number, unit = float(found["number"]), found["unit"]

@@ -185,8 +185,8 @@ def uneven_doubt(times: RunTimes, name: str) -> str | None:
         return None
     parts = listed([CATEGORY_OF[phase] for phase in uneven.changed])
     return (
-        f"Confidence is low: the steps of {name} took {_fast_and_slow(uneven)}, in every large "
-        f"part ({parts}): something outside of the program, or the machine, changed."
+        f"the steps of {name} took {_fast_and_slow(uneven)}, in every large part ({parts}): "
+        "something outside of the program, or the machine, changed"
     )
 
 

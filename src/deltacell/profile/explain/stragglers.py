@@ -1,4 +1,4 @@
-"""The rank that the others wait for, from the phases of a run."""
+"""The rank that the others wait for, from the phases of a run or from its traces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from deltacell.profile.explain.run_account import CATEGORIES, CATEGORY_OF
-from deltacell.profile.explain.words import seconds_text
+from deltacell.profile.explain.trace_account import title_of
+from deltacell.profile.explain.words import seconds_text, share_text, short_name
+from deltacell.profile.trace.attribution import RanksAttribution
 
 WORTH_NAMING = 0.05
 """The share of a step by which a rank has to be late to be named."""
@@ -75,3 +77,93 @@ def straggler(by_rank: pl.DataFrame) -> Straggler | None:
     }
     part = max(more, key=lambda name: more[name])
     return Straggler(int(by_rank["rank"][last]), late / 1e3, late / step, part, more[part] / 1e3)
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """The rank that the others wait for.
+
+    Parameters
+    ----------
+    rank, first
+        Its number, and that of the one that came first to the collective it was latest to.
+    late_s, before_s
+        From the first arrival to the last, there; and what of it was before its step began.
+    collective, index, step
+        Which one that was: its name, the how-manieth of its kind in its step, and the step.
+    doing, category
+        What its host was busy with meanwhile.
+    waited_share
+        Of the time of all ranks: what they waited where it was last.
+    last, collectives
+        How often it came last, of how many.
+    """
+
+    rank: int
+    first: int
+    late_s: float
+    before_s: float
+    collective: str
+    index: int
+    step: int
+    doing: str | None
+    category: str | None
+    waited_share: float
+    last: int
+    collectives: int
+
+    @property
+    def sentence(self) -> str:
+        """What it is, with the numbers."""
+        which = "the first" if self.index == 0 else f"number {self.index + 1} of its kind of"
+        busy = ""
+        if self.doing is not None:
+            busy = f", busy with {short_name(self.doing)}"
+            if self.category is not None:
+                busy += f" ({self.category})"
+        entered = (
+            f"enters {which} {short_name(self.collective)} {seconds_text(self.late_s)} after rank "
+            f"{self.first}"
+        )
+        often = f"comes last to {self.last} of {self.collectives} collectives"
+        share = f"waiting for it is {share_text(self.waited_share)} of the time of all ranks"
+        if 2 * self.before_s >= self.late_s:
+            return (
+                f"the ranks wait for rank {self.rank}, which starts its step "
+                f"{seconds_text(self.before_s)} late: it {entered} and {often}; {share}"
+            )
+        return f"the ranks wait for rank {self.rank}: it {entered}{busy}, and {often}; {share}"
+
+
+def late_rank(traces: RanksAttribution) -> LateRank | None:
+    """Return the rank that the others wait for most; None where it is not known or not much."""
+    alignment = traces.alignment
+    if alignment is None:
+        return None
+    counted = {
+        int(number)
+        for one in traces.ranks
+        for number in one.steps.number[one.steps.counted].tolist()
+    }
+    rows = alignment.collectives.filter(pl.col("step").is_in(list(counted)))
+    if not len(rows):
+        return None
+    by_rank = rows.group_by("last_rank").agg(pl.col("waited").sum(), pl.len().alias("last"))
+    worst = by_rank.sort("waited", "last_rank", descending=[True, False]).row(0, named=True)
+    wall = sum(int(one.steps.wall[one.steps.counted].sum()) for one in traces.ranks)
+    mine = rows.filter(pl.col("last_rank") == worst["last_rank"])
+    latest = mine.sort("late_by", descending=True).row(0, named=True)
+    return LateRank(
+        rank=int(worst["last_rank"]),
+        first=int(latest["first_rank"]),
+        late_s=latest["late_by"] / 1e9,
+        before_s=latest["late_before"] / 1e9,
+        collective=latest["name"],
+        index=int(latest["index"]),
+        step=int(latest["step"]),
+        doing=latest["doing"],
+        category=title_of(latest["category"]),
+        waited_share=worst["waited"] / wall if wall else 0.0,
+        last=int(worst["last"]),
+        collectives=len(rows),
+    )

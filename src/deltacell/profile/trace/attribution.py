@@ -18,12 +18,13 @@ from deltacell.profile.trace.device import PARTS, DeviceTime, device_time, launc
 from deltacell.profile.trace.host import HostTime, host_time
 from deltacell.profile.trace.intervals import Covered
 from deltacell.profile.trace.memory import MemoryPeak, memory_peaks
-from deltacell.profile.trace.operations import call_paths, operations
+from deltacell.profile.trace.operations import Doing, call_paths, doing, operations
 from deltacell.profile.trace.ranks import Alignment, RankView, align_ranks
 from deltacell.profile.trace.self_time import Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
 from deltacell.profile.trace.syncs import sync_points
-from deltacell.profile.trace.trace import Kind, Trace
+from deltacell.profile.trace.trace import Ints, Kind, Trace
+from deltacell.profile.trace.work import DeviceWork, Traits, device_work, traits
 from deltacell.words import count_text
 
 MUCH = 0.1
@@ -107,6 +108,10 @@ class Attribution:
         Of a typical step.
     memory
         Peaks, where recorded.
+    doing
+        What the host did, in names that tell something: ``name``, ``category``, ``time``.
+    work, traits
+        Device time by kernel, operator and module; what kind of work a step is.
     residual
         What does not add up.
     notices
@@ -127,6 +132,9 @@ class Attribution:
     components: pl.DataFrame
     critical_path: CriticalPath
     memory: tuple[MemoryPeak, ...]
+    doing: pl.DataFrame
+    work: DeviceWork
+    traits: Traits
     residual: Residual
     notices: tuple[str, ...]
 
@@ -136,9 +144,22 @@ class Attribution:
         return self.trace.path
 
     @property
+    def step_times(self) -> Ints:
+        """Nanoseconds of each counted step: the host's, or the device's where that is behind."""
+        steps = self.steps if self.device is None else self.device.windows
+        return steps.wall[self.steps.counted]
+
+    @property
+    def behind(self) -> float:
+        """Nanoseconds of a step that a device still works when its host is done with the step."""
+        if self.device is None or not self.device.queued:
+            return 0.0
+        return float(self.step_times.mean() - self.steps.wall[self.steps.counted].mean())
+
+    @property
     def wall_per_step(self) -> float:
-        """The mean wall of the counted steps, in nanoseconds."""
-        return float(self.steps.wall[self.steps.counted].mean())
+        """The mean of the counted steps, in nanoseconds."""
+        return float(self.step_times.mean())
 
     @cached_property
     def call_paths(self) -> pl.DataFrame:
@@ -208,7 +229,8 @@ def attribute(trace: Trace) -> Attribution:
     steps = find_steps(trace)
     host = host_time(trace, nesting, steps)
     launch = launches(trace)
-    device = device_time(trace, steps, host, launch=launch)
+    does = doing(trace, nesting, steps, host)
+    device = device_time(trace, steps, host, launch=launch, doing=does)
     path = critical_path(trace, steps, host, launch)
     operators = operations(trace, steps, host)
     by_category = _categories(steps, host)
@@ -232,6 +254,9 @@ def attribute(trace: Trace) -> Attribution:
         components=components(trace, nesting, steps, host, launch),
         critical_path=path,
         memory=memory_peaks(trace, steps, host),
+        doing=_doing(steps, host, does),
+        work=device_work(trace, nesting, steps, launch),
+        traits=traits(trace, nesting, steps),
         residual=Residual(nesting.residual, host.residual, missed, path.residual),
         notices=_notices(trace, steps, device, other),
     )
@@ -314,6 +339,22 @@ def _per_step(steps: Steps, host: HostTime) -> pl.DataFrame:
             "residual": steps.wall - time.sum(axis=1),
         }
     )
+
+
+def _doing(steps: Steps, host: HostTime, does: Doing) -> pl.DataFrame:
+    """Return the time of counted steps by what the host did and its category."""
+    counted = np.flatnonzero(steps.counted[host.step])
+    key = does.code[counted].astype(np.int64) * len(Category) + host.category[counted]
+    found, place = np.unique(key, return_inverse=True)
+    time = np.bincount(place, weights=host.end[counted] - host.begin[counted])
+    return pl.DataFrame(
+        {
+            "name": [does.names[code // len(Category)] for code in found.tolist()],
+            "category": [Category(code % len(Category)).title for code in found.tolist()],
+            "time": time.astype(np.int64),
+        },
+        schema={"name": pl.String(), "category": pl.String(), "time": pl.Int64()},
+    ).sort("time", "name", descending=[True, False])
 
 
 def _device_residual(steps: pl.DataFrame) -> int:

@@ -16,7 +16,7 @@ from deltacell.profile.trace.categories import Category, is_collective
 from deltacell.profile.trace.device import on_device
 from deltacell.profile.trace.host import HostTime
 from deltacell.profile.trace.steps import Steps
-from deltacell.profile.trace.syncs import is_sync_call
+from deltacell.profile.trace.syncs import waiting_calls
 from deltacell.profile.trace.trace import NOTHING, Codes, Ints, Kind, Trace
 
 
@@ -177,9 +177,7 @@ def _waits(trace: Trace, host: HostTime, begin: int, end: int) -> list[tuple[int
     """Return when the host waited for the device, by time."""
     places, _ = host.between(begin, end)
     rows = host.row[places]
-    named = np.array([is_sync_call(name) for name in trace.names], dtype=bool)
-    waits = (rows >= 0) & named[trace.name[rows]] & (trace.kind[rows] == Kind.runtime)
-    found = np.unique(rows[waits])
+    found = np.unique(rows[(rows >= 0) & waiting_calls(trace)[rows]])
     return [(int(trace.begin[row]), _end(trace, row)) for row in found.tolist()]
 
 

@@ -16,7 +16,15 @@ from typing import Any
 import msgspec
 
 from deltacell.errors import InputError
-from deltacell.profile.trace.events import WITHOUT_ARGUMENTS, Arguments, Event
+from deltacell.profile.trace.events import (
+    ANY_EVENT,
+    CLASSES,
+    PASSED_OVER,
+    WITHOUT_ARGUMENTS,
+    Arguments,
+    Event,
+    Metadata,
+)
 from deltacell.profile.trace.source import Source
 
 PIECE = 1 << 20
@@ -285,7 +293,7 @@ class _End:
     broken: bool = False
 
 
-_EVENT_LIST = msgspec.json.Decoder(list[Event])
+_EVENT_LIST = msgspec.json.Decoder(list[ANY_EVENT])
 _RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _LOOSE = msgspec.json.Decoder(_Loose)
 _TIMES = msgspec.json.Decoder(list[_TimesAsText])
@@ -385,9 +393,11 @@ def _tidy(text: msgspec.Raw | bytearray) -> Event | None:
         loose = _LOOSE.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return Event(
-        ph=_text(loose.ph),
-        name=_text(loose.name),
+    # The phase says which class it is; one that there is not is an event of none.
+    phase = _text(loose.ph)
+    made = Metadata if phase in PASSED_OVER else CLASSES.get(phase, Event)
+    return made(
+        name="" if phase in PASSED_OVER else _text(loose.name),
         cat=None if loose.cat is None else _text(loose.cat),
         pid=_text(loose.pid),
         tid=_text(loose.tid),
@@ -420,16 +430,18 @@ def _arguments(args: Any) -> Arguments:
         value = args[known.encode_name]
         if known.name in _NUMBERS:
             value = _whole(value)
-        elif known.name in _TEXTS and value is not None:
+        elif known.name in _RAW:
+            value = msgspec.Raw(msgspec.json.encode(value))
+        elif known.name == "stack" and value is not None:
             value = _text(value)
         if value is not None:
             values[known.name] = value
     return Arguments(**values)
 
 
-_TEXTS = {"stack", "collective"}
+_RAW = {"dims", "old_dims", "types"}
 _NUMBERS = {
-    *("correlation", "stream", "device", "bytes", "sequence", "external", "python_id"),
+    *("correlation", "device", "sequence", "external", "python_id"),
     *("python_parent", "changed", "allocated", "device_type", "device_id"),
 }
 

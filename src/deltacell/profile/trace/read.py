@@ -64,8 +64,6 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         threads=finished.threads,
         correlation=finished.correlation,
         sequence=finished.sequence,
-        stream=finished.stream,
-        size=finished.size,
         parent=finished.parent,
         origin=finished.origin + (_int(about, "baseTimeNanoseconds") or 0),
         rank=rank,
@@ -74,10 +72,13 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         device_name=_device_name(about, finished),
         settings=_settings(about, finished),
         memory=finished.memory,
-        collectives=finished.collectives,
         warnings=warnings,
         stack=finished.stack,
         stacks=finished.stacks,
+        shape=finished.shape,
+        shapes=finished.shapes,
+        damage=_damage(decoder, columns),
+        strange=dict(columns.strange.most_common(20)),
         text_bytes=decoder.source.given,
     )
 
@@ -164,6 +165,20 @@ def _warnings(decoder: Decoder, columns: Columns, grown: int) -> tuple[str, ...]
         )
         said.append(f"{unpaired} {_left_out(columns.unpaired)}")
     return tuple(said)
+
+
+def _damage(decoder: Decoder, columns: Columns) -> str:
+    """Return why events are missing, as a part of a sentence."""
+    left_out = (
+        decoder.lost
+        + columns.unknown
+        + columns.without_duration
+        + columns.negative
+        + columns.unpaired
+    )
+    if decoder.cut or decoder.source.damage:
+        return "the file is cut off"
+    return f"{count_text(left_out, 'event')} could not be read" if left_out else ""
 
 
 def _left_out(number: int) -> str:

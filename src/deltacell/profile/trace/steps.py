@@ -185,12 +185,12 @@ def _optimizer_steps(trace: Trace) -> _Found | None:
 
 
 def _whole(trace: Trace) -> _Found:
+    """Return all of a trace as one step: from the first event of host or device to the last."""
+    rows = np.flatnonzero(trace.kind != Kind.other)
+    rows = rows if len(rows) else np.arange(len(trace))
     host = np.array([not thread.is_device for thread in trace.threads], dtype=bool)
-    there = host[trace.thread] & (trace.kind != Kind.other)
-    if not there.any():
-        there = np.ones(len(trace), dtype=bool)
-    rows = np.flatnonzero(there)
-    busy = np.bincount(trace.thread[rows], weights=np.maximum(trace.duration[rows], 0))
+    weights = np.maximum(trace.duration[rows], 0) * host[trace.thread[rows]]
+    busy = np.bincount(trace.thread[rows], weights=weights)
     begin = np.array([trace.begin[rows].min()])
     end = np.array([max(trace.ends(rows).max(), begin[0] + 1)])
     how = "the whole trace, because nothing in it repeats"
