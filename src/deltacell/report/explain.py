@@ -77,6 +77,7 @@ def markdown_explanation(result: Mapping[str, Any]) -> str:
 MOST_LINES = 25
 """Lines of an explanation on the terminal, where not all of it is asked for."""
 
+_SHORT = 20
 _MOST_ROWS = 12
 _LONGEST = 64
 _WIDE = ("path in a", "path in b", "launched by", "range")
@@ -136,7 +137,8 @@ def _main_table(
     """Return the one table that tells most, with its sum apart where it has one."""
     names = [account["name"] for account in result["accounts"]]
     if len(names) == 2:
-        table = next(iter(_waterfalls(result["waterfalls"][:1], names[0], names[1])))
+        short = ["A", "B"] if max(map(len, names)) > _SHORT else names
+        table = next(iter(_waterfalls(result["waterfalls"][:1], short[0], short[1])))
         if isinstance(table, _Table):
             return table.title, table.columns, list(table.rows[:-1]), table.rows[-1]
     first = result["tables"][0]

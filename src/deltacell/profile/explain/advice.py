@@ -20,6 +20,7 @@ CAUSE_ADVICE = {
     "copies": "Pin the memory of batches, copy without waiting, and keep on the device what stays.",
     "idle": "Take what the host does meanwhile out of the step, or let workers do it.",
     "uniform": "Compare the clocks, the power limits and the load of both machines.",
+    "machine": "See what else ran on the machine, and record both again while it is quiet.",
     "batch": "Compare per sample, or with one batch.",
     "type": "Compare with one precision.",
     "recompute": "Checkpoint fewer layers where memory allows it.",

@@ -46,7 +46,8 @@ class Cause:
     ----------
     kind
         A word for programs: ``compute``, ``communication``, ``copies``, ``idle``, ``rank``,
-        ``host``; of a pair also ``batch``, ``type``, ``compiled``, ``recompute``, ``uniform``.
+        ``host``; of a pair also ``batch``, ``type``, ``compiled``, ``recompute``, ``graphs``,
+        ``uniform`` (every operation of the device alike) and ``machine`` (of the host).
     name
         The operation, kernel or reason behind it; None where nothing names one.
     seconds
@@ -320,10 +321,10 @@ def causes_of_two(a: View, b: View, fall: Waterfall) -> list[Cause]:
     return found
 
 
-def of_gap(change: float, gap: float) -> str:
+def of_gap(change: float, gap: float, detail: str = "") -> str:
     """Return a change and its share of a gap; a share above all of it is said as such."""
     share = change / gap
-    said = f"{change_text(change)}, {share_text(share)} of the gap"
+    said = f"{change_text(change)}{detail}, {share_text(share)} of the gap"
     if share > 1.005:
         rest = change_text(gap - change)
         said += f", which is more than all of it; the other parts are {rest}"
@@ -385,30 +386,55 @@ def _most_changed(a: Seconds, b: Seconds, change: float) -> str | None:
 
 
 def _host_changes(a: View, b: View, fall: Waterfall) -> list[Cause]:
+    """Return what makes the difference on the host.
+
+    What all parts have in common is the machine's, and a part is the cause by what it takes more
+    than that.
+    """
     along = [bar for bar in fall.bars if bar.change * fall.gap > 0]
-    found = [_of_bar(bar, fall, a, b) for bar in along]
-    if not found:
+    if not along:
         return []
-    flat = [
-        {(part, name): time for part, named in view.host.items() for name, time in named.items()}
-        for view in (a, b)
-    ]
+    pace = common_ratio(*(_flat(view) for view in (a, b)))
+    beyond = {bar.part: bar.b - pace * bar.a for bar in along}
+    sign = 1 if fall.gap > 0 else -1
+    along.sort(key=lambda bar: -sign * beyond[bar.part])
+    found = [_of_bar(bar, fall, a, b) for bar in along]
+    lead = sign * beyond[along[0].part]
+    common = (pace - 1) * fall.a / fall.gap
     because = work_difference(a, b) if along[0].part in _OF_THE_MODEL else None
-    uniform = uniform_ratio(flat[0], flat[1]) if because is None else None
     if because is not None:
         first = found[0]
         text = f"{because[1]}; {first.text}"
         found[0] = Cause(because[0], because[1], first.seconds, first.share, text)
-    elif uniform is not None:
-        text = f"every part takes about {ratio_text(uniform)} as long, as on a slower or busier "
-        text += "machine"
+    elif common >= 0.5 and lead < 0.5 * abs(fall.gap):
+        text = f"every part takes about {ratio_text(pace)} as long, as on a "
+        text += "slower or busier machine" if pace > 1 else "faster or quieter machine"
         if b.traces.ranks[0].traits.workers and not a.traces.ranks[0].traits.workers:
             text += ", and its loader's workers compete with it for the same cores"
-        found.insert(0, Cause("uniform", None, fall.gap, 1.0, text))
+        if lead > 0.1 * abs(fall.gap):
+            text += f"; beyond that {found[0].text.partition(', ')[0]}"
+        found.insert(0, Cause("machine", None, fall.gap, 1.0, text))
     return found
 
 
 _OF_THE_MODEL = ("forward", "backward", "loss", "optimizer", "other")
+
+
+def _flat(view: View) -> dict[tuple[str, str], float]:
+    return {(part, name): s for part, named in view.host.items() for name, s in named.items()}
+
+
+def common_ratio(a: Mapping[Any, float], b: Mapping[Any, float]) -> float:
+    """Return by how much most of what both do takes longer in B: the median over what they do.
+
+    Each counts once, so that one operation that takes most of the time does not decide. It is 1
+    where both have too little in common.
+    """
+    least = [0.005 * sum(one.values()) for one in (a, b)]
+    shared = [name for name in a if name in b and a[name] > least[0] and b[name] > least[1]]
+    if len(shared) < 4:
+        return 1.0
+    return math.exp(float(np.median([math.log(b[name] / a[name]) for name in shared])))
 
 
 def _of_bar(bar: Bar, fall: Waterfall, a: View | None = None, b: View | None = None) -> Cause:
@@ -422,7 +448,7 @@ def _of_bar(bar: Bar, fall: Waterfall, a: View | None = None, b: View | None = N
         label = short_name(name)
     elif name is not None and bar.part != "data loading":
         detail = f", most of it in {short_name(name)}"
-    said = f"{label} is {of_gap(bar.change, fall.gap)}{detail}"
+    said = f"{label} is {of_gap(bar.change, fall.gap, detail)}"
     share = bar.change / fall.gap if fall.gap else 0.0
     return Cause("host", name or bar.part, bar.change, share, said)
 
@@ -443,28 +469,30 @@ def uniform_ratio(a: Mapping[Any, float], b: Mapping[Any, float]) -> float | Non
 
 
 def work_difference(a: View, b: View) -> tuple[str, str] | None:
-    """Return what differs in the work itself: its kind and a clause; None where nothing does."""
+    """Return what differs in the work itself: its kind and a clause.
+
+    None where nothing does, or where it would make the other one slower.
+    """
     one, other = a.traces.ranks[0].traits, b.traces.ranks[0].traits
+    ratio = float(np.median(b.times) / np.median(a.times))
+    slower, faster = (b, a) if ratio > 1 else (a, b)
     batch = _batches(one.shapes, other.shapes)
-    if batch is not None:
+    if batch is not None and (batch[1] > batch[0]) == (ratio > 1):
         times = batch[1] / batch[0]
-        per = float(np.median(b.times) / np.median(a.times)) / times
+        per = ratio / times
         said = f"the batch is {ratio_text(times)} as large ({batch[0]} -> {batch[1]})"
         return "batch", f"{said}, so that a sample takes {ratio_text(per)} as long"
     types = _types(one.shapes, other.shapes)
-    if types is not None:
+    if types is not None and (_width(types[1]) > _width(types[0])) == (ratio > 1):
         return "type", f"it computes in another type ({types[0]} -> {types[1]})"
-    if one.recomputes != other.recomputes:
-        which = b if other.recomputes else a
+    if one.recomputes != other.recomputes and slower.traces.ranks[0].traits.recomputes:
         return "recompute", (
-            f"{which.name} recomputes the forward inside the backward (activation checkpointing)"
+            f"{slower.name} recomputes the forward inside the backward (activation checkpointing)"
         )
-    if one.compiled != other.compiled:
-        which = b if other.compiled else a
-        return "compiled", f"only {which.name} runs compiled code (torch.compile)"
-    if bool(one.graphs) != bool(other.graphs):
-        which = b if other.graphs else a
-        return "graphs", f"only {which.name} launches graphs"
+    if one.compiled != other.compiled and faster.traces.ranks[0].traits.compiled:
+        return "compiled", f"only {faster.name} runs compiled code (torch.compile)"
+    if bool(one.graphs) != bool(other.graphs) and faster.traces.ranks[0].traits.graphs:
+        return "graphs", f"only {faster.name} launches graphs"
     return None
 
 
@@ -473,24 +501,26 @@ def _batches(
 ) -> tuple[int, int] | None:
     """Return the first size of the inputs of both, where it differs and nothing else does."""
     votes: dict[tuple[int, int], int] = defaultdict(int)
-    same = 0
     for name in a.keys() & b.keys():
         first, second = (_leading(shapes[name][0]) for shapes in (a, b))
-        if first is None or second is None:
+        if first is None or second is None or not first or not second:
             continue
-        if first == second:
-            same += 1
-        elif first[1:] == second[1:] and min(first[0], second[0]) > 0:
+        if first[0] != second[0] and first[1:] == second[1:] and min(first[0], second[0]) > 0:
             votes[first[0], second[0]] += 1
-    if not votes or sum(votes.values()) < same:
-        return None
-    return max(votes, key=lambda pair: (votes[pair], pair))
+    pair = max(votes, key=lambda pair: (votes[pair], pair), default=None)
+    # One operator may be a matter of chance.
+    return pair if pair is not None and votes[pair] > 1 else None
 
 
 def _leading(dims: str) -> tuple[int, ...] | None:
     """Return the sizes of the first input of an operator that has any."""
     found = re.search(r"\[(\d[\d, ]*)\]", dims[:2000])
     return None if found is None else tuple(int(x) for x in found[1].split(",") if x.strip())
+
+
+def _width(kind: str) -> int:
+    """Return the bits of a type."""
+    return 64 if kind == "double" else 32 if kind == "float" else 16
 
 
 _TYPE = re.compile(r"\b(double|float|c10::\w+|half|bfloat16)\b")

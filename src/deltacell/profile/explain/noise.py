@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-BETWEEN = 0.025
-"""The share by which two runs of one program differ even where their steps hardly vary."""
+BETWEEN = {"device": 0.025, "host": 0.08}
+"""The share by which two runs of one program differ even where their steps hardly vary: of steps
+that a device paces, and of those that a host does, which has other things to do."""
 
 FEW = 5
 """With fewer steps than this, noise is assumed and not measured."""
@@ -63,25 +64,31 @@ class Difference:
         }
 
 
-def difference(a: npt.ArrayLike, b: npt.ArrayLike) -> Difference | None:
+def difference(
+    a: npt.ArrayLike, b: npt.ArrayLike, *, paced_by: str = "device"
+) -> Difference | None:
     """Compare the times of steps; None where there is none, or one takes no time.
 
     Parameters
     ----------
     a, b
         Of each step, in any unit.
+    paced_by
+        ``device`` or ``host``.
     """
     times = [np.asarray(one, dtype=np.float64) for one in (a, b)]
     if any(not len(one) or not (one > 0).all() for one in times):
         return None
-    found = _compare(times[0], times[1], "median")
+    found = _compare(times[0], times[1], "median", BETWEEN[paced_by])
     if found.is_beyond:
         return found
-    means = _compare(times[0], times[1], "mean")
+    means = _compare(times[0], times[1], "mean", BETWEEN[paced_by])
     return means if means.is_beyond else found
 
 
-def _compare(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], of: str) -> Difference:
+def _compare(
+    a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], of: str, between: float
+) -> Difference:
     middle = {"median": np.median, "mean": np.mean}[of]
     ratio = math.log(float(middle(b)) / float(middle(a)))
     # The same draws for A and B the other way round: what is said of one is said of the other.
@@ -91,7 +98,7 @@ def _compare(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], of: str) ->
     ]
     spread = math.hypot(*(float(np.std(one)) for one in drawn))
     assumed = math.hypot(*(_assumed(len(one)) / math.sqrt(len(one)) for one in (a, b)))
-    half = max(_WIDE * max(spread, assumed), BETWEEN)
+    half = max(_WIDE * max(spread, assumed), between)
     return Difference(
         math.exp(ratio), math.exp(ratio - half), math.exp(ratio + half), of, (len(a), len(b))
     )

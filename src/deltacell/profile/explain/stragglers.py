@@ -9,7 +9,7 @@ import polars as pl
 from deltacell.profile.explain.run_account import CATEGORIES, CATEGORY_OF
 from deltacell.profile.explain.trace_account import title_of
 from deltacell.profile.explain.words import seconds_text, share_text, short_name
-from deltacell.profile.trace.attribution import RanksAttribution
+from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 
 WORTH_NAMING = 0.05
 """The share of a step by which a rank has to be late to be named."""
@@ -91,8 +91,8 @@ class LateRank:
         From the first arrival to the last, there; and what of it was before its step began.
     collective, index, step
         Which one that was: its name, the how-manieth of its kind in its step, and the step.
-    doing, category
-        What its host was busy with meanwhile.
+    doing, category, more_s
+        What it spends more time with than the others do, of what kind, and how much per step.
     waited_share
         Of the time of all ranks: what they waited where it was last.
     last, collectives
@@ -108,6 +108,7 @@ class LateRank:
     step: int
     doing: str | None
     category: str | None
+    more_s: float
     waited_share: float
     last: int
     collectives: int
@@ -117,10 +118,10 @@ class LateRank:
         """What it is, with the numbers."""
         which = "the first" if self.index == 0 else f"number {self.index + 1} of its kind of"
         busy = ""
-        if self.doing is not None:
-            busy = f", busy with {short_name(self.doing)}"
-            if self.category is not None:
-                busy += f" ({self.category})"
+        if self.category is not None:
+            busy = f", spends {seconds_text(self.more_s)} more than they do in {self.category}"
+            if self.doing is not None:
+                busy += f" ({short_name(self.doing)})"
         entered = (
             f"enters {which} {short_name(self.collective)} {seconds_text(self.late_s)} after rank "
             f"{self.first}"
@@ -153,17 +154,57 @@ def late_rank(traces: RanksAttribution) -> LateRank | None:
     wall = sum(int(one.steps.wall[one.steps.counted].sum()) for one in traces.ranks)
     mine = rows.filter(pl.col("last_rank") == worst["last_rank"])
     latest = mine.sort("late_by", descending=True).row(0, named=True)
+    number = int(worst["last_rank"])
+    doing, category, more = _excess(traces, number)
+    if category is None:
+        doing, category = latest["doing"], title_of(latest["category"])
     return LateRank(
-        rank=int(worst["last_rank"]),
+        rank=number,
         first=int(latest["first_rank"]),
         late_s=latest["late_by"] / 1e9,
         before_s=latest["late_before"] / 1e9,
         collective=latest["name"],
         index=int(latest["index"]),
         step=int(latest["step"]),
-        doing=latest["doing"],
-        category=title_of(latest["category"]),
+        doing=doing,
+        category=category,
+        more_s=more,
         waited_share=worst["waited"] / wall if wall else 0.0,
         last=int(worst["last"]),
         collectives=len(rows),
     )
+
+
+def _excess(traces: RanksAttribution, rank: int) -> tuple[str | None, str | None, float]:
+    """Return what a rank spends more time with than the mean of the others, per step."""
+    spent = [_spent(one) for one in traces.ranks]
+    numbers = [
+        i if one.trace.rank is None else one.trace.rank for i, one in enumerate(traces.ranks)
+    ]
+    mine = spent[numbers.index(rank)]
+    others = [one for one, number in zip(spent, numbers, strict=True) if number != rank]
+    more = {
+        key: time - sum(one.get(key, 0.0) for one in others) / len(others)
+        for key, time in mine.items()
+    }
+    by_category: dict[str, float] = {}
+    for (category, _), time in more.items():
+        by_category[category] = by_category.get(category, 0.0) + time
+    waiting = CATEGORY_OF["communication"]
+    best = max((c for c in by_category if c != waiting), key=lambda c: by_category[c], default=None)
+    step = sum(mine.values())
+    if best is None or by_category[best] < WORTH_NAMING * step:
+        return None, None, 0.0
+    name = max((key for key in more if key[0] == best), key=lambda key: more[key])[1]
+    return name, best, by_category[best]
+
+
+def _spent(one: Attribution) -> dict[tuple[str, str], float]:
+    """Return the seconds of a step by category and name, computation of the device beside them."""
+    steps = 1e9 * int(one.steps.counted.sum())
+    rows = one.doing.select("category", "name", "time").iter_rows()
+    found = {(category, name): time / steps for category, name, time in rows}
+    if one.device is not None:
+        for name, time in one.work.operators.select("name", "time").iter_rows():
+            found["computing", name] = time / steps
+    return found

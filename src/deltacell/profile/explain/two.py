@@ -192,7 +192,9 @@ def _noise(a: Subject, b: Subject) -> Difference | None:
         return difference(times[0] / samples[0], times[1] / samples[1])
     if a.traces is None or b.traces is None or a.run is not None or b.run is not None:
         return None
-    return difference(View(a.name, a.traces).times, View(b.name, b.traces).times)
+    views = View(a.name, a.traces), View(b.name, b.traces)
+    paced_by = "device" if views[0].parts and views[1].parts else "host"
+    return difference(views[0].times, views[1].times, paced_by=paced_by)
 
 
 def _noise_text(noise: Difference) -> str:

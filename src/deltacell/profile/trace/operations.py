@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from deltacell.profile.trace.categories import Category, classify
+from deltacell.profile.trace.categories import Category, classify, is_loader
 from deltacell.profile.trace.host import HostTime
 from deltacell.profile.trace.self_time import Nesting, parts
 from deltacell.profile.trace.steps import Steps
@@ -146,13 +146,19 @@ def _name_bare(names: list[str], code: Codes, bare: Ints, steps: Steps, host: Ho
     long = length > BARE * float(np.median(steps.wall))
     known: dict[str, int] = {}
     for begin, end in zip(first[long].tolist(), last[long].tolist(), strict=True):
-        before = names[code[begin - 1]] if begin else "the start"
-        after = names[code[end + 1]] if end + 1 < len(code) else "the end"
+        before = _brief(names[code[begin - 1]]) if begin else "the start"
+        after = _brief(names[code[end + 1]]) if end + 1 < len(code) else "the end"
         text = f"code that records nothing, between {before} and {after}"
         if text not in known:
             known[text] = len(names)
             names.append(text)
         code[begin : end + 1] = known[text]
+
+
+def _brief(name: str) -> str:
+    if is_loader(name):
+        return "the loader"
+    return name if len(name) <= 40 else f"{name[:39]}…"
 
 
 BARE = 0.02

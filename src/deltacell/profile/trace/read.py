@@ -9,12 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from deltacell.errors import InputError
 from deltacell.profile.trace.columns import Columns, Finished
 from deltacell.profile.trace.decode import Decoder
-from deltacell.profile.trace.ranks_of_run import check_ranks, find_traces, missing_ranks
+from deltacell.profile.trace.ranks_of_run import (
+    check_ranks,
+    find_traces,
+    merge_cycles,
+    missing_ranks,
+)
 from deltacell.profile.trace.source import Progress, Source
-from deltacell.profile.trace.trace import Trace
+from deltacell.profile.trace.trace import Kind, Trace
 from deltacell.words import count_text
 
 
@@ -51,6 +58,7 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
             where=path,
             fix=" ".join(warnings) or "Was anything recorded? Look at the profiler's schedule.",
         )
+    _check_is_pytorch(finished, columns, path)
     about = decoder.about
     rank, world_size = _rank(about, path)
     return Trace(
@@ -91,14 +99,15 @@ def read_traces(
 ) -> list[Trace]:
     """Read the traces of all ranks of one run, by rank.
 
-    Ranks that are missing are named in the warnings of every trace.
+    Ranks that are missing are named in the warnings of every trace. Several profiler cycles of a
+    rank are one trace.
 
     Parameters
     ----------
     path
         A trace; a directory with one trace a rank; or a run, whose traces are in ``traces``.
     window
-        Which of a run's windows; the last that most ranks have where not given.
+        Which of a run's windows; all where not given.
     progress
         Called as ``progress(label, done, total)``, for each file anew.
 
@@ -108,7 +117,8 @@ def read_traces(
         Where there is no trace, or where they are not the ranks of one run.
     """
     path = Path(path)
-    files, notices = find_traces(path, window)
+    files = find_traces(path, window)
+    notices: list[str] = []
     traces: list[Trace] = []
     for file in files:
         try:
@@ -122,6 +132,7 @@ def read_traces(
             f"none of its {len(files)} files is a trace", where=path, fix=" ".join(notices)
         )
     check_ranks(traces, path)
+    traces = merge_cycles(traces)
     traces.sort(key=lambda trace: (trace.rank is None, trace.rank or 0))
     notices += missing_ranks(traces)
     return [replace(trace, warnings=(*trace.warnings, *notices)) for trace in traces]
@@ -165,6 +176,26 @@ def _warnings(decoder: Decoder, columns: Columns, grown: int) -> tuple[str, ...]
         )
         said.append(f"{unpaired} {_left_out(columns.unpaired)}")
     return tuple(said)
+
+
+def _check_is_pytorch(finished: Finished, columns: Columns, path: Path) -> None:
+    """Raise an `InputError` where nothing of a training was recorded."""
+    is_step = np.array([name.startswith("ProfilerStep") for name in finished.names], dtype=bool)
+    recorded = (finished.kind != Kind.other) & ~is_step[finished.name]
+    if recorded.any():
+        return
+    if strange := columns.strange:
+        told = ", ".join(f"'{name}'" for name, _ in strange.most_common(3))
+        raise InputError(
+            f"this is a Chrome trace, but not of PyTorch's profiler: its events are of {told}",
+            where=path,
+            fix="Expected a trace as torch.profiler's export_chrome_trace writes it.",
+        )
+    raise InputError(
+        "the trace has steps but nothing in them: the profiler recorded no operation",
+        where=path,
+        fix="Look at the profiler's activities and schedule, and record again.",
+    )
 
 
 def _damage(decoder: Decoder, columns: Columns) -> str:

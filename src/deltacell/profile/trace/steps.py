@@ -92,8 +92,15 @@ def find_steps(trace: Trace) -> Steps:
     else:
         found = _whole(trace)
     begin, end, number, how, thread = found
-    counted, cut = _count(end - begin, number, _events(trace, thread, begin, end))
-    return Steps(begin, end, number, counted, how, thread, cut)
+    events = _events(trace, thread, begin, end)
+    counted, cut = np.ones(len(begin), dtype=bool), []
+    # Each profiler cycle has its own start and end.
+    cycle = np.searchsorted(trace.cycles, begin, side="right")
+    for one in np.unique(cycle).tolist():
+        mine = np.flatnonzero(cycle == one)
+        counted[mine], why = _count((end - begin)[mine], number[mine], events[mine])
+        cut += why
+    return Steps(begin, end, number, counted, how, thread, tuple(cut))
 
 
 _Found = tuple[Ints, Ints, Ints, str, int]

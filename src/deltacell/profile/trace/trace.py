@@ -120,6 +120,8 @@ class Trace:
         Why events are missing, as a part of a sentence; empty where none are known to be.
     strange
         How many events are of categories that PyTorch does not have, by category.
+    cycles
+        When each profiler cycle begins; one where the trace is of one file.
     text_bytes
         How much text was read, unpacked.
     """
@@ -149,6 +151,7 @@ class Trace:
     shapes: tuple[tuple[str, str], ...] = ()
     damage: str = ""
     strange: Mapping[str, int] = field(default_factory=dict)
+    cycles: tuple[int, ...] = (0,)
     text_bytes: int = 0
 
     def __len__(self) -> int:
