@@ -80,7 +80,7 @@ MOST_LINES = 25
 _SHORT = 20
 _MOST_ROWS = 12
 _LONGEST = 64
-_WIDE = ("path in a", "path in b", "launched by", "range")
+_WIDE = ("launched by", "range")
 
 
 def _print_brief(result: Mapping[str, Any]) -> None:
@@ -141,9 +141,20 @@ def _main_table(
         table = next(iter(_waterfalls(result["waterfalls"][:1], short[0], short[1])))
         if isinstance(table, _Table):
             return table.title, table.columns, list(table.rows[:-1]), table.rows[-1]
+    if any(cause["kind"] == "idle" for cause in result["causes"]):
+        return (
+            "where a step goes, by the device",
+            ("what", "per step", "share", "most of it"),
+            [
+                (cause["kind"], _time(cause["seconds"]), _share(cause["share"]), cause["name"])
+                for cause in result["causes"]
+            ],
+            None,
+        )
     first = result["tables"][0]
     rows = sorted(first["rows"], key=lambda row: -(row[1] or 0.0))
-    return first["title"], first["columns"], _cells({**first, "rows": rows}), None
+    cells: list[Sequence[Any]] = [*_cells({**first, "rows": rows})]
+    return first["title"], first["columns"], cells, None
 
 
 def _short_tables(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:

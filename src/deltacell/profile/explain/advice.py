@@ -60,15 +60,7 @@ _HERE = {
 
 
 def advice_on(part: str, *, of_run: bool) -> str:
-    """Return what to try where a part is slow.
-
-    Parameters
-    ----------
-    part
-        A category.
-    of_run
-        Whether it is of a run of this program, whose settings have names.
-    """
+    """Return what to try where a part is slow."""
     if of_run and part in _HERE:
         return _HERE[part]
     return _ANYWHERE[part] if part in _ANYWHERE else _ANYWHERE["other"]

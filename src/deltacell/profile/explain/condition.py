@@ -105,14 +105,7 @@ def _is_beyond(explanation: Explanation) -> bool:
 
 
 def read_condition(text: str) -> Condition:
-    """Read a condition.
-
-    Parameters
-    ----------
-    text
-        What, a sign, and a number with ``%`` or ``x``: ``slower > 10%``, ``slower per epoch >=
-        0.1``, ``data loading > 20%``. ``slower > 2x`` is twice as long, so above 100 %.
-    """
+    """Read a condition."""
     found = _CONDITION.fullmatch(text)
     if found is None:
         raise InputError(

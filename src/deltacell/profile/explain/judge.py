@@ -158,15 +158,7 @@ class View:
 
 
 def causes_of_one(view: View, host: Mapping[str, float]) -> list[Cause]:
-    """Return what takes the time of a trace, the largest first.
-
-    Parameters
-    ----------
-    view
-        The trace.
-    host
-        Seconds of a step by category of the host; what counts without a device.
-    """
+    """Return what takes the time of a trace, the largest first."""
     causes = _on_device(view) if view.parts else _on_host(view, host)
     causes.sort(key=lambda cause: -cause.seconds)
     late = late_rank(view.traces)
@@ -287,15 +279,7 @@ def _on_host(view: View, parts: Mapping[str, float]) -> list[Cause]:
 
 
 def causes_of_two(a: View, b: View, fall: Waterfall) -> list[Cause]:
-    """Return what makes B take longer or shorter than A, the largest first.
-
-    Parameters
-    ----------
-    a, b
-        The traces.
-    fall
-        From A to B by categories of the host.
-    """
+    """Return what makes B take longer or shorter than A, the largest first."""
     if not a.parts or not b.parts:
         return _host_changes(a, b, fall)
     gap = sum(b.parts.values()) - sum(a.parts.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +90,7 @@ def difference(
 def _compare(
     a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], of: str, between: float
 ) -> Difference:
-    middle = {"median": np.median, "mean": np.mean}[of]
+    middle: Callable[..., Any] = np.median if of == "median" else np.mean
     ratio = math.log(float(middle(b)) / float(middle(a)))
     # The same draws for A and B the other way round: what is said of one is said of the other.
     drawn = [

@@ -27,13 +27,7 @@ from deltacell.words import count_text
 
 
 def explain_one(subject: Subject) -> Explanation:
-    """Return where the time of one run or trace goes.
-
-    Parameters
-    ----------
-    subject
-        Of `deltacell.profile.explain.subject.open_subject`.
-    """
+    """Return where the time of one run or trace goes."""
     account, traces = subject.account, subject.traces
     evidence = [parts_sentence(account), *epoch_sentences(account)]
     advice = category_advice(subject)
@@ -134,19 +128,19 @@ def category_table(account: Account) -> pl.DataFrame:
         rows.append(
             {
                 "category": part,
-                "ms a step": 1e3 * seconds,
-                "µs a sample": 1e6 * seconds / samples if samples else None,
+                "ms per step": 1e3 * seconds,
+                "µs per sample": 1e6 * seconds / samples if samples else None,
                 "share of a step": seconds / account.step_s if account.step_s else 0.0,
-                "s an epoch": in_epoch,
+                "s per epoch": in_epoch,
                 "share of an epoch": in_epoch / epoch if in_epoch is not None and epoch else None,
             }
         )
     schema = {
         "category": pl.String(),
-        "ms a step": pl.Float64(),
-        "µs a sample": pl.Float64(),
+        "ms per step": pl.Float64(),
+        "µs per sample": pl.Float64(),
         "share of a step": pl.Float64(),
-        "s an epoch": pl.Float64(),
+        "s per epoch": pl.Float64(),
         "share of an epoch": pl.Float64(),
     }
     found = pl.DataFrame(rows, schema=schema)
@@ -179,7 +173,7 @@ def _sentence(account: Account) -> str:
     seconds = account.parts[part]
     per_sample = ""
     if account.samples_per_step:
-        per_sample = f", {seconds_text(seconds / account.samples_per_step)} a sample"
+        per_sample = f", {seconds_text(seconds / account.samples_per_step)} per sample"
     return (
         f"{part[0].upper()}{part[1:]} takes {share_text(seconds / account.step_s)} of a step of "
         f"{account.name} ({seconds_text(seconds)} of {seconds_text(account.step_s)}{per_sample})."

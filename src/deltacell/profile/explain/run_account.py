@@ -81,13 +81,6 @@ def run_account(times: RunTimes, name: str) -> Account:
 
     The step is the mean of the steady ones. What lies outside the steps is the mean of an epoch;
     warm-up and steps with a profiler on are in neither, and are said beside it.
-
-    Parameters
-    ----------
-    times
-        Of `run_times`.
-    name
-        What the run is called.
     """
     record, summary = times.record, times.summary
     if not summary.steps or not summary.wall_s > 0:
@@ -159,7 +152,7 @@ def phases_by_rank(times: RunTimes) -> pl.DataFrame:
         rows.group_by("rank")
         .agg(
             pl.len().alias("steps"),
-            (pl.col("wall_s").mean() * 1e3).alias("ms a step"),
+            (pl.col("wall_s").mean() * 1e3).alias("ms per step"),
             *(
                 (pl.col(f"{phase}_s").mean() * 1e3).alias(category)
                 for phase, category in CATEGORY_OF.items()

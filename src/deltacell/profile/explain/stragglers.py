@@ -53,21 +53,15 @@ class Straggler:
 
 
 def straggler(by_rank: pl.DataFrame) -> Straggler | None:
-    """Return the rank that the others wait for; None where there is none worth naming.
-
-    Parameters
-    ----------
-    by_rank
-        Of `deltacell.profile.explain.run_account.phases_by_rank`.
-    """
+    """Return the rank that the others wait for; None where there is none worth naming."""
     if len(by_rank) < 2:
         return None
     waiting = CATEGORY_OF["communication"]
-    arrival = by_rank["ms a step"] - by_rank[waiting]
+    arrival = by_rank["ms per step"] - by_rank[waiting]
     last = int(arrival.arg_max() or 0)
     others = pl.Series(range(len(by_rank))) != last
     late = float(arrival[last]) - float(arrival.filter(others).mean() or 0.0)  # type: ignore[arg-type]
-    step = float(by_rank["ms a step"].mean() or 0.0)  # type: ignore[arg-type]
+    step = float(by_rank["ms per step"].mean() or 0.0)  # type: ignore[arg-type]
     if not step or late < WORTH_NAMING * step:
         return None
     more = {

@@ -34,15 +34,7 @@ def attributed(path: Path, progress: Progress | None = None) -> RanksAttribution
 
 
 def trace_account(traces: RanksAttribution, name: str) -> Account:
-    """Return the account of traces: the mean over ranks of a counted step.
-
-    Parameters
-    ----------
-    traces
-        Of `attributed`.
-    name
-        What they are called.
-    """
+    """Return the account of traces: the mean over ranks of a counted step."""
     ranks = traces.ranks
     titles = ranks[0].categories.select("category", "title").rows()
     parts = {

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import polars as pl
 
 from deltacell.profile.explain.advice import CAUSE_ADVICE, MACHINE_ADVICE, advice_on
-from deltacell.profile.explain.align import align
 from deltacell.profile.explain.compare import (
     OUTSIDE,
     Bar,
@@ -31,11 +30,10 @@ from deltacell.profile.explain.subject import Subject
 from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.explain.trace_account import (
     DEVICE_PARTS,
-    counted_steps,
     device_parts,
 )
 from deltacell.profile.explain.trace_evidence import kernels_sentence, loader_sentence
-from deltacell.profile.explain.trace_tables import ROWS, trace_tables
+from deltacell.profile.explain.trace_tables import change_table, trace_tables
 from deltacell.profile.explain.words import (
     change_text,
     listed,
@@ -46,7 +44,6 @@ from deltacell.profile.explain.words import (
 )
 from deltacell.profile.limits import steady_steps
 from deltacell.profile.trace.attribution import RanksAttribution
-from deltacell.profile.trace.operations import NOT_RECORDED
 from deltacell.words import count_text
 
 SAME = 0.02
@@ -54,13 +51,7 @@ SAME = 0.02
 
 
 def explain_two(a: Subject, b: Subject) -> Explanation:
-    """Return why B takes longer than A, or less.
-
-    Parameters
-    ----------
-    a, b
-        Of `deltacell.profile.explain.subject.open_subject`.
-    """
+    """Return why B takes longer than A, or less."""
     compared = compare(a.account, b.account)
     uneven = _uneven(a, b)
     doubts = [*uneven.values(), *doubts_of_two(a, b)]
@@ -267,17 +258,17 @@ def _of_traces(a: Subject, b: Subject) -> tuple[list[str], list[Table]]:
         sentences.append(
             f"Of the device, the gap of {change_text(on_device.gap)} per step is {listed(told)}."
         )
-    one, other = a.traces.ranks[0], b.traces.ranks[0]
-    steps = (counted_steps(one), counted_steps(other))
-    aligned = align(one.call_paths, other.call_paths, steps)
-    sentences += _operations(aligned, a.name, b.name)
-    tables.append(
-        Table(
-            "operations",
-            "operations by the change of their self time, aligned by call path",
-            aligned.head(ROWS),
-        )
-    )
+    views = View(a.name, a.traces), View(b.name, b.traces)
+    for key, title, (in_a, in_b) in (
+        ("operations", "what the host does", [_flat(view) for view in views]),
+        ("operators", "device time by operator", [view.operators for view in views]),
+        ("kernels", "device time by kernel", [view.kernels("compute") for view in views]),
+        ("modules", "device time by module", [view.modules for view in views]),
+    ):
+        if in_a or in_b:
+            changes = change_table(in_a, in_b)
+            tables.append(Table(key, f"{title}, by change, seconds per step", changes))
+    sentences += _only_in_one(views[0], views[1])
     tables += trace_tables(a.traces, suffix="_a", of=f": {a.name}")
     tables += trace_tables(b.traces, suffix="_b", of=f": {b.name}")
     return [sentence for sentence in sentences if sentence is not None], tables
@@ -292,31 +283,26 @@ def device_fall(a: RanksAttribution, b: RanksAttribution) -> Waterfall | None:
     return waterfall("step", named[0], named[1], scale=(1.0, 1.0))
 
 
-def _operations(aligned: pl.DataFrame, a: str, b: str) -> list[str]:
-    """Return the operations with the largest change, and what only one of them does."""
+def _flat(view: View) -> dict[str, float]:
+    """Return what the host does by name, whatever it is for."""
+    found: dict[str, float] = {}
+    for named in view.host.values():
+        for name, seconds in named.items():
+            found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
+def _only_in_one(a: View, b: View) -> list[str]:
+    """Return what only one of them does, where it takes more than a hundredth of its step."""
     found = []
-    named = ~pl.col("operation").is_in(["ProfilerStep", NOT_RECORDED])
-    top = aligned.filter((pl.col("change ms").abs() > 0) & named).head(3)
-    if len(top):
-        told = [
-            f"{short_name(name)} {change_text(change / 1e3)}"
-            for name, change in top.select("operation", "change ms").rows()
-        ]
-        found.append(f"The operations that change most are {listed(told)} per step.")
-    for how, name, column in (("only in a", a, "a ms a step"), ("only in b", b, "b ms a step")):
-        mine = aligned.filter(pl.col("found as") == how).sort(column, descending=True)
-        whole = float(aligned[column].sum())
-        seconds = float(mine[column].sum()) / 1e3
-        if len(mine) and whole > 0 and seconds > 0.01 * whole / 1e3:
-            told = [short_name(one) for one in mine["operation"].head(3).to_list()]
-            found.append(
-                f"Only {name} has {count_text(len(mine), 'call')} ({seconds_text(seconds)} per "
-                f"step), such as {listed(told)}."
-            )
-    counts = {how: len(aligned.filter(pl.col("found as") == how)) for how in ("moved", "renamed")}
-    other = [f"{count:,} {how}" for how, count in counts.items() if count]
-    if other:
-        found.append(f"Calls found in another place or by another name: {listed(other)}.")
+    for one, other in ((a, b), (b, a)):
+        mine, theirs = _flat(one), _flat(other)
+        alone = {name: s for name, s in mine.items() if name not in theirs}
+        seconds = sum(alone.values())
+        if seconds > 0.01 * sum(mine.values()):
+            most = sorted(alone, key=lambda name: (-alone[name], name))[:3]
+            told = listed([short_name(name) for name in most])
+            found.append(f"Only {one.name} has {told} ({seconds_text(seconds)} per step in all).")
     return found
 
 

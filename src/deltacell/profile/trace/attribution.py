@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,12 @@ import polars as pl
 
 from deltacell.errors import InputError
 from deltacell.profile.trace.categories import Category, is_loader
-from deltacell.profile.trace.components import components
 from deltacell.profile.trace.critical_path import CriticalPath, critical_path
 from deltacell.profile.trace.device import PARTS, DeviceTime, device_time, launches
 from deltacell.profile.trace.host import HostTime, host_time
 from deltacell.profile.trace.intervals import Covered
 from deltacell.profile.trace.memory import MemoryPeak, memory_peaks
-from deltacell.profile.trace.operations import Doing, call_paths, doing, operations
+from deltacell.profile.trace.operations import Doing, doing, operations
 from deltacell.profile.trace.ranks import Alignment, RankView, align_ranks
 from deltacell.profile.trace.self_time import Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
@@ -102,8 +100,8 @@ class Attribution:
         The wait for batches.
     device
         The device's time; None where there is none.
-    syncs, components
-        Where the host waits for the device; the forward by named range.
+    syncs
+        Where the host waits for the device.
     critical_path
         Of a typical step.
     memory
@@ -129,7 +127,6 @@ class Attribution:
     loader: Loader
     device: DeviceTime | None
     syncs: pl.DataFrame
-    components: pl.DataFrame
     critical_path: CriticalPath
     memory: tuple[MemoryPeak, ...]
     doing: pl.DataFrame
@@ -160,11 +157,6 @@ class Attribution:
     def wall_per_step(self) -> float:
         """The mean of the counted steps, in nanoseconds."""
         return float(self.step_times.mean())
-
-    @cached_property
-    def call_paths(self) -> pl.DataFrame:
-        """Operations by the path of calls that leads to them: ``path`` for ``operation``."""
-        return call_paths(self.trace, self.nesting, self.steps, self.host)
 
     def seconds_per_step(self) -> dict[str, float]:
         """Return the mean seconds of a counted step by category; they add up to its wall."""
@@ -251,11 +243,10 @@ def attribute(trace: Trace) -> Attribution:
         loader=_loader(trace, nesting, steps, host),
         device=device,
         syncs=sync_points(trace, nesting, steps),
-        components=components(trace, nesting, steps, host, launch),
         critical_path=path,
         memory=memory_peaks(trace, steps, host),
         doing=_doing(steps, host, does),
-        work=device_work(trace, nesting, steps, launch),
+        work=device_work(trace, nesting, steps, host, launch),
         traits=traits(trace, nesting, steps),
         residual=Residual(nesting.residual, host.residual, missed, path.residual),
         notices=_notices(trace, steps, device, other),

@@ -47,19 +47,7 @@ class CriticalPath:
 def critical_path(
     trace: Trace, steps: Steps, host: HostTime, launch: Codes, place: int | None = None
 ) -> CriticalPath:
-    """Follow the critical path of a step.
-
-    Parameters
-    ----------
-    trace
-        Events.
-    steps, host
-        Where the steps are, and what the host did in them.
-    launch
-        The host's call of each event of the device.
-    place
-        Of the step; where not given, of the counted step that is nearest to their median.
-    """
+    """Follow the critical path of a step."""
     if place is None:
         place = typical(steps)
     begin, end = int(steps.begin[place]), int(steps.end[place])

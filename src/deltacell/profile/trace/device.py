@@ -134,21 +134,6 @@ def device_time(
 ) -> DeviceTime | None:
     """Tell where the time of the device goes, and what it waits for when it is idle.
 
-    Parameters
-    ----------
-    trace
-        Events.
-    steps
-        Windows of the host; what the device does in them is cut at their bounds.
-    host
-        What the host did meanwhile.
-    launch
-        The host's call of each event of the device, where it is known already.
-    doing
-        What to call what the host did, where it is known already.
-    longest
-        How many gaps to list.
-
     Returns
     -------
     Nothing where the trace has no device.

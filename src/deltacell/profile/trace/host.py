@@ -75,13 +75,7 @@ class HostTime:
         return total.reshape(steps, len(Category))
 
     def covered(self, which: npt.NDArray[np.bool_]) -> Covered:
-        """Return when the host was in these of its pieces.
-
-        Parameters
-        ----------
-        which
-            One of each piece, bool [k].
-        """
+        """Return when the host was in these of its pieces."""
         first, last = which.copy(), which.copy()
         goes_on = which[1:] & which[:-1]
         goes_on &= self.begin[1:] == self.end[:-1]
@@ -99,15 +93,7 @@ class HostTime:
 
 
 def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
-    """Tell what the host was busy with at every moment of every step.
-
-    Parameters
-    ----------
-    trace, nesting
-        Events, and what lies in what.
-    steps
-        Where the steps are; their thread is the one that counts.
-    """
+    """Tell what the host was busy with at every moment of every step."""
     told = own_categories(trace)
     found = _with_forward(trace, nesting, steps, told, categories(trace, nesting, told))
     helpers = _helpers(trace, steps, told)

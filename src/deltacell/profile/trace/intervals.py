@@ -10,13 +10,7 @@ from deltacell.profile.trace.trace import Ints
 
 
 def merge(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Return the union of intervals as intervals that do not touch, by time.
-
-    Parameters
-    ----------
-    begin, end
-        Of each interval, by beginning; those of no length are left out.
-    """
+    """Return the union of intervals as intervals that do not touch, by time."""
     lasting = end > begin
     begin, end = begin[lasting], end[lasting]
     if not len(begin):

@@ -1,8 +1,7 @@
-"""Operations by self time, alone and by the path of calls; and what to call what the host does."""
+"""Operations by self time, and what to call what the host does."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,19 +17,10 @@ from deltacell.profile.trace.trace import NOTHING, Codes, Ints, Kind, Trace
 
 NOT_RECORDED = "(nothing recorded)"
 """The name of moments in which no event is open."""
-OTHER_PATHS = "(other paths)"
-"""Paths of calls that are not told apart."""
 
 
 def operations(trace: Trace, steps: Steps, host: HostTime) -> pl.DataFrame:
     """Return the operations of counted steps by self time.
-
-    Parameters
-    ----------
-    trace
-        Events.
-    steps, host
-        What the host did in the steps.
 
     Returns
     -------
@@ -39,41 +29,7 @@ def operations(trace: Trace, steps: Steps, host: HostTime) -> pl.DataFrame:
     """
     summed = _summed(steps, host, _plain(trace))
     names = {**dict(enumerate(plain_names(trace))), -1: NOT_RECORDED}
-    return _named(summed, steps, names, "operation")
-
-
-def call_paths(
-    trace: Trace, nesting: Nesting, steps: Steps, host: HostTime, *, longest: int = 5000
-) -> pl.DataFrame:
-    """Return the same by path of calls: ``path`` in place of ``operation``.
-
-    Names of a path are parted by `` > ``, outermost first, without the steps themselves, so that
-    the same call has the same path in two traces.
-
-    Parameters
-    ----------
-    trace, nesting
-        Events, and what lies in what.
-    steps, host
-        What the host did in the steps.
-    longest
-        How many paths to tell apart, those with most time; the others are `OTHER_PATHS`.
-    """
-    links, codes = _paths(trace, nesting)
-    summed = _summed(steps, host, codes)
-    most = summed.group_by("code").agg(pl.col("time").sum())
-    kept = most.sort("time", "code", descending=[True, False]).head(longest)["code"].to_list()
-    names = plain_names(trace)
-    texts = {code: _path_text(links, names, code) for code in kept if code >= 0}
-    if len(most) > longest:
-        rest = pl.when(pl.col("code").is_in(kept)).then("code").otherwise(len(links))
-        # An event has one path, so that those of several paths are as many as of each together.
-        summed = (
-            summed.with_columns(rest.cast(pl.Int64).alias("code"))
-            .group_by("code", "category")
-            .agg(pl.col("count", "time").sum())
-        )
-    return _named(summed, steps, {**texts, -1: NOT_RECORDED, len(links): OTHER_PATHS}, "path")
+    return _named(summed, steps, names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,13 +54,6 @@ def doing(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Doing
     A call into the driver is its operator. Python is the innermost function that is not of a
     library, or the one whose name says what it is for, such as ``torch.save``. Where nothing is
     recorded, it is what lies before and after.
-
-    Parameters
-    ----------
-    trace, nesting
-        Events, and what lies in what.
-    steps, host
-        The pieces.
     """
     names = list(dict.fromkeys(shown := [_spoken(name) for name in plain_names(trace)]))
     of_name = {name: code for code, name in enumerate(names)}
@@ -253,72 +202,16 @@ def _summed(steps: Steps, host: HostTime, codes: Codes) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def _named(
-    summed: pl.DataFrame, steps: Steps, names: Mapping[int, str], column: str
-) -> pl.DataFrame:
+def _named(summed: pl.DataFrame, steps: Steps, names: Mapping[int, str]) -> pl.DataFrame:
     """Return what was summed with names for the codes, by time."""
     counted = int(steps.counted.sum())
     wall = int(steps.wall[steps.counted].sum())
     titles = [category.name for category in Category]
     return summed.select(
-        pl.Series(column, [names[code] for code in summed["code"].to_list()], dtype=pl.String),
+        pl.Series("operation", [names[code] for code in summed["code"].to_list()], dtype=pl.String),
         pl.Series("category", [titles[code] for code in summed["category"].to_list()]),
         "count",
         "time",
         (pl.col("time") / counted).alias("per_step"),
         (pl.col("time") / wall).alias("share"),
-    ).sort("time", column, "category", descending=[True, False, False])
-
-
-def _paths(trace: Trace, nesting: Nesting) -> tuple[list[tuple[int, int]], Codes]:
-    """Return all paths, each as the one around it and a name, and the path of each event."""
-    names = plain_names(trace)
-    step = np.array([name == "ProfilerStep" for name in names], dtype=bool)
-    plain = _plain(trace)
-    links = [(0, names.index("ProfilerStep") if "ProfilerStep" in names else 0)]
-    codes = np.full(len(trace), NOTHING, dtype=np.int32)
-    depth = _depth(nesting)
-    order = np.argsort(depth, kind="stable").astype(np.int32)
-    for rows in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1):
-        if not len(rows):
-            continue
-        parent = nesting.parent[rows]
-        outer = np.where(parent >= 0, codes[parent], 0)
-        keys = outer.astype(np.int64) * len(names) + plain[rows]
-        is_step = step[trace.name[rows]]
-        fresh, place = np.unique(keys[~is_step], return_inverse=True)
-        codes[rows[~is_step]] = len(links) + place
-        codes[rows[is_step]] = 0
-        links += [divmod(key, len(names)) for key in fresh.tolist()]
-    return links, codes
-
-
-def _path_text(links: list[tuple[int, int]], names: list[str], code: int) -> str:
-    """Return a path as text; names and paths that are very long are cut in their middle."""
-    parts = []
-    at = code
-    while True:
-        at, name = links[at]
-        parts.append(_shortened(names[name], 200))
-        if at == 0:
-            return _shortened(" > ".join(reversed(parts)), 4000)
-
-
-def _shortened(text: str, most: int) -> str:
-    if len(text) <= most:
-        return text
-    # Two that differ only in what is left out stay two.
-    mark = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
-    return f"{text[: most // 2]}…{mark}…{text[-most // 2 :]}"
-
-
-def _depth(nesting: Nesting) -> Codes:
-    """Return how many events lie around each, int32 [n]."""
-    depth = np.zeros(len(nesting.parent), dtype=np.int32)
-    at = nesting.parent.copy()
-    rows = np.flatnonzero(at >= 0).astype(np.int32)
-    while len(rows):
-        depth[rows] += 1
-        at[rows] = nesting.parent[at[rows]]
-        rows = rows[at[rows] >= 0]
-    return depth
+    ).sort("time", "operation", "category", descending=[True, False, False])

@@ -97,11 +97,6 @@ def align_ranks(views: Sequence[RankView]) -> Alignment:
     Those of a step are aligned by what they are and their order. Clocks are taken as one; where a
     rank seems to leave collectives before the last one came to them, they are not, and the ends
     of collectives are laid on one another.
-
-    Parameters
-    ----------
-    views
-        At least two ranks.
     """
     device = all(len(collective_rows(view.trace)) for view in views)
     seen = [_collectives(view, device) for view in views]

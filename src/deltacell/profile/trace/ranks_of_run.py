@@ -5,27 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from deltacell.errors import InputError
-from deltacell.profile.trace.trace import NOTHING, Ints, Thread, Trace
+from deltacell.profile.trace.trace import NOTHING, Ints, Trace
 
 ENDINGS = (".json", ".json.gz")
 """Of the names of traces."""
 
 
 def find_traces(path: Path, window: int | None = None) -> list[Path]:
-    """Return the files of a run's traces, by name.
-
-    Parameters
-    ----------
-    path
-        A file; a directory of traces; or a run, whose traces are in ``traces``.
-    window
-        Which of a run's windows; all where not given.
-    """
+    """Return the files of a run's traces, by name."""
     if not path.exists():
         raise InputError("there is no such file or directory", where=path)
     if not path.is_dir():
@@ -62,12 +56,16 @@ def check_ranks(traces: Sequence[Trace], path: Path) -> None:
     if len(traces) < 2:
         return
     nameless = [trace.path.name for trace in traces if trace.rank is None]
-    nameless = nameless if len(nameless) < len(traces) or not _are_cycles(traces) else []
     sizes = {trace.world_size for trace in traces if trace.world_size is not None}
-    if nameless:
+    groups = _by_rank(traces)
+    twice = [rank for rank, group in groups.items() if not _are_cycles(group)]
+    if nameless and (len(groups) > 1 or twice):
         why = f"{_some(nameless)} {'has' if len(nameless) == 1 else 'have'} no rank"
     elif len(sizes) > 1:
         why = f"they say that there were {' and '.join(str(n) for n in sorted(sizes))} ranks"
+    elif twice:
+        same = [trace.path.name for trace in groups[twice[0]]]
+        why = f"{_some(same)} are all of rank {twice[0]}, and not of one process"
     else:
         return
     raise InputError(
@@ -77,38 +75,40 @@ def check_ranks(traces: Sequence[Trace], path: Path) -> None:
     )
 
 
+def _by_rank(traces: Sequence[Trace]) -> dict[int | None, list[Trace]]:
+    groups: dict[int | None, list[Trace]] = {}
+    for trace in sorted(traces, key=lambda trace: trace.origin):
+        groups.setdefault(trace.rank, []).append(trace)
+    return groups
+
+
 def _are_cycles(traces: Sequence[Trace]) -> bool:
-    """Return whether traces that name no rank are of one process: its number and its program."""
+    """Return whether traces are of one process, one after the other."""
     threads = [{(t.pid, t.tid) for t in trace.threads if not t.is_device} for trace in traces]
-    return all(threads[0] & other for other in threads[1:])
+    follow = all(
+        one.origin + int(one.end.max()) <= other.origin
+        for one, other in pairwise(traces)
+    )
+    return follow and all(threads[0] & other for other in threads[1:])
 
 
 def merge_cycles(traces: Sequence[Trace]) -> list[Trace]:
-    """Return one trace of each rank: several profiler cycles of one rank are laid end to end.
-
-    Parameters
-    ----------
-    traces
-        Of one run.
-    """
-    by_rank: dict[int | None, list[Trace]] = {}
-    for trace in sorted(traces, key=lambda trace: trace.origin):
-        by_rank.setdefault(trace.rank, []).append(trace)
-    return [one[0] if len(one) == 1 else _merged(one) for one in by_rank.values()]
+    """Return one trace of each rank: several profiler cycles of one rank are laid end to end."""
+    groups = _by_rank(traces).values()
+    return [group[0] if len(group) == 1 else _merged(group) for group in groups]
 
 
 def _merged(cycles: Sequence[Trace]) -> Trace:
     first = cycles[0]
-    names: dict[str, int] = {}
-    threads: dict[Thread, int] = {}
-    stacks: dict[str, int] = {}
-    shapes: dict[tuple[str, str], int] = {}
-    columns: dict[str, list[Ints]] = {name: [] for name in _COLUMNS}
+    names: dict[Any, int] = {}
+    threads: dict[Any, int] = {}
+    stacks: dict[Any, int] = {}
+    shapes: dict[Any, int] = {}
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     memory: dict[str, list[Ints]] = {name: [] for name in first.memory}
-    begins, rows, end, apart = [], 0, -1, {"correlation": 0, "sequence": 0}
+    begins, rows, apart = [], 0, {"correlation": 0, "sequence": 0}
     for trace in cycles:
-        # Cycles follow one another; where their clocks say otherwise they are laid end to end.
-        shift = max(trace.origin - first.origin, end + 1)
+        shift = trace.origin - first.origin
         begins.append(shift)
         for name, known, table in (
             ("name", names, trace.names),
@@ -116,7 +116,7 @@ def _merged(cycles: Sequence[Trace]) -> Trace:
             ("stack", stacks, trace.stacks),
             ("shape", shapes, trace.shapes),
         ):
-            codes = [known.setdefault(one, len(known)) for one in table]  # type: ignore[attr-defined]
+            codes = [known.setdefault(one, len(known)) for one in table]
             column = getattr(trace, name)
             column = column if len(column) else np.full(len(trace), NOTHING, dtype=np.int32)
             # The last place is that of no code.
@@ -133,8 +133,7 @@ def _merged(cycles: Sequence[Trace]) -> Trace:
             if name in trace.memory:
                 values.append(trace.memory[name] + (shift if name == "time" else 0))
         rows += len(trace)
-        end = shift + int(trace.end.max())
-    joined = {
+    joined: dict[str, Any] = {
         name: np.concatenate(parts).astype(getattr(first, name).dtype)
         for name, parts in columns.items()
     }

@@ -58,7 +58,6 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
             where=path,
             fix=" ".join(warnings) or "Was anything recorded? Look at the profiler's schedule.",
         )
-    _check_is_pytorch(finished, columns, path)
     about = decoder.about
     rank, world_size = _rank(about, path)
     return Trace(
@@ -122,7 +121,7 @@ def read_traces(
     traces: list[Trace] = []
     for file in files:
         try:
-            traces.append(read_trace(file, progress=progress))
+            traces.append(_of_pytorch(read_trace(file, progress=progress)))
         except InputError as error:
             if len(files) == 1:
                 raise
@@ -178,22 +177,21 @@ def _warnings(decoder: Decoder, columns: Columns, grown: int) -> tuple[str, ...]
     return tuple(said)
 
 
-def _check_is_pytorch(finished: Finished, columns: Columns, path: Path) -> None:
-    """Raise an `InputError` where nothing of a training was recorded."""
-    is_step = np.array([name.startswith("ProfilerStep") for name in finished.names], dtype=bool)
-    recorded = (finished.kind != Kind.other) & ~is_step[finished.name]
-    if recorded.any():
-        return
-    if strange := columns.strange:
-        told = ", ".join(f"'{name}'" for name, _ in strange.most_common(3))
+def _of_pytorch(trace: Trace) -> Trace:
+    """Return a trace, or raise an `InputError` where nothing of a program was recorded."""
+    is_step = np.array([name.startswith("ProfilerStep") for name in trace.names], dtype=bool)
+    if ((trace.kind != Kind.other) & ~is_step[trace.name]).any():
+        return trace
+    if trace.strange:
+        told = ", ".join(f"'{name}'" for name in list(trace.strange)[:3])
         raise InputError(
             f"this is a Chrome trace, but not of PyTorch's profiler: its events are of {told}",
-            where=path,
+            where=trace.path,
             fix="Expected a trace as torch.profiler's export_chrome_trace writes it.",
         )
     raise InputError(
-        "the trace has steps but nothing in them: the profiler recorded no operation",
-        where=path,
+        "the profiler recorded no operation: there is nothing in the trace beside its steps",
+        where=trace.path,
         fix="Look at the profiler's activities and schedule, and record again.",
     )
 

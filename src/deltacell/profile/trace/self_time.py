@@ -51,11 +51,6 @@ class Nesting:
 def nest(trace: Trace) -> Nesting:
     """Find what lies in what, and the self times.
 
-    Parameters
-    ----------
-    trace
-        Events by beginning, the longest first among those that begin together.
-
     Returns
     -------
     Parents and self times. With end e' after cutting, the self time of an event is

@@ -79,11 +79,6 @@ def find_steps(trace: Trace) -> Steps:
     `WARM_UP` times the median of those after the first, at most half of the steps; and a last one
     with less than half the time and half the events of the others, because the profiler stopped
     in it. The only step is never cut.
-
-    Parameters
-    ----------
-    trace
-        Events; at least one.
     """
     for find in (_profiler_steps, _named_steps, _optimizer_steps):
         found = find(trace)
@@ -93,7 +88,8 @@ def find_steps(trace: Trace) -> Steps:
         found = _whole(trace)
     begin, end, number, how, thread = found
     events = _events(trace, thread, begin, end)
-    counted, cut = np.ones(len(begin), dtype=bool), []
+    counted = np.ones(len(begin), dtype=bool)
+    cut: list[CutStep] = []
     # Each profiler cycle has its own start and end.
     cycle = np.searchsorted(trace.cycles, begin, side="right")
     for one in np.unique(cycle).tolist():

@@ -33,13 +33,6 @@ def sync_points(trace: Trace, nesting: Nesting, steps: Steps) -> pl.DataFrame:
     around the call. Without a device ``.item()`` costs nothing, so a trace of the host only has
     none.
 
-    Parameters
-    ----------
-    trace, nesting
-        Events, and what lies in what.
-    steps
-        Only those that count are looked at.
-
     Returns
     -------
     By time waited: ``operation``, ``call`` (what waits), ``site`` (file, line and function, where

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from deltacell.profile.trace.categories import is_collective
+from deltacell.profile.trace.categories import is_collective, own_categories
 from deltacell.profile.trace.device import on_device
+from deltacell.profile.trace.host import HostTime
 from deltacell.profile.trace.operations import plain_name
+from deltacell.profile.trace.roofline import roofline
 from deltacell.profile.trace.self_time import Nesting
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Codes, Ints, Kind, Trace
@@ -33,12 +35,17 @@ class DeviceWork:
         ``name``, ``part`` (compute, communication, copies), ``count``, ``time``.
     operators, modules
         ``name``, ``count``, ``time`` of what it launched itself and ``total`` with what was
-        launched inside of it; of computation only. The backward of a module's operators is its.
+        launched inside of it, of computation only; of modules also ``host`` and ``host_total``.
+        The backward of a module's operators is its. Where no module is recorded, modules are the
+        named ranges that are no category.
+    roofline
+        Of `deltacell.profile.trace.roofline`.
     """
 
     kernels: pl.DataFrame
     operators: pl.DataFrame
     modules: pl.DataFrame
+    roofline: pl.DataFrame
 
 
 @dataclass(frozen=True)
@@ -69,46 +76,39 @@ class Traits:
     shapes: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
-def device_work(trace: Trace, nesting: Nesting, steps: Steps, launch: Codes) -> DeviceWork:
-    """Sum up the device's time by kernel, operator and module.
-
-    Parameters
-    ----------
-    trace, nesting
-        Events, and what lies in what.
-    steps
-        Only work that was launched in a counted step is looked at.
-    launch
-        The host's call of each event of the device.
-    """
+def device_work(
+    trace: Trace, nesting: Nesting, steps: Steps, host: HostTime, launch: Codes
+) -> DeviceWork:
+    """Sum up the work of counted steps by kernel, operator and module."""
     rows = np.flatnonzero(on_device(trace))
     asked = np.where(launch[rows] >= 0, trace.begin[launch[rows]], trace.begin[rows])
-    step = np.searchsorted(steps.begin, asked, side="right") - 1
-    inside = (step >= 0) & (asked < steps.end[step]) & steps.counted[step]
-    rows = rows[inside]
+    rows = rows[_in_counted(steps, asked)]
     plain = [plain_name(name) for name in trace.names]
     part = _part(trace, rows)
     kernels = _kernels(trace, rows, part, plain)
-    rows = rows[part == 0]
-    call = launch[rows]
-    rows, call = rows[call >= 0], call[call >= 0]
-    operator = np.where(trace.kind == Kind.operator, True, False)
-    is_module = np.array([name.startswith("nn.Module: ") for name in trace.names], dtype=bool)
-    module = is_module[trace.name] & (trace.kind == Kind.python)
+    rows = rows[(part == 0) & (launch[rows] >= 0)]
+    call, time = launch[rows], trace.duration[rows]
+    operator = trace.kind == Kind.operator
+    owner = _owner(operator, nesting.parent)[call]
+    module = _module_rows(trace, steps)
+    of = _modules(trace, nesting, module, operator)
+    mine = np.flatnonzero(steps.counted[host.step] & (host.row >= 0))
+    spent = (of[host.row[mine]], host.end[mine] - host.begin[mine])
+    nobody = (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64))
     return DeviceWork(
         kernels,
-        _by_owner(trace, rows, _owner(operator, nesting.parent)[call], operator, nesting, plain),
-        _by_owner(
-            trace, rows, _modules(trace, nesting, module, operator)[call], module, nesting, plain
-        ),
+        _by_owner(trace, nesting.parent, operator, plain, (owner, time), nobody),
+        _by_owner(trace, nesting.parent, module, plain, (of[call], time), spent)
+        if module.any()
+        else pl.DataFrame(schema=_OWNED),
+        roofline(trace, rows, owner),
     )
 
 
 def traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
     """Tell what kind of work a step is."""
     counted = int(steps.counted.sum())
-    step = np.searchsorted(steps.begin, trace.begin, side="right") - 1
-    inside = (step >= 0) & (trace.begin < steps.end[step]) & steps.counted[step]
+    inside = _in_counted(steps, trace.begin)
     names = np.unique(trace.name[inside])
 
     def rows(pattern: re.Pattern[str]) -> Ints:
@@ -229,48 +229,70 @@ def _modules(
 
 def _by_owner(
     trace: Trace,
-    rows: Ints,
-    owner: Codes,
+    parent: Codes,
     wanted: Flags,
-    nesting: Nesting,
     plain: list[str],
+    device: tuple[Codes, Ints],
+    host: tuple[Codes, Ints],
 ) -> pl.DataFrame:
-    """Return device time by the name of who launched it, alone and with all inside of it."""
-    spent: Counter[int] = Counter()
-    count: Counter[int] = Counter()
-    owners, place = np.unique(owner, return_inverse=True)
-    time = np.bincount(place, weights=trace.duration[rows], minlength=len(owners))
-    number = np.bincount(place, minlength=len(owners))
-    for i, one in enumerate(owners.tolist()):
-        spent[one] += int(time[i])
-        count[one] += int(number[i])
-    own: Counter[str] = Counter()
-    calls: Counter[str] = Counter()
-    total: Counter[str] = Counter()
-    for one, length in spent.items():
-        name = NO_OPERATOR if one == NOTHING else plain[trace.name[one]]
-        own[name] += length
-        calls[name] += count[one]
-        for around in _around(trace, nesting.parent, wanted, one, plain):
-            total[around] += length
-    schema = {
+    """Return the time of device and host by the name of whose it is, alone and with all inside."""
+    sums: dict[str, list[int]] = defaultdict(lambda: [0] * 5)
+    for place, (owner, time) in ((1, device), (3, host)):
+        owners, of = np.unique(owner, return_inverse=True)
+        spent = np.bincount(of, weights=time, minlength=len(owners)).astype(np.int64).tolist()
+        count = np.bincount(of, minlength=len(owners)).tolist()
+        for one, length, calls in zip(owners.tolist(), spent, count, strict=True):
+            if one == NOTHING and place == 3:
+                continue
+            name = NO_OPERATOR if one == NOTHING else plain[trace.name[one]]
+            sums[name][0] += calls if place == 1 else 0
+            sums[name][place] += length
+            around = {name} if one == NOTHING else _around(trace, parent, wanted, one, plain)
+            for outer in around:
+                sums[outer][place + 1] += length
+    frame = pl.DataFrame(
+        [(name, *values) for name, values in sums.items()], schema=_OWNED, orient="row"
+    )
+    return frame.sort("time", "total", "host", "name", descending=[True, True, True, False])
+
+
+_OWNED = pl.Schema(
+    {
         "name": pl.String(),
         "count": pl.Int64(),
         "time": pl.Int64(),
         "total": pl.Int64(),
+        "host": pl.Int64(),
+        "host_total": pl.Int64(),
     }
-    found = [(name, calls[name], own[name], max(total[name], own[name])) for name in {*own, *total}]
-    frame = pl.DataFrame(found, schema=schema, orient="row")
-    return frame.sort("time", "total", "name", descending=[True, True, False])
+)
+_NOT_A_PART = re.compile(r"^ProfilerStep#|^phase\.")
 
 
-def _around(
-    trace: Trace, parent: Codes, wanted: Flags, row: int, plain: list[str]
-) -> frozenset[str]:
+def _module_rows(trace: Trace, steps: Steps) -> Flags:
+    """Return which events are modules; where there are none, ranges that the model names."""
+    named = np.array([name.startswith("nn.Module: ") for name in trace.names], dtype=bool)
+    modules: Flags = named[trace.name] & (trace.kind == Kind.python)
+    if modules.any():
+        return modules
+    parts = np.array([not _NOT_A_PART.search(name) for name in trace.names], dtype=bool)
+    parts = parts[trace.name] & (own_categories(trace) == NOTHING)
+    found: Flags = parts & (trace.kind == Kind.annotation) & (trace.thread == steps.thread)
+    return found
+
+
+def _in_counted(steps: Steps, times: Ints) -> Flags:
+    """Return which of these moments are in a step that counts."""
+    step = np.searchsorted(steps.begin, times, side="right") - 1
+    inside: Flags = (step >= 0) & (times < steps.end[step]) & steps.counted[step]
+    return inside
+
+
+def _around(trace: Trace, parent: Codes, wanted: Flags, row: int, plain: list[str]) -> set[str]:
     """Return the names of a wanted event and those around it, each once."""
     found = set()
     while row != NOTHING:
         if wanted[row]:
             found.add(plain[trace.name[row]])
         row = int(parent[row])
-    return frozenset(found)
+    return found
