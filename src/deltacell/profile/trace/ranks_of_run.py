@@ -85,10 +85,7 @@ def _by_rank(traces: Sequence[Trace]) -> dict[int | None, list[Trace]]:
 def _are_cycles(traces: Sequence[Trace]) -> bool:
     """Return whether traces are of one process, one after the other."""
     threads = [{(t.pid, t.tid) for t in trace.threads if not t.is_device} for trace in traces]
-    follow = all(
-        one.origin + int(one.end.max()) <= other.origin
-        for one, other in pairwise(traces)
-    )
+    follow = all(one.origin + int(one.end.max()) <= other.origin for one, other in pairwise(traces))
     return follow and all(threads[0] & other for other in threads[1:])
 
 
