@@ -299,7 +299,7 @@ _LOOSE = msgspec.json.Decoder(_Loose)
 _TIMES = msgspec.json.Decoder(list[_TimesAsText])
 
 _LONGEST = 64 << 20
-_NEAR = 1 << 16
+_NEAR = 1 << 13
 _GUESSES = 3
 _CLOSE = ord("]")
 _COMMA = ord(",")
