@@ -52,6 +52,7 @@ def test_what_makes_a_program_slower(
     assert re.search(f"{cause}|{NOT_THE_PROGRAM}", first), first
     first = re.split(r"\.\s+(?=[A-Z])", found.sentence)[0]
 
+
 def test_the_same_in_two_processes(recorded: Callable[..., Path]) -> None:
     found = explain(recorded("plain"), recorded("plain", 2))
     assert re.search(NOT_THE_PROGRAM, found.sentence), found.sentence

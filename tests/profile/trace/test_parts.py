@@ -15,8 +15,8 @@ from polars.testing import assert_frame_equal
 
 from deltacell.profile.trace import columns, self_time
 from deltacell.profile.trace.attribution import attribute
-from deltacell.profile.trace.intervals import Covered
 from deltacell.profile.trace.read import read_trace
+from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.trace import Kind, Trace
 
 

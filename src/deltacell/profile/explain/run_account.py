@@ -12,11 +12,10 @@ import polars as pl
 from deltacell.errors import InputError
 from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.words import listed, seconds_text, short_name
-from deltacell.profile.limits import PhaseSummary, steady_steps, summarise
+from deltacell.profile.limits import PhaseSummary, Uneven, steady_steps, summarise
 from deltacell.profile.phase_rows import COLUMNS
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import TRACES, RunRecord, Status
-from deltacell.profile.steadiness import Uneven
 from deltacell.words import count_text
 
 CATEGORY_OF = {

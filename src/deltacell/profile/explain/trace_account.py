@@ -10,10 +10,10 @@ from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.run_account import CATEGORY_OF
 from deltacell.profile.explain.words import short_name
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution, attribute_ranks
+from deltacell.profile.trace.decode import Progress
 from deltacell.profile.trace.device import PARTS
 from deltacell.profile.trace.ranks_of_run import missing_ranks
 from deltacell.profile.trace.read import read_traces
-from deltacell.profile.trace.source import Progress
 
 DEVICE_PARTS = {
     "compute": "computing",

@@ -14,11 +14,10 @@ from deltacell.profile.trace.categories import Category, is_loader
 from deltacell.profile.trace.critical_path import CriticalPath, critical_path
 from deltacell.profile.trace.device import PARTS, DeviceTime, device_time, launches
 from deltacell.profile.trace.host import HostTime, host_time
-from deltacell.profile.trace.intervals import Covered
 from deltacell.profile.trace.memory import MemoryPeak, memory_peaks
 from deltacell.profile.trace.operations import Doing, doing, operations
 from deltacell.profile.trace.ranks import Alignment, RankView, align_ranks
-from deltacell.profile.trace.self_time import Nesting, nest
+from deltacell.profile.trace.self_time import Covered, Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
 from deltacell.profile.trace.syncs import sync_points
 from deltacell.profile.trace.trace import Ints, Kind, Trace
@@ -405,9 +404,11 @@ def _notices(
         notices.append(
             f"The trace has {device.others + 1} devices; times are those of the busiest."
         )
-    if len(other):
-        share = float(other["share"].sum())
-        notices.append(f"{100 * share:.0f} % of the time is in no category.")
+    if len(other) and device is None:
+        # With a device, what the host is busy with is not what takes the time.
+        most = ", ".join(other["operation"].head(3).to_list())
+        share = 100 * float(other["share"].sum())
+        notices.append(f"{share:.0f} % of the time is in no category, mostly {most}.")
     return tuple(notices)
 
 

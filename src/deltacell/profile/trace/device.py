@@ -15,8 +15,8 @@ import polars as pl
 
 from deltacell.profile.trace.categories import Category, is_collective
 from deltacell.profile.trace.host import HostTime
-from deltacell.profile.trace.intervals import Covered
 from deltacell.profile.trace.operations import Doing
+from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.syncs import waiting_calls
 from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Codes, Ints, Kind, Trace

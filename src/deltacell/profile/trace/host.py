@@ -20,8 +20,15 @@ from deltacell.profile.trace.categories import (
     nearest,
     own_categories,
 )
-from deltacell.profile.trace.intervals import Covered, merge
-from deltacell.profile.trace.self_time import Nesting, Timeline, moments, parts, timeline
+from deltacell.profile.trace.self_time import (
+    Covered,
+    Nesting,
+    Timeline,
+    merge,
+    moments,
+    parts,
+    timeline,
+)
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Codes, Ints, Kind, Trace
 

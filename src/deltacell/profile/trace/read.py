@@ -13,14 +13,13 @@ import numpy as np
 
 from deltacell.errors import InputError
 from deltacell.profile.trace.columns import Columns, Finished
-from deltacell.profile.trace.decode import Decoder
+from deltacell.profile.trace.decode import Decoder, Progress, Source
 from deltacell.profile.trace.ranks_of_run import (
     check_ranks,
     find_traces,
     merge_cycles,
     missing_ranks,
 )
-from deltacell.profile.trace.source import Progress, Source
 from deltacell.profile.trace.trace import Kind, Trace
 from deltacell.words import count_text
 
