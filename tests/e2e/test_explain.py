@@ -36,8 +36,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_one(deltacell: Run, runs: tuple[Path, Path]) -> None:
     said = " ".join(deltacell("explain", runs[0]).stdout.split())
     assert " takes " in said
-    assert "A step of small takes" in said
     assert "where the time goes" in said
+    brief = deltacell("explain", runs[0]).stdout.splitlines()
+    assert len(brief) <= 25
+    full = deltacell("explain", runs[0], "--full").stdout
+    assert len(full.splitlines()) > len(brief)
+    assert "A step of small takes" in full
 
 
 def test_two_with_files_and_a_check_that_fails(
@@ -57,7 +61,7 @@ def test_two_with_files_and_a_check_that_fails(
     assert done.stderr.startswith("failed: slower > 20%: it is ")
     said = " ".join(done.stdout.split())
     assert said.startswith("large takes ")
-    assert "not equal in both - parameters: " in said
+    assert "Not equal in both: parameters: " in said
     result = json.loads((tmp_path / "e.json").read_text())
     assert [facts["threads of a process"] for facts in result["facts"]] == [1, 1]
     fall = result["waterfalls"][0]
@@ -69,6 +73,12 @@ def test_two_with_files_and_a_check_that_fails(
 
 def test_a_check_that_holds(deltacell: Run, runs: tuple[Path, Path]) -> None:
     deltacell("explain", *reversed(runs), "--fail-if", "slower > 20%")
+
+
+def test_the_same_run_twice_is_not_slower(deltacell: Run, runs: tuple[Path, Path]) -> None:
+    done = deltacell("explain", runs[0], runs[0], "--fail-if", "slower > 10%")
+    assert "no difference beyond noise" in " ".join(done.stdout.split())
+    assert "could have been detected" in " ".join(done.stdout.split())
 
 
 def test_a_check_that_cannot_be_read(deltacell: Run, runs: tuple[Path, Path]) -> None:
@@ -110,3 +120,18 @@ def test_what_is_no_trace_is_said(deltacell: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("not a trace")
     done = deltacell("explain", "bad.json", code=2)
     assert done.stderr.startswith("error: bad.json")
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([{"cat": "devtools.timeline", "name": "RunTask"}], "not of PyTorch's profiler"),
+        ([{"cat": "user_annotation", "name": "ProfilerStep#1"}], "recorded no operation"),
+    ],
+)
+def test_a_trace_with_nothing_in_it_is_an_error(
+    deltacell: Run, tmp_path: Path, events: list[dict[str, str]], said: str
+) -> None:
+    made = [{"ph": "X", "pid": 1, "tid": 1, "ts": 0, "dur": 9, **event} for event in events]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": made}))
+    assert said in deltacell("explain", "t.json", code=2).stderr

@@ -18,12 +18,13 @@ from deltacell.train.compose import compose
 from deltacell.train.run import train
 from deltacell.train.task import Task
 
-DELAY = 0.06
+# Far more than a step takes, so that what else runs on the machine does not decide.
+DELAY = 0.3
 SMALL = [
     "experiment=demo",
     "data.synthetic_genotypes=150",
     "data.batch_size=8",
-    "trainer.epochs=3",
+    "trainer.epochs=2",
     "trainer.threads=1",
     "trainer.figures_every=0",
     "trainer.progress=false",
@@ -122,5 +123,5 @@ def test_a_late_rank_is_found_and_named(tmp_path: Path) -> None:
     assert by_phases.sentence.startswith("Rank 1 arrives last at the exchange of gradients")
     assert "more than they do in loss" in by_phases.sentence
     by_traces = explain(tmp_path / "run" / "traces")
-    assert by_traces.sentence.startswith("The ranks wait for rank 1: it enters the ")
-    assert "(loss)" in by_traces.sentence
+    assert by_traces.sentence.startswith("The ranks wait for rank 1")
+    assert "more than they do in loss" in by_traces.sentence

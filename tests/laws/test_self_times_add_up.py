@@ -228,7 +228,7 @@ def test_all_accounts_of_a_trace_add_up(events: list[Event]) -> None:
     assert found.categories["time"].sum() == wall
     assert found.categories["share"].sum() == pytest.approx(1)
     assert found.operations["time"].sum() == wall
-    assert found.call_paths["time"].sum() == wall
+    assert found.doing["time"].sum() == wall
     assert found.residual == Residual(0, 0, 0, 0)
     assert 0 <= found.loader.share <= 1
     path = found.critical_path

@@ -81,10 +81,9 @@ def test_every_event_with_a_duration_is_there(traces, name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_device_events_have_a_stream_and_the_call_that_caused_them(traces, name):
+def test_device_events_have_the_call_that_caused_them(traces, name):
     trace = read_trace(traces / name)
     on_device = np.isin(trace.kind, [Kind.kernel, Kind.copy, Kind.fill])
-    assert (trace.stream[on_device] != NOTHING).all()
     assert all(trace.threads[code].is_device for code in np.unique(trace.thread[on_device]))
     assert not any(trace.threads[c].is_device for c in np.unique(trace.thread[trace.kind <= 1]))
     calls = trace.correlation[trace.kind == Kind.runtime]
@@ -107,9 +106,6 @@ def test_the_new_schema(traces):
     trace = read_trace(traces / "ddp_a100_rank0of2.json.gz")
     assert (trace.rank, trace.world_size) == (0, 2)
     assert trace.device_name == "NVIDIA A100-PG509-200"
-    told = {said["name"] for said in trace.collectives.values()}
-    assert "allreduce" in told
-    assert (trace.size[list(trace.collectives)] > 0).any()
     # Written as microseconds since a base, with three places.
     assert (trace.begin % 1000 != 0).mean() > 0.9
 

@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 from deltacell.cli import (
     bench_dango,
     bench_data,
+    bench_explain,
     bench_predict,
     bench_propagation,
     bench_scaling,
@@ -95,6 +96,7 @@ _add(data, "info", data_info.info)
 _add(data, "query", data_query.query)
 _add(bench, "data", bench_data.data)
 _add(bench, "dango", bench_dango.dango)
+_add(bench, "explain", bench_explain.explain)
 _add(bench, "predict", bench_predict.predict)
 _add(bench, "propagation", bench_propagation.propagation)
 _add(bench, "scaling", bench_scaling.scaling)

@@ -18,10 +18,12 @@ def explain(
     json: Annotated[Path | None, typer.Option(help="Also write all of it to a file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write it as Markdown.")] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Also write it as a page: one file that loads nothing.")
+        Path | None, typer.Option(help="Also write it as a page: self-contained HTML.")
     ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Print all lists and tables.")] = False,
     fail_if: Annotated[
-        str | None, typer.Option(help="End with code 1 where this holds: 'slower > 10%'.")
+        str | None,
+        typer.Option(help="End with code 1 where this holds beyond noise: 'slower > 10%'."),
     ] = None,
 ) -> None:
     """Say where the time goes, or why B takes longer than A: the cause, then the numbers.
@@ -48,7 +50,9 @@ def explain(
         write_text(markdown, markdown_explanation(result), what="the explanation")
     if html is not None:
         write_text(html, explanation_page(result), what="the page")
-    print_explanation(result)
-    if condition is not None and condition.holds(explanation):
-        print_error(f"failed: {condition.told(explanation)}")
-        raise typer.Exit(1)
+    print_explanation(result, full=full)
+    if condition is not None:
+        if condition.holds(explanation):
+            print_error(f"failed: {condition.told(explanation)}")
+            raise typer.Exit(1)
+        typer.echo(f"passed: {condition.told(explanation)}")

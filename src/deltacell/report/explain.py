@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,15 +47,20 @@ def markdown_reconciliation(result: Mapping[str, Any]) -> str:
     return _markdown(result["sentence"], _reconciliation(result))
 
 
-def print_explanation(result: Mapping[str, Any]) -> None:
+def print_explanation(result: Mapping[str, Any], *, full: bool = False) -> None:
     """Print where the time goes, or why B is slower than A.
 
     Parameters
     ----------
     result
         From `Explanation.to_json`.
+    full
+        With all lists and tables; otherwise in `MOST_LINES` lines.
     """
-    _print(result["sentence"], _explanation(result, _short_tables(result)))
+    if full:
+        _print(result["sentence"], _explanation(result, _short_tables(result)))
+    else:
+        _print_brief(result)
 
 
 def markdown_explanation(result: Mapping[str, Any]) -> str:
@@ -68,9 +74,87 @@ def markdown_explanation(result: Mapping[str, Any]) -> str:
     return _markdown(result["sentence"], _explanation(result, result["tables"]))
 
 
+MOST_LINES = 25
+"""Lines of an explanation on the terminal, where not all of it is asked for."""
+
+_SHORT = 20
 _MOST_ROWS = 12
 _LONGEST = 64
-_WIDE = ("path in a", "path in b", "launched by", "range")
+_WIDE = ("launched by", "range")
+
+
+def _print_brief(result: Mapping[str, Any]) -> None:
+    """Print the sentence, how far it can be relied on, one table, what to try, and where to look.
+
+    What is left of the lines is for the evidence.
+    """
+    to = console()
+    wide = to.width
+
+    def lines(text: str) -> int:
+        return max(len(textwrap.wrap(printable(text), wide)), 1)
+
+    def one_line(text: str) -> str:
+        plain = printable(text)
+        return plain if len(plain) <= wide else f"{plain[: wide - 1]}…"
+
+    head = []
+    if result["doubts"]:
+        head.append(one_line(f"Confidence is low: {'; '.join(result['doubts'])}."))
+    if result["unequal"]:
+        head.append(one_line(f"Not equal in both: {'; '.join(result['unequal'])}."))
+    advice = [one_line(f"- {one}") for one in result["advice"][:2]]
+    path = result["facts"][-1]["path"]
+    hint = "All of it: --full, or --html page.html."
+    if result["timeline"] is not None:
+        hint += f" The events themselves: drop {path} on https://ui.perfetto.dev."
+    title, columns, rows, total = _main_table(result)
+    left = MOST_LINES - lines(result["sentence"]) - len(head) - lines(hint)
+    left -= 1 + len(advice) if advice else 0
+    # A table has two lines above its rows, and one above its sum.
+    shown_rows = rows[: max(min(len(rows), 8, left - 4), 2)]
+    if total is not None:
+        shown_rows = [*shown_rows, total]
+    left -= len(shown_rows) + 3
+    to.print(printable(result["sentence"]), style="bold", markup=False)
+    for line in head:
+        to.print(line, markup=False)
+    for one in result["evidence"]:
+        if lines(f"- {one}") <= left:
+            to.print(f"- {printable(one)}", markup=False)
+            left -= lines(f"- {one}")
+    print_table(title, columns, shown_rows, total=total is not None)
+    if advice:
+        to.print("what to try", style="bold", markup=False)
+        for line in advice:
+            to.print(line, markup=False)
+    to.print(hint, style="dim", markup=False)
+
+
+def _main_table(
+    result: Mapping[str, Any],
+) -> tuple[str, Sequence[str], list[Sequence[Any]], Sequence[Any] | None]:
+    """Return the one table that tells most, with its sum apart where it has one."""
+    names = [account["name"] for account in result["accounts"]]
+    if len(names) == 2:
+        short = ["A", "B"] if max(map(len, names)) > _SHORT else names
+        table = next(iter(_waterfalls(result["waterfalls"][:1], short[0], short[1])))
+        if isinstance(table, _Table):
+            return table.title, table.columns, list(table.rows[:-1]), table.rows[-1]
+    if any(cause["kind"] == "idle" for cause in result["causes"]):
+        return (
+            "where a step goes, by the device",
+            ("what", "per step", "share", "most of it"),
+            [
+                (cause["kind"], _time(cause["seconds"]), _share(cause["share"]), cause["name"])
+                for cause in result["causes"]
+            ],
+            None,
+        )
+    first = result["tables"][0]
+    rows = sorted(first["rows"], key=lambda row: -(row[1] or 0.0))
+    cells: list[Sequence[Any]] = [*_cells({**first, "rows": rows})]
+    return first["title"], first["columns"], cells, None
 
 
 def _short_tables(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -34,8 +34,8 @@ def test_one_run(make_run):
     assert account.epoch_s == pytest.approx(0.3)
     assert account.outside == pytest.approx({"validation": 0.06, "checkpoints and figures": 0.04})
     rows = {row["category"]: row for row in found.table("categories").to_dicts()}
-    assert rows["backward"]["ms a step"] == pytest.approx(10)
-    assert rows["backward"]["µs a sample"] == pytest.approx(10_000 / 64)
+    assert rows["backward"]["ms per step"] == pytest.approx(10)
+    assert rows["backward"]["µs per sample"] == pytest.approx(10_000 / 64)
     assert rows["validation"]["share of an epoch"] == pytest.approx(0.2)
     assert sum(row["share of a step"] for row in rows.values()) == pytest.approx(1)
     assert sum(row["share of an epoch"] for row in rows.values()) == pytest.approx(1)
@@ -76,7 +76,7 @@ def test_what_lies_outside_the_steps(make_run):
     a = make_run("before", STEP)
     b = make_run("after", STEP, between=BETWEEN)
     found = explain(a, b)
-    assert "take the same time per sample" in found.sentence
+    assert "no difference beyond noise" in found.sentence
     assert "Per epoch it is 1.5x" in found.sentence
     assert "most of that lies outside the steps: validation" in found.sentence
     ratio = found.comparison.epoch_ratio
@@ -192,7 +192,8 @@ def test_ranks_that_arrive_together_are_not_named(make_run):
 def test_a_run_against_itself(make_run):
     path = make_run("one", STEP, between=BETWEEN, samples=50)
     found = explain(path, path)
-    assert found.sentence == "B and A take the same time per sample (400 µs against 400 µs)."
+    assert found.sentence.startswith("There is no difference beyond noise between B and A")
+    assert not found.noise.is_beyond
     assert all(bar.change == 0 for bar in found.comparison.steps.bars)
     assert found.comparison.epoch_ratio.epoch == 1
 

@@ -56,11 +56,14 @@ def test_it_is_the_step_nearest_to_the_median_and_not_one_that_is_cut(tmp_path: 
     lengths = [900, 100, 130, 110, 180]
     begins = [sum(lengths[:i]) for i in range(len(lengths))]
     events = [step(i, b, n) for i, (b, n) in enumerate(zip(begins, lengths, strict=True))]
+    events += [
+        operator("aten::mm", begin, length) for begin, length in zip(begins, lengths, strict=True)
+    ]
     (rank,) = steps_of(write_trace(tmp_path / "a.json", events))
     # The first is cut; of the others 130 is one of the two in the middle, and 120 their median.
     assert rank["step"] in (2, 3)
     assert rank["step_ms"] in (0.13, 0.11)
-    assert [bar["name"] for bar in rank["bars"]] == [f"ProfilerStep#{rank['step']}"]
+    assert [bar["name"] for bar in rank["bars"]] == [f"ProfilerStep#{rank['step']}", "aten::mm"]
 
 
 def test_bars_have_their_place_their_depth_and_what_they_are_for(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Kind, Thread, Trace
+from deltacell.profile.trace.trace import NOTHING, Kind, Thread, Trace
 
 
 class Event(NamedTuple):
@@ -21,7 +21,6 @@ class Event(NamedTuple):
     thread: str = "main"
     correlation: int = NOTHING
     sequence: int = NOTHING
-    size: int = NOTHING
     parent: int = NOTHING
 
 
@@ -46,10 +45,6 @@ def make_trace(events: list[Event], **fields: Any) -> Trace:
         ),
         correlation=np.array([event.correlation for event in events], dtype=np.int64),
         sequence=np.array([event.sequence for event in events], dtype=np.int64),
-        stream=np.array(
-            [places[e.thread] if e.kind in ON_DEVICE else NOTHING for e in events], dtype=np.int32
-        ),
-        size=np.array([event.size for event in events], dtype=np.int64),
         parent=np.array([event.parent for event in events], dtype=np.int32),
         **fields,
     )

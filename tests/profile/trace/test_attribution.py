@@ -10,7 +10,6 @@ from made import Event, make_trace
 from deltacell.errors import InputError
 from deltacell.profile.trace.attribution import Attribution, attribute
 from deltacell.profile.trace.categories import Category
-from deltacell.profile.trace.operations import call_paths
 from deltacell.profile.trace.trace import Kind, Trace
 
 
@@ -24,7 +23,7 @@ def adds_up(found: Attribution) -> bool:
     assert found.categories["time"].sum() == wall
     assert found.operations["time"].sum() == wall
     assert found.per_step["residual"].abs().sum() == 0
-    assert found.call_paths["time"].sum() == wall
+    assert found.doing["time"].sum() == wall
     return True
 
 
@@ -140,23 +139,6 @@ def test_steps_that_are_cut_are_reported_and_not_counted() -> None:
     assert found.per_step.filter(~pl.col("counted"))["forward"].to_list() == [5000]
 
 
-def test_the_same_call_has_the_same_path_in_every_step() -> None:
-    events = []
-    for step in range(3):
-        at = 1000 * step
-        events += [
-            Event(f"ProfilerStep#{step}", at, 1000, Kind.annotation),
-            Event("phase.forward", at, 900, Kind.annotation),
-            Event("aten::linear", at + 10, 100),
-            Event("aten::mm", at + 20, 50),
-        ]
-    paths = {
-        row["path"]: row for row in attribute(make_trace(events)).call_paths.iter_rows(named=True)
-    }
-    assert paths["phase.forward > aten::linear > aten::mm"]["time"] == 100
-    assert paths["phase.forward > aten::linear > aten::mm"]["count"] == 2
-
-
 def test_the_peak_of_memory_is_found_where_recorded() -> None:
     memory = {
         "time": np.array([10, 500, 700]),
@@ -195,19 +177,98 @@ def test_a_hostile_name_takes_no_time(piece: str) -> None:
     assert adds_up(attribute(make_trace(events)))
 
 
-def test_paths_that_are_not_told_apart_still_count() -> None:
-    events = [STEP, *(Event(f"aten::op{i}", 10 * i, i + 1) for i in range(8))]
-    found = attribute(make_trace(events))
-    few = call_paths(found.trace, found.nesting, found.steps, found.host, longest=3)
-    assert few["time"].sum() == 1000
-    rows = dict(few.select("path", "time").iter_rows())
-    assert rows == {"ProfilerStep": 964, "aten::op7": 8, "aten::op6": 7, "(other paths)": 21}
+def test_an_operator_without_a_gradient_before_the_forward_is_not_the_forward() -> None:
+    million = 10**6
+    trace = make_trace(
+        [
+            Event("ProfilerStep#1", 0, 100 * million, Kind.annotation),
+            # It has the number of the next operator that makes a node.
+            Event("aten::randperm", 0, million, sequence=7),
+            Event("aten::linear", 60 * million, 10 * million, sequence=7),
+            Event("aten::addmm", 61 * million, 8 * million, sequence=7),
+            Event("AddmmBackward0", 80 * million, 20 * million, sequence=7),
+        ]
+    )
+    assert seconds(trace) == {
+        "forward": 10 * million,
+        "backward": 20 * million,
+        "other": 70 * million,
+    }
+    named = dict(attribute(trace).doing.select("name", "time").iter_rows())
+    assert named["code that records nothing, between aten::randperm and aten::linear"] == (
+        59 * million
+    )
 
 
-def test_a_deep_stack_of_long_names_has_a_path_of_some_length() -> None:
-    events = [Event(f"{i}" + "x" * 1000, i, 2000 - 2 * i) for i in range(500)]
+def test_what_python_does_is_named_by_the_program_and_not_by_its_libraries() -> None:
+    trace = make_trace(
+        [
+            STEP,
+            Event("train.py(30): augment", 0, 500, Kind.python),
+            Event("/lib/python3.11/random.py(1): shuffle", 10, 400, Kind.python),
+            Event("torch/serialization.py(900): save", 600, 300, Kind.python),
+            Event("<built-in method write of object at 0x7f12>", 610, 200, Kind.python),
+        ]
+    )
+    named = dict(attribute(trace).doing.select("name", "time").iter_rows())
+    assert (named["train.py(30): augment"], named["torch.save"]) == (500, 300)
+
+
+def test_device_time_is_by_kernel_operator_and_module() -> None:
+    trace = make_trace(
+        [
+            STEP,
+            Event("nn.Module: Linear_0", 0, 100, Kind.python),
+            Event("aten::linear", 10, 80, sequence=3),
+            Event("aten::addmm", 20, 60, sequence=3),
+            Event("hipLaunchKernel", 30, 10, Kind.runtime, correlation=1),
+            Event("gemm", 50, 200, Kind.kernel, "stream 7", 1),
+            Event("AddmmBackward0", 300, 100, thread="autograd", sequence=3),
+            Event("hipLaunchKernel", 310, 10, Kind.runtime, "autograd", correlation=2),
+            Event("gemm", 330, 400, Kind.kernel, "stream 7", 2),
+        ]
+    )
+    work = attribute(trace).work
+    operators = {row["name"]: row for row in work.operators.iter_rows(named=True)}
+    assert (operators["aten::addmm"]["time"], operators["aten::linear"]["time"]) == (200, 0)
+    assert operators["aten::linear"]["total"] == 200
+    assert work.kernels.row(0) == ("gemm", "compute", 2, 600)
+    # The backward of its operator is the module's too.
+    assert work.modules.filter(name="nn.Module: Linear_0")["time"].item() == 600
+
+
+def test_a_device_that_falls_behind_its_host_has_steps_of_its_own() -> None:
+    events = []
+    for step in range(4):
+        events += [
+            Event(f"ProfilerStep#{step}", 100 * step, 100, Kind.annotation),
+            Event("cudaLaunchKernel", 100 * step + 10, 5, Kind.runtime, correlation=step),
+            Event("gemm", 20 + 300 * step, 300, Kind.kernel, "stream 7", step),
+        ]
     found = attribute(make_trace(events))
-    paths = found.call_paths["path"]
-    assert max(len(path) for path in paths) <= 4010
-    assert paths.n_unique() == len(paths)
-    assert adds_up(found)
+    assert found.device is not None
+    assert found.device.queued
+    assert found.step_times.tolist() == [300, 300, 300]
+    assert found.behind == 200
+    assert found.device.steps.filter("counted")["compute"].to_list() == [300, 300, 300]
+
+
+def test_sizes_of_products_give_a_roofline() -> None:
+    events = [
+        STEP,
+        Event("aten::mm", 10, 80),
+        Event("cudaLaunchKernel", 30, 10, Kind.runtime, correlation=1),
+        Event("gemm", 50, 200, Kind.kernel, "stream 7", 1),
+    ]
+    row = [-1, 0, -1, -1]
+    trace = make_trace(
+        events,
+        shape=np.array(row, dtype=np.int32),
+        shapes=(("[[1000, 1000], [1000, 1000]]", '["float", "float"]'),),
+        device_name="NVIDIA A100-SXM4-80GB",
+    )
+    found = attribute(trace).work.roofline.row(0, named=True)
+    assert found["gflop"] == 2.0
+    # 2 GFLOP at 19.5 TFLOP per second.
+    assert found["least"] == pytest.approx(102_564, abs=1)
+    assert found["share of the peak"] == pytest.approx(102_564 / 200, rel=1e-4)

@@ -185,23 +185,3 @@ def test_shares_are_of_the_wall(part: str) -> None:
     trace = make_trace([step(), kernel("a", 0, 400, 1), kernel("b", 600, 400, 2)])
     expected = {"compute": 0.8, "communication": 0, "copies": 0, "idle": 0.2}
     assert device_of(trace).kernels.share(part) == pytest.approx(expected[part])
-
-
-def test_gaps_of_one_reason_are_one_stretch_until_the_device_works_for_longer() -> None:
-    events = [step(2000)]
-    starts = [0, 100, 200, 300, 1000, 1100]
-    for i, at in enumerate(starts):
-        length = 600 if at == 300 else 4
-        events += [
-            Event("aten::add", at, 95),
-            launch(at + 40, 50, i),
-            kernel("add", at + 92, length, i),
-        ]
-    device = device_of(make_trace(events))
-    found = device.stretches.filter(reason="launch").sort("begin")
-    assert found["gaps"].to_list() == [4, 2]
-    assert found["begin"].to_list() == [0, 992]
-    assert found["idle"].to_list() == [92 + 3 * 96, 100 + 96]
-    waits = ["data", "sync", "launch", "host"]
-    of_host = device.idle.filter(device.idle["reason"].is_in(waits))
-    assert device.stretches["idle"].sum() == of_host["time"].sum()

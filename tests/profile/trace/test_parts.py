@@ -15,8 +15,8 @@ from polars.testing import assert_frame_equal
 
 from deltacell.profile.trace import columns, self_time
 from deltacell.profile.trace.attribution import attribute
-from deltacell.profile.trace.intervals import Covered
 from deltacell.profile.trace.read import read_trace
+from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.trace import Kind, Trace
 
 
@@ -62,11 +62,11 @@ def same(one: Any, other: Any, where: str = "") -> None:
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_attribution_in_parts_is_the_same(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = attribute(program())
-    paths = at_once.call_paths
+    paths = at_once.doing
     monkeypatch.setattr(self_time, "_PART", size)
     in_parts = attribute(program())
     same(at_once, in_parts)
-    assert_frame_equal(paths, in_parts.call_paths)
+    assert_frame_equal(paths, in_parts.doing)
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])

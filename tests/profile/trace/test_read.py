@@ -116,27 +116,30 @@ class TestWhatAnEventIs:
         unjoined = event("cudaFree", 150, cat="cuda_runtime", args={"correlation": 0})
         trace = read_trace(write([launch, kernel, copy, forward, unjoined]))
         assert trace.correlation.tolist() == [55, 55, NOTHING, NOTHING, NOTHING]
-        assert trace.stream.tolist() == [NOTHING, 7, NOTHING, NOTHING, NOTHING]
-        assert trace.size.tolist() == [NOTHING, NOTHING, 4096, NOTHING, NOTHING]
         assert trace.sequence.tolist() == [NOTHING, NOTHING, NOTHING, 9, NOTHING]
         assert trace.threads[trace.thread[1]].device == 3
         assert trace.has_device
 
-    def test_a_collective_says_what_it_sends(self, write):
-        said = {
-            "Collective name": "allreduce",
-            "In msg nelems": 100,
-            "Out msg nelems": 100,
-            "dtype": "Float",
-            "Group size": 2,
-            "Process Group Name": "0",
-            "Process Group Ranks": "[0, 1]",
-        }
-        trace = read_trace(write([event(), event("nccl", 105, cat="kernel", args=said)]))
-        assert list(trace.collectives) == [1]
-        assert trace.collectives[1]["name"] == "allreduce"
-        assert trace.collectives[1]["ranks"] == "[0, 1]"
-        assert trace.size.tolist() == [NOTHING, 400]
+    def test_the_sizes_and_types_of_inputs(self, write):
+        said = {"Input Dims": [[32, 8], []], "Input type": ["float", "Scalar"]}
+        trace = read_trace(write([event(), event("aten::mm", 105, args=said)]))
+        assert trace.shape.tolist() == [NOTHING, 0]
+        assert trace.shapes == (("[[32, 8], []]", '["float", "Scalar"]'),)
+
+    def test_a_stream_of_a_context_is_no_overflow(self, write):
+        said = {"stream": 4294967295, "correlation": 4294967295}
+        found = event("Context Sync", 105, cat="cuda_sync", pid=0, tid=4294967295, args=said)
+        assert len(read_trace(write([event(), found]))) == 2
+
+    def test_categories_that_are_not_known_are_counted(self, write):
+        odd = [event("x", 105, cat="quantum"), event("y", 106, cat="quantum")]
+        trace = read_trace(write([event(), *odd]))
+        assert trace.strange == {"quantum": 2}
+        assert [Kind(kind) for kind in trace.kind] == [Kind.operator, Kind.other, Kind.other]
+
+    def test_other_devices_are_devices(self, write):
+        odd = [event("x", 105, cat="mtia_ccp_events"), event("y", 106, cat="hpu_op")]
+        assert read_trace(write([event(), *odd])).kind.tolist()[1:] == [Kind.kernel, Kind.kernel]
 
     def test_python_functions_know_who_called_them(self, write):
         def function(name, ts, dur, own, parent):
@@ -459,7 +462,6 @@ class TestDamage:
         trace = read_trace(write(odd))
         assert trace.begin.tolist() == [0, 99_500, 199_500, 299_500, 399_500, 499_500]
         assert trace.duration.tolist() == [7_000] + [10_000] * 5
-        assert trace.stream.tolist()[2] == 7
         assert trace.correlation.tolist() == [NOTHING, NOTHING, 5, NOTHING, NOTHING, NOTHING]
         assert trace.warnings == ("At least 3 events could not be decoded and were left out.",)
 

@@ -60,19 +60,20 @@ def test_one_file_without_a_rank(write):
     assert trace.warnings == ()
 
 
-def test_a_run_has_its_traces_in_a_folder_and_the_fullest_last_window_counts(write, tmp_path):
+def test_the_windows_of_a_run_are_cycles_of_one_trace_a_rank(write, tmp_path):
     write("run/config.json")
     for rank, window in [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]:
-        write(f"run/traces/trace-rank{rank}-window{window}.json.gz", ts=window)
+        write(f"run/traces/trace-rank{rank}-window{window}.json.gz", ts=1000 * window)
     write("run/traces/.trace-rank1-window2.json.gz.plain.tmp")
     traces = read_traces(tmp_path / "run")
-    assert [trace.path.name for trace in traces] == [
-        "trace-rank0-window1.json.gz",
-        "trace-rank1-window1.json.gz",
-    ]
-    assert traces[0].warnings == ("Of several windows, 1 was read, not 0, 2.",)
-    assert [trace.origin for trace in read_traces(tmp_path / "run", window=2)] == [2000]
-    with pytest.raises(InputError, match="no window 7"):
+    assert [trace.rank for trace in traces] == [0, 1]
+    assert [len(trace.cycles) for trace in traces] == [3, 2]
+    assert traces[0].cycles == (0, 10**6, 2 * 10**6)
+    single = read_traces(tmp_path / "run", window=2)
+    assert [trace.origin for trace in single] == [2 * 10**6]
+    assert len(traces[0]) == 3 * len(single[0])
+    assert "3 profiler cycles were read as one trace." in traces[0].warnings
+    with pytest.raises(InputError, match="window 7"):
         read_traces(tmp_path / "run", window=7)
 
 

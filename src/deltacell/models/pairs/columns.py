@@ -111,7 +111,7 @@ class PairColumns:
         self, cell: Cell, order: GeneOrder, largest: int, features: Sequence[str] | None = None
     ) -> None:
         self.neighbours = Neighbours.of(cell, order, features)
-        self.n_genes = len(order)
+        self.n_genes, self.largest = len(order), largest
         self.over_pairs: tuple[Aggregate, ...] = (
             ("min", "max", "mean") if largest > 2 else ("mean",)
         )
@@ -130,7 +130,8 @@ class PairColumns:
         self.component_names = [
             f"{f.name}.{i}" for f in wide for i in [*range(COMPONENTS), "missing"]
         ]
-        self.profiles = {f.name: profiles(f.values[order.gene]) for f in wide}
+        # In double precision, so that how a product is cut into blocks shows in no column.
+        self.profiles = {f.name: profiles(f.values[order.gene]).astype(np.float64) for f in wide}
 
     def __call__(
         self, known: Known, sets: GeneSets, votes: Votes, fixed: Floats | None = None
@@ -184,7 +185,7 @@ class PairColumns:
         rows
             As in `pair_votes`.
         """
-        larger = set_votes(measured, self.neighbours, sets) if measured.larger else None
+        larger = set_votes(measured, self.neighbours, sets) if self.largest > 2 else None
         return Votes(pair_votes(measured, self.neighbours, sets.pairs(), rows), larger)
 
     def fixed(self, sets: GeneSets) -> Floats:
@@ -274,7 +275,7 @@ class Votes:
     pairs
         What `pair_votes` returns for the pairs within the sets.
     larger
-        What `set_votes` returns for the sets; None where no set of three or more was measured.
+        What `set_votes` returns for the sets; None where the columns are for pairs.
     """
 
     pairs: Floats

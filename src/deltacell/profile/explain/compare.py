@@ -219,17 +219,7 @@ def unequal_facts(a: Account, b: Account) -> tuple[str, ...]:
 def waterfall(
     per: str, a: Mapping[str, float], b: Mapping[str, float], *, scale: tuple[float, float]
 ) -> Waterfall:
-    """Return the waterfall between two sets of parts.
-
-    Parameters
-    ----------
-    per
-        ``sample``, ``step`` or ``epoch``.
-    a, b
-        Seconds by part.
-    scale
-        What the seconds of A and of B are multiplied by.
-    """
+    """Return the waterfall between two sets of parts."""
     bars = [
         Bar(part, scale[0] * _seconds(a, part), scale[1] * _seconds(b, part))
         for part in dict.fromkeys([*a, *b])

@@ -70,8 +70,14 @@ class Condition:
         return ratio - 1
 
     def holds(self, explanation: Explanation) -> bool:
-        """Return whether it is so, and a check should fail."""
+        """Return whether it is so, and a check should fail.
+
+        That B is slower holds only where it is more than noise, and where it is not every part of
+        a program on the CPU alike, which is how a busy machine looks.
+        """
         value = self.value(explanation)
+        if self.what in SLOWER[:3] and self.sign in (">", ">=") and not _is_beyond(explanation):
+            return False
         return {
             ">": value > self.limit,
             ">=": value >= self.limit,
@@ -81,18 +87,25 @@ class Condition:
 
     def told(self, explanation: Explanation) -> str:
         """Return the condition with the value that an explanation has for it."""
-        return f"{self.text}: it is {share_text(self.value(explanation))}"
+        said = f"{self.text}: it is {share_text(self.value(explanation))}"
+        noise = explanation.noise
+        if self.what not in SLOWER[:3] or noise is None:
+            return said
+        beyond = "" if _is_beyond(explanation) else ", which is not beyond noise"
+        if noise.is_beyond and beyond:
+            beyond = ", but of every part alike, as on a busier machine"
+        return f"{said}{beyond}; {share_text(noise.detectable)} or more could have been detected"
+
+
+def _is_beyond(explanation: Explanation) -> bool:
+    if explanation.noise is None:
+        return True
+    is_machine = bool(explanation.causes) and explanation.causes[0].kind == "machine"
+    return explanation.noise.is_beyond and not is_machine
 
 
 def read_condition(text: str) -> Condition:
-    """Read a condition.
-
-    Parameters
-    ----------
-    text
-        What, a sign, and a number with ``%`` or ``x``: ``slower > 10%``, ``slower per epoch >=
-        0.1``, ``data loading > 20%``. ``slower > 2x`` is twice as long, so above 100 %.
-    """
+    """Read a condition."""
     found = _CONDITION.fullmatch(text)
     if found is None:
         raise InputError(
@@ -105,7 +118,7 @@ def read_condition(text: str) -> Condition:
         near = difflib.get_close_matches(what, known, 1, 0.6)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise InputError(
-            f"'{text}' is about '{what}', which there is not{hint}",
+            f"'{text}' is about '{what}', which is unknown{hint}",
             fix=f"There are: {', '.join(known)}",
         )
     number, unit = float(found["number"]), found["unit"]

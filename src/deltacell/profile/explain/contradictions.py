@@ -47,17 +47,7 @@ class Contradiction:
 def contradictions_of(
     figure: Figure, given: Measurements, whole: Figure | None
 ) -> Iterator[Contradiction]:
-    """Give what is wrong with one measurement.
-
-    Parameters
-    ----------
-    figure
-        What it says.
-    given
-        All measurements.
-    whole
-        The steps of the real training, where they were measured.
-    """
+    """Give what is wrong with one measurement."""
     for kind, sentence in (
         *_sums(figure, given, whole),
         *_windows(figure, given),

@@ -10,6 +10,8 @@ import polars as pl
 
 from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.compare import Comparison
+from deltacell.profile.explain.judge import Cause
+from deltacell.profile.explain.noise import Difference
 from deltacell.profile.trace.attribution import RanksAttribution
 
 
@@ -45,7 +47,7 @@ class Explanation:
     advice
         What to try, in sentences.
     confidence
-        ``high`` or ``low``; why it is low is the first of the warnings.
+        ``high`` or ``low``; why it is low is in ``doubts``.
     accounts
         The time of each in parts that add up: one, or A and B.
     comparison
@@ -54,6 +56,12 @@ class Explanation:
         Numbers, by what they show.
     facts
         What each was: settings, versions, where it was read from. One mapping for each account.
+    doubts
+        Every reason for a low confidence.
+    causes
+        What takes the time, or makes the difference, of traces; the largest first.
+    noise
+        How the steps of two differ beside noise; None where it is not known.
     warnings
         What a person should know before relying on it, in sentences.
     timeline
@@ -70,6 +78,9 @@ class Explanation:
     comparison: Comparison | None = None
     tables: tuple[Table, ...] = ()
     facts: tuple[Mapping[str, Any], ...] = ()
+    doubts: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    noise: Difference | None = None
     warnings: tuple[str, ...] = ()
     timeline: Any = field(default=None, repr=False)
     attributions: tuple[RanksAttribution, ...] = field(default=(), repr=False)
@@ -83,13 +94,16 @@ class Explanation:
         raise KeyError(f"there is no table '{key}'; there are {there or 'none'}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold."""
+        """Return all of it as a JSON-serialisable dict."""
         compared = None if self.comparison is None else self.comparison.to_json()
         return {
             "sentence": self.sentence,
             "evidence": list(self.evidence),
             "advice": list(self.advice),
             "confidence": self.confidence,
+            "doubts": list(self.doubts),
+            "causes": [cause.to_json() for cause in self.causes],
+            "noise": None if self.noise is None else self.noise.to_json(),
             "accounts": [account.to_json() for account in self.accounts],
             "waterfalls": [] if compared is None else compared["waterfalls"],
             "epoch_ratio": None if compared is None else compared["epoch_ratio"],

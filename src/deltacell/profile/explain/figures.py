@@ -106,15 +106,7 @@ class Figure:
 
 
 def figure(measurement: Measurement, given: Measurements) -> Figure:
-    """Return what a measurement says.
-
-    Parameters
-    ----------
-    measurement
-        One of those given.
-    given
-        All of them, for what the two sides are.
-    """
+    """Return what a measurement says."""
     a = _times(measurement, measurement.a, given.a)
     b = _times(measurement, measurement.b, given.b)
     made = Figure(measurement, a, b, None, None, _of(measurement, given))

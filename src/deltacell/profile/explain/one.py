@@ -5,8 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from deltacell.profile.explain.account import Account
-from deltacell.profile.explain.advice import MACHINE_ADVICE, advice_on
+from deltacell.profile.explain.advice import MACHINE_ADVICE, MUCH, advice_on, trace_advice
+from deltacell.profile.explain.confidence import doubt_sentences, doubts_of_one
 from deltacell.profile.explain.explanation import Explanation, Table
+from deltacell.profile.explain.judge import Cause, View, causes_of_one, sentence_of_one
 from deltacell.profile.explain.run_account import (
     CATEGORIES,
     RunTimes,
@@ -18,40 +20,32 @@ from deltacell.profile.explain.stragglers import straggler
 from deltacell.profile.explain.subject import Subject
 from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.explain.trace_account import trace_notices
-from deltacell.profile.explain.trace_causes import trace_advice, trace_evidence, trace_sentence
+from deltacell.profile.explain.trace_evidence import trace_evidence
 from deltacell.profile.explain.trace_tables import trace_tables
 from deltacell.profile.explain.words import listed, seconds_text, share_text
 from deltacell.words import count_text
 
-MUCH = 0.10
-"""The share of a step, or of an epoch outside of its steps, that is worth advice."""
-
 
 def explain_one(subject: Subject) -> Explanation:
-    """Return where the time of one run or trace goes.
-
-    Parameters
-    ----------
-    subject
-        Of `deltacell.profile.explain.subject.open_subject`.
-    """
-    account = subject.account
+    """Return where the time of one run or trace goes."""
+    account, traces = subject.account, subject.traces
     evidence = [parts_sentence(account), *epoch_sentences(account)]
     advice = category_advice(subject)
     tables = [Table("categories", "where the time goes", category_table(account))]
     sentence = _sentence(account)
+    causes: list[Cause] = []
+    doubts = doubts_of_one(subject)
     warnings = one_warnings(account)
-    doubt = None if subject.run is None else uneven_doubt(subject.run, subject.name)
-    if doubt is not None:
-        warnings.insert(0, doubt)
+    if subject.run is not None and (uneven := uneven_doubt(subject.run, subject.name)) is not None:
+        doubts.insert(0, uneven)
         advice.insert(0, MACHINE_ADVICE)
-    if subject.traces is not None:
-        traces = subject.traces
-        told = trace_evidence(account, traces)
-        advice = [*trace_advice(account, traces), *advice]
+    if traces is not None:
+        causes = causes_of_one(View(subject.name, traces), account.parts)
+        told = trace_evidence(traces)
+        advice = [*trace_advice(traces), *advice]
         tables += trace_tables(traces)
         if subject.run is None:
-            sentence = trace_sentence(account, traces)
+            sentence = sentence_of_one(causes) if causes else sentence
             evidence += told
         else:
             evidence += [f"By its trace, with the profiler on: {one}" for one in told]
@@ -65,31 +59,27 @@ def explain_one(subject: Subject) -> Explanation:
             lines = pl.DataFrame({"line": why})
             tables.append(Table("propagation", "the chosen propagation, and why", lines))
         tables.append(
-            Table("ranks", "ms a step of each rank", _filled(phases_by_rank(subject.run)))
+            Table("ranks", "ms per step of each rank", _filled(phases_by_rank(subject.run)))
         )
     return Explanation(
         sentence,
         tuple(evidence),
         tuple(advice),
-        "high" if account.adds_up and doubt is None else "low",
+        "low" if doubts else "high",
         (account,),
         tables=tuple(tables),
         facts=(subject.facts,),
-        warnings=tuple(dict.fromkeys(warnings)),
-        timeline=typical_steps(() if subject.traces is None else ((subject.name, subject.traces),)),
-        attributions=() if subject.traces is None else (subject.traces,),
+        doubts=tuple(doubts),
+        causes=tuple(causes[:5]),
+        warnings=tuple(dict.fromkeys([*doubt_sentences(doubts), *warnings])),
+        timeline=typical_steps(() if traces is None else ((subject.name, traces),)),
+        attributions=() if traces is None else (traces,),
     )
 
 
 def one_warnings(account: Account) -> list[str]:
     """Return what a person should know of an account before relying on it."""
-    found = []
-    if not account.adds_up:
-        found.append(
-            f"The parts of {account.name} miss its wall time by {share_text(account.residual)}, so "
-            "confidence is low."
-        )
-    found += account.warnings
+    found = list(account.warnings)
     mode = account.facts.get("mode")
     if mode not in (None, "train"):
         found.append(f"{account.name} was run in mode '{mode}', so this is no whole training step.")
@@ -97,7 +87,7 @@ def one_warnings(account: Account) -> list[str]:
 
 
 def parts_sentence(account: Account) -> str:
-    """Return what a step is made of, the largest parts first, and that it adds up."""
+    """Return what a step is made of, the largest parts first."""
     parts = sorted(account.parts.items(), key=lambda item: -item[1])
     told = [
         f"{part} {seconds_text(seconds)} ({share_text(seconds / account.step_s)})"
@@ -107,11 +97,7 @@ def parts_sentence(account: Account) -> str:
     rest = account.step_s - sum(s for _, s in parts if s >= 0.01 * account.step_s)
     if rest > 1e-12 + 1e-9 * account.step_s:
         told.append(f"all else {seconds_text(rest)}")
-    residual = share_text(account.residual) if account.residual > 1e-9 else "0 %"
-    return (
-        f"A step of {account.name} takes {seconds_text(account.step_s)}: {listed(told)}; "
-        f"{residual} of the wall time is in no part."
-    )
+    return f"A step of {account.name} takes {seconds_text(account.step_s)}: {listed(told)}."
 
 
 def epoch_sentences(account: Account) -> list[str]:
@@ -142,19 +128,19 @@ def category_table(account: Account) -> pl.DataFrame:
         rows.append(
             {
                 "category": part,
-                "ms a step": 1e3 * seconds,
-                "µs a sample": 1e6 * seconds / samples if samples else None,
+                "ms per step": 1e3 * seconds,
+                "µs per sample": 1e6 * seconds / samples if samples else None,
                 "share of a step": seconds / account.step_s if account.step_s else 0.0,
-                "s an epoch": in_epoch,
+                "s per epoch": in_epoch,
                 "share of an epoch": in_epoch / epoch if in_epoch is not None and epoch else None,
             }
         )
     schema = {
         "category": pl.String(),
-        "ms a step": pl.Float64(),
-        "µs a sample": pl.Float64(),
+        "ms per step": pl.Float64(),
+        "µs per sample": pl.Float64(),
         "share of a step": pl.Float64(),
-        "s an epoch": pl.Float64(),
+        "s per epoch": pl.Float64(),
         "share of an epoch": pl.Float64(),
     }
     found = pl.DataFrame(rows, schema=schema)
@@ -187,7 +173,7 @@ def _sentence(account: Account) -> str:
     seconds = account.parts[part]
     per_sample = ""
     if account.samples_per_step:
-        per_sample = f", {seconds_text(seconds / account.samples_per_step)} a sample"
+        per_sample = f", {seconds_text(seconds / account.samples_per_step)} per sample"
     return (
         f"{part[0].upper()}{part[1:]} takes {share_text(seconds / account.step_s)} of a step of "
         f"{account.name} ({seconds_text(seconds)} of {seconds_text(account.step_s)}{per_sample})."

@@ -12,11 +12,10 @@ import polars as pl
 from deltacell.errors import InputError
 from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.words import listed, seconds_text, short_name
-from deltacell.profile.limits import PhaseSummary, steady_steps, summarise
+from deltacell.profile.limits import PhaseSummary, Uneven, steady_steps, summarise
 from deltacell.profile.phase_rows import COLUMNS
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import TRACES, RunRecord, Status
-from deltacell.profile.steadiness import Uneven
 from deltacell.words import count_text
 
 CATEGORY_OF = {
@@ -81,13 +80,6 @@ def run_account(times: RunTimes, name: str) -> Account:
 
     The step is the mean of the steady ones. What lies outside the steps is the mean of an epoch;
     warm-up and steps with a profiler on are in neither, and are said beside it.
-
-    Parameters
-    ----------
-    times
-        Of `run_times`.
-    name
-        What the run is called.
     """
     record, summary = times.record, times.summary
     if not summary.steps or not summary.wall_s > 0:
@@ -159,7 +151,7 @@ def phases_by_rank(times: RunTimes) -> pl.DataFrame:
         rows.group_by("rank")
         .agg(
             pl.len().alias("steps"),
-            (pl.col("wall_s").mean() * 1e3).alias("ms a step"),
+            (pl.col("wall_s").mean() * 1e3).alias("ms per step"),
             *(
                 (pl.col(f"{phase}_s").mean() * 1e3).alias(category)
                 for phase, category in CATEGORY_OF.items()
@@ -185,8 +177,8 @@ def uneven_doubt(times: RunTimes, name: str) -> str | None:
         return None
     parts = listed([CATEGORY_OF[phase] for phase in uneven.changed])
     return (
-        f"Confidence is low: the steps of {name} took {_fast_and_slow(uneven)}, in every large "
-        f"part ({parts}): something outside of the program, or the machine, changed."
+        f"the steps of {name} took {_fast_and_slow(uneven)}, in every large part ({parts}): "
+        "something outside of the program, or the machine, changed"
     )
 
 

@@ -60,17 +60,7 @@ class Subject:
 def open_subject(
     path: str | os.PathLike[str], *, name: str | None = None, progress: Progress | None = None
 ) -> Subject:
-    """Read what is to be explained.
-
-    Parameters
-    ----------
-    path
-        A run's directory, a trace, or a directory of traces, one a rank.
-    name
-        What to call it; the name of the file or directory by default.
-    progress
-        Called with a label, what is done and what there is.
-    """
+    """Read what is to be explained."""
     path = Path(path)
     if not path.exists():
         raise InputError(

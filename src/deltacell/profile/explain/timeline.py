@@ -34,13 +34,6 @@ def typical_steps(
     It is the counted step whose wall time is nearest to the median; the same one of all ranks
     where they number their steps alike, and then on one clock where their clocks agree.
 
-    Parameters
-    ----------
-    runs
-        What each is called, and where its time goes.
-    most
-        How many bars all of them may have together.
-
     Returns
     -------
     None where there is no rank; else ``ranks``, of each ``name``, ``step`` (its number),

@@ -10,11 +10,10 @@ from deltacell.profile.explain.account import Account
 from deltacell.profile.explain.run_account import CATEGORY_OF
 from deltacell.profile.explain.words import short_name
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution, attribute_ranks
+from deltacell.profile.trace.decode import Progress
 from deltacell.profile.trace.device import PARTS
-from deltacell.profile.trace.operations import NOT_RECORDED
 from deltacell.profile.trace.ranks_of_run import missing_ranks
 from deltacell.profile.trace.read import read_traces
-from deltacell.profile.trace.source import Progress
 
 DEVICE_PARTS = {
     "compute": "computing",
@@ -25,27 +24,26 @@ DEVICE_PARTS = {
 """What a device's time is made of, in words."""
 
 
+BEHIND = "device behind the host"
+"""The part of a step in which the host is done with it and the device is not."""
+
+
 def attributed(path: Path, progress: Progress | None = None) -> RanksAttribution:
     """Read the traces of a path and tell where their time goes."""
     return attribute_ranks(read_traces(path, progress=progress))
 
 
 def trace_account(traces: RanksAttribution, name: str) -> Account:
-    """Return the account of traces: the mean over ranks of a counted step.
-
-    Parameters
-    ----------
-    traces
-        Of `attributed`.
-    name
-        What they are called.
-    """
+    """Return the account of traces: the mean over ranks of a counted step."""
     ranks = traces.ranks
     titles = ranks[0].categories.select("category", "title").rows()
     parts = {
         title: sum(one.seconds_per_step()[category] for one in ranks) / len(ranks)
         for category, title in titles
     }
+    behind = sum(one.behind for one in ranks) / len(ranks) / 1e9
+    if behind:
+        parts[BEHIND] = behind
     return Account(
         name,
         "trace",
@@ -77,20 +75,6 @@ def kernel_seconds(traces: RanksAttribution) -> float | None:
 def counted_steps(one: Attribution) -> int:
     """Return how many steps of a trace count."""
     return int(one.steps.counted.sum())
-
-
-def in_common(a: Attribution, b: Attribution) -> float:
-    """Return the share of the time of either whose operations the other has too, the smaller one.
-
-    Names of operations are what tells one program from another.
-    """
-    shares = []
-    for one, other in ((a, b), (b, a)):
-        named = one.operations.filter(~pl.col("operation").is_in([NOT_RECORDED, "ProfilerStep"]))
-        known = named.filter(pl.col("operation").is_in(other.operations["operation"].to_list()))
-        whole = int(named["time"].sum())
-        shares.append(int(known["time"].sum()) / whole if whole else 0.0)
-    return min(shares)
 
 
 def trace_notices(traces: RanksAttribution) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from deltacell.profile.explain.explanation import Table
@@ -16,21 +18,15 @@ def trace_tables(traces: RanksAttribution, *, suffix: str = "", of: str = "") ->
     """Return what a trace shows, as tables; those without a row are left out.
 
     Of several ranks, what is of one host or device is that of the first.
-
-    Parameters
-    ----------
-    traces
-        One or several ranks.
-    suffix
-        To tell the keys of two apart, such as ``_a``.
-    of
-        Whose they are, for the titles.
     """
     one = traces.ranks[0]
     rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
     found = [
-        ("components", f"forward by component{rank}", _components(one)),
-        ("operations", f"operations by self time{rank}", _operations(one)),
+        ("operators", f"device time by operator{rank}", _owned(one, one.work.operators)),
+        ("kernels", f"device time by kernel{rank}", _kernels(one)),
+        ("modules", f"time by module{rank}", _owned(one, one.work.modules)),
+        ("operations", f"operations of the host by self time{rank}", _operations(one)),
+        ("roofline", f"products against the peak of the device, estimated{rank}", _roofline(one)),
         ("device", "the device of each rank, from its first event to its last", _device(traces)),
         ("idle", f"why the device is idle{rank}", _idle(one)),
         ("gaps", f"longest idle gaps of the device{rank}", _gaps(one)),
@@ -53,22 +49,69 @@ def _operations(one: Attribution) -> pl.DataFrame:
     return one.operations.head(ROWS).select(
         "operation",
         _title("category"),
-        (pl.col("count") / steps).alias("calls a step"),
-        _ms("per_step").alias("ms a step"),
+        (pl.col("count") / steps).alias("calls per step"),
+        _ms("per_step").alias("ms per step"),
         pl.col("share").alias("share of a step"),
     )
 
 
-def _components(one: Attribution) -> pl.DataFrame:
+def _owned(one: Attribution, frame: pl.DataFrame) -> pl.DataFrame:
     steps = counted_steps(one)
-    return one.components.head(ROWS).select(
-        "component",
-        (pl.col("count") / steps).alias("calls a step"),
-        _ms(pl.col("time") / steps).alias("ms a step"),
-        _ms(pl.col("self_time") / steps).alias("of its own"),
-        _ms(pl.col("device_time") / steps).alias("device ms a step"),
-        pl.col("share").alias("share of forward"),
+    shown = frame.head(ROWS).select(
+        "name",
+        (pl.col("count") / steps).alias("kernels per step"),
+        _ms(pl.col("time") / steps).alias("device ms per step"),
+        _ms(pl.col("total") / steps).alias("with all inside"),
+        _ms(pl.col("host") / steps).alias("host ms per step"),
+        _ms(pl.col("host_total") / steps).alias("host with all inside"),
     )
+    return shown.drop(
+        name
+        for name in shown.columns[1:]
+        if not shown[name].sum() or ("host" in name and not frame["host"].sum())
+    )
+
+
+def _kernels(one: Attribution) -> pl.DataFrame:
+    steps = counted_steps(one)
+    whole = max(int(one.work.kernels["time"].sum()), 1)
+    return one.work.kernels.head(ROWS).select(
+        "name",
+        "part",
+        (pl.col("count") / steps).alias("times per step"),
+        _ms(pl.col("time") / steps).alias("ms per step"),
+        (pl.col("time") / whole).alias("share of device time"),
+    )
+
+
+def _roofline(one: Attribution) -> pl.DataFrame:
+    steps = counted_steps(one)
+    return one.work.roofline.head(ROWS).select(
+        "operation",
+        "sizes",
+        "type",
+        (pl.col("count") / steps).alias("calls per step"),
+        "gflop",
+        _ms(pl.col("time") / steps).alias("ms per step"),
+        _ms(pl.col("least") / steps).alias("ms at the peak"),
+        "share of the peak",
+    )
+
+
+def change_table(a: Mapping[str, float], b: Mapping[str, float]) -> pl.DataFrame:
+    """Return the seconds of what either does and how they change, the largest change first."""
+    schema = {
+        "name": pl.String(),
+        "a_s": pl.Float64(),
+        "b_s": pl.Float64(),
+        "change_s": pl.Float64(),
+    }
+    rows = [
+        (name, a.get(name, 0.0), b.get(name, 0.0), b.get(name, 0.0) - a.get(name, 0.0))
+        for name in {**a, **b}
+    ]
+    rows.sort(key=lambda row: (-abs(row[3]), row[0]))
+    return pl.DataFrame(rows[:ROWS], schema=schema, orient="row")
 
 
 def _device(traces: RanksAttribution) -> pl.DataFrame:
@@ -90,8 +133,8 @@ def _idle(one: Attribution) -> pl.DataFrame:
     whole = max(int(one.device.idle["time"].sum()), 1) if len(one.device.idle) else 1
     return one.device.idle.select(
         pl.col("meaning").alias("reason"),
-        _ms(pl.col("time") / steps).alias("ms a step"),
-        (pl.col("gaps") / steps).alias("gaps a step"),
+        _ms(pl.col("time") / steps).alias("ms per step"),
+        (pl.col("gaps") / steps).alias("gaps per step"),
         (pl.col("time") / whole).alias("share of idle"),
     )
 
@@ -116,8 +159,8 @@ def _syncs(one: Attribution) -> pl.DataFrame:
         "call",
         "site",
         "range",
-        pl.col("per_step").alias("times a step"),
-        _ms(pl.col("time") / counted_steps(one)).alias("ms a step"),
+        pl.col("per_step").alias("times per step"),
+        _ms(pl.col("time") / counted_steps(one)).alias("ms per step"),
     )
 
 
@@ -127,9 +170,9 @@ def _small(one: Attribution) -> pl.DataFrame:
     steps = counted_steps(one)
     return one.device.small.head(ROWS).select(
         "kernel",
-        (pl.col("count") / steps).alias("times a step"),
-        _ms(pl.col("time") / steps).alias("ms a step"),
-        _ms(pl.col("launch_time") / steps).alias("ms of launches a step"),
+        (pl.col("count") / steps).alias("times per step"),
+        _ms(pl.col("time") / steps).alias("ms per step"),
+        _ms(pl.col("launch_time") / steps).alias("ms of launches per step"),
     )
 
 

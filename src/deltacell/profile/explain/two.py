@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from deltacell.profile.explain.advice import MACHINE_ADVICE, advice_on
-from deltacell.profile.explain.align import align
+from deltacell.profile.explain.advice import CAUSE_ADVICE, MACHINE_ADVICE, advice_on
 from deltacell.profile.explain.compare import (
     OUTSIDE,
     Bar,
@@ -16,7 +15,10 @@ from deltacell.profile.explain.compare import (
     compare,
     waterfall,
 )
+from deltacell.profile.explain.confidence import doubt_sentences, doubts_of_two, rank_difference
 from deltacell.profile.explain.explanation import Explanation, Table
+from deltacell.profile.explain.judge import Cause, View, causes_of_two, of_gap
+from deltacell.profile.explain.noise import Difference, difference
 from deltacell.profile.explain.one import (
     category_table,
     epoch_sentences,
@@ -28,12 +30,10 @@ from deltacell.profile.explain.subject import Subject
 from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.explain.trace_account import (
     DEVICE_PARTS,
-    counted_steps,
     device_parts,
-    in_common,
 )
-from deltacell.profile.explain.trace_causes import kernels_sentence, loader_sentence
-from deltacell.profile.explain.trace_tables import ROWS, trace_tables
+from deltacell.profile.explain.trace_evidence import kernels_sentence, loader_sentence
+from deltacell.profile.explain.trace_tables import change_table, trace_tables
 from deltacell.profile.explain.words import (
     change_text,
     listed,
@@ -42,38 +42,33 @@ from deltacell.profile.explain.words import (
     share_text,
     short_name,
 )
+from deltacell.profile.limits import steady_steps
 from deltacell.profile.trace.attribution import RanksAttribution
-from deltacell.profile.trace.operations import NOT_RECORDED
 from deltacell.words import count_text
 
 SAME = 0.02
 """Times that differ by less than this share are called the same."""
 
-ONE_PROGRAM = 0.5
-"""Traces with less of their time in operations of the same names are of different programs."""
-
 
 def explain_two(a: Subject, b: Subject) -> Explanation:
-    """Return why B takes longer than A, or less.
-
-    Parameters
-    ----------
-    a, b
-        Of `deltacell.profile.explain.subject.open_subject`.
-    """
+    """Return why B takes longer than A, or less."""
     compared = compare(a.account, b.account)
-    doubts = _doubts(a, b)
     uneven = _uneven(a, b)
-    noise = _within_noise(a, b)
+    doubts = [*uneven.values(), *doubts_of_two(a, b)]
+    noise = _noise(a, b)
     traced, tables = _of_traces(a, b)
+    causes = _causes(a, b, compared)
     evidence = _evidence(compared, traced)
     if noise is not None:
-        evidence.insert(0, noise)
+        evidence.insert(0, _noise_text(noise))
+    ranks = rank_difference(a, b)
     return Explanation(
-        _sentence(compared, is_noise=noise is not None) + _uneven_sentence(uneven),
+        _sentence(compared, noise, causes)
+        + ("" if ranks is None else f" Compared are unlike ranks: {ranks}.")
+        + _uneven_sentence(uneven),
         tuple(evidence),
         (
-            *_advice(compared, of_run=b.run is not None),
+            *_advice(compared, causes, noise, of_run=b.run is not None),
             *((MACHINE_ADVICE,) if uneven else ()),
         ),
         "low" if doubts else "high",
@@ -90,8 +85,11 @@ def explain_two(a: Subject, b: Subject) -> Explanation:
             *tables,
         ),
         facts=(a.facts, b.facts),
+        doubts=tuple(doubts),
+        causes=tuple(causes[:5]),
+        noise=noise,
         warnings=(
-            *doubts,
+            *doubt_sentences(doubts),
             *(
                 f"{account.name}: {warning}"
                 for account in (a.account, b.account)
@@ -132,21 +130,32 @@ def _title(compared: Comparison, fall: Waterfall) -> str:
     return f"from {compared.a.name} to {compared.b.name}, seconds per {fall.per}"
 
 
-def _sentence(compared: Comparison, *, is_noise: bool) -> str:
+def _sentence(compared: Comparison, noise: Difference | None, causes: list[Cause]) -> str:
     fall, a, b = compared.steps, compared.a.name, compared.b.name
     ratio = fall.ratio
     times = f"{seconds_text(fall.b)} against {seconds_text(fall.a)}"
     if ratio is None:
         return f"No time of {a} was measured, so {b} cannot be compared with it."
+    is_noise = noise is not None and not noise.is_beyond
     if is_noise or abs(ratio - 1) <= SAME:
-        said = f"{b} and {a} take the same time per {fall.per} ({times})"
-        if is_noise and abs(ratio - 1) > SAME:
-            said = f"{b} and {a} cannot be told apart per {fall.per} ({times}): it is within noise"
+        said = f"There is no difference beyond noise between {b} and {a} per {fall.per} ({times})"
+        if noise is not None:
+            said += f"; {share_text(noise.detectable)} or more would have shown"
     else:
         said = f"{b} takes {ratio_text(ratio)} as long per {fall.per} as {a} ({times})"
-        said += f": {_cause(fall)}"
+        if noise is not None and noise.of == "mean":
+            said += ", because of some of its steps"
+        said += f": {causes[0].text if causes else _cause(fall)}"
     epochs = _epochs(compared, close=_NOISE if is_noise else SAME)
     return f"{said}.{epochs}{_threads(compared)}"
+
+
+def _causes(a: Subject, b: Subject, compared: Comparison) -> list[Cause]:
+    """Return what makes the difference of two traces; of runs the waterfall says it."""
+    if a.traces is None or b.traces is None or a.run is not None or b.run is not None:
+        return []
+    views = View(a.name, a.traces), View(b.name, b.traces)
+    return causes_of_two(*views, compared.steps)
 
 
 def _cause(fall: Waterfall) -> str:
@@ -154,16 +163,37 @@ def _cause(fall: Waterfall) -> str:
     along = [bar for bar in fall.bars if bar.change * fall.gap > 0]
     lead = along[0]
     share = lead.change / fall.gap
-    said = f"{lead.part} is {change_text(lead.change)}, {share_text(share)} of the gap"
-    if share > 1.005:
-        back = fall.gap - lead.change
-        return f"{said}, which is more than all of it; the other parts are {change_text(back)}"
+    said = f"{lead.part} is {of_gap(lead.change, fall.gap)}"
     others = [
         f"{bar.part} {change_text(bar.change)} ({share_text(bar.change / fall.gap)})"
         for bar in along[1:3]
-        if bar.change / fall.gap >= 0.05
+        if bar.change / fall.gap >= 0.05 and share <= 1.005
     ]
     return f"{said}, then {listed(others)}" if others else said
+
+
+def _noise(a: Subject, b: Subject) -> Difference | None:
+    """Return how the steps of both differ beside noise; None where they are not known."""
+    if a.run is not None and b.run is not None:
+        rates = (a.run.summary.samples_per_s, b.run.summary.samples_per_s)
+        times = [steady_steps(one.run.rows)["wall_s"].to_numpy() for one in (a, b) if one.run]
+        if rates[0] is None or rates[1] is None or not all(len(one) for one in times):
+            return None
+        samples = [one.account.samples_per_step or 1.0 for one in (a, b)]
+        return difference(times[0] / samples[0], times[1] / samples[1])
+    if a.traces is None or b.traces is None or a.run is not None or b.run is not None:
+        return None
+    views = View(a.name, a.traces), View(b.name, b.traces)
+    paced_by = "device" if views[0].parts and views[1].parts else "host"
+    return difference(views[0].times, views[1].times, paced_by=paced_by)
+
+
+def _noise_text(noise: Difference) -> str:
+    return (
+        f"The {noise.of} of the steps of B is {ratio_text(noise.ratio)} that of A, between "
+        f"{ratio_text(noise.low)} and {ratio_text(noise.high)} by a bootstrap of "
+        f"{noise.steps[0]:,} and {noise.steps[1]:,} steps."
+    )
 
 
 _NOISE = 0.25
@@ -226,19 +256,19 @@ def _of_traces(a: Subject, b: Subject) -> tuple[list[str], list[Table]]:
         )
         told = [f"{bar.part} {change_text(bar.change)}" for bar in on_device.bars]
         sentences.append(
-            f"Of the device, the gap of {change_text(on_device.gap)} a step is {listed(told)}."
+            f"Of the device, the gap of {change_text(on_device.gap)} per step is {listed(told)}."
         )
-    one, other = a.traces.ranks[0], b.traces.ranks[0]
-    steps = (counted_steps(one), counted_steps(other))
-    aligned = align(one.call_paths, other.call_paths, steps)
-    sentences += _operations(aligned, a.name, b.name)
-    tables.append(
-        Table(
-            "operations",
-            "operations by the change of their self time, aligned by call path",
-            aligned.head(ROWS),
-        )
-    )
+    views = View(a.name, a.traces), View(b.name, b.traces)
+    for key, title, (in_a, in_b) in (
+        ("operations", "what the host does", [_flat(view) for view in views]),
+        ("operators", "device time by operator", [view.operators for view in views]),
+        ("kernels", "device time by kernel", [view.kernels("compute") for view in views]),
+        ("modules", "device time by module", [view.modules for view in views]),
+    ):
+        if in_a or in_b:
+            changes = change_table(in_a, in_b)
+            tables.append(Table(key, f"{title}, by change, seconds per step", changes))
+    sentences += _only_in_one(views[0], views[1])
     tables += trace_tables(a.traces, suffix="_a", of=f": {a.name}")
     tables += trace_tables(b.traces, suffix="_b", of=f": {b.name}")
     return [sentence for sentence in sentences if sentence is not None], tables
@@ -253,31 +283,26 @@ def device_fall(a: RanksAttribution, b: RanksAttribution) -> Waterfall | None:
     return waterfall("step", named[0], named[1], scale=(1.0, 1.0))
 
 
-def _operations(aligned: pl.DataFrame, a: str, b: str) -> list[str]:
-    """Return the operations with the largest change, and what only one of them does."""
+def _flat(view: View) -> dict[str, float]:
+    """Return what the host does by name, whatever it is for."""
+    found: dict[str, float] = {}
+    for named in view.host.values():
+        for name, seconds in named.items():
+            found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
+def _only_in_one(a: View, b: View) -> list[str]:
+    """Return what only one of them does, where it takes more than a hundredth of its step."""
     found = []
-    named = ~pl.col("operation").is_in(["ProfilerStep", NOT_RECORDED])
-    top = aligned.filter((pl.col("change ms").abs() > 0) & named).head(3)
-    if len(top):
-        told = [
-            f"{short_name(name)} {change_text(change / 1e3)}"
-            for name, change in top.select("operation", "change ms").rows()
-        ]
-        found.append(f"The operations that change most are {listed(told)} a step.")
-    for how, name, column in (("only in a", a, "a ms a step"), ("only in b", b, "b ms a step")):
-        mine = aligned.filter(pl.col("found as") == how).sort(column, descending=True)
-        whole = float(aligned[column].sum())
-        seconds = float(mine[column].sum()) / 1e3
-        if len(mine) and whole > 0 and seconds > 0.01 * whole / 1e3:
-            told = [short_name(one) for one in mine["operation"].head(3).to_list()]
-            found.append(
-                f"Only {name} has {count_text(len(mine), 'call')} ({seconds_text(seconds)} a "
-                f"step), such as {listed(told)}."
-            )
-    counts = {how: len(aligned.filter(pl.col("found as") == how)) for how in ("moved", "renamed")}
-    other = [f"{count:,} {how}" for how, count in counts.items() if count]
-    if other:
-        found.append(f"Calls found in another place or by another name: {listed(other)}.")
+    for one, other in ((a, b), (b, a)):
+        mine, theirs = _flat(one), _flat(other)
+        alone = {name: s for name, s in mine.items() if name not in theirs}
+        seconds = sum(alone.values())
+        if seconds > 0.01 * sum(mine.values()):
+            most = sorted(alone, key=lambda name: (-alone[name], name))[:3]
+            told = listed([short_name(name) for name in most])
+            found.append(f"Only {one.name} has {told} ({seconds_text(seconds)} per step in all).")
     return found
 
 
@@ -305,10 +330,16 @@ def _evidence(compared: Comparison, traced: list[str]) -> list[str]:
     return [*found, *epoch_sentences(compared.a), *epoch_sentences(compared.b)]
 
 
-def _advice(compared: Comparison, *, of_run: bool) -> list[str]:
+def _advice(
+    compared: Comparison, causes: list[Cause], noise: Difference | None, *, of_run: bool
+) -> list[str]:
     found = []
     if _threads(compared):
         found.append("threads: Train both with the same trainer.threads, and compare again.")
+    if noise is not None and not noise.is_beyond:
+        return found
+    if causes and causes[0].seconds > 0 and causes[0].kind in CAUSE_ADVICE:
+        found.append(f"{causes[0].kind}: {CAUSE_ADVICE[causes[0].kind]}")
     for fall in (compared.steps, compared.epochs):
         if fall is None or not fall.gap or fall.gap < SAME * fall.a:
             continue
@@ -317,49 +348,3 @@ def _advice(compared: Comparison, *, of_run: bool) -> list[str]:
                 part = bar.part.removeprefix(OUTSIDE)
                 found.append(f"{part}: {advice_on(part, of_run=of_run)}")
     return list(dict.fromkeys(found))
-
-
-def _doubts(a: Subject, b: Subject) -> list[str]:
-    """Return why confidence is low, in sentences."""
-    found = list(_uneven(a, b).values())
-    for account in (a.account, b.account):
-        if not account.adds_up:
-            found.append(f"Confidence is low: the parts of {account.name} do not add up.")
-    if a.account.source != b.account.source:
-        found.append(
-            f"Confidence is low: {a.name} is a {a.account.source} and {b.name} a "
-            f"{b.account.source}, which count differently."
-        )
-    elif a.account.facts.get("mode") != b.account.facts.get("mode"):
-        found.append(
-            f"Confidence is low: {a.name} was run in mode '{a.account.facts.get('mode')}' and "
-            f"{b.name} in mode '{b.account.facts.get('mode')}', so the gap is a marginal cost, "
-            "which is a share of the step only where nothing overlaps."
-        )
-    elif not _same_program(a, b):
-        found.append(
-            f"Confidence is low: {a.name} and {b.name} are different programs, so a ratio of them "
-            "says little of either."
-        )
-    return found
-
-
-def _same_program(a: Subject, b: Subject) -> bool:
-    if a.run is not None or a.traces is None or b.traces is None:
-        return True
-    return in_common(a.traces.ranks[0], b.traces.ranks[0]) >= ONE_PROGRAM
-
-
-def _within_noise(a: Subject, b: Subject) -> str | None:
-    """Return that the rates of two runs cannot be told apart, where they cannot."""
-    if a.run is None or b.run is None:
-        return None
-    rates = (a.run.summary.samples_per_s, b.run.summary.samples_per_s)
-    if rates[0] is None or rates[1] is None:
-        return None
-    if rates[0].low > rates[1].high or rates[1].low > rates[0].high:
-        return None
-    return (
-        f"The samples a second of both overlap with 95 %: {rates[0].low:.4g} to "
-        f"{rates[0].high:.4g} and {rates[1].low:.4g} to {rates[1].high:.4g}."
-    )

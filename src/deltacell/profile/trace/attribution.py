@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +11,17 @@ import polars as pl
 
 from deltacell.errors import InputError
 from deltacell.profile.trace.categories import Category, is_loader
-from deltacell.profile.trace.components import components
 from deltacell.profile.trace.critical_path import CriticalPath, critical_path
 from deltacell.profile.trace.device import PARTS, DeviceTime, device_time, launches
 from deltacell.profile.trace.host import HostTime, host_time
-from deltacell.profile.trace.intervals import Covered
 from deltacell.profile.trace.memory import MemoryPeak, memory_peaks
-from deltacell.profile.trace.operations import call_paths, operations
+from deltacell.profile.trace.operations import Doing, doing, operations
 from deltacell.profile.trace.ranks import Alignment, RankView, align_ranks
-from deltacell.profile.trace.self_time import Nesting, nest
+from deltacell.profile.trace.self_time import Covered, Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
 from deltacell.profile.trace.syncs import sync_points
-from deltacell.profile.trace.trace import Kind, Trace
+from deltacell.profile.trace.trace import Ints, Kind, Trace
+from deltacell.profile.trace.work import DeviceWork, Traits, device_work, traits
 from deltacell.words import count_text
 
 MUCH = 0.1
@@ -101,12 +99,16 @@ class Attribution:
         The wait for batches.
     device
         The device's time; None where there is none.
-    syncs, components
-        Where the host waits for the device; the forward by named range.
+    syncs
+        Where the host waits for the device.
     critical_path
         Of a typical step.
     memory
         Peaks, where recorded.
+    doing
+        What the host did, in names that tell something: ``name``, ``category``, ``time``.
+    work, traits
+        Device time by kernel, operator and module; what kind of work a step is.
     residual
         What does not add up.
     notices
@@ -124,9 +126,11 @@ class Attribution:
     loader: Loader
     device: DeviceTime | None
     syncs: pl.DataFrame
-    components: pl.DataFrame
     critical_path: CriticalPath
     memory: tuple[MemoryPeak, ...]
+    doing: pl.DataFrame
+    work: DeviceWork
+    traits: Traits
     residual: Residual
     notices: tuple[str, ...]
 
@@ -136,14 +140,22 @@ class Attribution:
         return self.trace.path
 
     @property
-    def wall_per_step(self) -> float:
-        """The mean wall of the counted steps, in nanoseconds."""
-        return float(self.steps.wall[self.steps.counted].mean())
+    def step_times(self) -> Ints:
+        """Nanoseconds of each counted step: the host's, or the device's where that is behind."""
+        steps = self.steps if self.device is None else self.device.windows
+        return steps.wall[self.steps.counted]
 
-    @cached_property
-    def call_paths(self) -> pl.DataFrame:
-        """Operations by the path of calls that leads to them: ``path`` for ``operation``."""
-        return call_paths(self.trace, self.nesting, self.steps, self.host)
+    @property
+    def behind(self) -> float:
+        """Nanoseconds of a step that a device still works when its host is done with the step."""
+        if self.device is None or not self.device.queued:
+            return 0.0
+        return float(self.step_times.mean() - self.steps.wall[self.steps.counted].mean())
+
+    @property
+    def wall_per_step(self) -> float:
+        """The mean of the counted steps, in nanoseconds."""
+        return float(self.step_times.mean())
 
     def seconds_per_step(self) -> dict[str, float]:
         """Return the mean seconds of a counted step by category; they add up to its wall."""
@@ -208,7 +220,8 @@ def attribute(trace: Trace) -> Attribution:
     steps = find_steps(trace)
     host = host_time(trace, nesting, steps)
     launch = launches(trace)
-    device = device_time(trace, steps, host, launch=launch)
+    does = doing(trace, nesting, steps, host)
+    device = device_time(trace, steps, host, launch=launch, doing=does)
     path = critical_path(trace, steps, host, launch)
     operators = operations(trace, steps, host)
     by_category = _categories(steps, host)
@@ -229,9 +242,11 @@ def attribute(trace: Trace) -> Attribution:
         loader=_loader(trace, nesting, steps, host),
         device=device,
         syncs=sync_points(trace, nesting, steps),
-        components=components(trace, nesting, steps, host, launch),
         critical_path=path,
         memory=memory_peaks(trace, steps, host),
+        doing=_doing(steps, host, does),
+        work=device_work(trace, nesting, steps, host, launch),
+        traits=traits(trace, nesting, steps),
         residual=Residual(nesting.residual, host.residual, missed, path.residual),
         notices=_notices(trace, steps, device, other),
     )
@@ -316,6 +331,22 @@ def _per_step(steps: Steps, host: HostTime) -> pl.DataFrame:
     )
 
 
+def _doing(steps: Steps, host: HostTime, does: Doing) -> pl.DataFrame:
+    """Return the time of counted steps by what the host did and its category."""
+    counted = np.flatnonzero(steps.counted[host.step])
+    key = does.code[counted].astype(np.int64) * len(Category) + host.category[counted]
+    found, place = np.unique(key, return_inverse=True)
+    time = np.bincount(place, weights=host.end[counted] - host.begin[counted])
+    return pl.DataFrame(
+        {
+            "name": [does.names[code // len(Category)] for code in found.tolist()],
+            "category": [Category(code % len(Category)).title for code in found.tolist()],
+            "time": time.astype(np.int64),
+        },
+        schema={"name": pl.String(), "category": pl.String(), "time": pl.Int64()},
+    ).sort("time", "name", descending=[True, False])
+
+
 def _device_residual(steps: pl.DataFrame) -> int:
     """Return the worst that the parts of the device miss of a step."""
     missed = pl.col("wall") - pl.sum_horizontal(PARTS)
@@ -373,9 +404,11 @@ def _notices(
         notices.append(
             f"The trace has {device.others + 1} devices; times are those of the busiest."
         )
-    if len(other):
-        share = float(other["share"].sum())
-        notices.append(f"{100 * share:.0f} % of the time is in no category.")
+    if len(other) and device is None:
+        # With a device, what the host is busy with is not what takes the time.
+        most = ", ".join(other["operation"].head(3).to_list())
+        share = 100 * float(other["share"].sum())
+        notices.append(f"{share:.0f} % of the time is in no category, mostly {most}.")
     return tuple(notices)
 
 

@@ -35,15 +35,7 @@ class Category(IntEnum):
 
 
 def classify(name: str, kind: Kind) -> Category | None:
-    """Return the category that a name alone tells, or nothing.
-
-    Parameters
-    ----------
-    name
-        Of an event.
-    kind
-        Of the event. What runs on a device is not the host's, so it has none.
-    """
+    """Return the category that a name alone tells, or nothing."""
     if kind in _UNTOLD:
         return None
     if len(name) > _LONG:
@@ -78,15 +70,6 @@ def categories(
     trace: Trace, nesting: Nesting, own: npt.NDArray[np.int8] | None = None
 ) -> npt.NDArray[np.int8]:
     """Return the category of the nearest classified ancestor of each event, itself included.
-
-    Parameters
-    ----------
-    trace
-        Events.
-    nesting
-        What lies in what.
-    own
-        What each event's own name tells, where it is known already.
 
     Returns
     -------

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from decimal import Decimal
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from deltacell.profile.trace.decode import Piece
-from deltacell.profile.trace.events import Arguments, Event, kind_by_name, kind_of
-from deltacell.profile.trace.pairs import Halves, pair
-from deltacell.profile.trace.times import Inexact, exact_nanoseconds, nanoseconds
+from deltacell.profile.trace.events import (
+    NO_TEXT,
+    Arguments,
+    Begin,
+    Complete,
+    End,
+    Event,
+    Instant,
+    Metadata,
+    OldInstant,
+    is_known,
+    kind_by_name,
+    kind_of,
+)
 from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Codes, Ints, Kind, Thread
 
 Key = TypeVar("Key", bound=Hashable)
@@ -38,18 +53,21 @@ class Columns:
         self.unpaired = 0
         self.unknown = 0
         self._n = 0
-        self._parts = {name: _Blocks(_TYPES[name]) for name in _TYPES if name != "device"}
-        self._names = _Table[str]()
+        self._parts = {name: _Blocks(kind) for name, kind in _TYPES.items()}
+        self._keys = _Keys()
         self._stacks = _Table[str]()
-        self._threads = _Threads()
-        self._kinds = _Kinds()
+        self._shapes = _Table[tuple[bytes, bytes]]()
         self._thread_names: dict[tuple[str, str], str] = {}
-        self._devices: dict[int, int] = {}
         self._python: list[Ints] = []
         self._memory: list[tuple[Ints, Ints]] = []
-        self._halves: list[Halves] = []
-        self._collectives: dict[int, Mapping[str, Any]] = {}
-        self._told: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+        self._halves: list[_Halves] = []
+
+    @property
+    def strange(self) -> Counter[str]:
+        """How many events are of categories that PyTorch does not have, by category."""
+        return Counter(
+            {name: count for name, count in self._keys.strange_categories.items() if count}
+        )
 
     def add(self, piece: Piece) -> None:
         """Add the events of a piece."""
@@ -61,34 +79,37 @@ class Columns:
 
     def finish(self) -> Finished:
         """Return the columns in order; nothing can be added after it."""
-        self._pair_halves()
+        if self._halves:
+            part, args, self.unpaired = _pair(self._halves, self._keys)
+            self._halves = []
+            self._keep(part, args)
         return Finished(self)
 
     def _add(self, piece: Piece) -> None:
         events = piece.events
-        complete = [e for e in events if e.ph == "X"]
-        others = [e.ph for e in events if e.ph != "X"] if len(complete) < len(events) else []
-        phases = set(others)
-        wanted = not phases.isdisjoint(_OTHER_PHASES)
-        rest = [e for e in events if e.ph in _OTHER_PHASES] if wanted else []
-        unknown = sum(others.count(phase) for phase in phases - _KNOWN_PHASES)
+        complete = [e for e in events if e.__class__ is Complete]
+        rest = [e for e in events if e.__class__ in _OTHERS] if len(complete) < len(events) else []
         timed, begin, duration = self._times(piece, complete)
         args = [e.args for e in timed]
-        part = self._part(timed, args, begin, duration)
-        memory = [e for e in rest if e.ph in "iI" and e.name == "[memory]" and e.ts is not None]
-        halves = [e for e in rest if e.ph in "BE"]
+        part = self._part(_Says.of(piece), timed, args, begin, duration)
+        memory = [
+            e
+            for e in rest
+            if isinstance(e, Instant | OldInstant) and e.name == "[memory]" and e.ts is not None
+        ]
+        halves = [e for e in rest if isinstance(e, Begin | End)]
         memory_part = self._memory_part(piece, memory) if memory else None
         halves_part = self._halves_part(piece, halves) if halves else None
         # From here on nothing fails.
         self.without_duration += len(complete) - len(timed)
-        self.unknown += unknown
+        self.unknown += sum(e.__class__ is Event for e in rest)
         self._keep(part, args)
         if memory_part is not None:
             self._memory.append(memory_part)
         if halves_part is not None:
             self._halves.append(halves_part)
         for event in rest:
-            if event.ph == "M" and event.name == "thread_name" and event.args.name is not None:
+            if event.__class__ is Metadata and event.name == "thread_name" and event.args.name:
                 self._thread_names[str(event.pid), str(event.tid)] = str(event.args.name)
 
     def _times(self, piece: Piece, complete: Sequence[Event]) -> tuple[Sequence[Event], Ints, Ints]:
@@ -96,46 +117,57 @@ class Columns:
         times: list[Any] = [e.ts for e in complete]
         durations: list[Any] = [e.dur for e in complete]
         # One that is missing is a value that is no number, and so not exact.
-        with suppress(Inexact):
-            return complete, nanoseconds(times), nanoseconds(durations)
+        with suppress(_Inexact):
+            return complete, _nanoseconds(times), _nanoseconds(durations)
         timed = [e for e in complete if e.ts is not None and e.dur is not None]
         if len(timed) < len(complete):
-            with suppress(Inexact):
-                begin = nanoseconds([e.ts for e in timed if e.ts is not None])
-                return timed, begin, nanoseconds([e.dur for e in timed if e.dur is not None])
+            with suppress(_Inexact):
+                begin = _nanoseconds([e.ts for e in timed])
+                return timed, begin, _nanoseconds([e.dur for e in timed])
         rows = _rows_of(timed, piece.events)
         written, lasted = piece.written_times()
-        begin = exact_nanoseconds([written[i] for i in rows])
-        return timed, begin, exact_nanoseconds([lasted[i] for i in rows])
+        begin = _exact_nanoseconds([written[i] for i in rows])
+        return timed, begin, _exact_nanoseconds([lasted[i] for i in rows])
 
     def _instants(self, piece: Piece, chosen: Sequence[Event]) -> Ints:
         try:
-            return nanoseconds([e.ts for e in chosen if e.ts is not None])
-        except Inexact:
+            return _nanoseconds([e.ts for e in chosen])
+        except _Inexact:
             times, _ = piece.written_times()
-            return exact_nanoseconds([times[i] for i in _rows_of(chosen, piece.events)])
+            return _exact_nanoseconds([times[i] for i in _rows_of(chosen, piece.events)])
 
     def _part(
-        self, events: Sequence[Event], args: Sequence[Arguments], begin: Ints, duration: Ints
+        self,
+        says: _Says,
+        events: Sequence[Event],
+        args: Sequence[Arguments],
+        begin: Ints,
+        duration: Ints,
     ) -> dict[str, npt.NDArray[Any]]:
-        names, threads, kinds, stacks = self._names, self._threads, self._kinds, self._stacks
-        values: dict[str, Any] = {
-            "name": [names[e.name] for e in events],
-            "kind": [kinds[e.cat] for e in events],
-            "thread": [threads[e.pid][e.tid] for e in events],
-            "correlation": [a.correlation for a in args],
-            "sequence": [a.sequence for a in args],
-            "stream": [a.stream for a in args],
-            "size": [a.bytes for a in args],
-            "external": [a.external for a in args],
-            "device": [a.device for a in args],
+        keys, stacks, shapes = self._keys, self._stacks, self._shapes
+        seen = len(keys)
+        codes = [keys[e.name, e.cat, e.pid, e.tid] for e in events]
+        for fresh in range(seen, len(keys)):
+            keys.learn(fresh, args[codes.index(fresh)].device)
+        part: dict[str, npt.NDArray[Any]] = {
+            "key": np.array(codes, dtype=np.int32),
+            "begin": begin,
+            "duration": duration,
+            "correlation": np.array([a.correlation for a in args], dtype=np.int64),
+            "sequence": np.array([a.sequence for a in args], dtype=np.int64),
+            "external": np.array([a.external for a in args], dtype=np.int64),
+            "stack": np.full(len(args), NOTHING, dtype=np.int32),
+            "shape": np.full(len(args), NOTHING, dtype=np.int32),
         }
-        part = {name: np.array(value, dtype=_TYPES[name]) for name, value in values.items()}
-        part["stack"] = np.full(len(args), NOTHING, dtype=np.int32)
-        written = [a.stack for a in args]
-        if written.count(None) < len(written):
-            part["stack"][:] = [NOTHING if text is None else stacks[text] for text in written]
-        return part | {"begin": begin, "duration": duration}
+        if says.stacks:
+            for row in [row for row, a in enumerate(args) if a.stack is not None]:
+                part["stack"][row] = stacks[str(args[row].stack)]
+        told = [row for row, a in enumerate(args) if a.types is not NO_TEXT] if says.shapes else []
+        for row in told:
+            a = args[row]
+            dims = a.old_dims if a.dims is NO_TEXT else a.dims
+            part["shape"][row] = shapes[bytes(dims), bytes(a.types)]
+        return part
 
     def _keep(self, part: dict[str, npt.NDArray[Any]], args: Sequence[Arguments]) -> None:
         begin, duration = part["begin"], part["duration"]
@@ -146,36 +178,17 @@ class Columns:
             self.without_duration += int((~in_range).sum())
             part = {name: column[good] for name, column in part.items()}
             args = [a for a, is_good in zip(args, good, strict=True) if is_good]
-        kind, thread, device = part["kind"], part["thread"], part.pop("device")
-        on_device = np.flatnonzero(_IS_DEVICE[kind] & (device >= 0))
-        streams, first = np.unique(thread[on_device], return_index=True)
-        for stream, said_device in zip(streams, device[on_device][first], strict=True):
-            self._devices.setdefault(int(stream), int(said_device))
-        python = np.flatnonzero(kind == Kind.python)
+        key = part["key"]
+        self._keys.count_strange(key)
+        python = np.flatnonzero(self._keys.is_python(key))
         if len(python):
             said = [args[i] for i in python.tolist()]
             ids = [a.python_id for a in said]
             parents = [NOTHING if a.python_parent is None else a.python_parent for a in said]
             self._python.append(np.array([python + self._n, ids, parents], dtype=np.int64))
-        collectives = [a.collective for a in args]
-        if collectives.count(None) < len(collectives):
-            for row in [row for row, name in enumerate(collectives) if name is not None]:
-                told = self._collective(args[row])
-                self._collectives[self._n + row] = told
-                part["size"][row] = told["bytes"]
         for name, column in part.items():
             self._parts[name].add(column)
-        self._n += len(kind)
-
-    def _collective(self, said: Arguments) -> Mapping[str, Any]:
-        key = (
-            said.collective,
-            *(str(x) for x in (said.elements_in, said.elements_out, said.dtype)),
-            *(str(x) for x in (said.group, said.group_size, said.group_ranks)),
-        )
-        if key not in self._told:
-            self._told[key] = _described(said)
-        return self._told[key]
+        self._n += len(key)
 
     def _memory_part(self, piece: Piece, events: Sequence[Event]) -> tuple[Ints, Ints]:
         rows = [
@@ -190,22 +203,26 @@ class Columns:
         ]
         return self._instants(piece, events), np.array(rows, dtype=np.int64).T
 
-    def _halves_part(self, piece: Piece, events: Sequence[Event]) -> Halves:
+    def _halves_part(self, piece: Piece, events: Sequence[Event]) -> _Halves:
         timed = [e for e in events if e.ts is not None]
         self.without_duration += len(events) - len(timed)
         begin = self._instants(piece, timed)
         args = [e.args for e in timed]
-        part = self._part(timed, args, begin, np.zeros(len(timed), dtype=np.int64))
-        ends = np.array([e.ph == "E" for e in timed], dtype=bool)
-        return Halves(ends, part, args)
+        none = np.zeros(len(timed), dtype=np.int64)
+        part = self._part(_Says.of(piece), timed, args, begin, none)
+        return _Halves(np.array([isinstance(e, End) for e in timed], dtype=bool), part, args)
 
-    def _pair_halves(self) -> None:
-        if not self._halves:
-            return
-        nameless = self._names[""]
-        part, args, self.unpaired = pair(self._halves, nameless)
-        self._halves = []
-        self._keep(part, args)
+
+class _Says(NamedTuple):
+    """What some event of a piece may say; looking into the text is faster than into each event."""
+
+    stacks: bool
+    shapes: bool
+
+    @staticmethod
+    def of(piece: Piece) -> _Says:
+        text = bytes(piece.text)
+        return _Says(not text or b'"Call stack"' in text, not text or b'"Input type"' in text)
 
 
 class Finished:
@@ -218,12 +235,19 @@ class Finished:
         self._columns = columns
         parts = columns._parts
         self.n = columns._n
-        self.names = tuple(columns._names)
+        keys = columns._keys
+        self.names = tuple(keys.names)
         self.stacks = tuple(columns._stacks)
+        self.shapes = tuple(
+            (dims.decode("utf-8", "replace"), types.decode("utf-8", "replace"))
+            for dims, types in columns._shapes
+        )
         begin = _whole(parts, "begin")
         duration = _whole(parts, "duration")
-        kind = _with_names(_whole(parts, "kind"), name := _whole(parts, "name"), self.names)
-        thread = _whole(parts, "thread")
+        key = _whole(parts, "key")
+        name, kind, thread = keys.columns(key)
+        del key
+        kind = _with_names(kind, name, self.names)
         kind[(kind == Kind.operator) & self._is_of_autograd_on_device()[thread]] = Kind.kernel
         self.threads = self._make_threads(kind, thread)
         self.origin = int(begin.min()) if self.n else 0
@@ -240,31 +264,29 @@ class Finished:
         self.correlation = _whole(parts, "correlation")[order]
         self.correlation[self.correlation == 0] = NOTHING
         self.sequence = _whole(parts, "sequence")[order]
-        self.stream = _whole(parts, "stream")[order]
-        self.size = _whole(parts, "size")[order]
-        stack = _whole(parts, "stack")
+        stack, shape = _whole(parts, "stack"), _whole(parts, "shape")
         self.stack = stack[order] if self.stacks else np.empty(0, dtype=np.int32)
-        del stack
+        self.shape = shape[order] if self.shapes else np.empty(0, dtype=np.int32)
+        del stack, shape
         position = np.empty(self.n, dtype=np.int32)
         position[order] = np.arange(self.n, dtype=np.int32)
         del order
         self.parent = self._parents(position)
-        self.collectives = {int(position[row]): told for row, told in columns._collectives.items()}
         self.memory, self.memory_since_begin = self._join_memory()
 
     @property
     def devices(self) -> tuple[int, ...]:
         """Devices on which something ran."""
-        return tuple(sorted({d for d in self._columns._devices.values() if d >= 0}))
+        return tuple(sorted({d for d in self._columns._keys.devices.values() if d >= 0}))
 
     def _is_of_autograd_on_device(self) -> npt.NDArray[np.bool_]:
         """Return which threads are where autograd's own profiler puts what the device did."""
-        pids = [pid for pid, _ in self._columns._threads.keys_by_text]
+        pids = [pid for pid, _ in self._columns._keys.threads]
         return np.array([pid == "CUDA functions" for pid in pids], dtype=bool)
 
     def _make_threads(self, kind: npt.NDArray[np.int8], thread: Codes) -> tuple[Thread, ...]:
-        devices, names = self._columns._devices, self._columns._thread_names
-        keys = tuple(self._columns._threads.keys_by_text)
+        devices, names = self._columns._keys.devices, self._columns._thread_names
+        keys = tuple(self._columns._keys.threads)
         is_device = np.zeros(len(keys), dtype=bool)
         is_device[thread[np.isin(kind, _DEVICE_KINDS)]] = True
         threads = []
@@ -311,33 +333,22 @@ class Finished:
 
 
 _TYPES: dict[str, Any] = {
-    "name": np.int32,
-    "kind": np.int8,
+    "key": np.int32,
     "begin": np.int64,
     "duration": np.int64,
-    "thread": np.int32,
     "correlation": np.int64,
     "sequence": np.int64,
-    "stream": np.int32,
-    "size": np.int64,
     "external": np.int64,
-    "device": np.int64,
     "stack": np.int32,
+    "shape": np.int32,
 }
 # Rows of a block.
 _BLOCK = 1 << 20
 # So far apart that differences of times still fit; 73 years.
 _FAR = 2**61
-_KNOWN_PHASES = frozenset([*"BEXiICbnestfPNODSTpFMRcVva()=", ","])
-_OTHER_PHASES = frozenset("MBEiI")
+_OTHERS = frozenset([Begin, End, Instant, OldInstant, Metadata, Event])
 _DEVICE_KINDS = [int(kind) for kind in (*ON_DEVICE, Kind.device_annotation)]
-_IS_DEVICE = np.isin(np.arange(len(Kind)), _DEVICE_KINDS)
 _OUTER_FIRST = {Kind.annotation: 0, Kind.python: 1, Kind.operator: 2}
-_BYTES = {
-    **{"bool": 1, "byte": 1, "char": 1, "half": 2, "bfloat16": 2, "int": 4, "float": 4},
-    **{"long": 8, "double": 8, "short": 2, "uint8": 1, "int8": 1, "float16": 2, "float32": 4},
-    **{"int32": 4, "int64": 8, "float64": 8, "complexfloat": 8, "complexdouble": 16},
-}
 
 
 class _Blocks:
@@ -376,35 +387,52 @@ class _Table(dict[Key, int]):
         return code
 
 
-class _Threads(dict[int | str, "_OfProcess"]):
-    """Threads by process, then by thread, numbers and their texts being the same."""
+class _Keys(dict[tuple[str, str | None, int | str, int | str], int]):
+    """Names with their category, process and thread, by the order they were first asked for.
+
+    Looking up all four at once is several times faster than one after the other.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.keys_by_text = _Table[tuple[str, str]]()
+        self.names = _Table[str]()
+        self.threads = _Table[tuple[str, str]]()
+        self.devices: dict[int, int] = {}
+        self.strange_categories: Counter[str] = Counter()
+        self._columns: tuple[list[int], list[int], list[int]] = ([], [], [])
+        self._strange: dict[int, str] = {}
 
-    def __missing__(self, pid: int | str) -> _OfProcess:
-        self[pid] = threads = _OfProcess(str(pid), self.keys_by_text)
-        return threads
-
-
-class _OfProcess(dict[int | str, int]):
-    """The threads of one process."""
-
-    def __init__(self, pid: str, keys_by_text: _Table[tuple[str, str]]) -> None:
-        super().__init__()
-        self._pid = pid
-        self._keys_by_text = keys_by_text
-
-    def __missing__(self, tid: int | str) -> int:
-        self[tid] = code = self._keys_by_text[self._pid, str(tid)]
+    def __missing__(self, key: tuple[str, str | None, int | str, int | str]) -> int:
+        name, category, pid, tid = key
+        self[key] = code = len(self)
+        told = (self.names[name], int(kind_of(category)), self.threads[str(pid), str(tid)])
+        for column, value in zip(self._columns, told, strict=True):
+            column.append(value)
+        if category is not None and not is_known(category):
+            self._strange[code] = category
         return code
 
+    def learn(self, code: int, device: int) -> None:
+        """Take the device of an event as that of its stream."""
+        if device >= 0 and self._columns[1][code] in _DEVICE_KINDS:
+            self.devices.setdefault(self._columns[2][code], device)
 
-class _Kinds(dict[str | None, int]):
-    def __missing__(self, category: str | None) -> int:
-        self[category] = kind = int(kind_of(category))
-        return kind
+    def columns(self, key: Codes) -> tuple[Codes, npt.NDArray[np.int8], Codes]:
+        """Return the name, the kind and the thread of each of these."""
+        name, kind, thread = (np.array(column, dtype=np.int32) for column in self._columns)
+        return name[key], kind.astype(np.int8)[key], thread[key]
+
+    def is_python(self, key: Codes) -> npt.NDArray[np.bool_]:
+        """Return which of these are Python functions."""
+        kinds = np.array(self._columns[1], dtype=np.int8)
+        return np.asarray(kinds[key] == Kind.python, dtype=bool)
+
+    def count_strange(self, key: Codes) -> None:
+        """Count those of categories that are not known."""
+        if self._strange:
+            counts = np.bincount(key, minlength=len(self))
+            for code, category in self._strange.items():
+                self.strange_categories[category[:80]] += int(counts[code])
 
 
 def _rows_of(chosen: Sequence[Event], events: Sequence[Event]) -> list[int]:
@@ -443,18 +471,112 @@ def _order(begin: Ints, duration: Ints, kind: npt.NDArray[np.int8], external: In
     return order
 
 
-def _described(said: Arguments) -> Mapping[str, Any]:
-    dtype = str(said.dtype or "").lower()
-    counts = [n for n in (said.elements_in, said.elements_out) if isinstance(n, int)]
-    known = bool(counts) and dtype in _BYTES
-    return {
-        "name": said.collective,
-        "group": said.group,
-        "group_description": said.group_description,
-        "group_size": said.group_size,
-        "ranks": said.group_ranks,
-        "dtype": said.dtype,
-        "elements_in": said.elements_in,
-        "elements_out": said.elements_out,
-        "bytes": max(counts) * _BYTES[dtype] if known else NOTHING,
-    }
+class _Halves(NamedTuple):
+    """Beginnings and ends: which are ends, their columns without a duration, what they say."""
+
+    ends: npt.NDArray[np.bool_]
+    part: dict[str, npt.NDArray[Any]]
+    args: Sequence[Arguments]
+
+
+def _pair(
+    halves: Sequence[_Halves], keys: _Keys
+) -> tuple[dict[str, npt.NDArray[Any]], Sequence[Arguments], int]:
+    """Return events from their beginnings and ends, and how many found no other half.
+
+    On each thread, by time, an end belongs to the last beginning of its name that is still open;
+    one without a name to the last beginning of all.
+    """
+    ends = np.concatenate([h.ends for h in halves])
+    columns = {name: np.concatenate([h.part[name] for h in halves]) for name in halves[0].part}
+    args = [a for h in halves for a in h.args]
+    name, _, lane = keys.columns(columns["key"])
+    nameless = keys.names[""]
+    order = np.lexsort((columns["begin"], lane))
+    names, times = name.tolist(), columns["begin"].tolist()
+    threads, is_end = lane.tolist(), ends.tolist()
+    beginnings: list[int] = []
+    durations: list[int] = []
+    alone = 0
+    still_open: list[int] = []
+    thread = None
+    for row in order.tolist():
+        if threads[row] != thread:
+            alone += len(still_open)
+            still_open = []
+            thread = threads[row]
+        if not is_end[row]:
+            still_open.append(row)
+            continue
+        at = len(still_open) - 1
+        while at >= 0 and names[row] not in (nameless, names[still_open[at]]):
+            at -= 1
+        if at < 0:
+            alone += 1
+            continue
+        # What was begun inside it and is still open has lost its end.
+        alone += len(still_open) - 1 - at
+        begun = still_open[at]
+        del still_open[at:]
+        beginnings.append(begun)
+        durations.append(times[row] - times[begun])
+    alone += len(still_open)
+    rows = np.array(beginnings, dtype=np.int64)
+    part = {name: column[rows] for name, column in columns.items()}
+    part["duration"] = np.array(durations, dtype=np.int64)
+    return part, [args[row] for row in beginnings], alone
+
+
+_Written = int | float | Decimal | msgspec.Raw
+"""A number of a trace: decoded, or its text."""
+
+
+class _Inexact(Exception):
+    """These numbers have lost their nanoseconds; take them from the text."""
+
+
+def _nanoseconds(written: Sequence[Any]) -> Ints:
+    """Return decoded times in nanoseconds.
+
+    A double holds a time below 2**43 microseconds (100 days) to less than half a nanosecond, so it
+    is the nearest that was meant. Above, whole microseconds are taken and others refused.
+
+    Raises
+    ------
+    _Inexact
+        Where a double may be another nanosecond than was written.
+    """
+    if not written:
+        return np.empty(0, dtype=np.int64)
+    numbers = np.array(written)
+    if numbers.dtype.kind == "i":
+        if numbers.max() > _LAST or numbers.min() < -_LAST:
+            raise _Inexact
+        return np.asarray(numbers * 1000, dtype=np.int64)
+    if numbers.dtype.kind != "f" or not np.abs(numbers).max() < _EXACT:
+        raise _Inexact
+    whole = np.floor(numbers)
+    rest = np.rint((numbers - whole) * 1000)
+    return np.asarray(whole.astype(np.int64) * 1000 + rest.astype(np.int64))
+
+
+def _exact_nanoseconds(written: Sequence[Any]) -> Ints:
+    """Return times in nanoseconds from their text; a number out of range is at the range's end."""
+    texts = [number if isinstance(number, msgspec.Raw) else str(number) for number in written]
+    if texts and all(isinstance(text, msgspec.Raw) for text in texts):
+        joined = b",".join(texts) + b","  # type: ignore[arg-type]
+        # As PyTorch writes them; numpy then reads all at once.
+        if _THREE_PLACES.fullmatch(joined):
+            return np.fromstring(joined[:-1].replace(b".", b""), dtype=np.int64, sep=",")
+    return np.array([_exact(text) for text in texts], dtype=np.int64)
+
+
+_EXACT = 2.0**43
+_LAST = (2**63 - 1) // 1000
+_THREE_PLACES = re.compile(rb"(?:-?(?:[0-8][0-9]{15}|[0-9]{1,15})\.[0-9]{3},)+")
+
+
+def _exact(text: str | msgspec.Raw) -> int:
+    number = Decimal(text if isinstance(text, str) else bytes(text).decode())
+    number = max(min(number, Decimal(_LAST)), Decimal(-_LAST))
+    return int((number * 1000).to_integral_value())

@@ -16,7 +16,7 @@ from deltacell.profile.trace.categories import Category, is_collective
 from deltacell.profile.trace.device import on_device
 from deltacell.profile.trace.host import HostTime
 from deltacell.profile.trace.steps import Steps
-from deltacell.profile.trace.syncs import is_sync_call
+from deltacell.profile.trace.syncs import waiting_calls
 from deltacell.profile.trace.trace import NOTHING, Codes, Ints, Kind, Trace
 
 
@@ -47,19 +47,7 @@ class CriticalPath:
 def critical_path(
     trace: Trace, steps: Steps, host: HostTime, launch: Codes, place: int | None = None
 ) -> CriticalPath:
-    """Follow the critical path of a step.
-
-    Parameters
-    ----------
-    trace
-        Events.
-    steps, host
-        Where the steps are, and what the host did in them.
-    launch
-        The host's call of each event of the device.
-    place
-        Of the step; where not given, of the counted step that is nearest to their median.
-    """
+    """Follow the critical path of a step."""
     if place is None:
         place = typical(steps)
     begin, end = int(steps.begin[place]), int(steps.end[place])
@@ -177,9 +165,7 @@ def _waits(trace: Trace, host: HostTime, begin: int, end: int) -> list[tuple[int
     """Return when the host waited for the device, by time."""
     places, _ = host.between(begin, end)
     rows = host.row[places]
-    named = np.array([is_sync_call(name) for name in trace.names], dtype=bool)
-    waits = (rows >= 0) & named[trace.name[rows]] & (trace.kind[rows] == Kind.runtime)
-    found = np.unique(rows[waits])
+    found = np.unique(rows[(rows >= 0) & waiting_calls(trace)[rows]])
     return [(int(trace.begin[row]), _end(trace, row)) for row in found.tolist()]
 
 

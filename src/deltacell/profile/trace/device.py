@@ -6,7 +6,7 @@ exposed where no computation runs at the same time, a copy where neither does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,9 +15,10 @@ import polars as pl
 
 from deltacell.profile.trace.categories import Category, is_collective
 from deltacell.profile.trace.host import HostTime
-from deltacell.profile.trace.intervals import Covered
+from deltacell.profile.trace.operations import Doing
+from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.steps import Steps
-from deltacell.profile.trace.syncs import is_sync_call
+from deltacell.profile.trace.syncs import waiting_calls
 from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Codes, Ints, Kind, Trace
 
 REASONS = {
@@ -29,6 +30,12 @@ REASONS = {
     "end": "nothing follows in the trace",
 }
 """Why a device is idle, by name."""
+
+BEHIND = 0.05
+"""The share of a step by which a device falls behind in each before its own steps are taken."""
+
+LATENCY = 20_000
+"""Nanoseconds from a launch to its beginning that are a part of launching."""
 
 PARTS = ("compute", "communication", "copies", "idle")
 """What a device's time is made of; communication and copies as far as they are exposed."""
@@ -81,20 +88,22 @@ class DeviceTime:
         One row a step: its ``number``, whether it is ``counted``, ``wall``, ``compute``,
         ``communication``, ``copies``, ``idle``; ``kernels`` and ``launches``, the time covered by
         kernels that the host launched in this step and how many; all times in nanoseconds.
+    windows
+        The steps as the device went through them. They are those of the host, but where the host
+        runs ahead of a device that falls behind more with every step: then a step is from the
+        first of its kernels to the first of the next.
+    queued
+        Whether that is so.
     kernels
         From the first event of the device to its last, as HolisticTraceAnalysis counts.
     idle
         Of counted steps, one row a reason: ``reason``, ``time``, ``gaps``; times add up to the
         idle time.
-    idle_by_category
-        Of counted steps: ``category`` of what the host did meanwhile, and ``time``.
+    idle_by_name
+        Of counted steps: ``reason``, ``name`` of what the host did meanwhile, and ``time``.
     gaps
         The longest in counted steps: ``begin``, ``length``, ``step``, ``reason``; the ``host``
         call that most of it waits for and its ``category``; what runs ``next`` and its ``launch``.
-    stretches
-        Where it waits for the host again and again for one reason, and works no longer between
-        two gaps than the longer of them: ``reason``, ``step``, ``begin``, ``end``, ``idle`` in it,
-        how many ``gaps``, and the ``category`` of what the host did most; the longest by idle.
     small
         Kernels that take less time than the call that launched them, by name: ``kernel``,
         ``count``, ``time``, ``launch_time``; of counted steps.
@@ -104,11 +113,12 @@ class DeviceTime:
 
     device: int | None
     steps: pl.DataFrame
+    windows: Steps
+    queued: bool
     kernels: DeviceAccount
     idle: pl.DataFrame
-    idle_by_category: pl.DataFrame
+    idle_by_name: pl.DataFrame
     gaps: pl.DataFrame
-    stretches: pl.DataFrame
     small: pl.DataFrame
     others: int
 
@@ -119,22 +129,10 @@ def device_time(
     host: HostTime,
     *,
     launch: Codes | None = None,
+    doing: Doing | None = None,
     longest: int = 50,
 ) -> DeviceTime | None:
     """Tell where the time of the device goes, and what it waits for when it is idle.
-
-    Parameters
-    ----------
-    trace
-        Events.
-    steps
-        Windows of the host; what the device does in them is cut at their bounds.
-    host
-        What the host did meanwhile.
-    launch
-        The host's call of each event of the device, where it is known already.
-    longest
-        How many gaps and stretches to list.
 
     Returns
     -------
@@ -144,21 +142,24 @@ def device_time(
     if not len(rows):
         return None
     compute, busy_with, busy = _covered(trace, rows)
-    parts = _parts(compute, busy_with, busy, steps.begin, steps.end)
     launch = launches(trace) if launch is None else launch
+    host_steps = steps
+    steps = _windows(trace, steps, rows, launch)
+    parts = _parts(compute, busy_with, busy, steps.begin, steps.end)
     first, last = int(trace.begin[rows].min()), int(trace.ends(rows).max())
     whole = _parts(compute, busy_with, busy, np.array([first]), np.array([last]))
     account = DeviceAccount(first, last, *(int(whole[part][0]) for part in PARTS))
     gaps = _gaps(trace, steps, host, rows, busy, launch)
     return DeviceTime(
         device=device,
-        steps=_step_frame(trace, steps, rows, launch, parts),
+        steps=_step_frame(trace, host_steps, rows, launch, parts, steps),
+        windows=steps,
+        queued=steps is not host_steps,
         kernels=account,
         idle=_by_reason(gaps, parts, steps),
-        idle_by_category=_by_category(gaps, host),
+        idle_by_name=_by_name(gaps, host, doing),
         gaps=_longest(trace, steps, host, gaps, launch, longest),
-        stretches=_stretches(steps, host, gaps, longest),
-        small=_small(trace, steps, rows, launch),
+        small=_small(trace, host_steps, rows, launch),
         others=others,
     )
 
@@ -257,8 +258,31 @@ def _parts(
     return parts
 
 
+def _windows(trace: Trace, steps: Steps, rows: Ints, launch: Codes) -> Steps:
+    """Return the steps, or the device's own where it falls behind the host more and more."""
+    known = rows[launch[rows] >= 0]
+    step = _step_of(steps, trace.begin[launch[known]])
+    known, step = known[step >= 0], step[step >= 0]
+    if len(np.unique(step)) < len(steps):
+        return steps
+    begin = np.full(len(steps), np.iinfo(np.int64).max)
+    done = np.zeros(len(steps), dtype=np.int64)
+    np.minimum.at(begin, step, trace.begin[known])
+    np.maximum.at(done, step, trace.ends(known))
+    late = done - steps.end
+    if late[-1] - late[0] <= BEHIND * int(steps.wall[1:].sum()) or late[-1] < steps.wall[-1] / 5:
+        return steps
+    end = np.append(begin[1:], done[-1])
+    return replace(steps, begin=begin, end=end) if (end > begin).all() else steps
+
+
 def _step_frame(
-    trace: Trace, steps: Steps, rows: Ints, launch: Codes, parts: dict[str, Ints]
+    trace: Trace,
+    steps: Steps,
+    rows: Ints,
+    launch: Codes,
+    parts: dict[str, Ints],
+    windows: Steps,
 ) -> pl.DataFrame:
     """Return one row a step."""
     kernels = rows[(trace.kind[rows] == Kind.kernel) & (launch[rows] >= 0)]
@@ -277,7 +301,7 @@ def _step_frame(
         {
             "number": steps.number,
             "counted": steps.counted,
-            "wall": steps.wall,
+            "wall": windows.wall,
             **parts,
             "kernels": pl.Series(covered, dtype=pl.Int64),
             "launches": pl.Series(count, dtype=pl.Int64),
@@ -305,14 +329,20 @@ def _gaps(
     call = np.where(following >= 0, launch[following], NOTHING)
     called = np.where(call >= 0, trace.ends(call), end)
     late = np.clip(called, begin, end)
+    # What comes after the launch is not the host's.
+    own = np.flatnonzero((late > begin) & (end - late > LATENCY) & (call >= 0))
+    begin = np.concatenate([begin, late[own]])
+    end = np.concatenate([end, end[own]])
+    end[own] = late[own]
+    step, following = (np.concatenate([x, x[own]]) for x in (step, following))
+    call, late = np.concatenate([call, call[own]]), np.concatenate([late, late[own]])
     reason = np.full(len(begin), _REASONS.index("host"))
     loading = _spent(host, host.category == Category.data_loading, begin, late)
     kind = trace.kind[host.row]
     working = (host.row >= 0) & ((kind == Kind.operator) | (kind == Kind.runtime))
     operating = _spent(host, working, begin, late)
     reason[2 * operating >= late - begin] = _REASONS.index("launch")
-    named = np.array([is_sync_call(name) for name in trace.names], dtype=bool)
-    syncing = (host.row >= 0) & named[trace.name[host.row]] & (kind == Kind.runtime)
+    syncing = (host.row >= 0) & waiting_calls(trace)[host.row]
     # A call that waits returns a moment after the device is done.
     reason[_spent(host, syncing, begin - 1, np.minimum(begin + 1, late)) > 0] = _REASONS.index(
         "sync"
@@ -361,19 +391,29 @@ def _by_reason(gaps: _Gaps, parts: dict[str, Ints], steps: Steps) -> pl.DataFram
     return frame.filter(pl.col("gaps") > 0).sort("time", descending=True)
 
 
-def _by_category(gaps: _Gaps, host: HostTime) -> pl.DataFrame:
-    """Return idle time by what the host did meanwhile."""
-    there = np.bincount(host.category, minlength=len(Category)) > 0
-    times = [
-        int(_spent(host, host.category == category, gaps.begin, gaps.end).sum())
-        if there[category]
-        else 0
-        for category in Category
-    ]
-    frame = pl.DataFrame(
-        {"category": [c.name for c in Category], "time": pl.Series(times, dtype=pl.Int64)}
-    )
-    return frame.filter(pl.col("time") > 0).sort("time", descending=True)
+def _by_name(gaps: _Gaps, host: HostTime, doing: Doing | None) -> pl.DataFrame:
+    """Return idle time by reason and by what the host did meanwhile.
+
+    After a wait for the device it is what asked for the wait.
+    """
+    rows: list[tuple[str, str, int]] = []
+    for code, reason in enumerate(_REASONS[:4] if doing is not None else ()):
+        mine = gaps.reason == code
+        begin, late = gaps.begin[mine], gaps.late[mine]
+        if doing is None or not len(begin):
+            continue
+        if reason == "sync":
+            place = np.clip(np.searchsorted(host.begin, begin, side="right") - 1, 0, None)
+            time, codes = late - begin, doing.code[place]
+        else:
+            order = np.argsort(begin, kind="stable")
+            time = Covered.of(begin[order], late[order]).within(host.begin, host.end)
+            codes = doing.code
+        spent = np.bincount(codes, weights=time, minlength=len(doing.names))
+        rows += [(reason, doing.names[i], int(spent[i])) for i in np.flatnonzero(spent).tolist()]
+    schema = {"reason": pl.String(), "name": pl.String(), "time": pl.Int64()}
+    found = pl.DataFrame(rows, schema=schema, orient="row")
+    return found.sort("time", "name", descending=[True, False])
 
 
 def _longest(
@@ -402,37 +442,6 @@ def _longest(
     return pl.DataFrame(rows, schema=_GAP_COLUMNS)
 
 
-def _stretches(steps: Steps, host: HostTime, gaps: _Gaps, longest: int) -> pl.DataFrame:
-    """Return runs of gaps that wait for the host for one reason."""
-    waits = np.isin(gaps.reason, [_REASONS.index(reason) for reason in _OF_HOST])
-    begin, end = gaps.begin[waits], gaps.end[waits]
-    reason, step = gaps.reason[waits], gaps.step[waits]
-    if not len(begin):
-        return pl.DataFrame(schema=_STRETCH_COLUMNS)
-    length = end - begin
-    apart = begin[1:] - end[:-1] > np.maximum(length[1:], length[:-1])
-    apart |= (reason[1:] != reason[:-1]) | (step[1:] != step[:-1])
-    first = np.flatnonzero(np.concatenate([[True], apart]))
-    last = np.append(first[1:], len(begin)) - 1
-    idle = np.add.reduceat(length, first)
-    rows = []
-    for place in np.argsort(-idle, kind="stable")[:longest].tolist():
-        start, stop = int(begin[first[place]]), int(end[last[place]])
-        _, category = host_row(host, start, stop)
-        rows.append(
-            {
-                "reason": _REASONS[int(reason[first[place]])],
-                "step": int(steps.number[step[first[place]]]),
-                "begin": start,
-                "end": stop,
-                "idle": int(idle[place]),
-                "gaps": int(last[place] - first[place]) + 1,
-                "category": None if category is None else category.name,
-            }
-        )
-    return pl.DataFrame(rows, schema=_STRETCH_COLUMNS)
-
-
 def host_row(host: HostTime, begin: int, end: int) -> tuple[int, Category | None]:
     """Return the event of the host that most of a stretch belongs to, and its category.
 
@@ -449,18 +458,6 @@ def host_row(host: HostTime, begin: int, end: int) -> tuple[int, Category | None
     return int(rows[most]), Category(category)
 
 
-_OF_HOST = ("data", "sync", "launch", "host")
-_STRETCH_COLUMNS = pl.Schema(
-    {
-        "reason": pl.String(),
-        "step": pl.Int64(),
-        "begin": pl.Int64(),
-        "end": pl.Int64(),
-        "idle": pl.Int64(),
-        "gaps": pl.Int64(),
-        "category": pl.String(),
-    }
-)
 _GAP_COLUMNS = pl.Schema(
     {
         "begin": pl.Int64(),

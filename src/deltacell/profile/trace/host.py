@@ -20,8 +20,15 @@ from deltacell.profile.trace.categories import (
     nearest,
     own_categories,
 )
-from deltacell.profile.trace.intervals import Covered, merge
-from deltacell.profile.trace.self_time import Nesting, Timeline, moments, parts, timeline
+from deltacell.profile.trace.self_time import (
+    Covered,
+    Nesting,
+    Timeline,
+    merge,
+    moments,
+    parts,
+    timeline,
+)
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Codes, Ints, Kind, Trace
 
@@ -75,13 +82,7 @@ class HostTime:
         return total.reshape(steps, len(Category))
 
     def covered(self, which: npt.NDArray[np.bool_]) -> Covered:
-        """Return when the host was in these of its pieces.
-
-        Parameters
-        ----------
-        which
-            One of each piece, bool [k].
-        """
+        """Return when the host was in these of its pieces."""
         first, last = which.copy(), which.copy()
         goes_on = which[1:] & which[:-1]
         goes_on &= self.begin[1:] == self.end[:-1]
@@ -99,15 +100,7 @@ class HostTime:
 
 
 def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
-    """Tell what the host was busy with at every moment of every step.
-
-    Parameters
-    ----------
-    trace, nesting
-        Events, and what lies in what.
-    steps
-        Where the steps are; their thread is the one that counts.
-    """
+    """Tell what the host was busy with at every moment of every step."""
     told = own_categories(trace)
     found = _with_forward(trace, nesting, steps, told, categories(trace, nesting, told))
     helpers = _helpers(trace, steps, told)
@@ -131,7 +124,9 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     del main, others
     exposed = _exposed(told, row, waits, begin, collectives)
     category[exposed] = Category.communication
-    category, inferred = _fill(category, step)
+    least, most, share = PAUSE
+    pause = min(max(least, share * float(np.median(steps.wall))), most)
+    category, inferred = _fill(category, step, begin, end, pause)
     inferred |= exposed
     filled = sum(int((end[part] - begin[part]).sum()) for part in parts(len(begin)))
     residual = abs(filled - int(steps.wall.sum()))
@@ -194,7 +189,11 @@ def _with_forward(
     told: npt.NDArray[np.int8],
     found: npt.NDArray[np.int8],
 ) -> npt.NDArray[np.int8]:
-    """Call forward what no name tells and what has a backward later in the same step."""
+    """Call forward what no name tells and what has a backward later in the same step.
+
+    An operator that needs no gradient has the number of the next one that does, so that of those
+    with one number the last is meant, with all that lies in it.
+    """
     numbered = trace.sequence >= 0
     back = np.flatnonzero(numbered & (told == Category.backward))
     untold = numbered & (found == NOTHING)
@@ -208,9 +207,24 @@ def _with_forward(
         step: Ints = np.searchsorted(steps.begin, trace.begin[these], side="right")
         return step * most + trace.sequence[these]
 
+    keys = key(rows)
+    meant = np.isin(keys, key(back))
+    rows, keys = rows[meant], keys[meant]
+    # Rows are by beginning: of those with one key the last that lies in none of the others.
+    outer = nesting.parent[rows]
+    inside = np.isin(outer, rows)
+    inside[inside] = _same_key(rows, keys, outer[inside], keys[inside])
+    rows, keys = rows[~inside], keys[~inside]
+    _, from_end = np.unique(keys[::-1], return_index=True)
     own = found.copy()
-    own[rows[np.isin(key(rows), key(back))]] = Category.forward
+    own[rows[len(rows) - 1 - from_end]] = Category.forward
     return nearest(own, nesting.parent)
+
+
+def _same_key(rows: Ints, keys: Ints, others: Codes, expected: Ints) -> npt.NDArray[np.bool_]:
+    """Return whether these of the rows have the keys that are expected."""
+    found: npt.NDArray[np.bool_] = keys[np.searchsorted(rows, others)] == expected
+    return found
 
 
 def _collectives(trace: Trace, nesting: Nesting, steps: Steps) -> tuple[Ints, Ints]:
@@ -248,12 +262,18 @@ def _exposed(
     return exposed
 
 
+PAUSE = (100_000, 500_000, 0.02)
+"""What may lie between two operators of the forward and be a part of it: nanoseconds at least and
+at most, and the share of a step."""
+
+
 def _fill(
-    category: npt.NDArray[np.int8], step: Codes
+    category: npt.NDArray[np.int8], step: Codes, begin: Ints, end: Ints, pause: float
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
     """Give what no name tells to what lies before and after it, where both are the same.
 
     Only of forward and backward: their operators have Python between them that no range holds.
+    A long pause in the forward may be anything, so that it is not filled.
     """
     told = np.flatnonzero(category != NOTHING).astype(np.int32)
     untold = np.flatnonzero(category == NOTHING).astype(np.int32)
@@ -270,6 +290,7 @@ def _fill(
             & (step[left] == step[untold])
             & (step[right] == step[untold])
             & np.isin(category[left], (Category.forward, Category.backward))
+            & ((category[left] == Category.backward) | (begin[right] - end[left] <= pause))
         )
         filled[untold[same]] = category[left[same]]
         inferred[untold[same]] = True

@@ -40,15 +40,7 @@ class MemoryPeak:
 
 
 def memory_peaks(trace: Trace, steps: Steps, host: HostTime) -> tuple[MemoryPeak, ...]:
-    """Return the peak of each device, the highest first; none where memory was not recorded.
-
-    Parameters
-    ----------
-    trace
-        With what was allocated.
-    steps, host
-        To say when it was and during what.
-    """
+    """Return the peak of each device, the highest first; none where memory was not recorded."""
     if "total" not in trace.memory or not len(trace.memory["total"]):
         return ()
     total, time, kind = (trace.memory[name] for name in ("total", "time", "device"))

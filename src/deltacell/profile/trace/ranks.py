@@ -64,8 +64,8 @@ class Alignment:
         By time: ``step`` and whether it is ``counted``, ``index`` in the step, ``name``;
         ``first_rank``, ``last_rank``, ``late_by`` (from the first arrival to the last), ``waited``
         (of all ranks together); ``doing`` and ``category``: what the last rank's host was busy
-        with meanwhile; ``late_before``: what of ``late_by`` was before its step began.
-        Nanoseconds.
+        with meanwhile; ``late_before``: what of ``late_by`` is because it began its step later
+        than the first rank. Nanoseconds.
     arrivals
         One row a collective and rank: ``step``, ``counted``, ``index``, ``name``, ``rank``,
         ``arrival`` after the first, ``waited`` until the last came, ``length`` (null where the
@@ -97,11 +97,6 @@ def align_ranks(views: Sequence[RankView]) -> Alignment:
     Those of a step are aligned by what they are and their order. Clocks are taken as one; where a
     rank seems to leave collectives before the last one came to them, they are not, and the ends
     of collectives are laid on one another.
-
-    Parameters
-    ----------
-    views
-        At least two ranks.
     """
     device = all(len(collective_rows(view.trace)) for view in views)
     seen = [_collectives(view, device) for view in views]
@@ -119,7 +114,9 @@ def align_ranks(views: Sequence[RankView]) -> Alignment:
         came = begin[:, place]
         first, last = int(came.argmin()), int(came.argmax())
         late = int(came[last] - came[first])
-        name, category, before = _doing(views[last], seen[last][key], late, device)
+        name, category = _doing(views[last], seen[last][key], late, device)
+        starts = [_start(views[i], key[0]) - int(shift[i]) for i in (first, last)]
+        before = min(max(starts[1] - starts[0], 0), late)
         waited = [
             _waited(view, seen[i][key][0], int(came[last] - came[i]), device)
             for i, view in enumerate(views)
@@ -299,26 +296,30 @@ def _shift(begin: Ints, end: Ints, known: Sequence[bool]) -> Ints:
     return shift
 
 
+def _start(view: RankView, number: int) -> int:
+    """Return when a step of a rank begins, on the clock of all ranks."""
+    place = int(np.flatnonzero(view.steps.number == number)[0])
+    return view.trace.origin + int(view.steps.begin[place])
+
+
 def _doing(
     view: RankView, collective: tuple[int, int, int], late: int, device: bool
-) -> tuple[str | None, str | None, int]:
-    """Return what the last rank did since the first came, and what was before its step."""
+) -> tuple[str | None, str | None]:
+    """Return what the last rank did since the first came."""
     reached, _, row = collective
-    trace, steps = view.trace, view.steps
+    trace = view.trace
     since = reached - late
     until = reached
     if device:
         call = int(view.launch[row])
         if call >= 0 and trace.begin[call] <= since:
             name = _device_name(view, since, reached)
-            return name, None if name is None else "device", 0
+            return name, None if name is None else "device"
         if call >= 0:
             until = min(int(trace.begin[call]), reached)
-    step = max(int(np.searchsorted(steps.begin, until, side="right")) - 1, 0)
-    before = min(max(int(steps.begin[step]) - since, 0), late)
     busy, category = host_row(view.host, since, until)
     name = None if busy == NOTHING else trace.text(busy)
-    return name, None if category is None else category.name, before
+    return name, None if category is None else category.name
 
 
 def _device_name(view: RankView, begin: int, end: int) -> str | None:

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from deltacell.errors import InputError
-from deltacell.profile.trace.trace import Trace
+from deltacell.profile.trace.trace import NOTHING, Ints, Trace
 
 ENDINGS = (".json", ".json.gz")
 """Of the names of traces."""
 
 
-def find_traces(path: Path, window: int | None = None) -> tuple[list[Path], list[str]]:
-    """Return the files of one window, by name, and what was left aside, in sentences.
-
-    Parameters
-    ----------
-    path
-        A file; a directory of traces; or a run, whose traces are in ``traces``.
-    window
-        Which window; the last that most ranks have where not given.
-    """
+def find_traces(path: Path, window: int | None = None) -> list[Path]:
+    """Return the files of a run's traces, by name."""
     if not path.exists():
         raise InputError("there is no such file or directory", where=path)
     if not path.is_dir():
-        return [path], []
+        return [path]
     folder = path / "traces" if (path / "traces").is_dir() else path
     try:
         names = sorted(file.name for file in folder.iterdir())
@@ -37,25 +33,22 @@ def find_traces(path: Path, window: int | None = None) -> tuple[list[Path], list
         ) from error
     files = [folder / name for name in names if name.endswith(ENDINGS) and name[0] != "."]
     files = [file for file in files if file.is_file()]
-    windows = {file: int(found[1]) for file in files if (found := _WINDOW.search(file.name))}
     if not files:
         raise InputError(
             "there is no trace in this directory",
             where=folder,
             fix=f"Expected files that end in {' or '.join(ENDINGS)}.",
         )
-    if not windows:
-        if window is not None:
-            raise InputError(f"window {window} was asked for: there are no windows", where=folder)
-        return files, []
-    count = Counter(windows.values())
-    chosen = max(count, key=lambda w: (count[w], w)) if window is None else window
-    if chosen not in count:
-        there = listed(count)
-        raise InputError(f"there is no window {window}; there is {there}", where=folder)
-    others = [w for w in count if w != chosen]
-    notices = [f"Of several windows, {chosen} was read, not {listed(others)}."] if others else []
-    return [file for file in files if windows.get(file) == chosen], notices
+    if window is None:
+        return files
+    chosen = [
+        file
+        for file in files
+        if (found := _WINDOW.search(file.name)) is not None and int(found[1]) == window
+    ]
+    if not chosen:
+        raise InputError(f"window {window} was asked for, and no file is of it", where=folder)
+    return chosen
 
 
 def check_ranks(traces: Sequence[Trace], path: Path) -> None:
@@ -64,15 +57,15 @@ def check_ranks(traces: Sequence[Trace], path: Path) -> None:
         return
     nameless = [trace.path.name for trace in traces if trace.rank is None]
     sizes = {trace.world_size for trace in traces if trace.world_size is not None}
-    ranks = Counter(trace.rank for trace in traces)
-    twice = sorted(rank for rank, n in ranks.items() if n > 1 and rank is not None)
-    if nameless:
+    groups = _by_rank(traces)
+    twice = [rank for rank, group in groups.items() if not _are_cycles(group)]
+    if nameless and (len(groups) > 1 or twice):
         why = f"{_some(nameless)} {'has' if len(nameless) == 1 else 'have'} no rank"
     elif len(sizes) > 1:
         why = f"they say that there were {' and '.join(str(n) for n in sorted(sizes))} ranks"
     elif twice:
-        same = [trace.path.name for trace in traces if trace.rank == twice[0]]
-        why = f"{_some(same)} are all of rank {twice[0]}"
+        same = [trace.path.name for trace in groups[twice[0]]]
+        why = f"{_some(same)} are all of rank {twice[0]}, and not of one process"
     else:
         return
     raise InputError(
@@ -80,6 +73,91 @@ def check_ranks(traces: Sequence[Trace], path: Path) -> None:
         where=path,
         fix="Name one of the files, or put the ranks of one run in a directory of their own.",
     )
+
+
+def _by_rank(traces: Sequence[Trace]) -> dict[int | None, list[Trace]]:
+    groups: dict[int | None, list[Trace]] = {}
+    for trace in sorted(traces, key=lambda trace: trace.origin):
+        groups.setdefault(trace.rank, []).append(trace)
+    return groups
+
+
+def _are_cycles(traces: Sequence[Trace]) -> bool:
+    """Return whether traces are of one process, one after the other."""
+    threads = [{(t.pid, t.tid) for t in trace.threads if not t.is_device} for trace in traces]
+    follow = all(one.origin + int(one.end.max()) <= other.origin for one, other in pairwise(traces))
+    return follow and all(threads[0] & other for other in threads[1:])
+
+
+def merge_cycles(traces: Sequence[Trace]) -> list[Trace]:
+    """Return one trace of each rank: several profiler cycles of one rank are laid end to end."""
+    groups = _by_rank(traces).values()
+    return [group[0] if len(group) == 1 else _merged(group) for group in groups]
+
+
+def _merged(cycles: Sequence[Trace]) -> Trace:
+    first = cycles[0]
+    names: dict[Any, int] = {}
+    threads: dict[Any, int] = {}
+    stacks: dict[Any, int] = {}
+    shapes: dict[Any, int] = {}
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    memory: dict[str, list[Ints]] = {name: [] for name in first.memory}
+    begins, rows, apart = [], 0, {"correlation": 0, "sequence": 0}
+    for trace in cycles:
+        shift = trace.origin - first.origin
+        begins.append(shift)
+        for name, known, table in (
+            ("name", names, trace.names),
+            ("thread", threads, trace.threads),
+            ("stack", stacks, trace.stacks),
+            ("shape", shapes, trace.shapes),
+        ):
+            codes = [known.setdefault(one, len(known)) for one in table]
+            column = getattr(trace, name)
+            column = column if len(column) else np.full(len(trace), NOTHING, dtype=np.int32)
+            # The last place is that of no code.
+            columns[name].append(np.array([*codes, NOTHING], dtype=np.int32)[column])
+        for name, offset in apart.items():
+            column = getattr(trace, name)
+            columns[name].append(np.where(column >= 0, column + offset, column))
+            apart[name] = offset + int(column.max(initial=0)) + 1
+        columns["parent"].append(np.where(trace.parent >= 0, trace.parent + rows, NOTHING))
+        columns["begin"].append(trace.begin + shift)
+        columns["duration"].append(trace.duration)
+        columns["kind"].append(trace.kind)
+        for name, values in memory.items():
+            if name in trace.memory:
+                values.append(trace.memory[name] + (shift if name == "time" else 0))
+        rows += len(trace)
+    joined: dict[str, Any] = {
+        name: np.concatenate(parts).astype(getattr(first, name).dtype)
+        for name, parts in columns.items()
+    }
+    for name, known in (("stack", stacks), ("shape", shapes)):
+        joined[name] = joined[name].astype(np.int32) if known else np.empty(0, dtype=np.int32)
+    said = f"{len(cycles)} profiler cycles were read as one trace."
+    warnings = dict.fromkeys([w for trace in cycles for w in trace.warnings] + [said])
+    return replace(
+        first,
+        names=tuple(names),
+        threads=tuple(threads),
+        stacks=tuple(stacks),
+        shapes=tuple(shapes),
+        memory={name: np.concatenate(values) for name, values in memory.items()},
+        cycles=tuple(begins),
+        warnings=tuple(warnings),
+        damage=next((trace.damage for trace in cycles if trace.damage), ""),
+        strange={k: v for trace in cycles for k, v in trace.strange.items()},
+        text_bytes=sum(trace.text_bytes for trace in cycles),
+        **joined,
+    )
+
+
+_COLUMNS = (
+    *("name", "kind", "begin", "duration", "thread", "correlation", "sequence", "parent"),
+    *("stack", "shape"),
+)
 
 
 def missing_ranks(traces: Sequence[Trace]) -> list[str]:

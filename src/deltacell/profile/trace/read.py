@@ -9,12 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from deltacell.errors import InputError
 from deltacell.profile.trace.columns import Columns, Finished
-from deltacell.profile.trace.decode import Decoder
-from deltacell.profile.trace.ranks_of_run import check_ranks, find_traces, missing_ranks
-from deltacell.profile.trace.source import Progress, Source
-from deltacell.profile.trace.trace import Trace
+from deltacell.profile.trace.decode import Decoder, Progress, Source
+from deltacell.profile.trace.ranks_of_run import (
+    check_ranks,
+    find_traces,
+    merge_cycles,
+    missing_ranks,
+)
+from deltacell.profile.trace.trace import Kind, Trace
 from deltacell.words import count_text
 
 
@@ -64,8 +70,6 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         threads=finished.threads,
         correlation=finished.correlation,
         sequence=finished.sequence,
-        stream=finished.stream,
-        size=finished.size,
         parent=finished.parent,
         origin=finished.origin + (_int(about, "baseTimeNanoseconds") or 0),
         rank=rank,
@@ -74,10 +78,13 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         device_name=_device_name(about, finished),
         settings=_settings(about, finished),
         memory=finished.memory,
-        collectives=finished.collectives,
         warnings=warnings,
         stack=finished.stack,
         stacks=finished.stacks,
+        shape=finished.shape,
+        shapes=finished.shapes,
+        damage=_damage(decoder, columns),
+        strange=dict(columns.strange.most_common(20)),
         text_bytes=decoder.source.given,
     )
 
@@ -90,14 +97,15 @@ def read_traces(
 ) -> list[Trace]:
     """Read the traces of all ranks of one run, by rank.
 
-    Ranks that are missing are named in the warnings of every trace.
+    Ranks that are missing are named in the warnings of every trace. Several profiler cycles of a
+    rank are one trace.
 
     Parameters
     ----------
     path
         A trace; a directory with one trace a rank; or a run, whose traces are in ``traces``.
     window
-        Which of a run's windows; the last that most ranks have where not given.
+        Which of a run's windows; all where not given.
     progress
         Called as ``progress(label, done, total)``, for each file anew.
 
@@ -107,11 +115,12 @@ def read_traces(
         Where there is no trace, or where they are not the ranks of one run.
     """
     path = Path(path)
-    files, notices = find_traces(path, window)
+    files = find_traces(path, window)
+    notices: list[str] = []
     traces: list[Trace] = []
     for file in files:
         try:
-            traces.append(read_trace(file, progress=progress))
+            traces.append(_of_pytorch(read_trace(file, progress=progress)))
         except InputError as error:
             if len(files) == 1:
                 raise
@@ -121,6 +130,7 @@ def read_traces(
             f"none of its {len(files)} files is a trace", where=path, fix=" ".join(notices)
         )
     check_ranks(traces, path)
+    traces = merge_cycles(traces)
     traces.sort(key=lambda trace: (trace.rank is None, trace.rank or 0))
     notices += missing_ranks(traces)
     return [replace(trace, warnings=(*trace.warnings, *notices)) for trace in traces]
@@ -164,6 +174,39 @@ def _warnings(decoder: Decoder, columns: Columns, grown: int) -> tuple[str, ...]
         )
         said.append(f"{unpaired} {_left_out(columns.unpaired)}")
     return tuple(said)
+
+
+def _of_pytorch(trace: Trace) -> Trace:
+    """Return a trace, or raise an `InputError` where nothing of a program was recorded."""
+    is_step = np.array([name.startswith("ProfilerStep") for name in trace.names], dtype=bool)
+    if ((trace.kind != Kind.other) & ~is_step[trace.name]).any():
+        return trace
+    if trace.strange:
+        told = ", ".join(f"'{name}'" for name in list(trace.strange)[:3])
+        raise InputError(
+            f"this is a Chrome trace, but not of PyTorch's profiler: its events are of {told}",
+            where=trace.path,
+            fix="Expected a trace as torch.profiler's export_chrome_trace writes it.",
+        )
+    raise InputError(
+        "the profiler recorded no operation: there is nothing in the trace beside its steps",
+        where=trace.path,
+        fix="Look at the profiler's activities and schedule, and record again.",
+    )
+
+
+def _damage(decoder: Decoder, columns: Columns) -> str:
+    """Return why events are missing, as a part of a sentence."""
+    left_out = (
+        decoder.lost
+        + columns.unknown
+        + columns.without_duration
+        + columns.negative
+        + columns.unpaired
+    )
+    if decoder.cut or decoder.source.damage:
+        return "the file is cut off"
+    return f"{count_text(left_out, 'event')} could not be read" if left_out else ""
 
 
 def _left_out(number: int) -> str:

@@ -79,11 +79,6 @@ def find_steps(trace: Trace) -> Steps:
     `WARM_UP` times the median of those after the first, at most half of the steps; and a last one
     with less than half the time and half the events of the others, because the profiler stopped
     in it. The only step is never cut.
-
-    Parameters
-    ----------
-    trace
-        Events; at least one.
     """
     for find in (_profiler_steps, _named_steps, _optimizer_steps):
         found = find(trace)
@@ -92,8 +87,16 @@ def find_steps(trace: Trace) -> Steps:
     else:
         found = _whole(trace)
     begin, end, number, how, thread = found
-    counted, cut = _count(end - begin, number, _events(trace, thread, begin, end))
-    return Steps(begin, end, number, counted, how, thread, cut)
+    events = _events(trace, thread, begin, end)
+    counted = np.ones(len(begin), dtype=bool)
+    cut: list[CutStep] = []
+    # Each profiler cycle has its own start and end.
+    cycle = np.searchsorted(trace.cycles, begin, side="right")
+    for one in np.unique(cycle).tolist():
+        mine = np.flatnonzero(cycle == one)
+        counted[mine], why = _count((end - begin)[mine], number[mine], events[mine])
+        cut += why
+    return Steps(begin, end, number, counted, how, thread, tuple(cut))
 
 
 _Found = tuple[Ints, Ints, Ints, str, int]
@@ -185,12 +188,12 @@ def _optimizer_steps(trace: Trace) -> _Found | None:
 
 
 def _whole(trace: Trace) -> _Found:
+    """Return all of a trace as one step: from the first event of host or device to the last."""
+    rows = np.flatnonzero(trace.kind != Kind.other)
+    rows = rows if len(rows) else np.arange(len(trace))
     host = np.array([not thread.is_device for thread in trace.threads], dtype=bool)
-    there = host[trace.thread] & (trace.kind != Kind.other)
-    if not there.any():
-        there = np.ones(len(trace), dtype=bool)
-    rows = np.flatnonzero(there)
-    busy = np.bincount(trace.thread[rows], weights=np.maximum(trace.duration[rows], 0))
+    weights = np.maximum(trace.duration[rows], 0) * host[trace.thread[rows]]
+    busy = np.bincount(trace.thread[rows], weights=weights)
     begin = np.array([trace.begin[rows].min()])
     end = np.array([max(trace.ends(rows).max(), begin[0] + 1)])
     how = "the whole trace, because nothing in it repeats"

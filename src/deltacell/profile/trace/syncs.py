@@ -10,12 +10,19 @@ import polars as pl
 
 from deltacell.profile.trace.self_time import Nesting
 from deltacell.profile.trace.steps import Steps
-from deltacell.profile.trace.trace import NOTHING, Ints, Kind, Trace
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 
 def is_sync_call(name: str) -> bool:
     """Return whether a call of the host into the driver waits for the device."""
     return len(name) <= 100 and bool(_CALLS.match(name))
+
+
+def waiting_calls(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Return which events are calls that wait for the device, blocking copies too, bool [n]."""
+    named = np.array([is_sync_call(name) for name in trace.names], dtype=bool)
+    waits: npt.NDArray[np.bool_] = named[trace.name] & (trace.kind == Kind.runtime)
+    return waits | _copies_to_pageable(trace)
 
 
 def sync_points(trace: Trace, nesting: Nesting, steps: Steps) -> pl.DataFrame:
@@ -26,20 +33,16 @@ def sync_points(trace: Trace, nesting: Nesting, steps: Steps) -> pl.DataFrame:
     around the call. Without a device ``.item()`` costs nothing, so a trace of the host only has
     none.
 
-    Parameters
-    ----------
-    trace, nesting
-        Events, and what lies in what.
-    steps
-        Only those that count are looked at.
-
     Returns
     -------
     By time waited: ``operation``, ``call`` (what waits), ``site`` (file, line and function, where
     the trace has stacks), ``range`` (the innermost named range around it), ``count``, ``time`` in
     nanoseconds, ``per_step`` (how many).
     """
-    calls = _waiting_calls(trace, steps)
+    calls = np.flatnonzero(waiting_calls(trace))
+    step = np.searchsorted(steps.begin, trace.begin[calls], side="right") - 1
+    inside = (step >= 0) & (trace.begin[calls] < steps.end[step]) & steps.counted[step]
+    calls = calls[inside]
     keys: dict[tuple[str, str, str | None, str | None], list[int]] = {}
     for row in calls.tolist():
         operation, site, around = _asked_by(trace, nesting, row)
@@ -82,17 +85,6 @@ _COLUMNS = pl.Schema(
     }
 )
 _TORCH = re.compile(r"(?:site-packages|dist-packages)/|^torch/|/torch/|^<|nn\.Module: |<built-in")
-
-
-def _waiting_calls(trace: Trace, steps: Steps) -> Ints:
-    """Return the calls in counted steps that wait for the device."""
-    named = np.array([is_sync_call(name) for name in trace.names], dtype=bool)
-    waits = named[trace.name] & (trace.kind == Kind.runtime)
-    waits |= _copies_to_pageable(trace)
-    rows = np.flatnonzero(waits)
-    step = np.searchsorted(steps.begin, trace.begin[rows], side="right") - 1
-    inside = (step >= 0) & (trace.begin[rows] < steps.end[step]) & steps.counted[step]
-    return rows[inside]
 
 
 def _copies_to_pageable(trace: Trace) -> npt.NDArray[np.bool_]:

@@ -89,10 +89,6 @@ class Trace:
         [n]; `NOTHING` where there is none.
     sequence
         That a forward operator and its backward have in common, int64 [n]; or `NOTHING`.
-    stream
-        Of an event of the device, int32 [n]; or `NOTHING`.
-    size
-        Bytes of a copy or a collective, int64 [n]; or `NOTHING`.
     parent
         The row of the Python function that a Python function was called from, int32 [n]; or
         `NOTHING`.
@@ -111,14 +107,21 @@ class Trace:
         after it, ``change`` in bytes, ``device`` (its type: 0 the host, 1 CUDA) and ``device_id``.
         Old traces have only changes; the total is then what was allocated since the trace began,
         and ``settings["memory_since_begin"]`` is true.
-    collectives
-        Rows of collective kernels with what the trace says of them, such as their group.
     warnings
         What a person should know of how it was read, in sentences.
     stack, stacks
         The Python call stack that old traces wrote with an operator, innermost call first, calls
         parted by ``;``, as an index, int32 [n]; or `NOTHING`. Empty where no event has one; new
         traces have Python functions instead.
+    shape, shapes
+        The sizes and the types of an operator's inputs as written, as an index, int32 [n]; or
+        `NOTHING`. Empty where no event has any.
+    damage
+        Why events are missing, as a part of a sentence; empty where none are known to be.
+    strange
+        How many events are of categories that PyTorch does not have, by category.
+    cycles
+        When each profiler cycle begins; one where the trace is of one file.
     text_bytes
         How much text was read, unpacked.
     """
@@ -133,8 +136,6 @@ class Trace:
     threads: tuple[Thread, ...]
     correlation: Ints
     sequence: Ints
-    stream: Codes
-    size: Ints
     parent: Codes
     origin: int = 0
     rank: int | None = None
@@ -143,10 +144,14 @@ class Trace:
     device_name: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Ints] = field(default_factory=dict)
-    collectives: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     stack: Codes = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     stacks: tuple[str, ...] = ()
+    shape: Codes = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    shapes: tuple[tuple[str, str], ...] = ()
+    damage: str = ""
+    strange: Mapping[str, int] = field(default_factory=dict)
+    cycles: tuple[int, ...] = (0,)
     text_bytes: int = 0
 
     def __len__(self) -> int:

@@ -1,0 +1,298 @@
+"""The work of a step: device time by kernel, operator and module, and what kind of work it is."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from deltacell.profile.trace.categories import is_collective, own_categories
+from deltacell.profile.trace.device import on_device
+from deltacell.profile.trace.host import HostTime
+from deltacell.profile.trace.operations import plain_name
+from deltacell.profile.trace.roofline import roofline
+from deltacell.profile.trace.self_time import Nesting
+from deltacell.profile.trace.steps import Steps
+from deltacell.profile.trace.trace import NOTHING, Codes, Ints, Kind, Trace
+
+Flags = npt.NDArray[np.bool_]
+
+NO_OPERATOR = "(no operator)"
+"""Device time that no recorded operator launched."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceWork:
+    """Device time of counted steps; nanoseconds.
+
+    Parameters
+    ----------
+    kernels
+        ``name``, ``part`` (compute, communication, copies), ``count``, ``time``.
+    operators, modules
+        ``name``, ``count``, ``time`` of what it launched itself and ``total`` with what was
+        launched inside of it, of computation only; of modules also ``host`` and ``host_total``.
+        The backward of a module's operators is its. Where no module is recorded, modules are the
+        named ranges that are no category.
+    roofline
+        Of `deltacell.profile.trace.roofline`.
+    """
+
+    kernels: pl.DataFrame
+    operators: pl.DataFrame
+    modules: pl.DataFrame
+    roofline: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What kind of work a step is, as far as the trace tells.
+
+    Parameters
+    ----------
+    compiled
+        Whether compiled code runs.
+    graphs
+        Graph launches per step.
+    recompiled
+        Nanoseconds per step that the host compiles.
+    recomputes
+        Whether forward operators run inside the backward, as activation checkpointing does.
+    workers
+        Whether batches come from worker processes; None where the trace does not tell.
+    shapes
+        Of each operator the most frequent ``(input sizes, input types)``, where recorded.
+    """
+
+    compiled: bool = False
+    graphs: float = 0.0
+    recompiled: float = 0.0
+    recomputes: bool = False
+    workers: bool | None = None
+    shapes: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def device_work(
+    trace: Trace, nesting: Nesting, steps: Steps, host: HostTime, launch: Codes
+) -> DeviceWork:
+    """Sum up the work of counted steps by kernel, operator and module."""
+    rows = np.flatnonzero(on_device(trace))
+    asked = np.where(launch[rows] >= 0, trace.begin[launch[rows]], trace.begin[rows])
+    rows = rows[_in_counted(steps, asked)]
+    plain = [plain_name(name) for name in trace.names]
+    part = _part(trace, rows)
+    kernels = _kernels(trace, rows, part, plain)
+    rows = rows[(part == 0) & (launch[rows] >= 0)]
+    call, time = launch[rows], trace.duration[rows]
+    operator = trace.kind == Kind.operator
+    owner = _owner(operator, nesting.parent)[call]
+    module = _module_rows(trace, steps)
+    of = _modules(trace, nesting, module, operator)
+    mine = np.flatnonzero(steps.counted[host.step] & (host.row >= 0))
+    spent = (of[host.row[mine]], host.end[mine] - host.begin[mine])
+    nobody = (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64))
+    return DeviceWork(
+        kernels,
+        _by_owner(trace, nesting.parent, operator, plain, (owner, time), nobody),
+        _by_owner(trace, nesting.parent, module, plain, (of[call], time), spent)
+        if module.any()
+        else pl.DataFrame(schema=_OWNED),
+        roofline(trace, rows, owner),
+    )
+
+
+def traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
+    """Tell what kind of work a step is."""
+    counted = int(steps.counted.sum())
+    inside = _in_counted(steps, trace.begin)
+    names = np.unique(trace.name[inside])
+
+    def rows(pattern: re.Pattern[str]) -> Ints:
+        wanted = np.zeros(len(trace.names), dtype=bool)
+        wanted[[c for c in names.tolist() if pattern.search(trace.names[c][:1000])]] = True
+        return np.flatnonzero(inside & wanted[trace.name])
+
+    compiling = rows(_COMPILES)
+    # Of compilations inside of one another the outermost counts.
+    outer = compiling[~np.isin(nesting.parent[compiling], compiling)]
+    loaders = rows(_LOADERS)
+    return Traits(
+        compiled=bool(len(rows(_COMPILED))),
+        graphs=len(rows(_GRAPH)) / counted,
+        recompiled=float(trace.duration[outer].sum()) / counted,
+        recomputes=_recomputes(trace, nesting, rows(_FORWARD_ONLY)),
+        workers=("Multi" in trace.text(int(loaders[0]))) if len(loaders) else None,
+        shapes=_shapes(trace, inside),
+    )
+
+
+_COMPILES = re.compile(r"dynamo_timed|^compile_fx|_compile\.compile_inner|^backend_compile")
+_COMPILED = re.compile(r"^Torch-Compiled Region|^## Call CompiledFxGraph|^triton_|CompiledFunction")
+_GRAPH = re.compile(r"GraphLaunch")
+_LOADERS = re.compile(r"_(?:Multi|Single)Process\w*Iter")
+_FORWARD_ONLY = re.compile(
+    r"^aten::(?:linear|conv[123]d|layer_norm|batch_norm|group_norm|embedding|gelu|relu|silu"
+    r"|scaled_dot_product_attention|softmax|dropout)$"
+)
+_BACKWARD = re.compile(r"Backward\d*>?$|^autograd::engine|^CheckpointFunctionBackward")
+
+
+def _recomputes(trace: Trace, nesting: Nesting, rows: Ints) -> bool:
+    """Return whether any of these operators lies inside of a backward."""
+    back = np.array([bool(_BACKWARD.search(name[-200:])) for name in trace.names], dtype=bool)
+    back |= np.array([name.startswith("autograd::engine") for name in trace.names], dtype=bool)
+    at = nesting.parent[rows]
+    while (there := at >= 0).any():
+        at = at[there]
+        if back[trace.name[at]].any():
+            return True
+        at = nesting.parent[at]
+    return False
+
+
+def _shapes(trace: Trace, inside: Flags) -> dict[str, tuple[str, str]]:
+    """Return the most frequent sizes and types of each operator."""
+    if not len(trace.shape):
+        return {}
+    rows = np.flatnonzero(inside & (trace.shape >= 0) & (trace.kind == Kind.operator))
+    keys = trace.name[rows].astype(np.int64) * len(trace.shapes) + trace.shape[rows]
+    found, weight = np.unique(keys, return_counts=True)
+    best: dict[int, tuple[int, int]] = {}
+    for key, count in zip(found.tolist(), weight.tolist(), strict=True):
+        name, shape = divmod(key, len(trace.shapes))
+        best[name] = max(best.get(name, (0, 0)), (count, shape))
+    return {trace.names[name]: trace.shapes[shape] for name, (_, shape) in best.items()}
+
+
+def _part(trace: Trace, rows: Ints) -> Ints:
+    named = np.array([is_collective(name) for name in trace.names], dtype=bool)
+    kernel = trace.kind[rows] == Kind.kernel
+    return np.where(kernel, np.where(named[trace.name[rows]], 1, 0), 2)
+
+
+def _kernels(trace: Trace, rows: Ints, part: Ints, plain: list[str]) -> pl.DataFrame:
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    codes = trace.name[rows].astype(np.int64) * 3 + part
+    found, place = np.unique(codes, return_inverse=True)
+    time = np.bincount(place, weights=trace.duration[rows], minlength=len(found))
+    count = np.bincount(place, minlength=len(found))
+    for i, code in enumerate(found.tolist()):
+        entry = sums[plain[code // 3], ("compute", "communication", "copies")[code % 3]]
+        entry[0] += int(count[i])
+        entry[1] += int(time[i])
+    schema = {
+        "name": pl.String(),
+        "part": pl.String(),
+        "count": pl.Int64(),
+        "time": pl.Int64(),
+    }
+    rows_ = [(*key, *value) for key, value in sums.items()]
+    frame = pl.DataFrame(rows_, schema=schema, orient="row")
+    return frame.sort("time", "name", descending=[True, False])
+
+
+def _owner(wanted: Flags, parent: Codes) -> Codes:
+    """Return the nearest of each event and its ancestors that is wanted; `NOTHING` where none."""
+    climbs = ~wanted & (parent >= 0)
+    place = np.where(climbs, parent, np.arange(len(parent), dtype=np.int32))
+    while not np.array_equal(further := place[place], place):
+        place = further
+    found: Codes = np.where(wanted[place], place, np.int32(NOTHING))
+    return found
+
+
+def _modules(
+    trace: Trace,
+    nesting: Nesting,
+    module: Flags,
+    operator: Flags,
+) -> Codes:
+    """Return the module of each event; that of a backward is the module of its forward."""
+    of = _owner(module, nesting.parent)
+    numbered = operator & (trace.sequence >= 0)
+    forward = np.flatnonzero(numbered & (of >= 0))
+    if not len(forward):
+        return of
+    # The operator that made the node of a number is the last with it.
+    last = dict(zip(trace.sequence[forward].tolist(), of[forward].tolist(), strict=True))
+    holder = _owner(numbered & (of < 0), nesting.parent)
+    orphans = np.flatnonzero((of < 0) & (holder >= 0))
+    known = [last.get(number, NOTHING) for number in trace.sequence[holder[orphans]].tolist()]
+    of = of.copy()
+    of[orphans] = known
+    return of
+
+
+def _by_owner(
+    trace: Trace,
+    parent: Codes,
+    wanted: Flags,
+    plain: list[str],
+    device: tuple[Codes, Ints],
+    host: tuple[Codes, Ints],
+) -> pl.DataFrame:
+    """Return the time of device and host by the name of whose it is, alone and with all inside."""
+    sums: dict[str, list[int]] = defaultdict(lambda: [0] * 5)
+    for place, (owner, time) in ((1, device), (3, host)):
+        owners, of = np.unique(owner, return_inverse=True)
+        spent = np.bincount(of, weights=time, minlength=len(owners)).astype(np.int64).tolist()
+        count = np.bincount(of, minlength=len(owners)).tolist()
+        for one, length, calls in zip(owners.tolist(), spent, count, strict=True):
+            if one == NOTHING and place == 3:
+                continue
+            name = NO_OPERATOR if one == NOTHING else plain[trace.name[one]]
+            sums[name][0] += calls if place == 1 else 0
+            sums[name][place] += length
+            around = {name} if one == NOTHING else _around(trace, parent, wanted, one, plain)
+            for outer in around:
+                sums[outer][place + 1] += length
+    frame = pl.DataFrame(
+        [(name, *values) for name, values in sums.items()], schema=_OWNED, orient="row"
+    )
+    return frame.sort("time", "total", "host", "name", descending=[True, True, True, False])
+
+
+_OWNED = pl.Schema(
+    {
+        "name": pl.String(),
+        "count": pl.Int64(),
+        "time": pl.Int64(),
+        "total": pl.Int64(),
+        "host": pl.Int64(),
+        "host_total": pl.Int64(),
+    }
+)
+_NOT_A_PART = re.compile(r"^ProfilerStep#|^phase\.")
+
+
+def _module_rows(trace: Trace, steps: Steps) -> Flags:
+    """Return which events are modules; where there are none, ranges that the model names."""
+    named = np.array([name.startswith("nn.Module: ") for name in trace.names], dtype=bool)
+    modules: Flags = named[trace.name] & (trace.kind == Kind.python)
+    if modules.any():
+        return modules
+    parts = np.array([not _NOT_A_PART.search(name) for name in trace.names], dtype=bool)
+    parts = parts[trace.name] & (own_categories(trace) == NOTHING)
+    found: Flags = parts & (trace.kind == Kind.annotation) & (trace.thread == steps.thread)
+    return found
+
+
+def _in_counted(steps: Steps, times: Ints) -> Flags:
+    """Return which of these moments are in a step that counts."""
+    step = np.searchsorted(steps.begin, times, side="right") - 1
+    inside: Flags = (step >= 0) & (times < steps.end[step]) & steps.counted[step]
+    return inside
+
+
+def _around(trace: Trace, parent: Codes, wanted: Flags, row: int, plain: list[str]) -> set[str]:
+    """Return the names of a wanted event and those around it, each once."""
+    found = set()
+    while row != NOTHING:
+        if wanted[row]:
+            found.add(plain[trace.name[row]])
+        row = int(parent[row])
+    return found
