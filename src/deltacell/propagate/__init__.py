@@ -5,6 +5,7 @@ from deltacell.propagate.cost import Rates, rates_here
 from deltacell.propagate.deleted import Deleted, DeletedNodes
 from deltacell.propagate.delta import Delta
 from deltacell.propagate.dense import Dense
+from deltacell.propagate.epistasis import by_difference, smaller_sets
 from deltacell.propagate.gradients import gradients_of
 from deltacell.propagate.hop import (
     GENE,
@@ -16,11 +17,13 @@ from deltacell.propagate.hop import (
     MessageGradients,
     RowWise,
 )
+from deltacell.propagate.late import Late
 from deltacell.propagate.pool import Readout, Terms
 from deltacell.propagate.product import SparseMatrix
 from deltacell.propagate.protocol import Mutants, Propagation, WildType
 from deltacell.propagate.registry import STRATEGIES, strategy
 from deltacell.propagate.shared import Shared
+from deltacell.propagate.touched import Touched
 
 __all__ = [
     "GENE",
@@ -35,6 +38,7 @@ __all__ = [
     "Delta",
     "Dense",
     "Hop",
+    "Late",
     "Message",
     "MessageGradients",
     "Mutants",
@@ -45,8 +49,11 @@ __all__ = [
     "Shared",
     "SparseMatrix",
     "Terms",
+    "Touched",
     "WildType",
+    "by_difference",
     "gradients_of",
     "rates_here",
+    "smaller_sets",
     "strategy",
 ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -132,14 +132,6 @@ class Tile:
     def size(self) -> int:
         """Number of mutants."""
         return self.end - self.begin
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Tile:
-        """Return the same with its tensors on a device."""
-        return cast(Tile, _mapped(self, lambda x: x.to(device, non_blocking=non_blocking), {}))
-
-    def pin_memory(self) -> Tile:
-        """Return a copy in pinned memory, for transfers that do not block."""
-        return cast(Tile, _mapped(self, torch.Tensor.pin_memory, {}))
 
 
 class Changes:
@@ -377,21 +369,3 @@ def _mask(at: Ints, size: int) -> Bools:
     mask = np.zeros(size, dtype=bool)
     mask[at] = True
     return mask
-
-
-def _mapped(
-    value: Any, function: Callable[[torch.Tensor], torch.Tensor], made: dict[int, Any]
-) -> Any:
-    """Return a tree with a function of each tensor; of one that is there twice, once."""
-    if isinstance(value, torch.Tensor):
-        if id(value) not in made:
-            made[id(value)] = function(value)
-        return made[id(value)]
-    if isinstance(value, tuple):
-        return tuple(_mapped(v, function, made) for v in value)
-    if isinstance(value, Mapping):
-        return {k: _mapped(v, function, made) for k, v in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = {f.name: _mapped(getattr(value, f.name), function, made) for f in fields(value)}
-        return type(value)(**parts)
-    return value

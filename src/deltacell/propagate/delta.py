@@ -42,18 +42,6 @@ class DeletedInTiles(Deleted):
 
     tiles: tuple[Tile, ...] = ()
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> DeletedInTiles:
-        """Return the same with its tensors on a device."""
-        plain = super().to(device, non_blocking=non_blocking)
-        tiles = tuple(tile.to(device, non_blocking=non_blocking) for tile in self.tiles)
-        return DeletedInTiles(plain.genotypes, plain.nodes, tiles)
-
-    def pin_memory(self) -> DeletedInTiles:
-        """Return a copy in pinned memory, for transfers that do not block."""
-        plain = super().pin_memory()
-        tiles = tuple(tile.pin_memory() for tile in self.tiles)
-        return DeletedInTiles(plain.genotypes, plain.nodes, tiles)
-
 
 @dataclass(frozen=True)
 class Delta:

@@ -168,6 +168,8 @@ class Hop:
         an aggregate; a strategy may then compute each on rows of its own.
     residual
         Whether that sum has the old vector in it too, ``x' = x + sum over k of ...``.
+    wide
+        Makes the same hop with its parameters in float64, which pass their gradients on.
     """
 
     target: str
@@ -177,3 +179,12 @@ class Hop:
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     messages: tuple[Message, ...] | None = None
     residual: bool = False
+    wide: Callable[[], Hop] | None = None
+
+    def in_float64(self) -> Hop:
+        """Return the hop in float64; itself where its parameters are."""
+        if all(p.dtype == torch.float64 for p in self.parameters):
+            return self
+        if self.wide is None:
+            raise ValueError("this hop has no form in float64")
+        return self.wide()

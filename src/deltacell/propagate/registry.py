@@ -11,6 +11,7 @@ from deltacell.propagate.auto import Auto
 from deltacell.propagate.delta import Delta
 from deltacell.propagate.dense import Dense
 from deltacell.propagate.ladder import DeviceMask, EdgeMask, StoredEdges, StoredMasks, Subgraph
+from deltacell.propagate.late import Late
 from deltacell.propagate.protocol import Propagation
 from deltacell.propagate.shared import Shared
 
@@ -18,6 +19,7 @@ STRATEGIES: Mapping[str, Callable[..., Propagation]] = MappingProxyType(
     {
         "shared": Shared,
         "delta": Delta,
+        "late": Late,
         "auto": Auto,
         "dense": Dense,
         "subgraph": Subgraph,

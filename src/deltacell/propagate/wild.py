@@ -34,6 +34,10 @@ class WildTypeInParts(WildType):
     sums: tuple[torch.Tensor, ...] = ()
     messages: tuple[torch.Tensor | None, ...] = ()
 
+    def after(self, hops: int) -> WildTypeInParts:
+        """Return what is left without the first hops."""
+        return WildTypeInParts(self.states[hops:], self.sums[hops:], self.messages[hops:])
+
 
 def wild_type_in_parts(
     hops: Sequence[Hop], state: State, rows_at_a_time: int | None, workers: int

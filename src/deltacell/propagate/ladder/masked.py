@@ -28,17 +28,6 @@ class Masks(Deleted):
 
     masks: tuple[torch.Tensor, ...] = ()
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Masks:
-        """Return the same with its tensors on a device."""
-        base = super().to(device, non_blocking=non_blocking)
-        masks = tuple(m.to(device, non_blocking=non_blocking) for m in self.masks)
-        return Masks(base.genotypes, base.nodes, masks)
-
-    def pin_memory(self) -> Masks:
-        """Return a copy in pinned memory, for transfers that do not block."""
-        base = super().pin_memory()
-        return Masks(base.genotypes, base.nodes, tuple(m.pin_memory() for m in self.masks))
-
     @property
     def loader_bytes_per_genotype(self) -> float:
         """Bytes of masks and genes a genotype."""

@@ -36,21 +36,6 @@ class RemovedEdges(Deleted):
     positions: tuple[torch.Tensor, ...] = ()
     sizes: tuple[torch.Tensor, ...] = ()
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> RemovedEdges:
-        """Return the same with its tensors on a device."""
-        base = super().to(device, non_blocking=non_blocking)
-        parts = (
-            tuple(t.to(device, non_blocking=non_blocking) for t in part)
-            for part in (self.positions, self.sizes)
-        )
-        return RemovedEdges(base.genotypes, base.nodes, *parts)
-
-    def pin_memory(self) -> RemovedEdges:
-        """Return a copy in pinned memory, for transfers that do not block."""
-        base = super().pin_memory()
-        parts = (tuple(t.pin_memory() for t in part) for part in (self.positions, self.sizes))
-        return RemovedEdges(base.genotypes, base.nodes, *parts)
-
     @property
     def loader_bytes_per_genotype(self) -> float:
         """Bytes of positions and genes a genotype."""

@@ -33,21 +33,6 @@ class Subgraphs(Deleted):
 
     graphs: Any = None
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Subgraphs:
-        """Return the same with its tensors on a device."""
-        base = super().to(device, non_blocking=non_blocking)
-        # PyG moves a graph in place, and this one is not ours to move.
-        graphs = copy(self.graphs)
-        if graphs is not None:
-            graphs = graphs.to(device, non_blocking=non_blocking)
-        return Subgraphs(base.genotypes, base.nodes, graphs)
-
-    def pin_memory(self) -> Subgraphs:
-        """Return a copy in pinned memory, for transfers that do not block."""
-        base = super().pin_memory()
-        graphs = None if self.graphs is None else copy(self.graphs).pin_memory()
-        return Subgraphs(base.genotypes, base.nodes, graphs)
-
     @property
     def loader_bytes_per_genotype(self) -> float:
         """Bytes of the graphs a genotype, all of their tensors."""
