@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from deltacell.errors import InputError
 from deltacell.propagate.deleted import Deleted
 from deltacell.propagate.epistasis import interaction_of_quotient
+from deltacell.propagate.gradients import gradients_of
 from deltacell.propagate.hop import ALL, GENE, Hop, Message, State
 from deltacell.propagate.places import slices
 from deltacell.propagate.pool import Readout, Terms
@@ -101,7 +102,7 @@ class Late:
         rows = _Rows(hops[0], readout, self.rows_at_a_time, workers)
         wild = _WildPool.of(readout.terms(parts.last, ALL))
         moved = rows.moved(parts, deleted.units)
-        n, d = wild.sums(readout, parts.last, deleted.units, moved)
+        n, d = rows.pooled(parts.last, moved, deleted.units, wild)
         by_gene = _Sums.of(n, d, deleted)
         epistasis = None
         if deleted.shares is not None:
@@ -115,18 +116,23 @@ class Late:
 
 
 class _Parts(NamedTuple):
-    """The wild type before, in and after the hop: x and last [n, hidden], others [r, n, hidden]."""
+    """The wild type before, in and after the hop, all [n, hidden]; sums and messages by relation."""
 
     x: torch.Tensor
-    sums: torch.Tensor
-    messages: torch.Tensor | None
+    sums: tuple[torch.Tensor, ...]
+    messages: tuple[torch.Tensor, ...] | None
     last: torch.Tensor
 
     @classmethod
     def of(cls, wild_type: WildTypeInParts) -> _Parts:
         """Take them from the wild type."""
+        messages = wild_type.messages[0]
         return cls(
-            wild_type.first[GENE], wild_type.sums[0], wild_type.messages[0], wild_type.last[GENE]
+            wild_type.first[GENE],
+            # At once: the gradient of a part would be as large as the whole.
+            wild_type.sums[0].unbind(),
+            None if messages is None else messages.unbind(),
+            wild_type.last[GENE],
         )
 
 
@@ -146,30 +152,6 @@ class _WildPool(NamedTuple):
         with torch.autocast(gate.device.type, enabled=False):
             pooled = weight.to(terms.value.dtype) @ terms.value
         return cls(gate.logsumexp(0), weight, terms.value, pooled)
-
-    def sums(
-        self, readout: Readout, last: torch.Tensor, units: Units, moved: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what each unit adds to N [u, hidden] and D [u].
-
-        Parameters
-        ----------
-        readout
-            What is pooled.
-        last
-            The genes' vectors in the wild type.
-        units
-            The rows.
-        moved
-            How far the vector of each is from the wild type's, [u, hidden].
-        """
-        terms = readout.terms(last.index_select(0, units.rows) + moved, units.rows)
-        weight = (terms.gate.double() - self.total).exp().masked_fill(~units.living, 0)
-        change = weight - self.weight.index_select(0, units.rows)
-        old = self.value.index_select(0, units.rows)
-        by_weight = change.to(old.dtype).unsqueeze(1) * (old - self.pooled)
-        by_value = weight.to(old.dtype).unsqueeze(1) * (terms.value - old)
-        return -(by_weight + by_value), change
 
 
 class _Sums(NamedTuple):
@@ -228,12 +210,22 @@ class _Rows:
             moved = moved.index_add(0, removed.units, (new - old).to(moved.dtype))
         return moved
 
+    def pooled(
+        self, last: torch.Tensor, moved: torch.Tensor, units: Units, wild: _WildPool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what each unit adds to N [u, hidden] and D [u]."""
+        job = _PoolJob(self.readout, units, self.rows_at_a_time, self.workers)
+        parameters = tuple(self.readout.parameters())
+        made = _Pooled.apply(job, moved, last, *wild, *parameters)  # type: ignore[no-untyped-call]
+        return cast(tuple[torch.Tensor, torch.Tensor], made)
+
     def epistasis(
-        self, parts: _Parts, shares: Shares, sums: _Sums, wild: _WildPool, batch: int
+        self, parts: _Parts, shares: Shares, by_gene: _Sums, wild: _WildPool, batch: int
     ) -> torch.Tensor:
         """Return the part of z that no smaller set explains, float64 [b, hidden]."""
         hop, terms_of = self.hop.in_float64(), self.readout.in_float64()
-        wide = _Parts(*(None if x is None else x.double() for x in parts))
+        sums = tuple(x.double() for x in parts.sums)
+        wide = _Parts(parts.x.double(), sums, None, parts.last.double())
         with torch.autocast(parts.x.device.type, enabled=False):
             vectors = self._in_float64(hop, wide, shares)
             terms = terms_of(vectors, shares.units.rows)
@@ -241,7 +233,7 @@ class _Rows:
             value = weight.unsqueeze(1) * (wild.pooled.double() - terms.value)
             result = value.new_zeros(batch, value.shape[1])
             for of_size in shares.of_size:
-                found = self._of_size(of_size, weight, value, sums)
+                found = self._of_size(of_size, weight, value, by_gene)
                 result = result.index_copy(0, of_size.genotypes, found)
         return result
 
@@ -280,7 +272,7 @@ class _Rows:
     ) -> torch.Tensor:
         scale = None
         if self.hop.aggregates[k].mean:
-            scale = removed.left.clamp(min=1).to(parts.sums.dtype).reciprocal().unsqueeze(1)
+            scale = removed.left.clamp(min=1).to(parts.sums[k].dtype).reciprocal().unsqueeze(1)
         job = _Job(message, removed, scale, self.rows_at_a_time, self.workers)
         made = _MessagesAt.apply(job, parts.x, parts.sums[k], *message.parameters)  # type: ignore[no-untyped-call]
         return cast(torch.Tensor, made)
@@ -427,6 +419,95 @@ class _MessagesAt(torch.autograd.Function):
             by_sums[0] += by_sums[other]
             by[0] = [_sum(a, b) for a, b in zip(by[0], by[other], strict=True)]
         return None, by_x[0], by_sums[0], *by[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _PoolJob:
+    readout: Readout
+    units: Units
+    rows_at_a_time: int
+    workers: int
+
+    def added(
+        self, part: slice, vectors: torch.Tensor, *wild: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what some units add to N and D, from their vectors and the wild type's pool."""
+        total, weight, value, pooled = wild
+        terms = self.readout.terms(vectors, self.units.rows[part])
+        new = (terms.gate.double() - total).exp() * self.units.living[part]
+        change = new - weight
+        by_weight = change.to(value.dtype).unsqueeze(1) * (pooled - value)
+        return by_weight + new.to(value.dtype).unsqueeze(1) * (value - terms.value), change
+
+
+class _Pooled(torch.autograd.Function):
+    """What units add to N [u, hidden] and D [u]; the backward computes it again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, job: _PoolJob, moved: torch.Tensor, last: torch.Tensor, *others: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        total, weight, value, pooled, *_ = others
+        n, d = value.new_empty(moved.shape), weight.new_empty(len(moved))
+
+        def one(_: int, part: slice) -> None:
+            rows = job.units.rows[part]
+            with torch.no_grad():
+                vectors = last.index_select(0, rows).add_(moved[part])
+                wild = total, weight.index_select(0, rows), value.index_select(0, rows), pooled
+                n[part], d[part] = job.added(part, vectors, *wild)
+
+        with one_core(job.workers):
+            in_workers(one, slices(len(moved), job.rows_at_a_time), job.workers)
+        ctx.job = job
+        ctx.save_for_backward(moved, last, *others)
+        return n, d
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, by_n: torch.Tensor, by_d: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        job: _PoolJob = ctx.job
+        given, parameters = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
+        moved, last, total, weight, value, pooled = (x.detach() for x in given)
+        parts = slices(len(moved), job.rows_at_a_time)
+        workers = max(1, min(job.workers, len(parts)))
+        by_moved = torch.empty_like(moved)
+        by_rows = [
+            [torch.zeros_like(last), torch.zeros_like(weight), torch.zeros_like(value)]
+            for _ in range(workers)
+        ]
+        wholes = [total, pooled, *parameters]
+        by_whole: list[list[torch.Tensor | None]] = [[None] * len(wholes) for _ in range(workers)]
+
+        def one(worker: int, part: slice) -> None:
+            rows = job.units.rows[part]
+            with torch.enable_grad():
+                vectors = last.index_select(0, rows).add_(moved[part]).requires_grad_()
+                own = [x.index_select(0, rows).requires_grad_() for x in (weight, value)]
+                whole = [x.detach().requires_grad_() for x in (total, pooled)]
+                n, d = job.added(part, vectors, whole[0], *own, whole[1])
+                # One number to go back from: the two gradients times what they are of.
+                made = (n * by_n[part]).sum() + (d * by_d[part]).sum()
+            found = gradients_of(made, [vectors, *own, *whole, *parameters], torch.ones_like(made))
+            by_vectors = found[0]
+            assert by_vectors is not None
+            by_moved[part] = by_vectors
+            for sums, gradient in zip(by_rows[worker], found[:3], strict=True):
+                assert gradient is not None
+                sums.index_add_(0, rows, gradient.to(sums.dtype))
+            by_whole[worker] = [_sum(a, b) for a, b in zip(by_whole[worker], found[3:], strict=True)]
+
+        with one_core(workers):
+            in_workers(one, parts, workers)
+        for other in range(1, workers):
+            for mine, theirs in zip(by_rows[0], by_rows[other], strict=True):
+                mine += theirs
+            by_whole[0] = [_sum(a, b) for a, b in zip(by_whole[0], by_whole[other], strict=True)]
+        by_last, by_weight, by_value = by_rows[0]
+        by_total, by_pooled, *by_parameters = by_whole[0]
+        return None, by_moved, by_last, by_total, by_weight, by_value, by_pooled, *by_parameters
 
 
 def _sum(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
