@@ -15,7 +15,7 @@ from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import STRATEGIES, Deleted, Shared, strategy
 from deltacell.propagate.ladder import EdgeMask
-from deltacell.propagate.ladder.masked import Masks
+from deltacell.propagate.ladder.masks import Masks
 
 SETTINGS: dict[str, Any] = {
     "cell": "demo",

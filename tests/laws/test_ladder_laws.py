@@ -29,8 +29,7 @@ from deltacell.propagate import (
 )
 from deltacell.propagate.hop import State
 from deltacell.propagate.ladder import EdgeMask
-from deltacell.propagate.ladder.masked import Masks
-from deltacell.propagate.ladder.stored import Stored
+from deltacell.propagate.ladder.masks import Masks, Stored
 from deltacell.screen import Genotypes
 
 NAMES = [name for name in STRATEGIES if name != "dense"]

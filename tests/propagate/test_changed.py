@@ -10,9 +10,8 @@ from deltacell.cell import Cell, Relation
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import Deleted, Hop, Rates
 from deltacell.propagate import changed as changed_module
-from deltacell.propagate.changed import Changes
+from deltacell.propagate.changed import Changes, Places
 from deltacell.propagate.deleted import mapped
-from deltacell.propagate.places import Places
 from deltacell.screen import Genotypes
 
 # Lists and differences wherever they are possible.

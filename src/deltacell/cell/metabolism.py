@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -251,7 +252,7 @@ class Metabolism:
         """
         pairs: set[tuple[int, int]] = set()
         ends = np.searchsorted(self.clause_reaction, np.arange(self.n_reactions + 1))
-        for begin, end in zip(ends[:-1], ends[1:], strict=True):
+        for begin, end in pairwise(ends.tolist()):
             clauses = [
                 set(self.clause_genes[self.clause_offsets[c] : self.clause_offsets[c + 1]].tolist())
                 for c in range(begin, end)

@@ -49,7 +49,7 @@ AGGREGATIONS = ("sum", "mean")
 
 
 MUTANTS = ("true", "matched", "none")
-"""What mutants are made of: the deleted genes, wrong genes of about the same degrees, or nothing."""
+"""What mutants lack: the deleted genes, wrong genes of about their degrees; or no mutants."""
 
 
 class EncodedCell(NamedTuple):
@@ -166,7 +166,9 @@ class HeteroCell(nn.Module):
         _check_sizes(hidden, layers, gin_layers, dropout)
         self.mutant_layers = layers if mutant_layers is None else mutant_layers
         if not 1 <= self.mutant_layers <= layers:
-            raise InputError(f"mutant_layers is {mutant_layers}; expected 1 to {layers}, the layers")
+            raise InputError(
+                f"mutant_layers is {mutant_layers}; expected 1 to {layers}, the layers"
+            )
         if mutants == "none" and output != "mean":
             raise InputError(
                 f"mutants='none' leaves the local head alone, and the output is '{output}'",
@@ -289,7 +291,7 @@ class HeteroCell(nn.Module):
         genotypes = genotypes.to("cpu")
         if self.mutants == "none":
             return Deleted.of(cell, genotypes)
-        hops = self._late(self.hops(cell))
+        hops = self.mutant_hops(cell)
 
         def deleted(sets: Genotypes) -> Deleted:
             return Deleted.of(cell, sets, metabolism=self.reactions is not None)
@@ -346,6 +348,16 @@ class HeteroCell(nn.Module):
                 metabolic = cast(MetabolicLayer, self.metabolic_layers[i])
                 hops.extend(metabolic.hops(edges, last=i == len(self.layers) - 1))
         return hops
+
+    def mutant_hops(self, cell: Cell) -> list[Hop]:
+        """Return those hops that see the deletion, which are the last ones.
+
+        Parameters
+        ----------
+        cell
+            The wild type.
+        """
+        return self.hops(cell)[self._early :]
 
     def compile_row_wise(self, **options: Any) -> None:
         """Compile the parts that work gene by gene or genotype by genotype; sparse products stay.
@@ -408,10 +420,6 @@ class HeteroCell(nn.Module):
     def _reads_lost(self) -> bool:
         return self.epistasis and self.reactions is not None
 
-    def _late(self, hops: list[Hop]) -> list[Hop]:
-        """Return the hops that see the deletion."""
-        return hops[self._early :]
-
     @property
     def _early(self) -> int:
         # Before the last layer, metabolism adds three hops to a layer.
@@ -448,18 +456,14 @@ class HeteroCell(nn.Module):
         if deleted.together is not None:
             together, reactions = deleted.together, encoded.wild_type.last[REACTION]
             lost = reactions.new_zeros(len(deleted), reactions.shape[1])
-            lost = lost.index_add(
-                0, together.owner, reactions.index_select(0, together.nodes)
-            )
+            lost = lost.index_add(0, together.owner, reactions.index_select(0, together.nodes))
             intermediate["lost"] = lost
             read.append(lost)
         with named_range("hetero_cell.global_head"):
             intermediate["global"] = self.global_head(mutants.z, *read)
         return intermediate["global"]
 
-    def _epistasis(
-        self, encoded: EncodedCell, deleted: Deleted, mutants: Mutants
-    ) -> torch.Tensor:
+    def _epistasis(self, encoded: EncodedCell, deleted: Deleted, mutants: Mutants) -> torch.Tensor:
         if mutants.epistasis is not None:
             return mutants.epistasis
         smaller = deleted.smaller
@@ -480,7 +484,7 @@ class HeteroCell(nn.Module):
     def _mutants(self, encoded: EncodedCell, deleted: Deleted, *, vectors: bool = False) -> Mutants:
         with named_range("hetero_cell.mutants"):
             return self.propagation.mutants(
-                self._late(encoded.hops),
+                encoded.hops[self._early :],
                 encoded.wild_type.after(self._early),
                 deleted,
                 self.pooling,

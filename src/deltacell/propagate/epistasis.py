@@ -1,8 +1,8 @@
 r"""The part of z that no smaller set of deletions explains.
 
 For a function f of sets, the *interaction* of a set S is
-``F(S) = sum over T in S of (-1)^(|S| - |T|) f(T)``, so that ``f(S) = sum over T in S of F(T)``: for a
-pair of deletions ``f(ab) - f(a) - f(b) + f()``. With f = z, F is epistasis.
+``F(S) = sum over T in S of (-1)^(|S| - |T|) f(T)``, so that ``f(S) = sum over T in S of F(T)``; for
+a pair of deletions, ``f(ab) - f(a) - f(b) + f()``. With f = z, F is epistasis.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def interaction_of_quotient(n: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
     r"""Return the interaction of ``N / D`` for whole sets, from the interactions of N and D.
 
     With u = 1 / D, the interaction of a product is
-    ``(N u)(S) = sum over A, B with union S of N(A) u(B)``. That of ``u D``, which is 1, is 0 for every
-    set but the empty one, and so ``u(S) = -1 / D_S * sum over A, B with union S, A not S, of
+    ``(N u)(S) = sum over A, B with union S of N(A) u(B)``. That of ``u D``, which is 1, is 0 for
+    every set but the empty one, and so ``u(S) = -1 / D_S * sum over A, B with union S, A not S, of
     u(A) D(B)`` with ``D_S = sum over B in S of D(B)``. No term is a difference of larger numbers.
 
     Parameters

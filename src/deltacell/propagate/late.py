@@ -12,13 +12,19 @@ from torch.utils.checkpoint import checkpoint
 from deltacell.errors import InputError
 from deltacell.propagate.deleted import Deleted
 from deltacell.propagate.epistasis import interaction_of_quotient
-from deltacell.propagate.gradients import gradients_of
-from deltacell.propagate.hop import ALL, GENE, Hop, Message, State
-from deltacell.propagate.places import slices
+from deltacell.propagate.hop import ALL, GENE, Hop, Message, State, gradients_of, slices
 from deltacell.propagate.pool import Readout, Terms
 from deltacell.propagate.protocol import Mutants, WildType
-from deltacell.propagate.row_wise import autocast_here
-from deltacell.propagate.touched import Interactions, Removed, Shares, Touched, Units, signs, touched_by
+from deltacell.propagate.shared import autocast_here
+from deltacell.propagate.touched import (
+    Interactions,
+    Removed,
+    Shares,
+    Touched,
+    Units,
+    signs,
+    touched_by,
+)
 from deltacell.propagate.wild import WildTypeInParts, wild_type_in_parts
 from deltacell.propagate.workers import in_workers, one_core, workers_for
 
@@ -116,7 +122,7 @@ class Late:
 
 
 class _Parts(NamedTuple):
-    """The wild type before, in and after the hop, all [n, hidden]; sums and messages by relation."""
+    """The wild type before, in and after the hop, [n, hidden]; sums and messages by relation."""
 
     x: torch.Tensor
     sums: tuple[torch.Tensor, ...]
@@ -267,9 +273,7 @@ class _Rows:
             vectors = vectors.index_add(0, changed, found[new] - found[old])
         return vectors
 
-    def _messages(
-        self, k: int, message: Message, parts: _Parts, removed: Removed
-    ) -> torch.Tensor:
+    def _messages(self, k: int, message: Message, parts: _Parts, removed: Removed) -> torch.Tensor:
         scale = None
         if self.hop.aggregates[k].mean:
             scale = removed.left.clamp(min=1).to(parts.sums[k].dtype).reciprocal().unsqueeze(1)
@@ -497,7 +501,9 @@ class _Pooled(torch.autograd.Function):
             for sums, gradient in zip(by_rows[worker], found[:3], strict=True):
                 assert gradient is not None
                 sums.index_add_(0, rows, gradient.to(sums.dtype))
-            by_whole[worker] = [_sum(a, b) for a, b in zip(by_whole[worker], found[3:], strict=True)]
+            by_whole[worker] = [
+                _sum(a, b) for a, b in zip(by_whole[worker], found[3:], strict=True)
+            ]
 
         with one_core(workers):
             in_workers(one, parts, workers)

@@ -277,9 +277,7 @@ class _Joint:
 class _Sets:
     """The genotypes of a batch, and the units of single genes that they take."""
 
-    def __init__(
-        self, offsets: Ints, member: Ints, gene_starts: Ints, rows: Ints, n: int
-    ) -> None:
+    def __init__(self, offsets: Ints, member: Ints, gene_starts: Ints, rows: Ints, n: int) -> None:
         self.offsets, self.member, self.n = offsets, member, n
         self.sizes = np.diff(offsets)
         self._gene_starts, self._rows = gene_starts, rows
@@ -365,13 +363,12 @@ def _shares(genes: Ints, index: _Index, sets: _Sets, joint: _Joint, mask: Ints) 
         inside = (subset & touching) == subset
         key[inside, subset] = _subset_key(member[genotype[inside]], subset, len(genes))
     there = key >= 0
-    subset_keys, subset_number = np.unique(key[there], return_inverse=True)
+    _, subset_number = np.unique(key[there], return_inverse=True)
     unit_key = subset_number.ravel() * index.n + np.broadcast_to(rows[:, None], key.shape)[there]
-    distinct, first, number = np.unique(unit_key, return_index=True, return_inverse=True)
+    _, first, number = np.unique(unit_key, return_index=True, return_inverse=True)
     table = np.full(key.shape, -1, dtype=np.int64)
     table[there] = number.ravel()
     at_row, at_subset = (x[first] for x in np.nonzero(there))
-    n_units = len(distinct)
     builders, same = [], []
     for r in range(index.relations):
         effective = at_subset & over[r][at_row]
@@ -393,7 +390,6 @@ def _shares(genes: Ints, index: _Index, sets: _Sets, joint: _Joint, mask: Ints) 
         )
     dead = (at_subset & over[-1][at_row]) > 0
     units = Units(_long(rows[at_row]), torch.from_numpy(~dead), tuple(builders))
-    assert len(at_row) == n_units
     of_size = tuple(
         _interactions(k, sets, genotype, touching, table, member)
         for k in range(2, largest + 1)
@@ -473,7 +469,8 @@ def _subsets_of(whole: int) -> list[int]:
     """Return all subsets of a set of positions, in the order of counting over its members."""
     positions = _positions(whole)
     return [
-        sum(1 << positions[i] for i in _positions(counted)) for counted in range(1 << len(positions))
+        sum(1 << positions[i] for i in _positions(counted))
+        for counted in range(1 << len(positions))
     ]
 
 

@@ -33,7 +33,7 @@ class DataConfig:
     cell
         A cell of its own, in place of the folder's; then ``screen`` is a directory.
     synthetic
-        ``demo`` or ``yeast``: a made-up cell and screen in place of a folder.
+        ``demo``, ``yeast`` or ``redundancy``: a made-up cell and screen in place of a folder.
     synthetic_seed, synthetic_genotypes
         Of the made-up ones; as many genotypes as are the default where not given.
     relations
@@ -52,6 +52,9 @@ class DataConfig:
         Genotypes a step over all processes.
     samples_per_epoch
         Genotypes an epoch, drawn anew for each; all of the training part where null.
+    run_length
+        Genotypes that share a gene follow each other in runs of at most this many, which makes
+        late mutants cheaper; in any order where null.
     standardise
         Whether targets are brought to mean 0 and deviation 1 of the training part.
     """
@@ -70,6 +73,7 @@ class DataConfig:
     subset: int | None = None
     batch_size: int = 64
     samples_per_epoch: int | None = None
+    run_length: int | None = None
     standardise: bool = True
 
 
@@ -151,6 +155,9 @@ class HeteroCellConfig(ModelConfig):
     activation: str = "gelu"
     z_norm: str = "norm"
     dropout: float = 0.0
+    mutant_layers: int | None = None
+    epistasis: bool = False
+    mutants: str = "true"
 
 
 @dataclass

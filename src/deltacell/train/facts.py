@@ -32,11 +32,6 @@ def facts(
     split, model = data.split, task.model
     studies = data.screen.rows["study"].unique().cast("string").to_pylist()
     propagation = propagation_record(model)
-    choice = (
-        None
-        if propagation is None or propagation["choice"] is None
-        else (propagation["choice"]["choice"])
-    )
     return {
         "cell": CellFacts(
             checksum=data.cell.checksum,
@@ -60,7 +55,6 @@ def facts(
         "steps_per_epoch": steps_per_epoch(config, data),
         "epochs": config.trainer.epochs,
         "propagation": propagation,
-        "micro_batch": None if choice is None else choice["tile"],
         "n_parameters": sum(weight.numel() for weight in model.parameters()),
         "target": Target(mean=data.standard.mean, std=data.standard.std),
     }

@@ -13,7 +13,7 @@ from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import Deleted, Shared, strategy
 from deltacell.propagate.ladder import DeviceMask, EdgeMask, StoredEdges, StoredMasks, Subgraph
-from deltacell.propagate.ladder.link import links_of
+from deltacell.propagate.ladder.graphs import links_of
 from deltacell.screen import Genotypes
 
 
@@ -97,7 +97,7 @@ def test_masks_on_the_device_are_restored(
 def test_masks_on_the_device_are_restored_after_an_error(
     cell: Cell, model: HeteroCell, genotypes: Genotypes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deltacell.propagate.ladder.masked import Edges
+    from deltacell.propagate.ladder.masks import Edges
 
     def fails(self: Edges, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         assert mask is None or len(mask) == 0 or not mask.all()
