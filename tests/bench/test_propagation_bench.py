@@ -52,7 +52,7 @@ class KeepsEdges(EdgeMask):
 
 
 def test_a_wrong_strategy_is_seen() -> None:
-    bench = propagation._Bench.made("demo", 6, 2, 0)
+    bench = propagation._Bench.made("demo", 6, 2, None, 0)
     right, wrong = (
         bench.step("edge_mask", way, bench.genotypes) for way in (EdgeMask(), KeepsEdges())
     )
@@ -84,7 +84,7 @@ def test_a_budget_goes_to_those_who_take_one(
     monkeypatch.setattr(
         propagation, "strategy", lambda name, **options: given.append(options) or strategy("shared")
     )
-    bench = propagation._Bench.made("demo", 2, 1, 0)
+    bench = propagation._Bench.made("demo", 2, 1, None, 0)
     for name in ("subgraph", "frugal"):
         bench.way(name, tmp_path, 2**30)
     assert given == [{}, {"max_bytes": 2**30}]
@@ -132,7 +132,7 @@ def test_the_roofline_counts_what_a_mutant_takes() -> None:
         ({"layers": 0}, "layers is 0"),
         ({"repeats": 0}, "repeats is 0"),
         ({"strategies": []}, "no strategy was given; there are shared"),
-        ({"strategies": ["fast"]}, "no propagation 'fast'; there are shared"),
+        ({"strategies": ["fast"]}, "unknown propagation 'fast'; there are shared"),
     ],
 )
 def test_bad_input(options: dict[str, Any], message: str) -> None:

@@ -304,3 +304,11 @@ def random_cell(n_genes: int, n_relations: int, n_edges: int) -> Cell:
         for i in range(n_relations)
     ]
     return Cell([f"g{i}" for i in range(n_genes)], relations)
+
+
+def test_a_batch_of_none(laws: Any) -> None:
+    cell = laws.fixed_cell(metabolism=False)
+    model = laws.model_of(cell, mutant_layers=1, epistasis=True, propagation=Late())
+    none = Genotypes.of([])
+    assert model(cell, none).score.shape == (0,)
+    assert model.mutant_vectors(cell, none).shape == (0, cell.n_genes, 8)

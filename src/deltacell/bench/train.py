@@ -243,7 +243,7 @@ def _ratios(turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, float
 
 
 def _s_per_sample(turn: Mapping[str, Any]) -> float:
-    return min(turn["s_with"], turn["s_without"]) / float(turn["batch_size"])
+    return float(min(turn["s_with"], turn["s_without"])) / int(turn["batch_size"])
 
 
 class Clock:
