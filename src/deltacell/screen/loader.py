@@ -186,7 +186,7 @@ class Loader:
             "shuffle": self.shuffle,
             "batch_size": self.batch_size,
             "samples_per_epoch": self.samples_per_epoch,
-            "run_length": self.run_length,
+            "run_length": self.run_length or 0,
             "rows": hashlib.sha256(self.rows.astype("<i8").tobytes()).hexdigest(),
             "screen": self.screen.checksum,
         }
