@@ -26,10 +26,15 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def test_all_strategies_give_the_same() -> None:
-    names = [name for name in STRATEGIES if name != "dense"]
+@pytest.mark.parametrize("mutant_layers", [None, 1])
+def test_all_strategies_give_the_same(mutant_layers: int | None) -> None:
+    # `late` is for one layer.
+    left_out = ("dense", "late") if mutant_layers is None else ("dense",)
+    names = [name for name in STRATEGIES if name not in left_out]
     told: list[dict[str, Any]] = []
-    found = propagation.measure_times(**SETTINGS, strategies=names, repeats=1, tell=told.append)
+    found = propagation.measure_times(
+        **SETTINGS, mutant_layers=mutant_layers, strategies=names, repeats=1, tell=told.append
+    )
     assert list(found["rows"]) == [*names, "wild_type"]
     assert len(told) == 2 * len(found["rows"])
     for name in names:
