@@ -15,7 +15,7 @@ from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import STRATEGIES, Deleted, Shared, strategy
 from deltacell.propagate.ladder import EdgeMask
-from deltacell.propagate.ladder.masked import Masks
+from deltacell.propagate.ladder.masks import Masks
 
 SETTINGS: dict[str, Any] = {
     "cell": "demo",
@@ -26,10 +26,15 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def test_all_strategies_give_the_same() -> None:
-    names = [name for name in STRATEGIES if name != "dense"]
+@pytest.mark.parametrize("mutant_layers", [None, 1])
+def test_all_strategies_give_the_same(mutant_layers: int | None) -> None:
+    # `late` is for one layer.
+    left_out = ("dense", "late") if mutant_layers is None else ("dense",)
+    names = [name for name in STRATEGIES if name not in left_out]
     told: list[dict[str, Any]] = []
-    found = propagation.measure_times(**SETTINGS, strategies=names, repeats=1, tell=told.append)
+    found = propagation.measure_times(
+        **SETTINGS, mutant_layers=mutant_layers, strategies=names, repeats=1, tell=told.append
+    )
     assert list(found["rows"]) == [*names, "wild_type"]
     assert len(told) == 2 * len(found["rows"])
     for name in names:
@@ -52,7 +57,7 @@ class KeepsEdges(EdgeMask):
 
 
 def test_a_wrong_strategy_is_seen() -> None:
-    bench = propagation._Bench.made("demo", 6, 2, 0)
+    bench = propagation._Bench.made("demo", 6, 2, None, 0)
     right, wrong = (
         bench.step("edge_mask", way, bench.genotypes) for way in (EdgeMask(), KeepsEdges())
     )
@@ -84,7 +89,7 @@ def test_a_budget_goes_to_those_who_take_one(
     monkeypatch.setattr(
         propagation, "strategy", lambda name, **options: given.append(options) or strategy("shared")
     )
-    bench = propagation._Bench.made("demo", 2, 1, 0)
+    bench = propagation._Bench.made("demo", 2, 1, None, 0)
     for name in ("subgraph", "frugal"):
         bench.way(name, tmp_path, 2**30)
     assert given == [{}, {"max_bytes": 2**30}]
@@ -132,7 +137,7 @@ def test_the_roofline_counts_what_a_mutant_takes() -> None:
         ({"layers": 0}, "layers is 0"),
         ({"repeats": 0}, "repeats is 0"),
         ({"strategies": []}, "no strategy was given; there are shared"),
-        ({"strategies": ["fast"]}, "no propagation 'fast'; there are shared"),
+        ({"strategies": ["fast"]}, "unknown propagation 'fast'; there are shared"),
     ],
 )
 def test_bad_input(options: dict[str, Any], message: str) -> None:

@@ -58,5 +58,5 @@ def test_random_cells() -> None:
 def test_bad_input() -> None:
     with pytest.raises(InputError, match="repeats is 0"):
         scaling.run(repeats=0)
-    with pytest.raises(InputError, match="no propagation 'fast'"):
+    with pytest.raises(InputError, match="unknown propagation 'fast'"):
         scaling.run(strategies=["fast"])

@@ -17,6 +17,7 @@ def measured(with_: list[float], without: list[float], timers: float = 0.001) ->
         "s_without": without,
         "data_wait_shares": [0.001, 0.004, 0.002],
         "timers": {"s_per_step": timers},
+        "peak_mib": 900.0,
         "batch_size": 64,
         "parameters": 1,
         "propagation": None,
@@ -71,7 +72,24 @@ def test_the_calls_of_a_step_are_counted() -> None:
     assert costs["s_per_step"] == pytest.approx(whole)
 
 
-@pytest.mark.parametrize("model", ["dango", "hetero_cell"])
+def test_ratios_are_of_turns_side_by_side() -> None:
+    def turn(seconds: float, batch: int) -> dict[str, float]:
+        return {"s_with": seconds, "s_without": 2 * seconds, "batch_size": batch}
+
+    # The machine was ten times slower in the second turn.
+    turns = {
+        "dango": [turn(1.0, 10), turn(10.0, 10), turn(1.0, 10)],
+        "hetero_cell_late": [turn(3.0, 10), turn(31.0, 10), turn(9.0, 10)],
+    }
+    ratios = bench._ratios(turns)
+    assert ratios == {"hetero_cell_late_over_dango_s_per_sample": pytest.approx(3.1)}
+    bars = bench._late_bars([{"model": "hetero_cell_late", "peak_mib": 5000.0}], ratios)
+    assert bars["hetero_cell_late_over_dango_s_per_sample"]["met"]
+    assert not bars["hetero_cell_late_peak_mib"]["met"]
+    assert bench._late_bars([], bench._ratios({"dango": turns["dango"]})) == {}
+
+
+@pytest.mark.parametrize("model", bench.CONFIGS)
 def test_no_run_comes_to_the_end_of_its_epoch(model: str) -> None:
     config = compose(bench._words(model, False, 30, 0))
     assert config.data.synthetic == "yeast"
@@ -85,3 +103,5 @@ def test_no_run_comes_to_the_end_of_its_epoch(model: str) -> None:
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(InputError, match="steps 1, repeats 1"):
         bench.run(steps=1, repeats=1)
+    with pytest.raises(InputError, match="hetero_cell_late"):
+        bench.run(models=["dago"])

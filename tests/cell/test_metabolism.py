@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deltacell.cell import Genes, Metabolism
 from deltacell.errors import GeneNameError, InputError, StoreError
@@ -48,6 +51,49 @@ def test_lost_reactions_ascend_and_belong_to_their_genotype(metabolism):
     assert lost.reactions.dtype == lost.offsets.dtype == torch.int64
     nothing = metabolism.lost_reactions(Genotypes.of([]))
     assert (len(nothing.reactions), nothing.offsets.tolist()) == (0, [0])
+
+
+def test_what_only_all_of_them_lose_together(metabolism):
+    sets = [["A"], ["A", "B"], ["C", "D"], ["A", "C", "D"], ["B", "C"]]
+    found = metabolism.names_lost_together(Genotypes.from_names(GENES, sets))
+    assert [set(of_set) for of_set in found] == [
+        {"single", "complex", "nested"},
+        set(),
+        {"isozymes", "nested"},
+        set(),
+        set(),
+    ]
+    assert metabolism.names_lost_together(Genotypes.of([])) == []
+    pairs, times = metabolism.pairs_lost_together()
+    assert (pairs.tolist(), times.tolist()) == ([[2, 3]], [2])
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_lost_together_is_lost_by_no_smaller_set(data):
+    gene = st.sampled_from("ABCDE")
+    rule = st.lists(st.lists(gene, min_size=1, max_size=3), min_size=0, max_size=3)
+    rules = [
+        " or ".join(f"({' and '.join(clause)})" for clause in clauses)
+        for clauses in data.draw(st.lists(rule, min_size=1, max_size=5))
+    ]
+    n = len(rules)
+    made = Metabolism.build(
+        Genes("ABCDE"), [f"q{i}" for i in range(n)], ["m"], [], rules, [0.0] * n, [1.0] * n
+    )
+    every = [c for k in range(1, 6) for c in combinations(range(5), k)]
+    lost = made.lost_reactions(Genotypes.of(every))
+    loses = {c: set(lost.of(i).tolist()) for i, c in enumerate(every)}
+    together = made.lost_together(Genotypes.of(every))
+    for i, c in enumerate(every):
+        smaller = [s for k in range(1, len(c)) for s in combinations(c, k)]
+        expected = loses[c].difference(*(loses[s] for s in smaller))
+        assert set(together.of(i).tolist()) == expected
+    pairs, times = made.pairs_lost_together()
+    found = {tuple(p): t for p, t in zip(pairs.tolist(), times.tolist(), strict=True)}
+    assert found == {
+        c: len(together.of(i)) for i, c in enumerate(every) if len(c) == 2 and len(together.of(i))
+    }
 
 
 def test_the_genes_of_a_rule_are_each_given_once(metabolism):

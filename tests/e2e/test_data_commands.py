@@ -50,6 +50,27 @@ def test_the_demo_is_made_shown_and_queried(deltacell: Any, tmp_path: Path) -> N
     assert {row["kind"]: row["n"] for row in rows} == kinds
 
 
+def test_a_screen_where_mutants_matter(deltacell: Any, tmp_path: Path) -> None:
+    deltacell("data", "synthetic", "redundancy", "--out", "made", "--genotypes", "600")
+    deltacell("data", "info", "made", "--json", "info.json")
+    info = json.loads((tmp_path / "info.json").read_text())
+    assert info["screens"]["synthetic"]["genotypes"] == 600
+    deltacell(
+        "train",
+        "model=hetero_cell",
+        "data.folder=made",
+        "data.run_length=8",
+        "model.hidden=8",
+        "model.mutant_layers=1",
+        "model.epistasis=true",
+        "trainer.epochs=1",
+        "trainer.progress=false",
+        "directory=run",
+    )
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["propagation"]["choice"]["choice"]["strategy"] == "late"
+
+
 def test_the_synthetic_yeast_cell_has_the_numbers_of_the_reference(
     deltacell: Any, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Relation
 from deltacell.propagate import Auto, Delta, Dense, Propagation, Rates, Shared
-from deltacell.propagate import common as common_entries
+from deltacell.propagate import wild as common_entries
 from deltacell.screen import Genotypes
 
 law = settings(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Genes
 from deltacell.screen import Batch, GenotypeDataset, Genotypes, Loader, Screen
+from deltacell.screen.draw import commonest_gene, in_runs
 
 N_GENES = 12
 LAW = settings(max_examples=50, deadline=None)
@@ -40,6 +41,7 @@ def settings_of(draw: st.DrawFn, screen: Screen) -> dict[str, object]:
         "seed": draw(seeds),
         "batches_per_gather": draw(st.integers(1, 4)),
         "sample_weights": weights,
+        "run_length": draw(st.none() | st.integers(1, 6)),
     }
 
 
@@ -199,3 +201,52 @@ def test_other_epoch_or_seed_other_order(seed: int, epoch: int) -> None:
     assert order(seed, epoch) == order(seed, epoch)
     assert order(seed, epoch) != order(seed, epoch + 1)
     assert order(seed, epoch) != order(seed + 1, epoch)
+
+
+@LAW
+@given(groups=st.lists(st.integers(0, 4), max_size=40), length=st.integers(1, 9), seed=seeds)
+def test_runs_are_an_order_in_which_groups_stand_together(
+    groups: list[int], length: int, seed: int
+) -> None:
+    given_groups = np.array(groups, dtype=np.int64)
+    order = in_runs(given_groups, length, np.random.default_rng(seed))
+    assert sorted(order.tolist()) == list(range(len(groups)))
+    # No more runs than each group cut at random takes, one more than as few as can be.
+    changes = np.count_nonzero(np.diff(given_groups[order]))
+    at_most = sum(-(-n // length) + 1 for n in np.bincount(given_groups).tolist() if n)
+    assert changes < max(at_most, 1)
+
+
+def test_runs_favour_nobody() -> None:
+    """Over many epochs every genotype is equally often in the first batch, whatever its group."""
+    pairs = [[0, b] for b in range(1, 10)] + [[10, 11], [10, 9], [8, 11]]
+    screen = Screen.build(
+        Genes(f"g{i}" for i in range(N_GENES)),
+        Genotypes.of(pairs),
+        score=np.zeros(len(pairs), dtype=np.float32),
+    )
+    loader = Loader(screen, batch_size=4, samples_per_epoch=8, run_length=4, seed=3)
+    epochs = 3000
+    first, seen = np.zeros(len(pairs)), np.zeros(len(pairs))
+    together = []
+    for _ in range(epochs):
+        for i, batch in enumerate(loader):
+            seen[batch.rows.numpy()] += 1
+            if i == 0:
+                first[batch.rows.numpy()] += 1
+                together.append(len(np.unique(batch.genotypes.genes.numpy())))
+    deviation = np.sqrt(epochs * (2 / 3) * (1 / 3))
+    assert np.abs(seen - epochs * 2 / 3).max() < 5 * deviation
+    assert np.abs(first - epochs / 3).max() < 5 * deviation
+    plain = Loader(screen, batch_size=4, samples_per_epoch=8, seed=3)
+    apart = []
+    for epoch in range(200):
+        plain.set_epoch(epoch)
+        apart.append(len(np.unique(next(iter(plain)).genotypes.genes.numpy())))
+    assert np.mean(together) < np.mean(apart)
+
+
+def test_the_commonest_gene_is_the_query() -> None:
+    genes = np.array([7, 3, 3, 5, 3, 9, 1], dtype=np.int64)
+    found = commonest_gene(genes, np.array([0, 2, 4, 6]), np.array([2, 2, 2, 1]))
+    assert found.tolist() == [3, 3, 3, 1]

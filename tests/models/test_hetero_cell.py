@@ -15,7 +15,7 @@ from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
 from deltacell.errors import InputError
 from deltacell.models import hyper_sagnn
 from deltacell.models.combine import COMBINATIONS
-from deltacell.models.hetero_cell import HeteroCell
+from deltacell.models.hetero_cell import MUTANTS, HeteroCell, matched_genes
 from deltacell.propagate import Dense, Shared
 from deltacell.screen import Genotypes
 
@@ -251,7 +251,7 @@ def test_bfloat16_autocast(
 
 
 def test_a_profiler_shows_the_parts(cell: Cell, genotypes: Genotypes) -> None:
-    model = small(cell, metabolism=True, output="gate")
+    model = small(cell, metabolism=True, output="gate", propagation="shared")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         model(cell, genotypes)
     names = {event.key for event in profile.key_averages()}
@@ -289,7 +289,7 @@ def test_a_copy_is_a_model_of_its_own(cell: Cell, genotypes: Genotypes) -> None:
         ({"aggregation": "max"}, "no aggregation 'max'; there are sum, mean"),
         ({"activation": "gulu"}, "no activation 'gulu'; there are gelu"),
         ({"z_norm": "batch"}, "no z_norm 'batch'; there are scale, norm, none"),
-        ({"propagation": "fast"}, "no propagation 'fast'; there are "),
+        ({"propagation": "fast"}, "unknown propagation 'fast'; there are "),
         ({"hidden": 12, "local_heads": 5}, "12, which 5 attention heads do not divide"),
         ({"hidden": 6, "combine": "attention", "output": "global"}, "6, which the 4 heads"),
         ({"hidden": 0}, "hidden is 0"),
@@ -336,3 +336,69 @@ def test_cells_that_do_not_fit(cell: Cell, genotypes: Genotypes) -> None:
     split = Cell(cell.genes, cell.relations, cell.metabolism.split(), cell.features)
     with pytest.raises(InputError, match="reactions and 3 metabolites, and the model was made"):
         model(split, genotypes)
+
+
+def test_wrong_genes_have_the_same_degrees_and_other_neighbours() -> None:
+    cell = Cell.synthetic("demo")
+    instead = matched_genes(cell, tuple(cell.relations))
+    assert sorted(instead.tolist()) == list(range(cell.n_genes))
+    assert (instead != np.arange(cell.n_genes)).all()
+    degrees = np.stack([r.out_degree for r in cell.relations.values()], axis=1)
+    total = np.log1p(degrees).sum(1)
+    shuffled = np.random.default_rng(0).permutation(cell.n_genes)
+    apart = np.abs(total - total[instead]).mean()
+    assert apart < 0.25 * np.abs(total - total[shuffled]).mean()
+
+
+def test_what_a_mutant_is_made_of() -> None:
+    cell = Cell.synthetic("demo")
+    sets = [[0, 5], [7, 3], [1, 2, 4]]
+    made = {}
+    for kind in MUTANTS:
+        torch.manual_seed(0)
+        made[kind] = HeteroCell(cell, hidden=16, layers=2, mutant_layers=1, mutants=kind).eval()
+    true, wrong, none = (made[kind](cell, Genotypes.of(sets)) for kind in MUTANTS)
+    # All heads have the same weights, and the local one sees the deleted genes themselves.
+    torch.testing.assert_close(true.intermediate["local"], wrong.intermediate["local"])
+    torch.testing.assert_close(true.intermediate["local"], none.score)
+    assert (true.intermediate["z"] - wrong.intermediate["z"]).abs().max() > 1e-6
+    assert "z" not in none.intermediate
+    instead = [made["matched"].instead[s].tolist() for s in sets]
+    named = made["true"](cell, Genotypes.of(instead)).intermediate["z"]
+    torch.testing.assert_close(wrong.intermediate["z"], named)
+    none.score.sum().backward()
+    with pytest.raises(InputError, match="mutants"):
+        made["none"].mutant_vectors(cell, Genotypes.of(sets))
+
+
+@pytest.mark.parametrize(
+    "options", [{"mutant_layers": 0}, {"mutant_layers": 4}, {"mutants": "none", "output": "gate"}]
+)
+def test_mutants_that_cannot_be(cell: Cell, options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="mutant"):
+        HeteroCell(cell, layers=3, **options)
+
+
+def test_epistasis_of_large_sets_and_of_all_genes_is_refused(cell: Cell) -> None:
+    model = HeteroCell(cell, mutant_layers=1, epistasis=True)
+    with pytest.raises(InputError, match="at most 5"):
+        model.prepare(cell, Genotypes.of([list(range(6))]))
+    one = Cell(["a", "b"], [Relation.from_edges("r", [0], [1], n_genes=2, directed=False)])
+    model = HeteroCell(one, mutant_layers=1, epistasis=True)
+    with pytest.raises(InputError, match="all 2 genes"):
+        model.prepare(one, Genotypes.of([[0, 1]]))
+
+
+def test_late_is_for_one_hop(cell: Cell, genotypes: Genotypes) -> None:
+    with pytest.raises(InputError, match="one layer"):
+        HeteroCell(cell, layers=2, propagation="late").prepare(cell, genotypes)
+
+
+def test_parameters_of_what_the_head_reads(cell: Cell) -> None:
+    def count(**options: Any) -> int:
+        model = HeteroCell(cell, hidden=16, layers=2, local_heads=2, **options)
+        return sum(p.numel() for p in model.parameters())
+
+    assert count(epistasis=True) - count() == 16 * 16 + 1
+    more = count(epistasis=True, metabolism=True) - count(metabolism=True)
+    assert more == 2 * 16 * 16 + 1

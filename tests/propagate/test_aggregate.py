@@ -5,11 +5,11 @@ import pytest
 import torch
 from scipy.sparse import random_array
 
-import deltacell.propagate.aggregate as aggregate_module
 import deltacell.propagate.product as product_module
-from deltacell.propagate.aggregate import Scales, aggregate
+import deltacell.propagate.shared as aggregate_module
 from deltacell.propagate.hop import Aggregate
 from deltacell.propagate.product import SparseMatrix
+from deltacell.propagate.shared import Scales, aggregate
 
 
 @pytest.fixture

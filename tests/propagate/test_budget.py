@@ -13,8 +13,7 @@ from deltacell.cell import Cell, Relation
 from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import Delta
-from deltacell.propagate.batch_run import Keeping
-from deltacell.propagate.budget import KEPT_SUMS, Estimate, estimate, keeping_within
+from deltacell.propagate.delta import KEPT_SUMS, Estimate, Keeping, estimate, keeping_within
 from deltacell.screen import Genotypes
 
 SMALL = Estimate(wild_type=1000, worker=500, again=10, states=(10,) * 6, sums=(40,) * 6)
@@ -133,8 +132,8 @@ from deltacell.bench.process import PeakMemory
 from deltacell.cell import Cell, Relation
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import Delta
-from deltacell.propagate.batch_run import Keeping
-from deltacell.propagate.budget import estimate, keeping_within
+from deltacell.propagate.delta import Keeping
+from deltacell.propagate.delta import estimate, keeping_within
 from deltacell.screen import Genotypes
 
 torch.set_num_threads(2)

@@ -10,8 +10,8 @@ from deltacell.cell import Cell, Relation
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import Deleted, Hop, Rates
 from deltacell.propagate import changed as changed_module
-from deltacell.propagate.changed import Changes
-from deltacell.propagate.places import Places
+from deltacell.propagate.changed import Changes, Places
+from deltacell.propagate.deleted import mapped
 from deltacell.screen import Genotypes
 
 # Lists and differences wherever they are possible.
@@ -145,6 +145,6 @@ def test_a_covered_relation_is_taken_to_reach_every_row_that_hears(
 def test_tensors_that_are_shared_stay_shared(cell: Cell) -> None:
     deleted = Deleted.of(cell, Genotypes.of([[3]]))
     tile = Changes(hops_of(cell), SPARSE).tile(deleted.nodes, 0, 1)
-    moved = tile.to("cpu").hops[0].changed
+    moved = mapped(tile, torch.Tensor.clone).hops[0].changed
     assert moved is not None
     assert moved.at is moved.nodes

@@ -8,8 +8,8 @@ import pytest
 from scipy.sparse import csr_array, random_array
 
 from deltacell.propagate import Aggregate, SparseMatrix
-from deltacell.propagate import common as common_entries
-from deltacell.propagate.common import in_parts
+from deltacell.propagate import wild as common_entries
+from deltacell.propagate.wild import in_parts
 
 
 @pytest.fixture(autouse=True)

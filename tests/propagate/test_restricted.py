@@ -6,8 +6,8 @@ import torch
 from scipy.sparse import csr_array, random_array
 
 from deltacell.propagate import SparseMatrix
-from deltacell.propagate import restricted as restricted_products
-from deltacell.propagate.restricted import Entries, picked_rows
+from deltacell.propagate import product as restricted_products
+from deltacell.propagate.product import Entries, picked_rows
 
 
 @pytest.fixture(params=["kernels", "gathered"])

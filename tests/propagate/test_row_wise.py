@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from deltacell.propagate.hop import Hop, Rows
-from deltacell.propagate.row_wise import row_wise
+from deltacell.propagate.shared import row_wise
 
 
 class Update(nn.Module):

@@ -14,7 +14,7 @@ def test_strategies_by_name() -> None:
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(InputError, match=r"no propagation 'fast'; there are shared, delta"):
+    with pytest.raises(InputError, match=r"unknown propagation 'fast'; there are shared, delta"):
         strategy("fast")
 
 

@@ -170,6 +170,7 @@ def test_the_state_is_plain_data() -> None:
         "shuffle",
         "batch_size",
         "samples_per_epoch",
+        "run_length",
         "rows",
         "screen",
     }

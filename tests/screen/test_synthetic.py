@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from deltacell.cell import Cell
 from deltacell.cell.synthetic import pathways_of
 from deltacell.errors import InputError
 from deltacell.screen import Genotypes, Screen
-from deltacell.screen.synthetic import Planted
+from deltacell.screen.synthetic import Planted, Redundancy
 
 
 @pytest.fixture(scope="module")
@@ -241,3 +241,45 @@ def test_the_yeast_cell_has_a_screen_too():
     assert len(screen) == 100_000
     assert 0.10 < planted.is_planted(screen.genotypes).mean() < 0.20
     assert set(screen.stats()["kinds"]) == {"digenic", "trigenic"}
+
+
+def test_redundancy_is_written_in_the_graph() -> None:
+    cell = Cell.synthetic("redundancy")
+    screen = Screen.synthetic(cell)
+    truth = Redundancy.of(cell)
+    genotypes, score = screen.genotypes, screen.column("score")
+    planted = truth.is_planted(genotypes)
+    assert len(screen) == 120 * 119 // 2
+    assert 400 < planted.sum() < 521
+    # Really delete both: a planted pair leaves a gene without any route, and no other pair does.
+    routes = cell.relation("routes")
+    reached = np.diff(routes.indptr) > 0
+    for b in [*np.flatnonzero(planted)[:20], *np.flatnonzero(~planted)[:200]]:
+        left = ~np.isin(routes.indices, genotypes.genes[2 * b : 2 * b + 2].numpy())
+        heard = np.add.reduceat(np.append(left, False), routes.indptr[:-1])[reached]
+        assert (heard == 0).any() == planted[b]
+    assert score[planted].mean() == pytest.approx(-0.3, abs=0.05)
+    assert abs(score[~planted].mean()) < 0.01
+    # Pairs that share a gene with a third route are there and do nothing.
+    thirds = [routes.indices[a:b] for a, b in pairwise(routes.indptr) if b - a == 3]
+    decoys = Genotypes.of(sorted(t[:2].tolist()) for t in thirds)
+    assert np.count_nonzero(truth.effect(decoys) == 0) > 200
+
+
+def test_redundancy_of_larger_sets_and_of_one() -> None:
+    cell = Cell.synthetic("redundancy")
+    truth = Redundancy.of(cell)
+    routes = cell.relation("routes")
+    three = next(routes.indices[a:b] for a, b in pairwise(routes.indptr) if b - a == 3)
+    assert truth.effect(Genotypes.of([three.tolist(), three[:1].tolist()])).tolist() == [-0.3, 0.0]
+
+
+def test_redundancy_is_the_same_for_the_same_seed() -> None:
+    one, other = Cell.synthetic("redundancy", seed=1), Cell.synthetic("redundancy", seed=2)
+    assert one.equals(Cell.synthetic("redundancy", seed=1))
+    assert not one.equals(other)
+    some = Screen.synthetic(one, n=500, seed=4)
+    assert some.equals(Screen.synthetic(one, n=500, seed=4))
+    assert len(some) == 500
+    with pytest.raises(InputError, match="7140"):
+        Screen.synthetic(one, n=8000)

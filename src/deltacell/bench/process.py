@@ -35,6 +35,11 @@ class PeakMemory:
         return max(0, _bytes_held("VmHWM") - self._before) / MIB
 
 
+def peak_mib() -> float:
+    """Return the most memory that this process has held, in MiB."""
+    return _bytes_held("VmHWM") / MIB
+
+
 def in_own_process(
     function: str, settings: dict[str, Any], told: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:

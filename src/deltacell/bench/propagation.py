@@ -21,7 +21,7 @@ from deltacell.cell import Cell
 from deltacell.errors import InputError, did_you_mean
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import STRATEGIES, Deleted, Propagation, strategy
-from deltacell.propagate.ladder.stored import Stored
+from deltacell.propagate.ladder.masks import Stored
 from deltacell.screen import Genotypes
 
 #: What the best strategy has to reach beside the ladder, and all strategies beside each other.
@@ -57,6 +57,7 @@ def run(
     progress: Progress | None = None,
     max_bytes: int | None = None,
     *,
+    mutant_layers: int | None = None,
     quick: bool = False,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -83,16 +84,19 @@ def run(
         Called as ``progress(what, done, total)``.
     max_bytes
         The memory budget of those strategies that take one.
+    mutant_layers
+        How many of the last layers see the deletion; all where not given.
     quick
         Whether to take the small synthetic cell, where the bars mean nothing.
     seed
         Of the cell, the weights and the batch.
     """
-    names = _checked(batch, layers, strategies, repeats)
+    names = _checked(batch, layers, strategies, repeats, mutant_layers)
     settings = {
         "cell": "demo" if quick else "yeast",
         "batch": batch,
         "layers": layers,
+        "mutant_layers": mutant_layers,
         "max_bytes": max_bytes,
         "seed": seed,
     }
@@ -120,7 +124,7 @@ def run(
     ratios = _ratios(rows, timed["roofline"]["s_per_genotype"])
     return {
         "benchmark": "propagation",
-        "command": _command(batch, layers, strategies, repeats, max_bytes, quick),
+        "command": _command(batch, layers, mutant_layers, strategies, repeats, max_bytes, quick),
         "rows": [_in_order(row) for row in rows],
         "roofline": timed["roofline"],
         "roofline_s_per_genotype": timed["roofline"]["s_per_genotype"],
@@ -146,6 +150,7 @@ def measure_times(
     cell: str,
     batch: int,
     layers: int,
+    mutant_layers: int | None = None,
     max_bytes: int | None,
     seed: int,
     strategies: Sequence[str],
@@ -158,13 +163,13 @@ def measure_times(
     ----------
     cell
         Name of a synthetic cell.
-    batch, layers, max_bytes, seed, strategies, repeats
+    batch, layers, mutant_layers, max_bytes, seed, strategies, repeats
         As in `run`.
     tell
         Called with what is being done.
     """
     with tempfile.TemporaryDirectory() as folder:
-        bench = _Bench.made(cell, batch, layers, seed)
+        bench = _Bench.made(cell, batch, layers, mutant_layers, seed)
         ways = {name: bench.way(name, Path(folder), max_bytes) for name in strategies}
         ways[WILD_TYPE] = strategy("shared")
         steps: dict[str, list[_Step]] = {name: [] for name in ways}
@@ -198,6 +203,7 @@ def measure_memory(
     cell: str,
     batch: int,
     layers: int,
+    mutant_layers: int | None = None,
     max_bytes: int | None,
     seed: int,
     name: str,
@@ -207,7 +213,7 @@ def measure_memory(
 
     Parameters
     ----------
-    cell, batch, layers, max_bytes, seed
+    cell, batch, layers, mutant_layers, max_bytes, seed
         As in `measure_times`.
     name
         Of the strategy, or ``wild_type``.
@@ -216,7 +222,10 @@ def measure_memory(
     """
     tell({"what": f"memory of {name}"})
     with tempfile.TemporaryDirectory() as folder:
-        benches = _Bench.made("demo", 2, layers, seed), _Bench.made(cell, batch, layers, seed)
+        benches = (
+            _Bench.made("demo", 2, layers, mutant_layers, seed),
+            _Bench.made(cell, batch, layers, mutant_layers, seed),
+        )
         for number, bench in enumerate(benches):
             way = (
                 strategy("shared")
@@ -260,10 +269,14 @@ class _Bench:
         self.targets = torch.randn(len(genotypes))
 
     @classmethod
-    def made(cls, name: str, batch: int, layers: int, seed: int) -> _Bench:
+    def made(
+        cls, name: str, batch: int, layers: int, mutant_layers: int | None, seed: int
+    ) -> _Bench:
         cell = Cell.synthetic(name, seed=seed)
         torch.manual_seed(seed)
-        model = HeteroCell(cell, layers=layers, output="global", z_norm="none")
+        model = HeteroCell(
+            cell, layers=layers, mutant_layers=mutant_layers, output="global", z_norm="none"
+        )
         with torch.no_grad():
             # z is about one n-th of a gene's vector; scores would differ by little but rounding.
             model.global_head.inner.weight.mul_(cell.n_genes)
@@ -279,7 +292,7 @@ class _Bench:
             options["max_bytes"] = max_bytes
         made = strategy(name, **options)
         if isinstance(made, Stored):
-            made.fill(self.model.hops(self.cell), Deleted.of(self.cell, self.genotypes))
+            made.fill(self.model.mutant_hops(self.cell), Deleted.of(self.cell, self.genotypes))
         return made
 
     def step(self, name: str, way: Propagation, genotypes: Genotypes) -> _Step:
@@ -401,20 +414,27 @@ def _reference(names: Sequence[str]) -> str:
     return REFERENCE if REFERENCE in names else names[0]
 
 
-def _checked(batch: int, layers: int, strategies: Sequence[str] | None, repeats: int) -> list[str]:
+def _checked(
+    batch: int,
+    layers: int,
+    strategies: Sequence[str] | None,
+    repeats: int,
+    mutant_layers: int | None,
+) -> list[str]:
     for what, given in (("batch", batch), ("layers", layers), ("repeats", repeats)):
         if given < 1:
             raise InputError(f"{what} is {given}; expected 1 or more")
     if strategies is None:
         ladder = [name for name in STRATEGIES if name in LADDER]
-        return ladder + [n for n in STRATEGIES if n not in (*LADDER, *LEFT_OUT)]
+        out = LEFT_OUT if (mutant_layers or layers) == 1 else (*LEFT_OUT, "late")
+        return ladder + [n for n in STRATEGIES if n not in (*LADDER, *out)]
     names = list(dict.fromkeys(strategies))
     if not names:
         raise InputError(f"no strategy was given; there are {', '.join(STRATEGIES)}")
     for name in names:
         if name not in STRATEGIES:
             raise InputError(
-                f"there is no propagation '{name}'{did_you_mean(name, STRATEGIES)}; "
+                f"unknown propagation '{name}'{did_you_mean(name, STRATEGIES)}; "
                 f"there are {', '.join(STRATEGIES)}"
             )
     return names
@@ -423,12 +443,15 @@ def _checked(batch: int, layers: int, strategies: Sequence[str] | None, repeats:
 def _command(
     batch: int,
     layers: int,
+    mutant_layers: int | None,
     strategies: Sequence[str] | None,
     repeats: int,
     max_bytes: int | None,
     quick: bool,
 ) -> str:
     command = f"deltacell bench propagation --batch {batch} --layers {layers}"
+    if mutant_layers is not None:
+        command += f" --mutant-layers {mutant_layers}"
     if strategies is not None:
         command += f" --strategies {','.join(strategies)}"
     if repeats != 3:

@@ -1,4 +1,4 @@
-"""What training costs from end to end: samples a second, the loader's share, the phase timers."""
+"""What training costs from end to end: samples per second, the loader's share, phase timers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import lightning
 import torch
 
 from deltacell.bench.machine import machine
-from deltacell.bench.process import counted, in_own_process
+from deltacell.bench.process import counted, in_own_process, peak_mib
 from deltacell.errors import InputError
 from deltacell.profile.limits import steady_steps
 from deltacell.profile.phase_rows import PHASES, read_phases
@@ -31,15 +31,37 @@ from deltacell.train.validate import Validation
 AT_MOST = 0.01
 """The share of a step that waiting for data may take, and the share that the timers may."""
 
+LATE_AT_MOST = 5.0
+"""Times DANGO's time per sample that HeteroCell with one late layer may take."""
+
+LATE_MIB = 4096.0
+"""What the process that trains it may hold at its peak."""
+
+_LATE = ("model.mutant_layers=1", "data.run_length=32")
+
 CONFIGS: Mapping[str, tuple[str, ...]] = {
-    "dango": ("experiment=kuzmin2018_dango", "data.batch_size=64"),
+    "dango": ("experiment=kuzmin2018_dango", "data.batch_size=256"),
     "hetero_cell": ("experiment=kuzmin2018_hetero", "data.batch_size=8"),
+    "hetero_cell_late": ("experiment=kuzmin2018_hetero", *_LATE, "data.batch_size=256"),
+    "hetero_cell_epistasis": (
+        "experiment=kuzmin2018_hetero",
+        *_LATE,
+        "model.epistasis=true",
+        "data.batch_size=256",
+    ),
 }
 """The models of the reference as the configs that ship have them, and the batch of each."""
 
 QUICK: Mapping[str, tuple[str, ...]] = {
     "dango": ("experiment=demo", "data.batch_size=64"),
     "hetero_cell": ("experiment=demo_hetero", "data.batch_size=8"),
+    "hetero_cell_late": ("experiment=demo_hetero", *_LATE, "data.batch_size=64"),
+    "hetero_cell_epistasis": (
+        "experiment=demo_hetero",
+        *_LATE,
+        "model.epistasis=true",
+        "data.batch_size=64",
+    ),
 }
 
 WARMUP = 2
@@ -62,8 +84,15 @@ def run(
     steps: int = 12,
     repeats: int = 5,
     seed: int = 0,
+    folder: str | None = None,
+    screen: str | None = None,
+    models: Sequence[str] = tuple(CONFIGS),
 ) -> dict[str, Any]:
-    """Train both models for some steps, by the loop and the configs that users have.
+    """Train models for some steps, by the loop and the configs that users have.
+
+    The models take turns, each in a process of its own, so that a ratio compares what ran side by
+    side; what counts is the median over the turns. ``peak_mib`` is the most memory that a process
+    held.
 
     ``samples_per_s`` is the batch over the median time from one step's end to the next, read by a
     callback with a clock of its own. ``data_wait_share`` is what the phases say of waiting for data
@@ -91,35 +120,43 @@ def run(
         Pairs of runs.
     seed
         Of the data and the weights.
+    folder, screen
+        An imported folder and one of its screens, in place of the made-up yeast.
+    models
+        Which of `CONFIGS`.
     """
     if steps < 2 or repeats < 1:
         raise InputError(f"steps {steps}, repeats {repeats}: expected at least 2 and 1")
-    configs = QUICK if quick else CONFIGS
-    told = counted(progress, len(configs) * 2 * repeats)
-    rows = []
-    for model in configs:
-        settings = {
-            "model": model,
-            "quick": quick,
-            "steps": steps,
-            "repeats": repeats,
-            "seed": seed,
-        }
-        measured = in_own_process("deltacell.bench.train:measure", settings, told)
-        rows.append({"model": model, **_row(measured)})
-    by = {row["model"]: row for row in rows}
+    unknown = [model for model in models if model not in CONFIGS]
+    if unknown or not models:
+        raise InputError(f"unknown model '{unknown[:1]}'; there are {', '.join(CONFIGS)}")
+    told = counted(progress, len(models) * 2 * repeats)
+    turns: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
+    for turn in range(repeats):
+        for model in models:
+            settings = {
+                "model": model,
+                "quick": quick,
+                "steps": steps,
+                "turn": turn,
+                "seed": seed,
+                "folder": folder,
+                "screen": screen,
+            }
+            turns[model].append(in_own_process("deltacell.bench.train:measure", settings, told))
+    rows = [{"model": model, **_row(_joined(of_turns))} for model, of_turns in turns.items()]
+    ratios = _ratios(turns)
     return {
         "benchmark": "train",
-        "command": _command(quick, steps, repeats),
+        "command": _command(quick, steps, repeats, folder, screen, models),
         "rows": rows,
-        "ratios": {
-            "hetero_cell_over_dango_s_per_sample": by["dango"]["samples_per_s"]
-            / by["hetero_cell"]["samples_per_s"]
-        },
-        "bars": {} if quick else _bars(rows),
+        "ratios": ratios,
+        "bars": {} if quick else _bars(rows) | _late_bars(rows, ratios),
         "settings": {
-            "cell": "demo" if quick else "yeast",
-            "configs": {model: list(words) for model, words in configs.items()},
+            "cell": folder or ("demo" if quick else "yeast"),
+            "configs": {
+                model: _words(model, quick, steps, seed, folder, screen) for model in models
+            },
             "steps": steps,
             "warmup_steps": WARMUP,
             "repeats": repeats,
@@ -130,46 +167,83 @@ def run(
 
 
 def measure(
-    *, model: str, quick: bool, steps: int, repeats: int, seed: int, tell: Tell
+    *,
+    model: str,
+    quick: bool,
+    steps: int,
+    turn: int,
+    seed: int,
+    folder: str | None,
+    screen: str | None,
+    tell: Tell,
 ) -> dict[str, Any]:
-    """Return what pairs of runs of one model took, in this process.
+    """Return what a pair of runs of one model took, with and without phases, in this process.
 
     Parameters
     ----------
-    model, quick, steps, repeats, seed
+    model, quick, steps, seed, folder, screen
         As in `run`.
+    turn
+        Which pair it is.
     tell
         Called with what is being done.
     """
-    words = _words(model, quick, steps, seed)
-    medians: dict[bool, list[float]] = {True: [], False: []}
+    words = _words(model, quick, steps, seed, folder, screen)
+    medians: dict[bool, float] = {}
     facts: dict[str, Any] = {}
-    waits: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="deltacell-bench-") as folder:
-        for turn in range(repeats):
-            # Whichever comes second finds a warmer machine; they take turns at that too.
-            for phases in (True, False) if turn % 2 == 0 else (False, True):
-                what = "with phases" if phases else "without phases"
-                tell({"what": f"{model} {what}, {turn + 1} of {repeats}"})
-                # What the run before holds is given back, and not while this one is timed.
-                gc.collect()
-                path = Path(folder) / f"{turn}-{phases}"
-                clock = Clock()
-                config = compose(
-                    [*words, f"directory='{path}'", f"profiler.phases={str(phases).lower()}"]
-                )
-                train(config, tell=[clock])
-                medians[phases].append(statistics.median(clock.seconds[WARMUP:]))
-                if phases:
-                    waits.append(_exposed_share(path))
-                    facts = _facts(path)
+    with tempfile.TemporaryDirectory(prefix="deltacell-bench-") as place:
+        # Whichever comes second finds a warmer machine; they take turns at that too.
+        for phases in (True, False) if turn % 2 == 0 else (False, True):
+            what = "with phases" if phases else "without phases"
+            tell({"what": f"{model} {what}, turn {turn + 1}"})
+            # What the run before holds is given back, and not while this one is timed.
+            gc.collect()
+            path = Path(place) / str(phases)
+            clock = Clock()
+            config = compose(
+                [*words, f"directory='{path}'", f"profiler.phases={str(phases).lower()}"]
+            )
+            train(config, tell=[clock])
+            medians[phases] = statistics.median(clock.seconds[WARMUP:])
+            if phases:
+                facts = {"data_wait_share": _exposed_share(path), **_facts(path)}
+    peak = peak_mib()
     return {
         "s_with": medians[True],
         "s_without": medians[False],
-        "data_wait_shares": waits,
+        "peak_mib": peak,
         "timers": timer_costs(model, seed),
         **facts,
     }
+
+
+def _joined(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the turns of one model measured, each number as a list of theirs."""
+    return {
+        **turns[0],
+        "s_with": [turn["s_with"] for turn in turns],
+        "s_without": [turn["s_without"] for turn in turns],
+        "data_wait_shares": [turn["data_wait_share"] for turn in turns],
+        "peak_mib": max(turn["peak_mib"] for turn in turns),
+    }
+
+
+def _ratios(turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, float]:
+    """Return the time per sample of each model over DANGO's, the median over turns."""
+    if "dango" not in turns:
+        return {}
+    found = {}
+    for model, of_turns in turns.items():
+        if model != "dango":
+            pairs = zip(of_turns, turns["dango"], strict=True)
+            found[f"{model}_over_dango_s_per_sample"] = statistics.median(
+                _s_per_sample(turn) / _s_per_sample(dango) for turn, dango in pairs
+            )
+    return found
+
+
+def _s_per_sample(turn: Mapping[str, Any]) -> float:
+    return float(min(turn["s_with"], turn["s_without"])) / int(turn["batch_size"])
 
 
 class Clock:
@@ -280,19 +354,34 @@ def _flush_cost(rows: int = 1000) -> float:
         return (time.perf_counter() - began) / rows
 
 
-def _words(model: str, quick: bool, steps: int, seed: int) -> list[str]:
+def _words(
+    model: str,
+    quick: bool,
+    steps: int,
+    seed: int,
+    folder: str | None = None,
+    screen: str | None = None,
+) -> list[str]:
     batches = steps + WARMUP + 1
     words = list((QUICK if quick else CONFIGS)[model])
     batch = int(words[-1].partition("=")[2])
-    if not quick:
-        words += ["data.folder=null", "data.screen=null", "data.synthetic=yeast"]
-    # Twice what is trained on, and 1,000: none of the runs comes to the end of an epoch.
+    if folder is not None:
+        kept = "data.screen=null" if screen is None else f"data.screen='{screen}'"
+        words += [f"data.folder='{folder}'", kept, "~data.where", "data.relations=null"]
+        if model == "dango":
+            words.append("model.relations=null")
+    else:
+        if not quick:
+            words += ["data.folder=null", "data.screen=null", "data.synthetic=yeast"]
+        # Twice what is trained on, and 1,000: none of the runs comes to the end of an epoch.
+        words += [
+            f"data.synthetic_genotypes={2 * batches * batch + 1000}",
+            f"data.synthetic_seed={seed}",
+            "data.merge=null",
+        ]
     return [
         *words,
-        f"data.synthetic_genotypes={2 * batches * batch + 1000}",
-        f"data.synthetic_seed={seed}",
         f"seed={seed}",
-        "data.merge=null",
         "split.method=random",
         f"mode_steps={batches}",
         "trainer.progress=false",
@@ -336,6 +425,7 @@ def _row(measured: Mapping[str, Any]) -> dict[str, Any]:
         "phase_overhead_direct": direct,
         "phase_overhead_interleaved": interleaved,
         "s_per_step": step_s,
+        "peak_mib": measured["peak_mib"],
         "batch_size": measured["batch_size"],
         "model_facts": {name: measured[name] for name in ("parameters", "propagation")},
         "phase_overhead_of_each_pair": pairs,
@@ -367,8 +457,40 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _command(quick: bool, steps: int, repeats: int) -> str:
+def _late_bars(
+    rows: Sequence[Mapping[str, Any]], ratios: Mapping[str, float]
+) -> dict[str, dict[str, Any]]:
+    """Return the bars on HeteroCell with one late layer, where it and DANGO were measured."""
+    peaks = {row["model"]: row["peak_mib"] for row in rows}
+    found = {
+        "hetero_cell_late_over_dango_s_per_sample": (
+            LATE_AT_MOST,
+            ratios.get("hetero_cell_late_over_dango_s_per_sample"),
+        ),
+        "hetero_cell_late_peak_mib": (LATE_MIB, peaks.get("hetero_cell_late")),
+    }
+    return {
+        name: {"at_most": at_most, "measured": measured, "met": measured <= at_most}
+        for name, (at_most, measured) in found.items()
+        if measured is not None
+    }
+
+
+def _command(
+    quick: bool,
+    steps: int,
+    repeats: int,
+    folder: str | None,
+    screen: str | None,
+    models: Sequence[str],
+) -> str:
     command = "deltacell bench train"
+    if tuple(models) != tuple(CONFIGS):
+        command += f" --models {','.join(models)}"
+    if folder is not None:
+        command += f" --folder {folder}"
+    if screen is not None:
+        command += f" --screen {screen}"
     if steps != 12:
         command += f" --steps {steps}"
     if repeats != 5:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -205,6 +206,68 @@ class Metabolism:
             torch.from_numpy(key % n_reactions), torch.from_numpy(offsets_of(per_genotype))
         )
 
+    def lost_together(self, genotypes: RaggedGenes) -> LostReactions:
+        """Return the reactions that each genotype loses and no smaller set of its genes does.
+
+        Of a single gene these are all it loses; of two genes, those that only both together stop,
+        such as a reaction with two isozymes.
+        """
+        genes, offsets = genotypes.genes.cpu().numpy(), genotypes.offsets.cpu().numpy()
+        sizes = np.diff(offsets)
+        lost = self.lost_reactions(genotypes)
+        owner = np.repeat(np.arange(len(sizes)), np.diff(lost.offsets.numpy()))
+        key = owner * self.n_reactions + lost.reactions.numpy()
+        # What a smaller set loses, a set with one gene less loses: one such set per gene.
+        of_gene = np.repeat(np.arange(len(sizes)), sizes)
+        others = sizes[of_gene]
+        at = ragged_positions(offsets[of_gene], others)
+        without = np.repeat(np.arange(len(genes)), others)
+        rest = at != without
+        less = _Ragged(torch.from_numpy(genes[at[rest]]), torch.from_numpy(offsets_of(others - 1)))
+        lost_less = self.lost_reactions(less)
+        owner_less = np.repeat(of_gene, np.diff(lost_less.offsets.numpy()))
+        key_less = owner_less * self.n_reactions + lost_less.reactions.numpy()
+        key = np.setdiff1d(key, key_less)
+        n_reactions = max(self.n_reactions, 1)
+        per_genotype = np.bincount(key // n_reactions, minlength=len(sizes))
+        return LostReactions(
+            torch.from_numpy(key % n_reactions), torch.from_numpy(offsets_of(per_genotype))
+        )
+
+    def names_lost_together(self, genotypes: RaggedGenes) -> list[tuple[str, ...]]:
+        """Return the names of the reactions of `lost_together`, genotype by genotype."""
+        lost = self.lost_together(genotypes)
+        return [
+            tuple(self.reactions[j] for j in lost.of(b).tolist())
+            for b in range(len(lost.offsets) - 1)
+        ]
+
+    def pairs_lost_together(self) -> tuple[Ints, Ints]:
+        """Return all pairs of genes that lose a reaction together and not alone.
+
+        Returns
+        -------
+        tuple
+            The pairs, ascending, [m, 2], and the number of reactions that each loses, [m].
+        """
+        pairs: set[tuple[int, int]] = set()
+        ends = np.searchsorted(self.clause_reaction, np.arange(self.n_reactions + 1))
+        for begin, end in pairwise(ends.tolist()):
+            clauses = [
+                set(self.clause_genes[self.clause_offsets[c] : self.clause_offsets[c + 1]].tolist())
+                for c in range(begin, end)
+            ]
+            # Two genes that break every clause have one in the first.
+            for a in clauses[0] if clauses else ():
+                unbroken = [clause for clause in clauses if a not in clause]
+                both = set.intersection(*unbroken) if unbroken else set()
+                pairs |= {(min(a, b), max(a, b)) for b in both}
+        found = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+        offsets = torch.arange(len(found) + 1) * 2
+        lost = self.lost_together(_Ragged(torch.from_numpy(found.ravel()), offsets))
+        times = np.diff(lost.offsets.numpy())
+        return found[times > 0], times[times > 0]
+
     def split(self) -> Metabolism:
         """Return the form in which every direction and every isozyme is a reaction of its own.
 
@@ -370,6 +433,13 @@ class Metabolism:
             return [(1, ""), (-1, "_rev")]
         backwards = self.lower[reaction] < 0
         return [(-1, "_rev")] if backwards else [(1, "")]
+
+
+class _Ragged(NamedTuple):
+    """Gene sets, some of them perhaps empty."""
+
+    genes: torch.Tensor
+    offsets: torch.Tensor
 
 
 def _pathways_of_reactions(pathways: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:

@@ -52,10 +52,13 @@ def synthetic_cell(name: str, *, seed: int = 0) -> Cell:
     Parameters
     ----------
     name
-        ``demo``, 300 genes; or ``yeast``, the sizes of the reference cell, number for number.
+        ``demo``, 300 genes; ``yeast``, the sizes of the reference cell, number for number; or
+        ``redundancy``, in which genes are reached by two or three routes, see `redundancy_cell`.
     seed
         Of all that is drawn, 0 or more.
     """
+    if name == REDUNDANCY:
+        return redundancy_cell(seed)
     recipe = _recipe(name)
     genes, plan = _genes(name, seed), _plan(name, seed)
     background = _background(recipe, _generator(name, seed, "background"))
@@ -71,6 +74,45 @@ def synthetic_cell(name: str, *, seed: int = 0) -> Cell:
             for spec in recipe.features
         ],
         synthetic={"name": name, "seed": seed},
+    )
+
+
+REDUNDANCY, ROUTES = "redundancy", "routes"
+N_SOURCES = 120
+_REACHED = {2: 520, 3: 260}
+_ELSEWHERE = 2_600
+
+
+def redundancy_cell(seed: int = 0) -> Cell:
+    """Return a cell in which what two deletions do together is written in the graph alone.
+
+    The first 120 genes are sources. Each of the other 780 hears over the relation ``routes`` from
+    two sources (520 of them) or three, drawn independently of everything else: which pairs of
+    sources are the only routes to a gene follows from no property of either of them. Over
+    ``elsewhere``, everybody hears from random genes, which means nothing.
+
+    Parameters
+    ----------
+    seed
+        Of all that is drawn, 0 or more.
+    """
+    rng = _generator(REDUNDANCY, seed, "routes")
+    n_routes = rng.permutation(np.repeat(list(_REACHED), list(_REACHED.values())))
+    n_genes = N_SOURCES + len(n_routes)
+    source = np.concatenate([rng.choice(N_SOURCES, k, replace=False) for k in n_routes])
+    target = np.repeat(np.arange(N_SOURCES, n_genes), n_routes)
+    rng = _generator(REDUNDANCY, seed, "elsewhere")
+    key = rng.choice(n_genes * n_genes, _ELSEWHERE, replace=False)
+    key = key[key // n_genes != key % n_genes]
+    return Cell(
+        Genes([f"R{i:04d}" for i in range(n_genes)]),
+        [
+            Relation.from_edges(ROUTES, source, target, n_genes=n_genes, directed=True),
+            Relation.from_edges(
+                "elsewhere", key // n_genes, key % n_genes, n_genes=n_genes, directed=True
+            ),
+        ],
+        synthetic={"name": REDUNDANCY, "seed": seed},
     )
 
 
@@ -202,8 +244,8 @@ _RECIPES = {
 def _recipe(name: str) -> _Recipe:
     if name not in _RECIPES:
         raise InputError(
-            f"there is no synthetic cell '{name}'{did_you_mean(name, _RECIPES)}; "
-            f"there are {', '.join(_RECIPES)}"
+            f"there is no synthetic cell '{name}'{did_you_mean(name, [*_RECIPES, REDUNDANCY])}; "
+            f"there are {', '.join([*_RECIPES, REDUNDANCY])}"
         )
     return _RECIPES[name]
 

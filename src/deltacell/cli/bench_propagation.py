@@ -11,8 +11,11 @@ from deltacell.cli.json_file import write_json
 
 
 def propagation(
-    batch: Annotated[int, typer.Option(help="Genotypes a step.")] = 8,
+    batch: Annotated[int, typer.Option(help="Genotypes per step.")] = 8,
     layers: Annotated[int, typer.Option(help="Layers of the model.")] = 3,
+    mutant_layers: Annotated[
+        int | None, typer.Option(help="The last layers that see the deletion; all by default.")
+    ] = None,
     strategies: Annotated[
         str | None, typer.Option(help="Names with commas between; all where not given.")
     ] = None,
@@ -28,7 +31,7 @@ def propagation(
 ) -> None:
     """Compare all ways of propagating mutants: time, memory, scores and gradients.
 
-    On the yeast-sized cell the slow ways take minutes and some gigabytes a step.
+    On the yeast-sized cell the slow ways take minutes and some gigabytes per step.
 
     Example: deltacell bench propagation --quick --strategies subgraph,shared
     """
@@ -42,11 +45,20 @@ def propagation(
     check_figure(figure)
     names = None if strategies is None else [n.strip() for n in strategies.split(",") if n.strip()]
     with progress_bar() as report:
-        result = bench.run(batch, layers, names, repeats, report, max_bytes, quick=quick)
+        result = bench.run(
+            batch,
+            layers,
+            names,
+            repeats,
+            report,
+            max_bytes,
+            mutant_layers=mutant_layers,
+            quick=quick,
+        )
     print_bench(result, "mutants, forward and backward")
     least, best = result["roofline_s_per_genotype"], result["ratios"]["best"]
     console().print(
-        f"roofline {least:.4g} s a genotype; the best, {best}, takes "
+        f"roofline {least:.4g} s per genotype; the best, {best}, takes "
         f"{result['ratios']['best_times_roofline']:.3g} times that",
         markup=False,
     )

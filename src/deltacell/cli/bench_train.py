@@ -12,15 +12,22 @@ from deltacell.cli.json_file import write_json
 
 def train(
     steps: Annotated[int, typer.Option(help="Steps of a run that count.")] = 12,
-    repeats: Annotated[int, typer.Option(help="Pairs of runs, with and without phases.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Turns: a run with phases and one without.")] = 5,
+    models: Annotated[
+        str | None, typer.Option(help="Some of them, such as dango,hetero_cell_late.")
+    ] = None,
+    folder: Annotated[
+        str | None, typer.Option(help="An imported folder in place of the made-up yeast.")
+    ] = None,
+    screen: Annotated[str | None, typer.Option(help="Of the folder.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="On the demo cell; no bar applies.")
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
 ) -> None:
-    """Measure training from end to end: both models, the loader's share, the phase timers.
+    """Measure training from end to end: each model, the loader's share, the phase timers.
 
-    On the yeast-sized cell and two cores it takes some ten minutes.
+    On the yeast-sized cell and two cores it takes about half an hour.
 
     Example: deltacell bench train --json train.json
     """
@@ -30,8 +37,17 @@ def train(
     from deltacell.report.terminal import console
 
     with progress_bar() as report:
-        result = bench.run(report, quick, steps=steps, repeats=repeats)
+        result = bench.run(
+            report,
+            quick,
+            steps=steps,
+            repeats=repeats,
+            folder=folder,
+            screen=screen,
+            models=tuple(bench.CONFIGS) if models is None else tuple(models.split(",")),
+        )
     print_bench(result, "training, the whole loop")
-    ratio = result["ratios"]["hetero_cell_over_dango_s_per_sample"]
-    console().print(f"a sample of HeteroCell takes {ratio:.3g} times one of DANGO", markup=False)
+    for name, ratio in result["ratios"].items():
+        model = name.removesuffix("_over_dango_s_per_sample")
+        console().print(f"a sample of {model} takes {ratio:.3g} times one of DANGO", markup=False)
     write_json(json, result)

@@ -9,7 +9,13 @@ import typer
 
 
 def synthetic(
-    name: Annotated[str, typer.Argument(help="demo, or yeast for the size of the real one.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="demo, yeast for the size of the real one, or redundancy: interactions only where "
+            "two deletions cut both routes to a gene."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Directory to make: OUT/cell and OUT/screens/…")],
     seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
     genotypes: Annotated[int | None, typer.Option(help="Number of genotypes.")] = None,

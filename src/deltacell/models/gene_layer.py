@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from deltacell.models.combine import MeanCombination, SumCombination, combination
 from deltacell.models.gin import GIN
@@ -77,8 +78,9 @@ class GeneLayer(nn.Module):
             partial(self.update, kept=kept),
             tuple(self.parameters()),
             partial(named_range, self.name),
-            self._messages(kept),
+            self._messages(kept, self.gin.of_relations()),
             self.residual,
+            partial(self._in_float64, aggregates, kept),
         )
 
     def draw(self, x: torch.Tensor) -> torch.Tensor | None:
@@ -124,15 +126,46 @@ class GeneLayer(nn.Module):
         self.gin.compile(**options)
         self.combine.compile(**options)
 
-    def _messages(self, kept: torch.Tensor | None) -> tuple[Message, ...] | None:
+    def forward(
+        self,
+        vectors: torch.Tensor,
+        aggregated: torch.Tensor,
+        rows: Rows,
+        kept: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return what `update` does."""
+        return self.update(vectors, aggregated, rows, kept=kept)
+
+    def _in_float64(self, aggregates: Sequence[Aggregate], kept: torch.Tensor | None) -> Hop:
+        weights = {name: p.double() for name, p in self.named_parameters()}
+        kept = None if kept is None else kept.double()
+
+        def update(vectors: torch.Tensor, aggregated: torch.Tensor, rows: Rows) -> torch.Tensor:
+            made = functional_call(self, weights, (vectors, aggregated, rows, kept))
+            return cast(torch.Tensor, made)
+
+        of_relations = [tuple(p.double() for p in group) for group in self.gin.of_relations()]
+        return Hop(
+            GENE,
+            tuple(aggregates),
+            update,
+            tuple(weights.values()),
+            partial(named_range, self.name),
+            self._messages(kept, of_relations),
+            self.residual,
+        )
+
+    def _messages(
+        self, kept: torch.Tensor | None, of_relations: Sequence[tuple[torch.Tensor, ...]]
+    ) -> tuple[Message, ...] | None:
         if not isinstance(self.combine, (SumCombination, MeanCombination)):
             return None
         weight = 1.0 if isinstance(self.combine, SumCombination) else 1 / len(self.gin.eps)
-        of_relations = [
+        relations = [
             _OfRelation(parameters, self.activation, weight, None if kept is None else kept[k])
-            for k, parameters in enumerate(self.gin.of_relations())
+            for k, parameters in enumerate(of_relations)
         ]
-        return tuple(Message(one.message, one.parameters, one.gradients) for one in of_relations)
+        return tuple(Message(one.message, one.parameters, one.gradients) for one in relations)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,10 @@ Z_NORMS = ("scale", "norm", "none")
 """What may be done to the difference z before the global head."""
 
 
+EPISTASIS = 1000.0
+"""How many times larger z is than epistasis, about."""
+
+
 class GlobalHead(nn.Module):
     """A score from the difference z of the whole cell: Linear(hidden, hidden), act, Linear.
 
@@ -31,9 +35,24 @@ class GlobalHead(nn.Module):
         One of `ACTIVATIONS`.
     z_norm
         One of `Z_NORMS`.
+    epistasis
+        Whether it also reads the part of z that no smaller set explains. That is some thousand
+        times smaller than z and differs by orders of magnitude between genotypes, so it is read as
+        ``asinh(scale * n_genes * epistasis)``, with a learned scale that starts at `EPISTASIS`.
+    lost
+        Whether it also reads the sum over the reactions that no smaller set loses.
     """
 
-    def __init__(self, n_genes: int, hidden: int, activation: str, z_norm: str) -> None:
+    def __init__(
+        self,
+        n_genes: int,
+        hidden: int,
+        activation: str,
+        z_norm: str,
+        *,
+        epistasis: bool = False,
+        lost: bool = False,
+    ) -> None:
         super().__init__()
         if z_norm not in Z_NORMS:
             raise InputError(f"there is no z_norm '{z_norm}'; there are {', '.join(Z_NORMS)}")
@@ -43,15 +62,30 @@ class GlobalHead(nn.Module):
         self.log_scale = (
             nn.Parameter(torch.tensor(math.log(max(n_genes, 1)))) if z_norm == "scale" else None
         )
-        self.inner = nn.Linear(hidden, hidden)
+        self.epistasis_log_scale = (
+            nn.Parameter(torch.tensor(math.log(EPISTASIS))) if epistasis else None
+        )
+        self.inner = nn.Linear((1 + epistasis + lost) * hidden, hidden)
         self.out = nn.Linear(hidden, 1)
 
-    def forward(self, z: torch.Tensor) -> torch.Tensor:
-        """Return scores [b] for z [b, hidden]."""
+    def forward(
+        self,
+        z: torch.Tensor,
+        epistasis: torch.Tensor | None = None,
+        lost: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return scores [b] for z, epistasis and lost reactions, [b, hidden] each."""
         if self.log_scale is not None:
             z = z * self.log_scale.exp()
         if self.norm is not None:
             z = self.norm(self.n_genes * z)
+        read = [z]
+        if self.epistasis_log_scale is not None and epistasis is not None:
+            scale = self.n_genes * self.epistasis_log_scale.double().exp()
+            read.append((scale * epistasis).asinh().to(z.dtype))
+        if lost is not None:
+            read.append(lost.to(z.dtype))
+        z = torch.cat(read, -1) if len(read) > 1 else z
         return self.out(self.activation(self.inner(z))).squeeze(-1)  # type: ignore[no-any-return]
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import nn
 
+from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.gene_encoder import GeneEncoder
@@ -24,11 +28,15 @@ from deltacell.propagate import (
     REACTION,
     Aggregate,
     Deleted,
+    DeletedNodes,
     Hop,
     Mutants,
     Propagation,
     SparseMatrix,
+    Touched,
     WildType,
+    by_difference,
+    smaller_sets,
     strategy,
 )
 from deltacell.screen import Genotypes
@@ -38,6 +46,10 @@ OUTPUTS = ("mean", "gate", "global")
 
 AGGREGATIONS = ("sum", "mean")
 """What a gene receives over a relation: the sum or the mean over its living neighbours."""
+
+
+MUTANTS = ("true", "matched", "none")
+"""What mutants lack: the deleted genes, wrong genes of about their degrees; or no mutants."""
 
 
 class EncodedCell(NamedTuple):
@@ -64,6 +76,9 @@ class HeteroCell(nn.Module):
     ``z = pool(wild type) - pool(mutant)``, see `Pooling`; the local head is `HyperSAGNN` on the
     wild type's vectors of the deleted genes. Normalisation is row by row, so a genotype's score is
     the same in any batch.
+
+    With fewer `mutant_layers` than layers, the first layers are those of the wild type, and the
+    deletion acts in the last ones: there the deleted genes and all that touches them are gone.
 
     Parameters
     ----------
@@ -100,9 +115,20 @@ class HeteroCell(nn.Module):
         same for the wild type and all mutants.
     largest
         The most genes that a genotype will have, see `HyperSAGNN`.
+    mutant_layers
+        How many of the last layers see the deletion; all where not given.
+    epistasis
+        Whether the global head also reads the part of z that no smaller set of deletions explains,
+        and with metabolism the reactions that no smaller set loses.
+    mutants
+        One of `MUTANTS`. With ``matched`` the mutant is that of wrong genes, see `matched_genes`,
+        and with ``none`` there is only the local head: what a mutant is worth is the difference.
     propagation
         How mutants are propagated: the name of a strategy, or one made with `strategy`.
     """
+
+    instead: torch.Tensor
+    instead_of: torch.Tensor
 
     def __init__(
         self,
@@ -124,6 +150,9 @@ class HeteroCell(nn.Module):
         z_norm: str = "norm",
         dropout: float = 0.0,
         largest: int | None = None,
+        mutant_layers: int | None = None,
+        epistasis: bool = False,
+        mutants: str = "true",
         propagation: str | Propagation = "auto",
     ) -> None:
         super().__init__()
@@ -133,7 +162,19 @@ class HeteroCell(nn.Module):
         self.aggregation = aggregation
         _check_choice("output", output, OUTPUTS)
         _check_choice("aggregation", aggregation, AGGREGATIONS)
+        _check_choice("kind of mutants", mutants, MUTANTS)
         _check_sizes(hidden, layers, gin_layers, dropout)
+        self.mutant_layers = layers if mutant_layers is None else mutant_layers
+        if not 1 <= self.mutant_layers <= layers:
+            raise InputError(
+                f"mutant_layers is {mutant_layers}; expected 1 to {layers}, the layers"
+            )
+        if mutants == "none" and output != "mean":
+            raise InputError(
+                f"mutants='none' leaves the local head alone, and the output is '{output}'",
+                fix="Set output='mean'.",
+            )
+        self.mutants, self.epistasis = mutants, epistasis
         self._check_relations(cell)
         self.propagation: Propagation = (
             strategy(propagation) if isinstance(propagation, str) else propagation
@@ -170,7 +211,12 @@ class HeteroCell(nn.Module):
                 for i in range(1, layers + 1)
             )
         self.pooling = Pooling(hidden, activation)
-        self.global_head = GlobalHead(cell.n_genes, hidden, activation, z_norm)
+        self.global_head = GlobalHead(
+            cell.n_genes, hidden, activation, z_norm, epistasis=epistasis, lost=self._reads_lost
+        )
+        instead = matched_genes(cell, self.relations) if mutants == "matched" else np.empty(0, int)
+        self.register_buffer("instead", torch.from_numpy(instead), persistent=False)
+        self.register_buffer("instead_of", torch.from_numpy(instead.argsort()), persistent=False)
         self.local_head = (
             None
             if output == "global"
@@ -183,7 +229,9 @@ class HeteroCell(nn.Module):
 
         Beside the score there are ``genes``, the wild type's vectors [n_genes, hidden], ``pool``,
         the pooled wild type [hidden], ``z`` [b, hidden], ``global`` [b], and with a local head
-        ``local`` [b], and with the output ``gate`` the weights of the two, ``gate`` [b, 2].
+        ``local`` [b], and with the output ``gate`` the weights of the two, ``gate`` [b, 2]. With
+        epistasis there are ``epistasis`` [b, hidden] in float64 and, with metabolism, ``lost``
+        [b, hidden], the sum over the reactions that no smaller set loses.
 
         Parameters
         ----------
@@ -238,8 +286,28 @@ class HeteroCell(nn.Module):
             The batch, on the host.
         """
         self.check(cell)
-        deleted = Deleted.of(cell, genotypes, metabolism=self.reactions is not None)
-        return self.propagation.prepare(self.hops(cell), deleted)
+        genotypes = genotypes.to("cpu")
+        if self.mutants == "none":
+            return Deleted.of(cell, genotypes)
+        hops = self.mutant_hops(cell)
+
+        def deleted(sets: Genotypes) -> Deleted:
+            return Deleted.of(cell, sets, metabolism=self.reactions is not None)
+
+        if self.mutants == "matched":
+            genotypes = genotypes.check(cell.n_genes)
+            genotypes = Genotypes(self.instead.cpu()[genotypes.genes], genotypes.offsets)
+        wanted = replace(deleted(genotypes), epistasis=self.epistasis)
+        prepared = self.propagation.prepare(hops, wanted)
+        if self.epistasis and not isinstance(prepared, Touched):
+            smaller = smaller_sets(
+                genotypes, lambda sets: self.propagation.prepare(hops, deleted(sets))
+            )
+            prepared = replace(prepared, smaller=smaller)
+        if self._reads_lost and cell.metabolism is not None:
+            lost = DeletedNodes.of(*cell.metabolism.lost_together(genotypes))
+            prepared = replace(prepared, together=lost)
+        return prepared
 
     def mutant_vectors(self, cell: Cell, genotypes: Genotypes | Deleted) -> torch.Tensor:
         """Return the genes' vectors in every mutant, [b, n_genes, hidden], 0 where deleted.
@@ -249,6 +317,8 @@ class HeteroCell(nn.Module):
         cell, genotypes
             As in `forward`.
         """
+        if self.mutants == "none":
+            raise InputError("the model has no mutants: it was made with mutants='none'")
         deleted = self._deleted(cell, genotypes)
         mutants = self._mutants(self.encode(cell), deleted, vectors=True)
         assert mutants.vectors is not None
@@ -276,6 +346,16 @@ class HeteroCell(nn.Module):
                 metabolic = cast(MetabolicLayer, self.metabolic_layers[i])
                 hops.extend(metabolic.hops(edges, last=i == len(self.layers) - 1))
         return hops
+
+    def mutant_hops(self, cell: Cell) -> list[Hop]:
+        """Return those hops that see the deletion, which are the last ones.
+
+        Parameters
+        ----------
+        cell
+            The wild type.
+        """
+        return self.hops(cell)[self._early :]
 
     def compile_row_wise(self, **options: Any) -> None:
         """Compile the parts that work gene by gene or genotype by genotype; sparse products stay.
@@ -323,39 +403,90 @@ class HeteroCell(nn.Module):
         self.check(cell)
         if isinstance(genotypes, Genotypes):
             genotypes = self.prepare(cell, genotypes)
-        elif self.reactions is not None and REACTION not in genotypes.nodes:
+        elif (
+            self.mutants != "none"
+            and self.reactions is not None
+            and REACTION not in genotypes.nodes
+        ):
             raise InputError(
                 "the genotypes were prepared without metabolism, and the model has one",
                 fix="Prepare them with this model's `prepare`.",
             )
         return genotypes.to(self.encoder.embedding.device, non_blocking=True)
 
+    @property
+    def _reads_lost(self) -> bool:
+        return self.epistasis and self.reactions is not None
+
+    @property
+    def _early(self) -> int:
+        # Before the last layer, metabolism adds three hops to a layer.
+        hops_of_a_layer = 1 if self.reactions is None else 4
+        return (len(self.layers) - self.mutant_layers) * hops_of_a_layer
+
     def _score(self, encoded: EncodedCell, deleted: Deleted) -> Prediction:
-        wild_type, mutants = encoded.wild_type, self._mutants(encoded, deleted)
-        with named_range("hetero_cell.global_head"):
-            of_whole = self.global_head(mutants.z)
-        intermediate = {
-            "genes": wild_type.last[GENE],
-            "pool": mutants.pooled,
-            "z": mutants.z,
-            "global": of_whole,
-        }
-        if self.local_head is None:
-            return Prediction(of_whole, intermediate)
-        with named_range("hetero_cell.local_head"):
-            of_genes = self.local_head(wild_type.last[GENE], deleted.genotypes)
-        intermediate["local"] = of_genes
+        genes = encoded.wild_type.last[GENE]
+        intermediate = {"genes": genes}
+        scores = []
+        if self.mutants != "none":
+            scores.append(self._global_score(encoded, deleted, intermediate))
+        if self.local_head is not None:
+            with named_range("hetero_cell.local_head"):
+                scores.append(self.local_head(genes, self._named(deleted.genotypes)))
+            intermediate["local"] = scores[-1]
+        if len(scores) == 1:
+            return Prediction(scores[0], intermediate)
         if self.gate is None:
-            return Prediction((of_whole + of_genes) / 2, intermediate)
+            return Prediction((scores[0] + scores[1]) / 2, intermediate)
         with named_range("hetero_cell.gate"):
-            both = torch.stack([of_whole, of_genes], -1)
-            score, intermediate["gate"] = self.gate(both)
+            score, intermediate["gate"] = self.gate(torch.stack(scores, -1))
         return Prediction(score, intermediate)
+
+    def _global_score(
+        self, encoded: EncodedCell, deleted: Deleted, intermediate: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        mutants = self._mutants(encoded, deleted)
+        intermediate |= {"pool": mutants.pooled, "z": mutants.z}
+        read = []
+        if self.epistasis:
+            intermediate["epistasis"] = self._epistasis(encoded, deleted, mutants)
+            read.append(intermediate["epistasis"])
+        if deleted.together is not None:
+            together, reactions = deleted.together, encoded.wild_type.last[REACTION]
+            lost = reactions.new_zeros(len(deleted), reactions.shape[1])
+            lost = lost.index_add(0, together.owner, reactions.index_select(0, together.nodes))
+            intermediate["lost"] = lost
+            read.append(lost)
+        with named_range("hetero_cell.global_head"):
+            intermediate["global"] = self.global_head(mutants.z, *read)
+        return intermediate["global"]
+
+    def _epistasis(self, encoded: EncodedCell, deleted: Deleted, mutants: Mutants) -> torch.Tensor:
+        if mutants.epistasis is not None:
+            return mutants.epistasis
+        smaller = deleted.smaller
+        if smaller is None:
+            raise InputError(
+                "the genotypes were prepared without epistasis, and the model reads it",
+                fix="Prepare them with this model's `prepare`.",
+            )
+        of_subsets = self._mutants(encoded, smaller.deleted)
+        return by_difference(of_subsets.z, smaller, len(deleted))
+
+    def _named(self, genotypes: Genotypes) -> Genotypes:
+        """Return the genotypes that were given, for which others may have been propagated."""
+        if self.mutants != "matched":
+            return genotypes
+        return Genotypes(self.instead_of[genotypes.genes], genotypes.offsets)
 
     def _mutants(self, encoded: EncodedCell, deleted: Deleted, *, vectors: bool = False) -> Mutants:
         with named_range("hetero_cell.mutants"):
             return self.propagation.mutants(
-                encoded.hops, encoded.wild_type, deleted, self.pooling, vectors=vectors
+                encoded.hops[self._early :],
+                encoded.wild_type.after(self._early),
+                deleted,
+                self.pooling,
+                vectors=vectors,
             )
 
     def _check_relations(self, cell: Cell) -> None:
@@ -366,6 +497,38 @@ class HeteroCell(nn.Module):
         repeated = [name for name in self.relations if self.relations.count(name) > 1]
         if repeated:
             raise InputError(f"the relation '{repeated[0]}' was given twice")
+
+
+MATCHED_AMONG = 32
+"""Genes of about the same degree among which each is given another."""
+
+
+def matched_genes(cell: Cell, relations: Sequence[str]) -> Ints:
+    """Return a wrong gene for each gene, of about the same degree in every relation.
+
+    A permutation without fixed points: genes are ordered by their degrees over all relations, and
+    among each 32 that follow each other every gene is given another so that the differences of the
+    logarithms of their degrees are smallest. Hubs stay hubs, and who their neighbours are is lost.
+
+    Parameters
+    ----------
+    cell
+        The wild type.
+    relations
+        Of which the degrees are compared.
+    """
+    degrees = np.stack([cell.relation(name).out_degree for name in relations], axis=1)
+    logs = np.log1p(degrees)
+    order = np.argsort(logs.sum(1), kind="stable")
+    if len(order) < 2:
+        raise InputError("a cell with one gene has no other to take its place")
+    n_blocks = max(1, len(order) // MATCHED_AMONG)
+    instead = np.empty(len(order), dtype=np.int64)
+    for block in np.array_split(order, n_blocks):
+        apart = np.abs(logs[block][:, None] - logs[block][None]).sum(2)
+        np.fill_diagonal(apart, 1e6)
+        instead[block] = block[linear_sum_assignment(apart)[1]]
+    return instead
 
 
 def _check_choice(what: str, given: str, allowed: Sequence[str]) -> None:

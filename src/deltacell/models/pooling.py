@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from deltacell.models.activation import activation_of
 from deltacell.models.ranges import named_range
@@ -44,3 +47,12 @@ class Pooling(nn.Module):
             torch.autocast(vectors.device.type, enabled=False),
         ):
             return Terms(*self(vectors.to(self.value.weight.dtype)))
+
+    def in_float64(self) -> Callable[[torch.Tensor, Rows], Terms]:
+        """Return `terms` with the weights in float64, which pass their gradients on."""
+        weights = {name: p.double() for name, p in self.named_parameters()}
+
+        def terms(vectors: torch.Tensor, rows: Rows) -> Terms:
+            return Terms(*functional_call(self, weights, (vectors,)))
+
+        return terms

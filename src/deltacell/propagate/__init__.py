@@ -1,11 +1,11 @@
 """How message passing is carried out on many mutants of one cell."""
 
-from deltacell.propagate.auto import Auto, Choice
-from deltacell.propagate.cost import Rates, rates_here
+from deltacell.propagate.auto import STRATEGIES, Auto, Choice, strategy
+from deltacell.propagate.changed import Rates
 from deltacell.propagate.deleted import Deleted, DeletedNodes
 from deltacell.propagate.delta import Delta
 from deltacell.propagate.dense import Dense
-from deltacell.propagate.gradients import gradients_of
+from deltacell.propagate.epistasis import by_difference, smaller_sets
 from deltacell.propagate.hop import (
     GENE,
     METABOLITE,
@@ -15,12 +15,14 @@ from deltacell.propagate.hop import (
     Message,
     MessageGradients,
     RowWise,
+    gradients_of,
 )
+from deltacell.propagate.late import Late
 from deltacell.propagate.pool import Readout, Terms
 from deltacell.propagate.product import SparseMatrix
 from deltacell.propagate.protocol import Mutants, Propagation, WildType
-from deltacell.propagate.registry import STRATEGIES, strategy
 from deltacell.propagate.shared import Shared
+from deltacell.propagate.touched import Touched
 
 __all__ = [
     "GENE",
@@ -35,6 +37,7 @@ __all__ = [
     "Delta",
     "Dense",
     "Hop",
+    "Late",
     "Message",
     "MessageGradients",
     "Mutants",
@@ -45,8 +48,10 @@ __all__ = [
     "Shared",
     "SparseMatrix",
     "Terms",
+    "Touched",
     "WildType",
+    "by_difference",
     "gradients_of",
-    "rates_here",
+    "smaller_sets",
     "strategy",
 ]

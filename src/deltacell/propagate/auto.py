@@ -1,106 +1,76 @@
-"""The strategy `auto`: the faster one, chosen once by what things cost here."""
+"""The strategy `auto`, which chooses one by a rule, and all strategies by name."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from deltacell.errors import InputError
-from deltacell.propagate.changed import Changes, Tile
-from deltacell.propagate.cost import Rates, rates_here
+from deltacell.errors import InputError, did_you_mean
 from deltacell.propagate.deleted import Deleted
 from deltacell.propagate.delta import Delta
-from deltacell.propagate.hop import Hop, State
+from deltacell.propagate.dense import Dense
+from deltacell.propagate.hop import GENE, Hop, State, place_of
+from deltacell.propagate.ladder import DeviceMask, EdgeMask, StoredEdges, StoredMasks, Subgraph
+from deltacell.propagate.late import Late, is_late
 from deltacell.propagate.pool import Readout
-from deltacell.propagate.predicted import computed_messages, delta_seconds, shared_seconds
 from deltacell.propagate.protocol import Mutants, Propagation, WildType
 from deltacell.propagate.shared import Shared
-from deltacell.propagate.sizes import place_of
-from deltacell.propagate.workers import workers_for
-
-LOOKED_AT = 8
-"""Genotypes of the first batch from which the rest is judged."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen, and by what.
+    """What `auto` chose, and why in a sentence."""
+
+    strategy: str
+    reason: str
+
+
+def choose(hops: Sequence[Hop], device: torch.device, max_bytes: int | None = None) -> Choice:
+    """Return the strategy for mutants that see the given hops: the rule of `auto`.
+
+    1. ``delta`` where memory is bounded, because it is the one that keeps to a bound.
+    2. ``late`` where deletions act in a single hop over the relations: it computes the rows that
+       they touch and nothing else, and no other strategy does less.
+    3. ``delta`` on a CPU, where leaving out rows that do not change saves time on every relation
+       that is not dense.
+    4. ``shared`` elsewhere: a device is faster at one large product than at many small ones.
 
     Parameters
     ----------
-    strategy
-        ``shared`` or ``delta``.
-    tile
-        How many mutants go through one product.
-    rates
-        What things cost where it was chosen.
-    seconds
-        Of a step with `batch` genotypes, forward and backward, by each strategy at its best tile;
-        predicted.
-    batch
-        Genotypes a step that it was chosen for.
-    workers
-        Threads that it was chosen for.
-    reason
-        In words and numbers.
+    hops
+        Those that see the deletions.
+    device
+        What is computed with.
+    max_bytes
+        Bound on the memory of a batch.
     """
-
-    strategy: str
-    tile: int
-    rates: Rates
-    seconds: dict[str, float]
-    batch: int
-    workers: int
-    reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` reads, for a run's record."""
-        return {
-            "strategy": self.strategy,
-            "tile": self.tile,
-            "rates": self.rates.to_json(),
-            "seconds": dict(self.seconds),
-            "batch": self.batch,
-            "workers": self.workers,
-            "reason": self.reason,
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Choice:
-        """Inverse of `to_json`."""
-        try:
-            choice = cls(**{**values, "rates": Rates.from_json(values["rates"])})
-        except (TypeError, KeyError) as error:
-            raise InputError(f"this is not a recorded choice of propagation: {error}") from error
-        if choice.strategy not in ("shared", "delta"):
-            raise InputError(
-                f"the recorded propagation is '{choice.strategy}'; expected shared or delta"
-            )
-        return choice
+    if max_bytes is not None:
+        return Choice("delta", f"it keeps to the bound of {max_bytes:,} bytes.")
+    if is_late(hops):
+        return Choice("late", "deletions act in one layer, and only the rows they touch change.")
+    if device.type == "cpu":
+        return Choice("delta", "on a CPU, rows that do not change are left out.")
+    return Choice("shared", f"on {device.type}, whole products are the fastest.")
 
 
 class Auto:
-    """`shared` or `delta`, whichever takes less time here, at the tile that suits it.
-
-    Chosen with the first batch that is prepared, and the same from then on. With a recorded choice
-    nothing is measured or chosen.
+    """One of the other strategies, by the rule of `choose`.
 
     Parameters
     ----------
     max_bytes
-        Bound on the memory of a batch, see `Delta`; given one, it is `delta`, which keeps to it.
+        Bound on the memory of a batch, see `Delta`.
     choice
-        A recorded one: that of the run to resume, or of another rank.
+        A recorded one, which is kept: that of the run to resume, or of another rank.
     """
 
     def __init__(self, max_bytes: int | None = None, choice: Choice | None = None) -> None:
         self.max_bytes = max_bytes
         self.choice = choice
-        self._strategy: Propagation | None = None
 
     @property
     def name(self) -> str:
@@ -110,32 +80,43 @@ class Auto:
     @classmethod
     def from_json(cls, recorded: dict[str, Any]) -> Auto:
         """Make it from what `to_json` returned: the same choice again."""
-        if set(recorded) != {"max_bytes", "choice"}:
+        try:
+            choice = recorded["choice"]
+            made = None if choice is None else Choice(choice["strategy"], choice["reason"])
+            max_bytes = recorded["max_bytes"]
+        except (KeyError, TypeError) as error:
+            raise InputError(f"this is not a recorded propagation: {error!r} is missing") from error
+        if made is not None and made.strategy not in ("shared", "delta", "late"):
             raise InputError(
-                "this is not a recorded propagation; expected 'max_bytes' and 'choice', "
-                f"and there are {', '.join(map(repr, recorded)) or 'neither'}"
+                f"the recorded propagation is '{made.strategy}'; expected shared, delta or late"
             )
-        choice = recorded["choice"]
-        return cls(recorded["max_bytes"], None if choice is None else Choice.from_json(choice))
+        return cls(max_bytes, made)
 
     def to_json(self) -> dict[str, Any]:
         """Return the choice, for a run's record; None before the first batch."""
-        choice = None if self.choice is None else self.choice.to_json()
+        choice = None if self.choice is None else asdict(self.choice)
         return {"max_bytes": self.max_bytes, "choice": choice}
 
     def explain(self) -> str:
         """Return what was chosen and why."""
         if self.choice is None:
             return "Nothing is chosen yet; that happens with the first batch."
-        return self.choice.reason
+        return f"{self.choice.strategy}: {self.choice.reason}"
 
     def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
         """Do the host's work for a batch; the first time, choose."""
-        return self._chosen(hops, deleted).prepare(hops, deleted)
+        if self.choice is None:
+            self.choice = choose(hops, place_of(hops)[0], self.max_bytes)
+        return self._chosen(hops).prepare(hops, deleted)
 
     def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
-        """Propagate the wild type by the chosen strategy."""
-        return self._made().wild_type(hops, state)
+        """Propagate the wild type, in the form that the chosen strategy reads."""
+        chosen = self.choice or choose(hops, state[GENE].device, self.max_bytes)
+        return (
+            Shared().wild_type(hops, state)
+            if chosen.strategy == "shared"
+            else Delta().wild_type(hops, state)
+        )
 
     def mutants(
         self,
@@ -147,112 +128,50 @@ class Auto:
         vectors: bool = False,
     ) -> Mutants:
         """Propagate the mutants by the chosen strategy."""
-        return self._made().mutants(hops, wild_type, deleted, readout, vectors=vectors)
+        return self._chosen(hops).mutants(hops, wild_type, deleted, readout, vectors=vectors)
 
-    def _chosen(self, hops: Sequence[Hop], deleted: Deleted) -> Propagation:
-        # Batches are prepared in other threads; the first one of them chooses.
-        with _CHOOSING:
-            if self.choice is None and len(deleted):
-                self.choice = choose(hops, deleted, only_delta=self.max_bytes is not None)
-        return self._made()
-
-    def _made(self) -> Propagation:
-        if self._strategy is None:
-            if self.choice is None:
-                return Delta(max_bytes=self.max_bytes)
-            tile, rates = self.choice.tile, self.choice.rates
-            if self.choice.strategy == "shared":
-                self._strategy = Shared(tile=tile)
-            else:
-                self._strategy = Delta(tile=tile, max_bytes=self.max_bytes, rates=rates)
-        return self._strategy
+    def _chosen(self, hops: Sequence[Hop]) -> Propagation:
+        choice = self.choice or choose(hops, place_of(hops)[0], self.max_bytes)
+        if choice.strategy == "delta":
+            return Delta(max_bytes=self.max_bytes)
+        return Late() if choice.strategy == "late" else Shared()
 
 
-_CHOOSING = threading.Lock()
+STRATEGIES: Mapping[str, Callable[..., Propagation]] = MappingProxyType(
+    {
+        "shared": Shared,
+        "delta": Delta,
+        "late": Late,
+        "auto": Auto,
+        "dense": Dense,
+        "subgraph": Subgraph,
+        "edge_mask": EdgeMask,
+        "stored_edges": StoredEdges,
+        "stored_masks": StoredMasks,
+        "device_mask": DeviceMask,
+    }
+)
+"""What makes each strategy, by its name."""
 
 
-def choose(hops: Sequence[Hop], deleted: Deleted, *, only_delta: bool = False) -> Choice:
-    """Choose the strategy and its tile for batches like the given one.
+def strategy(name: str, **options: Any) -> Propagation:
+    """Return the strategy of a name.
 
     Parameters
     ----------
-    hops
-        Message passing.
-    deleted
-        What a batch of one genotype or more deletes.
-    only_delta
-        Whether `shared` is out of the question.
+    name
+        One of `STRATEGIES`.
+    options
+        Of the strategy, such as ``tile``.
     """
-    device, dtype = place_of(hops)
-    host, batch = deleted.to("cpu"), len(deleted)
-    workers = workers_for(device, batch)
-    rates = rates_here(device, dtype, workers_for(device, torch.get_num_threads()))
-    changes = Changes(hops, rates)
-    looked_at = min(batch, LOOKED_AT * workers)
-    candidates: list[tuple[float, str, int, list[Tile]]] = []
-    for tile in _widths(device, batch):
-        if tile * workers <= max(batch, workers):
-            tiles = [
-                changes.tile(host.nodes, begin, min(begin + tile, looked_at))
-                for begin in range(0, looked_at, tile)
-            ]
-            seconds = delta_seconds(hops, tiles, rates, workers)
-            candidates.append((seconds * batch / looked_at, "delta", tile, tiles))
-        if not only_delta:
-            seconds = shared_seconds(hops, batch, tile, rates, workers)
-            candidates.append((seconds, "shared", tile, []))
-    best = min(candidates, key=lambda c: c[0])
-    least = {
-        name: min((c for c in candidates if c[1] == name), key=lambda c: c[0])
-        for name in dict.fromkeys(c[1] for c in candidates)
-    }
-    seconds_by = {name: found[0] for name, found in least.items()}
-    reason = _reason(hops, best, least, batch, workers, rates)
-    return Choice(best[1], best[2], rates, seconds_by, batch, workers, reason)
-
-
-def _widths(device: torch.device, batch: int) -> list[int]:
-    if device.type != "cpu":
-        return [max(batch, 1)]
-    widths = [1]
-    while widths[-1] * 2 <= batch:
-        widths.append(widths[-1] * 2)
-    return widths
-
-
-def _reason(
-    hops: Sequence[Hop],
-    best: tuple[float, str, int, list[Tile]],
-    least: dict[str, tuple[float, str, int, list[Tile]]],
-    batch: int,
-    workers: int,
-    rates: Rates,
-) -> str:
-    seconds, name, tile, _ = best
-    lines = [
-        f"{name}, {tile} at a time in {_count(workers, 'thread')}: {seconds:.3g} s predicted for "
-        f"{_count(batch, 'genotype')}, forward and backward."
-    ]
-    lines += [
-        f"{other} would take {found[0]:.3g} s, {found[2]} at a time."
-        for other, found in least.items()
-        if other != name
-    ]
-    tiles = least["delta"][3] if "delta" in least else []
-    for h, (computed, of, differences) in enumerate(computed_messages(hops, tiles)):
-        lines.append(
-            f"hop {h + 1} ({hops[h].target}): delta computes {computed:,} of {of:,} messages, "
-            f"{differences} of {len(hops[h].aggregates) * len(tiles)} sums from differences."
+    if name not in STRATEGIES:
+        raise InputError(
+            f"unknown propagation '{name}'{did_you_mean(name, STRATEGIES)}; "
+            f"there are {', '.join(STRATEGIES)}"
         )
-    lines.append(
-        f"Rates of a thread: {1e-9 / rates.entry:.3g} G entries x numbers/s "
-        f"({1e-9 / rates.far_entry:.3g} out of cache), "
-        f"{1e-9 / rates.flop_forward:.3g} GFLOP/s forward and "
-        f"{1e-9 / rates.flop_backward:.3g} backward, {1e-9 / rates.moved:.3g} G numbers/s moved, "
-        f"{1e6 * rates.call:.3g} µs a call."
-    )
-    return "\n".join(lines)
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
+    try:
+        return STRATEGIES[name](**options)
+    except TypeError as error:
+        raise InputError(
+            f"the propagation '{name}' does not take these options: {error}"
+        ) from error

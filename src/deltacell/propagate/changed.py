@@ -2,25 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 
 from deltacell.arrays import Bools, Ints, distinct
-from deltacell.propagate.common import in_parts
-from deltacell.propagate.cost import Rates
 from deltacell.propagate.deleted import DeletedNodes
-from deltacell.propagate.hop import GENE, Aggregate, Hop
-from deltacell.propagate.places import Places
-from deltacell.propagate.product import SparseMatrix
-from deltacell.propagate.restricted import Bags, Entries
-from deltacell.propagate.sizes import row_flop, sizes_of, width_of
+from deltacell.propagate.hop import GENE, Aggregate, Hop, Rows, row_flop, sizes_of, slices, width_of
+from deltacell.propagate.product import Bags, Entries, SparseMatrix
+from deltacell.propagate.wild import in_parts
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Some nodes of one kind in some mutants of a tile.
+
+    The vectors of a tile of t mutants are one tensor [n * t, hidden], node by node.
+
+    Parameters
+    ----------
+    at
+        ``node * t + mutant``, ascending, int64 [m].
+    nodes
+        The node of each, int64 [m].
+    """
+
+    at: torch.Tensor
+    nodes: torch.Tensor
+
+    @classmethod
+    def of(cls, at: Ints, t: int) -> Places:
+        """Make them from positions on the host."""
+        positions = torch.from_numpy(at)
+        return cls(positions, positions if t == 1 else torch.from_numpy(at // t))
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A few places: a slice of a list of them, or of all.
+
+    Parameters
+    ----------
+    part
+        The slice.
+    at
+        The places, where they are from a list.
+    nodes
+        Their nodes.
+    """
+
+    part: slice
+    at: torch.Tensor | None
+    nodes: Rows
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the rows of x [n * t, width] at these places."""
+        return x[self.part] if self.at is None else x.index_select(0, self.at)
+
+    def add(self, x: torch.Tensor, rows: torch.Tensor) -> None:
+        """Add to the rows of x at these places."""
+        if self.at is None:
+            x[self.part].add_(rows)
+        else:
+            x.index_add_(0, self.at, rows.to(x.dtype))
+
+    def put(self, x: torch.Tensor, rows: torch.Tensor) -> None:
+        """Set the rows of x at these places."""
+        if self.at is None:
+            x[self.part].copy_(rows)
+        else:
+            x.index_copy_(0, self.at, rows.to(x.dtype))
+
+
+def pieces(
+    places: Places | None, n: int, t: int, at_a_time: int | None, device: torch.device
+) -> Iterator[Piece]:
+    """Go through places, or through all, a few at a time and equally many each time.
+
+    Parameters
+    ----------
+    places
+        None is all.
+    n
+        How many rows there are in all.
+    t
+        How many mutants.
+    at_a_time
+        At most so many; None is no bound.
+    device
+        Of the rows.
+    """
+    length = n if places is None else len(places)
+    for part in slices(length, at_a_time):
+        if places is not None:
+            yield Piece(part, places.at[part], places.nodes[part])
+        elif t == 1:
+            yield Piece(part, None, part)
+        else:
+            yield Piece(part, None, torch.arange(part.start, part.stop, device=device) // t)
+
 
 COVERED = 8
 """So many times more entries than rows that have one, and they are taken to reach every row."""
+
+
+NEAR_NUMBERS = 2**19
+"""Vectors of so many numbers stay in a core's cache while a sparse matrix is gone through."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds that one unit of each kind of work takes one thread while the others work too.
+
+    The defaults are typical of a server's core. They decide which of two exact ways is taken, and
+    never what is found.
+
+    Parameters
+    ----------
+    entry
+        An entry of a sparse matrix times one number of a vector, where the vectors stay in cache.
+    far_entry
+        The same where they do not.
+    flop_forward
+        A floating-point operation of the row-wise part, with all that lies between those.
+    flop_backward
+        One of the same in the backward, where it is computed again, and both its gradients.
+    moved
+        A number that is gathered from a list of rows, or added to one.
+    picked
+        A row picked out of a sparse matrix, on the host.
+    found
+        An entry of a list of differences, made on the host.
+    """
+
+    entry: float = 3.7e-11
+    far_entry: float = 1e-10
+    flop_forward: float = 1.7e-11
+    flop_backward: float = 4.5e-11
+    moved: float = 4e-10
+    picked: float = 8e-7
+    found: float = 6e-8
+
+    def product(self, n_entries: float, width: int, numbers: int) -> float:
+        """Return the seconds of a product of a sparse matrix and vectors.
+
+        Parameters
+        ----------
+        n_entries
+            Of the matrix.
+        width
+            Of the vectors, those of all mutants of a tile side by side.
+        numbers
+            In all vectors.
+        """
+        return n_entries * width * (self.entry if numbers <= NEAR_NUMBERS else self.far_entry)
+
+    def row_wise(self, flop: float) -> float:
+        """Return the seconds of the row-wise part, forward and backward."""
+        return flop * (self.flop_forward + self.flop_backward)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,14 +277,6 @@ class Tile:
     def size(self) -> int:
         """Number of mutants."""
         return self.end - self.begin
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Tile:
-        """Return the same with its tensors on a device."""
-        return cast(Tile, _mapped(self, lambda x: x.to(device, non_blocking=non_blocking), {}))
-
-    def pin_memory(self) -> Tile:
-        """Return a copy in pinned memory, for transfers that do not block."""
-        return cast(Tile, _mapped(self, torch.Tensor.pin_memory, {}))
 
 
 class Changes:
@@ -377,21 +514,3 @@ def _mask(at: Ints, size: int) -> Bools:
     mask = np.zeros(size, dtype=bool)
     mask[at] = True
     return mask
-
-
-def _mapped(
-    value: Any, function: Callable[[torch.Tensor], torch.Tensor], made: dict[int, Any]
-) -> Any:
-    """Return a tree with a function of each tensor; of one that is there twice, once."""
-    if isinstance(value, torch.Tensor):
-        if id(value) not in made:
-            made[id(value)] = function(value)
-        return made[id(value)]
-    if isinstance(value, tuple):
-        return tuple(_mapped(v, function, made) for v in value)
-    if isinstance(value, Mapping):
-        return {k: _mapped(v, function, made) for k, v in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = {f.name: _mapped(getattr(value, f.name), function, made) for f in fields(value)}
-        return type(value)(**parts)
-    return value

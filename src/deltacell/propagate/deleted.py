@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Self, cast
 
 import torch
 
@@ -41,17 +43,25 @@ class DeletedNodes:
         starts = tuple(s - first for s in self.starts[begin : end + 1])
         return DeletedNodes(self.nodes[first:last], self.owner[first:last] - begin, starts)
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> DeletedNodes:
-        """Return the same with its tensors on a device."""
-        return DeletedNodes(
-            self.nodes.to(device, non_blocking=non_blocking),
-            self.owner.to(device, non_blocking=non_blocking),
-            self.starts,
-        )
 
-    def pin_memory(self) -> DeletedNodes:
-        """Return a copy in pinned memory, for transfers that do not block."""
-        return DeletedNodes(self.nodes.pin_memory(), self.owner.pin_memory(), self.starts)
+@dataclass(frozen=True, eq=False)
+class Smaller:
+    """The non-empty subsets of genotypes, each once.
+
+    Parameters
+    ----------
+    deleted
+        What they delete, prepared.
+    subset, owner
+        A subset, and a genotype that it is part of, int64 [m].
+    sign
+        -1 where the subset lacks an odd number of the genotype's genes, otherwise 1, float64 [m].
+    """
+
+    deleted: Deleted
+    subset: torch.Tensor
+    owner: torch.Tensor
+    sign: torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +77,19 @@ class Deleted:
         The batch, checked.
     nodes
         The deleted nodes, by kind. A kind that is absent is never deleted.
+    epistasis
+        Whether the part of z that no smaller set explains is wanted too.
+    together
+        The reactions that each genotype loses and no smaller set does, where they are wanted.
+    smaller
+        All subsets of the genotypes, where `epistasis` is found by taking their z from each other.
     """
 
     genotypes: Genotypes
     nodes: Mapping[str, DeletedNodes]
+    epistasis: bool = field(default=False, kw_only=True)
+    together: DeletedNodes | None = field(default=None, kw_only=True)
+    smaller: Smaller | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, cell: Cell, genotypes: Genotypes, *, metabolism: bool = False) -> Deleted:
@@ -96,15 +115,46 @@ class Deleted:
     def __len__(self) -> int:
         return len(self.genotypes)
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Deleted:
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """Return the same with its tensors on a device."""
-        return Deleted(
-            self.genotypes.to(device, non_blocking=non_blocking),
-            {k: n.to(device, non_blocking=non_blocking) for k, n in self.nodes.items()},
-        )
+        return cast(Self, mapped(self, lambda x: x.to(device, non_blocking=non_blocking)))
 
-    def pin_memory(self) -> Deleted:
+    def pin_memory(self) -> Self:
         """Return a copy in pinned memory, for transfers that do not block."""
-        return Deleted(
-            self.genotypes.pin_memory(), {k: n.pin_memory() for k, n in self.nodes.items()}
-        )
+        return cast(Self, mapped(self, torch.Tensor.pin_memory))
+
+
+def mapped(
+    value: Any,
+    function: Callable[[torch.Tensor], torch.Tensor],
+    made: dict[int, Any] | None = None,
+) -> Any:
+    """Return a tree of dataclasses, tuples and mappings with a function of each tensor.
+
+    A tensor that is there twice is mapped once.
+
+    Parameters
+    ----------
+    value
+        The tree.
+    function
+        What is done to each tensor.
+    made
+        The results so far, by the tensor's identity.
+    """
+    made = {} if made is None else made
+    if isinstance(value, torch.Tensor):
+        if id(value) not in made:
+            made[id(value)] = function(value)
+        return made[id(value)]
+    if isinstance(value, tuple):
+        return tuple(mapped(v, function, made) for v in value)
+    if isinstance(value, Mapping):
+        return {k: mapped(v, function, made) for k, v in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: mapped(getattr(value, f.name), function, made) for f in fields(value)}
+        return type(value)(**parts)
+    if hasattr(value, "pin_memory"):
+        # A graph of PyG, which moves in place, and this one is not ours to move.
+        return copy(value).apply(function)
+    return value

@@ -4,25 +4,308 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 
 from deltacell.errors import InputError
-from deltacell.propagate.batch_run import Keeping, run_batch
-from deltacell.propagate.budget import Estimate, estimate, keeping_within
-from deltacell.propagate.changed import Changes, Tile
-from deltacell.propagate.common import in_parts
-from deltacell.propagate.cost import NEAR_NUMBERS, Rates
+from deltacell.propagate.changed import NEAR_NUMBERS, Changes, Places, Rates, Tile
 from deltacell.propagate.deleted import Deleted
-from deltacell.propagate.given import given_by
-from deltacell.propagate.hop import ALL, GENE, Hop, State
+from deltacell.propagate.hop import ALL, GENE, Hop, State, place_of, sizes_of, width_of
 from deltacell.propagate.pool import Readout, wild_pool
 from deltacell.propagate.protocol import Mutants, WildType
-from deltacell.propagate.row_wise import autocast_here
-from deltacell.propagate.sizes import place_of, sizes_of, width_of
-from deltacell.propagate.tile_state import Job
-from deltacell.propagate.wild import WildTypeInParts, wild_type_in_parts
-from deltacell.propagate.workers import workers_for
+from deltacell.propagate.shared import autocast_here
+from deltacell.propagate.tile import (
+    Given,
+    GradientSums,
+    Job,
+    Kept,
+    Name,
+    TileBackward,
+    TileForward,
+    given_by,
+)
+from deltacell.propagate.wild import WildTypeInParts, in_parts, wild_type_in_parts
+from deltacell.propagate.workers import in_workers, one_core, workers_for
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What the forward keeps for the backward, which computes the rest again.
+
+    Parameters
+    ----------
+    states
+        Of how many tiles the vectors after each hop are kept.
+    sums
+        Of how many tiles also the sums over the aggregates.
+    workers
+        Threads.
+    """
+
+    states: int
+    sums: int
+    workers: int
+
+
+def run_batch(
+    job: Job, tiles: Sequence[Tile], keeping: Keeping, given: Given, *, vectors: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return z [b, hidden] of all mutants, and their genes' vectors [b, n, hidden] if wanted.
+
+    Parameters
+    ----------
+    job
+        What the tiles have in common.
+    tiles
+        The mutants.
+    keeping
+        What is kept for the backward.
+    given
+        What they are computed from.
+    vectors
+        Whether the genes' vectors are wanted.
+    """
+    run = _Run(job, tuple(tiles), keeping, tuple(given), vectors, torch.is_grad_enabled())
+    z, per_gene = _Batch.apply(run, *given.values())  # type: ignore[no-untyped-call]
+    return z, cast(torch.Tensor, per_gene) if vectors else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    job: Job
+    tiles: tuple[Tile, ...]
+    keeping: Keeping
+    names: tuple[Name, ...]
+    vectors: bool
+    will_go_back: bool
+
+    def named(self, tensors: Sequence[torch.Tensor]) -> Given:
+        return dict(zip(self.names, tensors, strict=True))
+
+
+class _Batch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, run: _Run, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        given = run.named(tensors)
+        kept: list[Kept | None] = [None] * len(run.tiles)
+
+        def one(worker: int, i: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+            keep = run.will_go_back and i < run.keeping.states
+            tile = TileForward(run.job, run.tiles[i], given)
+            z, vectors, made = tile.run(keep_sums=keep and i < run.keeping.sums)
+            if keep:
+                kept[i] = made
+            return z, vectors if run.vectors else None
+
+        with one_core(run.keeping.workers):
+            found = in_workers(one, range(len(run.tiles)), run.keeping.workers)
+        ctx.run, ctx.kept = run, kept
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        z = torch.cat([z for z, _ in found])
+        if not run.vectors:
+            return z, z.new_empty(0)
+        return z, torch.cat([x for _, x in found if x is not None])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, by_z: torch.Tensor | None, by_vectors: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        run: _Run = ctx.run
+        given = run.named(ctx.saved_tensors)
+        wants = zip(run.names, ctx.needs_input_grad[1:], strict=True)
+        wanted = {name: given[name] for name, want in wants if want}
+        sums = [GradientSums(wanted) for _ in range(run.keeping.workers)]
+        if not run.vectors:
+            by_vectors = None
+
+        def one(worker: int, i: int) -> None:
+            tile, kept = run.tiles[i], ctx.kept[i]
+            if kept is None:
+                *_, kept = TileForward(run.job, tile, given).run(keep_sums=False)
+            # Used up, so that memory goes down from here on; a second backward makes it again.
+            ctx.kept[i] = None
+            mutants = slice(tile.begin, tile.end)
+            TileBackward(run.job, tile, given, kept, sums[worker]).run(
+                None if by_z is None else by_z[mutants],
+                None if by_vectors is None else by_vectors[mutants],
+            )
+
+        with one_core(run.keeping.workers):
+            in_workers(one, range(len(run.tiles)), run.keeping.workers)
+            for other in sums[1:]:
+                sums[0].join(other)
+        return None, *(sums[0].sums.get(n) for n in run.names)
+
+
+KEPT_SUMS = 2**30
+"""Bytes of sums that are kept for the backward where no bound is given."""
+
+# Tensors of a mutant's size that are alive at once, counted in the code and checked by measuring.
+_IN_A_HOP = 9
+_IN_THE_READOUT = 14
+_PER_NUMBER_OF_A_ROW = 8
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes that a batch takes.
+
+    Parameters
+    ----------
+    wild_type
+        The wild type with its parts, and its backward.
+    worker
+        What each thread works in, with its sums of gradients.
+    again
+        Of a tile whose vectors were not kept, while it is computed again.
+    states
+        Of each tile, if its vectors are kept for the backward.
+    sums
+        Of each tile, if its sums are kept too.
+    """
+
+    wild_type: int
+    worker: int
+    again: int
+    states: tuple[int, ...]
+    sums: tuple[int, ...]
+
+    def of(self, keeping: Keeping) -> int:
+        """Return the bytes of a whole batch under what is kept."""
+        again = self.again if keeping.states < len(self.states) else 0
+        return (
+            self.wild_type
+            + keeping.workers * (self.worker + again)
+            + sum(self.states[: keeping.states])
+            + sum(self.sums[: keeping.sums])
+        )
+
+    @property
+    def least(self) -> int:
+        """The bytes of one tile after the other, with nothing kept, whatever the genotypes."""
+        return self.wild_type + self.worker + self.again
+
+
+def estimate(hops: Sequence[Hop], tiles: Sequence[Tile], rows_at_a_time: int | None) -> Estimate:
+    """Return the bytes that a batch takes forward and backward, beside the model.
+
+    Parameters
+    ----------
+    hops
+        Message passing.
+    tiles
+        The mutants, and what is different in them.
+    rows_at_a_time
+        How many rows go through a row-wise function together; None is all.
+    """
+    sizes = sizes_of(hops)
+    width = max(width_of(hop) for hop in hops)
+    item = place_of(hops)[1].itemsize
+    number = width * item
+    t = max((tile.size for tile in tiles), default=1)
+    gene = sizes[GENE] * number
+    parts = sum(2 * len(hop.aggregates) * sizes[hop.target] * number for hop in hops)
+    states = sum((1 + 2) * sizes[hop.target] * number for hop in hops)
+    going_back = max(3 * len(hop.aggregates) * sizes[hop.target] * number for hop in hops)
+    in_a_hop = max(
+        (_IN_A_HOP + (2 * len(hop.aggregates) if hop.messages is None else 0))
+        * t
+        * sizes[hop.target]
+        * number
+        for hop in hops
+    )
+    rows = t * max(sizes.values())
+    if rows_at_a_time is not None:
+        rows = min(rows, rows_at_a_time)
+    row_wise = rows * max(_numbers_of_a_row(hop, width) for hop in hops) * item
+    gradients = parts + states + sum(p.numel() * item for hop in hops for p in hop.parameters)
+    return Estimate(
+        wild_type=parts + states + going_back,
+        worker=max(in_a_hop, _IN_THE_READOUT * t * gene) + row_wise + gradients,
+        again=sum(t * sizes[hop.target] for hop in hops) * number,
+        states=tuple(_states(hops, tile, sizes) * number for tile in tiles),
+        sums=tuple(_sums(hops, tile, sizes) * number for tile in tiles),
+    )
+
+
+def keeping_within(estimated: Estimate, workers: int, max_bytes: int | None) -> Keeping:
+    """Return what to keep for the backward; what is not kept is computed again.
+
+    Parameters
+    ----------
+    estimated
+        Of the batch.
+    workers
+        Threads; fewer are taken where memory does not reach for all.
+    max_bytes
+        The bound; None is none, and then sums are kept up to `KEPT_SUMS`. One that is too small
+        for one tile after the other is an error.
+    """
+    n_tiles = len(estimated.states)
+    if max_bytes is None:
+        return Keeping(n_tiles, _fitting(estimated.sums, KEPT_SUMS), workers)
+    if estimated.least > max_bytes:
+        raise InputError(
+            f"max_bytes is {max_bytes:,}, and one genotype after the other takes "
+            f"{estimated.least:,}",
+            fix=f"Give at least {estimated.least:,} bytes, or take a smaller model.",
+        )
+    while workers > 1 and estimated.of(Keeping(0, 0, workers)) > max_bytes:
+        workers -= 1
+    left = max_bytes - estimated.of(Keeping(0, 0, workers))
+    states = _fitting(estimated.states, left)
+    # Without any that is computed again, there is room for more.
+    if estimated.of(Keeping(n_tiles, 0, workers)) <= max_bytes:
+        states = n_tiles
+    left = max_bytes - estimated.of(Keeping(states, 0, workers))
+    sums = _fitting(estimated.sums[:states], left)
+    return Keeping(states, sums, workers)
+
+
+def _fitting(sizes: Sequence[int], room: int) -> int:
+    """Return how many fit, one after the other."""
+    n = 0
+    for size in sizes:
+        room -= size
+        if room < 0:
+            break
+        n += 1
+    return n
+
+
+def _states(hops: Sequence[Hop], tile: Tile, sizes: dict[str, int]) -> int:
+    """Return the rows that are kept of a tile's vectors."""
+    return sum(
+        _rows(changed.changed, sizes[hop.target] * tile.size)
+        for hop, changed in zip(hops, tile.hops, strict=True)
+    )
+
+
+def _sums(hops: Sequence[Hop], tile: Tile, sizes: dict[str, int]) -> int:
+    """Return the rows that are kept of a tile's sums."""
+    return sum(
+        _rows(received.computed, sizes[hop.target] * tile.size)
+        for hop, changed in zip(hops, tile.hops, strict=True)
+        for received in changed.received
+        if received.difference is None
+    )
+
+
+def _rows(places: Places | None, n: int) -> int:
+    return n if places is None else len(places)
+
+
+def _numbers_of_a_row(hop: Hop, width: int) -> int:
+    """Return about how many numbers lie between a row's old vector and its new one."""
+    if hop.messages is None:
+        return _PER_NUMBER_OF_A_ROW * sum(p.numel() for p in hop.parameters) // width
+    return max(
+        _PER_NUMBER_OF_A_ROW * sum(p.numel() for p in m.parameters) // width for m in hop.messages
+    )
+
 
 CPU_ROWS_AT_A_TIME = 2208
 """So many rows of 64 numbers, and what is computed from them, stay in a core's cache."""
@@ -41,18 +324,6 @@ class DeletedInTiles(Deleted):
     """
 
     tiles: tuple[Tile, ...] = ()
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> DeletedInTiles:
-        """Return the same with its tensors on a device."""
-        plain = super().to(device, non_blocking=non_blocking)
-        tiles = tuple(tile.to(device, non_blocking=non_blocking) for tile in self.tiles)
-        return DeletedInTiles(plain.genotypes, plain.nodes, tiles)
-
-    def pin_memory(self) -> DeletedInTiles:
-        """Return a copy in pinned memory, for transfers that do not block."""
-        plain = super().pin_memory()
-        tiles = tuple(tile.pin_memory() for tile in self.tiles)
-        return DeletedInTiles(plain.genotypes, plain.nodes, tiles)
 
 
 @dataclass(frozen=True)

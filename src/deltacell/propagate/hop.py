@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from typing import Protocol
 
 import torch
 
-from deltacell.propagate.gradients import gradients_of
 from deltacell.propagate.product import SparseMatrix
 
 GENE, REACTION, METABOLITE = "gene", "reaction", "metabolite"
@@ -22,6 +22,28 @@ Rows = slice | torch.Tensor
 """Which nodes the rows of a tensor belong to."""
 
 ALL = slice(None)
+
+
+def gradients_of(
+    made: torch.Tensor, inputs: Sequence[torch.Tensor], gradient: torch.Tensor
+) -> list[torch.Tensor | None]:
+    """Return the gradients of inputs; None for those that want none or had no part in it.
+
+    Parameters
+    ----------
+    made
+        What was made of the inputs, with its graph.
+    inputs
+        Of which to find the gradients.
+    gradient
+        Of what was made.
+    """
+    wanted = [x.requires_grad for x in inputs]
+    chosen = [x for x, want in zip(inputs, wanted, strict=True) if want]
+    if not chosen or not made.requires_grad:
+        return [None] * len(inputs)
+    found = iter(torch.autograd.grad(made, chosen, gradient.to(made.dtype), allow_unused=True))
+    return [next(found) if want else None for want in wanted]
 
 
 class RowWise(Protocol):
@@ -168,6 +190,8 @@ class Hop:
         an aggregate; a strategy may then compute each on rows of its own.
     residual
         Whether that sum has the old vector in it too, ``x' = x + sum over k of ...``.
+    wide
+        Makes the same hop with its parameters in float64, which pass their gradients on.
     """
 
     target: str
@@ -177,3 +201,50 @@ class Hop:
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     messages: tuple[Message, ...] | None = None
     residual: bool = False
+    wide: Callable[[], Hop] | None = None
+
+    def in_float64(self) -> Hop:
+        """Return the hop in float64; itself where its parameters are."""
+        if all(p.dtype == torch.float64 for p in self.parameters):
+            return self
+        if self.wide is None:
+            raise ValueError("this hop has no form in float64")
+        return self.wide()
+
+
+def sizes_of(hops: Sequence[Hop]) -> dict[str, int]:
+    """Return the number of nodes of each kind."""
+    sizes: dict[str, int] = {}
+    for hop in hops:
+        for a in hop.aggregates:
+            sizes[hop.target], sizes[a.source] = a.matrix.shape
+    return sizes
+
+
+def width_of(hop: Hop) -> int:
+    """Return the width of vectors, as far as parameters tell: their commonest last size."""
+    sizes = Counter(p.shape[-1] for p in hop.parameters if p.dim())
+    return sizes.most_common(1)[0][0] if sizes else 1
+
+
+def row_flop(hop: Hop) -> float:
+    """Return the floating-point operations of a hop's update for one row, forward."""
+    return 2.0 * sum(p.numel() for p in hop.parameters)
+
+
+def place_of(hops: Sequence[Hop]) -> tuple[torch.device, torch.dtype]:
+    """Return where the parameters are and of what type; float32 on a CPU where there are none."""
+    for hop in hops:
+        for parameter in hop.parameters:
+            return parameter.device, torch.promote_types(parameter.dtype, torch.float32)
+    return torch.device("cpu"), torch.float32
+
+
+def slices(n: int, at_a_time: int | None) -> list[slice]:
+    """Return equal slices of n rows, none longer than `at_a_time`."""
+    if n == 0:
+        return []
+    # Equal, so that none is too short to be worth a call.
+    count = 1 if at_a_time is None else -(-n // max(at_a_time, 1))
+    step = -(-n // count)
+    return [slice(begin, min(begin + step, n)) for begin in range(0, n, step)]

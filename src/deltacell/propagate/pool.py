@@ -7,7 +7,7 @@ tiny difference of large sums and would drown in their rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -38,6 +38,9 @@ class Readout(Protocol):
 
     def parameters(self) -> Iterable[torch.Tensor]:
         """Return all tensors that `terms` reads and that want a gradient."""
+
+    def in_float64(self) -> Callable[[torch.Tensor, Rows], Terms]:
+        """Return `terms` with its parameters in float64, which pass their gradients on."""
 
 
 class WildPool(NamedTuple):

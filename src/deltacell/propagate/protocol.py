@@ -35,6 +35,10 @@ class WildType:
         """The vectors after the last hop."""
         return self.states[-1]
 
+    def after(self, hops: int) -> WildType:
+        """Return what is left without the first hops, for mutants that they do not see."""
+        return WildType(self.states[hops:])
+
 
 @dataclass(frozen=True, eq=False)
 class Mutants:
@@ -48,18 +52,23 @@ class Mutants:
         The pooled wild type, [hidden].
     vectors
         Per-gene vectors [b, n, hidden] where they were asked for, 0 where a gene is deleted.
+    epistasis
+        The part of z that no smaller set of deletions explains, float64 [b, hidden], 0 for a
+        single deletion; where it was asked for and the strategy finds it by itself.
     """
 
     z: torch.Tensor
     pooled: torch.Tensor
     vectors: torch.Tensor | None = None
+    epistasis: torch.Tensor | None = None
 
 
 class Propagation(Protocol):
     """A strategy: how message passing is carried out on many mutants of one cell.
 
     Strategies differ in time and memory only. Each equals, to rounding, deleting the nodes and all
-    that touches them from the cell and propagating what is left, in results and gradients.
+    that touches them from the cell before the first of the given hops and propagating what is left,
+    in results and gradients.
     """
 
     @property

@@ -2,20 +2,213 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 
 from deltacell.errors import InputError
-from deltacell.propagate.aggregate import Scales, aggregate
 from deltacell.propagate.deleted import Deleted, DeletedNodes
-from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, State
+from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, RowWise, State, gradients_of
 from deltacell.propagate.pool import Readout, Terms, pool_difference, wild_pool
-from deltacell.propagate.product import product
+from deltacell.propagate.product import SparseMatrix, multiply, product
 from deltacell.propagate.protocol import Mutants, WildType
-from deltacell.propagate.row_wise import row_wise
+
+Scales = tuple[torch.Tensor | None, ...]
+
+
+def aggregate(
+    aggregates: Sequence[Aggregate], state: Mapping[str, torch.Tensor], scales: Scales
+) -> torch.Tensor:
+    """Return what each node receives over each of k matrices, [k, n_target, t, hidden].
+
+    ``a[k, i, b] = scales[k][i, b] * sum over j of matrix_k[i, j] x[j, b]``, in float32 or float64
+    whatever the autocast. Deleted rows of x must be 0. Product by product, because the rows of one
+    relation stay in cache where those of all do not, most of all in the backward.
+
+    Parameters
+    ----------
+    aggregates
+        The matrices and the kinds of node that they read.
+    state
+        x of each kind, contiguous [n_source, t, hidden].
+    scales
+        One [n_target, t] an aggregate, or None for 1.
+    """
+    sources = list(dict.fromkeys(a.source for a in aggregates))
+    matrices = tuple(a.matrix for a in aggregates)
+    which = tuple(sources.index(a.source) for a in aggregates)
+    xs = [state[s].to(torch.promote_types(state[s].dtype, torch.float32)) for s in sources]
+    return cast(torch.Tensor, _Gather.apply(matrices, scales, which, *xs))  # type: ignore[no-untyped-call]
+
+
+class _Gather(torch.autograd.Function):
+    """From sources [n_source, t, hidden] to slabs [k, n_target, t, hidden]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        matrices: tuple[SparseMatrix, ...],
+        scales: Scales,
+        which: tuple[int, ...],
+        *xs: torch.Tensor,
+    ) -> torch.Tensor:
+        ctx.matrices, ctx.scales, ctx.which = matrices, scales, which
+        slabs = xs[0].new_empty(len(matrices), matrices[0].shape[0], *xs[0].shape[1:])
+        for slab, matrix, scale, source in zip(slabs, matrices, scales, which, strict=True):
+            _multiply(slab.flatten(1), matrix, xs[source].flatten(1), add=False)
+            if scale is not None:
+                slab.mul_(scale.unsqueeze(-1))
+        return slabs
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        transposed = tuple(m.transpose for m in ctx.matrices)
+        found = _Spread.apply(transposed, ctx.scales, ctx.which, gradient)  # type: ignore[no-untyped-call]
+        return None, None, None, *found
+
+
+class _Spread(torch.autograd.Function):
+    """The transpose of `_Gather`: from slabs to the sum over those that read each source."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        matrices: tuple[SparseMatrix, ...],
+        scales: Scales,
+        which: tuple[int, ...],
+        slabs: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.matrices, ctx.scales, ctx.which = matrices, scales, which
+        found: dict[int, torch.Tensor] = {}
+        for slab, matrix, scale, source in zip(slabs, matrices, scales, which, strict=True):
+            scaled = slab if scale is None else slab * scale.unsqueeze(-1)
+            first = source not in found
+            if first:
+                found[source] = slabs.new_empty(matrix.shape[0], *slabs.shape[2:])
+            _multiply(found[source].flatten(1), matrix, scaled.flatten(1), add=not first)
+        return tuple(found[source] for source in range(len(found)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        transposed = tuple(m.transpose for m in ctx.matrices)
+        slabs = _Gather.apply(transposed, ctx.scales, ctx.which, *gradients)  # type: ignore[no-untyped-call]
+        return None, None, None, slabs
+
+
+def _multiply(out: torch.Tensor, matrix: SparseMatrix, x: torch.Tensor, *, add: bool) -> None:
+    """Write ``matrix @ x`` to out, or add it; all [rows, width]."""
+    found = multiply(matrix, x.contiguous())
+    if add:
+        out.add_(found)
+    else:
+        out.copy_(found)
+
+
+def row_wise(
+    hop: Hop, vectors: torch.Tensor, aggregated: torch.Tensor, rows_at_a_time: int | None
+) -> torch.Tensor:
+    """Return ``hop.update`` of all rows, [n, t, hidden], in the type of the old vectors.
+
+    A few rows at a time, everything between the aggregates and the new vectors stays in cache and
+    is gone when the next rows come; the backward computes it again. That takes as much time as
+    reading it back from memory, and a fifth of the memory.
+
+    Parameters
+    ----------
+    hop
+        Its update and its parameters.
+    vectors
+        [n, t, hidden].
+    aggregated
+        [k, n, t, hidden].
+    rows_at_a_time
+        How many rows of ``hidden`` numbers; None for all at once, kept for the backward.
+    """
+    if rows_at_a_time is None:
+        return hop.update(vectors, aggregated, ALL).to(vectors.dtype)
+    nodes = max(1, rows_at_a_time // max(vectors.shape[1], 1))
+    if torch.is_grad_enabled():
+        made = _Recomputed.apply(hop.update, nodes, vectors, aggregated, *hop.parameters)  # type: ignore[no-untyped-call]
+        return cast(torch.Tensor, made)
+    return _in_pieces(hop.update, nodes, vectors, aggregated)
+
+
+def autocast_here(device_type: str) -> Callable[[], AbstractContextManager[object]]:
+    """Return what makes the autocast that is in force here and now, for another place or time."""
+    # Not cached: casts made here without a gradient must not be found by those that need one.
+    return partial(
+        torch.autocast,
+        device_type,
+        torch.get_autocast_dtype(device_type),
+        enabled=torch.is_autocast_enabled(device_type),
+        cache_enabled=False,
+    )
+
+
+class _Recomputed(torch.autograd.Function):
+    """``update(vectors, aggregated, rows)``; keeps its arguments and nothing between."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        update: RowWise,
+        nodes: int,
+        vectors: torch.Tensor,
+        aggregated: torch.Tensor,
+        *parameters: torch.Tensor,
+    ) -> torch.Tensor:
+        ctx.update, ctx.nodes = update, nodes
+        ctx.autocast = autocast_here(vectors.device.type)
+        ctx.save_for_backward(vectors, aggregated, *parameters)
+        return _in_pieces(update, nodes, vectors, aggregated)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        vectors, aggregated, *parameters = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[2:]
+        by_vectors = torch.zeros_like(vectors) if wanted[0] else None
+        by_aggregated = torch.zeros_like(aggregated) if wanted[1] else None
+        by_parameter: list[torch.Tensor | None] = [None] * len(parameters)
+        with ctx.autocast():
+            for rows in _pieces(len(vectors), ctx.nodes):
+                with torch.enable_grad():
+                    old = vectors[rows].detach().requires_grad_(wanted[0])
+                    received = aggregated[:, rows].detach().requires_grad_(wanted[1])
+                    new = ctx.update(old, received, rows)
+                inputs = [old, received, *parameters]
+                parts = gradients_of(new, inputs, gradient[rows])
+                if by_vectors is not None and parts[0] is not None:
+                    by_vectors[rows] = parts[0]
+                if by_aggregated is not None and parts[1] is not None:
+                    by_aggregated[:, rows] = parts[1]
+                by_parameter = [_sum(a, b) for a, b in zip(by_parameter, parts[2:], strict=True)]
+        return None, None, by_vectors, by_aggregated, *by_parameter
+
+
+def _in_pieces(
+    update: RowWise, nodes: int, vectors: torch.Tensor, aggregated: torch.Tensor
+) -> torch.Tensor:
+    new = torch.empty_like(vectors)
+    with autocast_here(vectors.device.type)():
+        for rows in _pieces(len(vectors), nodes):
+            new[rows] = update(vectors[rows], aggregated[:, rows], rows)
+    return new
+
+
+def _pieces(n: int, nodes: int) -> list[slice]:
+    return [slice(begin, min(begin + nodes, n)) for begin in range(0, n, nodes)]
+
+
+def _sum(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return a + b
+
 
 CPU_TILE_NUMBERS = 2**19
 """The vectors of a tile that stay in a CPU's cache, in numbers: those of one mutant of yeast."""

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from deltacell.arrays import AnyArray, Ints
+from deltacell.arrays import AnyArray, Ints, ragged_positions
 from deltacell.errors import InputError
 from deltacell.screen.pairs import Pairs
 
@@ -56,6 +56,56 @@ def commonest(pairs: Pairs) -> Pairs:
     owner = pairs.owner[order]
     last = order[np.append(owner[1:] != owner[:-1], True)] if len(order) else order
     return Pairs(pairs.owner[last], pairs.key[last])
+
+
+def commonest_gene(genes: Ints, starts: Ints, sizes: Ints) -> Ints:
+    """Return for each genotype that one of its genes that most of the genotypes have.
+
+    In a screen that crosses queries with an array this is mostly the query.
+
+    Parameters
+    ----------
+    genes
+        The genes of all genotypes of the screen, one after the other.
+    starts, sizes
+        Where those of each chosen genotype begin, and how many they are, at least one.
+    """
+    mine = genes[ragged_positions(starts, sizes)]
+    count = np.bincount(mine)[mine] if len(mine) else mine
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.lexsort((mine, count, owner))
+    return mine[order[np.cumsum(sizes) - 1]]
+
+
+def in_runs(groups: Ints, length: int, rng: np.random.Generator) -> Ints:
+    """Return an order in which members of a group stand together, at most `length` at a time.
+
+    The members of each group are cut into runs, the first of which is as long as chance has it, and
+    the runs are shuffled; every member of a group is equally likely at every position of the order.
+
+    Parameters
+    ----------
+    groups
+        The group of each, already in random order.
+    length
+        Of a run.
+    rng
+        Where chance comes from.
+    """
+    if not len(groups):
+        return np.zeros(0, dtype=np.int64)
+    number = numbered(groups)
+    order = np.argsort(number, kind="stable")
+    size = np.bincount(number)
+    begin = np.cumsum(size) - size
+    within = np.arange(len(groups)) - np.repeat(begin, size)
+    shift = rng.integers(0, length, len(size))
+    run = (within + np.repeat(shift, size)) // length
+    first = np.ones(len(groups), dtype=bool)
+    first[1:] = (np.diff(run) != 0) | (np.diff(number[order]) != 0)
+    of_run = np.cumsum(first) - 1
+    place = rng.permutation(int(of_run[-1]) + 1)
+    return order[np.argsort(place[of_run], kind="stable")]
 
 
 def drawn(groups: Ints, fractions: Mapping[int, float], rng: np.random.Generator) -> Ints | None:

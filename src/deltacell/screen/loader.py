@@ -13,6 +13,7 @@ import torch
 from deltacell.arrays import Ints, ragged_positions
 from deltacell.errors import InputError
 from deltacell.screen.batch import Batch, Columns, Targets, checked_rows
+from deltacell.screen.draw import commonest_gene, in_runs
 from deltacell.screen.screen import Screen
 
 
@@ -53,6 +54,10 @@ class Loader:
     samples_per_epoch
         Genotypes an epoch, the first so many of its order; all where not given or where there are
         fewer.
+    run_length
+        Where given, genotypes that share a gene follow each other in runs of at most this many,
+        so that a batch has few distinct genes, see `in_runs`. Which genotypes an epoch has is drawn
+        before, and each is equally likely to be in any batch.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class Loader:
         sample_weights: npt.ArrayLike | None = None,
         batches_per_gather: int = 256,
         samples_per_epoch: int | None = None,
+        run_length: int | None = None,
     ) -> None:
         if batch_size < 1 or batches_per_gather < 1:
             raise InputError(
@@ -82,6 +88,9 @@ class Loader:
             raise InputError(f"the seed is {seed}; it must not be negative")
         if samples_per_epoch is not None and samples_per_epoch < 1:
             raise InputError(f"samples_per_epoch is {samples_per_epoch}; it must be at least 1")
+        if run_length is not None and run_length < 1:
+            raise InputError(f"run_length is {run_length}; it must be at least 1")
+        self.run_length = run_length
         self.screen = screen
         self.rows = checked_rows(screen, rows)
         self.batch_size = batch_size
@@ -177,6 +186,7 @@ class Loader:
             "shuffle": self.shuffle,
             "batch_size": self.batch_size,
             "samples_per_epoch": self.samples_per_epoch,
+            "run_length": self.run_length or 0,
             "rows": hashlib.sha256(self.rows.astype("<i8").tobytes()).hexdigest(),
             "screen": self.screen.checksum,
         }
@@ -185,8 +195,13 @@ class Loader:
         if not self.shuffle:
             return self.rows[: self.samples_per_epoch]
         generator = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
-        order: Ints = np.random.Generator(generator).permutation(self.rows)
-        return order[: self.samples_per_epoch]
+        rng = np.random.Generator(generator)
+        order: Ints = rng.permutation(self.rows)[: self.samples_per_epoch]
+        if self.run_length is None:
+            return order
+        genes, starts, sizes = self._columns.genes, self._columns.starts, self._columns.sizes
+        shared = commonest_gene(genes, starts[order], sizes[order])
+        return order[in_runs(shared, self.run_length, rng)]
 
     def _batches(self, epoch: int, start: int) -> Iterator[Batch]:
         order = self._order(epoch)
@@ -207,6 +222,7 @@ _SAID = {
     "shuffle": "setting of shuffle",
     "batch_size": "batch size",
     "samples_per_epoch": "number of samples an epoch",
+    "run_length": "length of runs",
     "rows": "choice of rows",
     "screen": "screen",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -12,7 +14,7 @@ from scipy.special import erfc
 
 from deltacell.arrays import Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Cell
-from deltacell.cell.synthetic import Plan, plan_of
+from deltacell.cell.synthetic import N_SOURCES, REDUNDANCY, ROUTES, Plan, plan_of
 from deltacell.errors import InputError
 from deltacell.screen.coverage import Coverage, StudyCoverage
 from deltacell.screen.genotypes import Genotypes
@@ -103,8 +105,86 @@ class Planted:
         return planted
 
 
+@dataclass(frozen=True, eq=False)
+class Redundancy:
+    """The truth behind a screen on the cell ``redundancy``: it is about routes and about no gene.
+
+    A set of two or more deletions has an interaction of -0.3 for each gene that hears
+    over the relation ``routes`` from exactly these genes: together they cut all routes to it, and
+    no smaller set does. Two deletions that share a gene with a third route do nothing together.
+
+    Parameters
+    ----------
+    cut
+        How many genes each set of sources is all the routes to, by its ascending genes.
+    n_genes
+        Of the cell.
+    """
+
+    cut: Mapping[tuple[int, ...], int]
+    n_genes: int
+
+    @classmethod
+    def of(cls, cell: Cell) -> Redundancy:
+        """Read it off the cell."""
+        routes = cell.relation(ROUTES)
+        bounds = zip(routes.indptr[:-1].tolist(), routes.indptr[1:].tolist(), strict=True)
+        sets = (tuple(sorted(routes.indices[begin:end].tolist())) for begin, end in bounds)
+        return cls(Counter(s for s in sets if len(s) > 1), cell.n_genes)
+
+    def effect(self, genotypes: Genotypes) -> Doubles:
+        """Return the interaction of each genotype without nuisance and noise, [batch]."""
+        genotypes.check(self.n_genes)
+        times = [self.cut.get(tuple(sorted(genes.tolist())), 0) for genes in genotypes]
+        return -_CUT * np.array(times, dtype=np.float64)
+
+    def is_planted(self, genotypes: Genotypes) -> Bools:
+        """Return which genotypes have an interaction at all, [batch]."""
+        planted: Bools = self.effect(genotypes) != 0
+        return planted
+
+
+def _redundancy_screen(cell: Cell, n: int | None, seed: int) -> Screen:
+    """Return measured pairs of sources, all or some at random."""
+    truth = Redundancy.of(cell)
+    rng = _generator(seed, "redundancy")
+    pairs = np.stack(np.triu_indices(N_SOURCES, 1), axis=1)
+    wanted = len(pairs) if n is None else n
+    if not 1 <= wanted <= len(pairs):
+        raise InputError(
+            f"{wanted} rows were asked for, and the cell '{REDUNDANCY}' has room for 1 to "
+            f"{len(pairs)}"
+        )
+    pairs = pairs[np.sort(rng.permutation(len(pairs))[:wanted])]
+    # Either may be the query.
+    pairs = np.where(rng.random(len(pairs))[:, None] < 0.5, pairs, pairs[:, ::-1])
+    genotypes = Genotypes(
+        torch.from_numpy(pairs.ravel().astype(np.int64)), torch.arange(len(pairs) + 1) * 2
+    )
+    nuisance = _NUISANCE * _per_gene(cell, seed, "nuisance")
+    deviation = np.full(len(pairs), _NOISE)
+    score = truth.effect(genotypes) + nuisance[pairs].sum(1) + _NOISE * rng.normal(size=len(pairs))
+    sources = np.arange(N_SOURCES)
+    return Screen.build(
+        cell.genes,
+        genotypes,
+        coverage=Coverage(
+            (StudyCoverage(STUDY, sources, np.arange(N_SOURCES + 1), sources, complete=n is None),)
+        ),
+        synthetic={"cell": cell.synthetic_recipe, "n": len(pairs), "seed": seed},
+        score=score.astype(np.float32),
+        standard_deviation=deviation.astype(np.float32),
+        p_value=erfc(np.abs(score) / deviation / np.sqrt(2)),
+        study=STUDY,
+        role=np.tile(["query", "array"], len(pairs)),
+    )
+
+
 def synthetic_screen(cell: Cell, *, n: int | None = None, seed: int = 0) -> Screen:
     """Return a made-up screen of crosses, query strains with an array, on a synthetic cell.
+
+    On the cell ``redundancy`` it is pairs of its sources, all 7,140 where `n` is not given, and the
+    truth behind it is `Redundancy`. What follows is about the others, and about `Planted`.
 
     Queries are single genes and pairs of genes; half of the crosses or more are trigenic. Queries
     and array come from 16 pathways that back each other up in turn, which makes about a sixth of
@@ -120,6 +200,8 @@ def synthetic_screen(cell: Cell, *, n: int | None = None, seed: int = 0) -> Scre
     seed
         Of all that is drawn, 0 or more.
     """
+    if (cell.synthetic_recipe or {}).get("name") == REDUNDANCY:
+        return _redundancy_screen(cell, n, seed)
     planted = Planted.of(cell, seed)
     crosses = _crosses(plan_of(cell), n, seed)
     rng = _generator(seed, "measurements")
@@ -167,6 +249,7 @@ def synthetic_screen(cell: Cell, *, n: int | None = None, seed: int = 0) -> Scre
     )
 
 
+_CUT = 0.3
 _WITHIN = (0.08, 0.20)
 _BETWEEN = (0.20, 0.40)
 _NUISANCE = 0.02

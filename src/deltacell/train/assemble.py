@@ -173,6 +173,7 @@ def _loader(
         world_size=fabric.world_size,
         targets=data.targets,
         samples_per_epoch=config.data.samples_per_epoch if train else None,
+        run_length=config.data.run_length if train else None,
     )
 
 

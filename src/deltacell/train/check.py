@@ -15,7 +15,7 @@ from deltacell.models.baselines.query_pair_mean import Toward
 from deltacell.models.combine import COMBINATIONS
 from deltacell.models.dango import STRING_LAMBDAS
 from deltacell.models.heads import Z_NORMS
-from deltacell.models.hetero_cell import AGGREGATIONS, OUTPUTS
+from deltacell.models.hetero_cell import AGGREGATIONS, MUTANTS, OUTPUTS
 from deltacell.models.losses.dango import Schedule
 from deltacell.propagate import STRATEGIES
 from deltacell.screen.screen import Merge
@@ -81,6 +81,7 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "data.subset": _ONE,
         "data.batch_size": _ONE,
         "data.samples_per_epoch": _ONE,
+        "data.run_length": _ONE,
         "split.seed": _ZERO,
         "split.validation": _SHARE,
         "split.test": _SHARE,
@@ -91,6 +92,7 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "model.gin_layers": _ONE,
         "model.local_heads": _ONE,
         "model.local_layers": _ONE,
+        "model.mutant_layers": _ONE,
         "model.dropout": Range(0, 1),
         "model.penalty": _POSITIVE,
         "model.shrinkage": _POSITIVE,
@@ -149,7 +151,7 @@ RANGES: Mapping[str, Range] = MappingProxyType(
 CHOICES: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "propagation": tuple(STRATEGIES),
-        "data.synthetic": ("demo", "yeast"),
+        "data.synthetic": ("demo", "yeast", "redundancy"),
         "data.merge": get_args(Merge),
         "split.method": get_args(Method),
         "split.by": get_args(By),
@@ -159,6 +161,7 @@ CHOICES: Mapping[str, Sequence[str]] = MappingProxyType(
         "model.aggregation": AGGREGATIONS,
         "model.activation": tuple(ACTIVATIONS),
         "model.z_norm": Z_NORMS,
+        "model.mutants": MUTANTS,
         "loss.schedule": get_args(Schedule),
         "schedule.name": ("constant", "cosine", "warm_restarts", "plateau"),
         "trainer.accelerator": ("auto", "cpu", "cuda"),
@@ -273,13 +276,29 @@ def _check_model(config: Config) -> None:
     if isinstance(model, DangoConfig):
         _check_divides("model.heads", model.heads, model.hidden)
         _check_lambdas(model)
-    elif isinstance(model, HeteroCellConfig) and model.output != "global":
-        _check_divides("model.local_heads", model.local_heads, model.hidden)
+    elif isinstance(model, HeteroCellConfig):
+        if model.output != "global":
+            _check_divides("model.local_heads", model.local_heads, model.hidden)
+        _check_mutants(model)
     if config.max_bytes is not None and config.propagation not in ("auto", "delta"):
         raise InputError(
             f"max_bytes is {config.max_bytes}, and the propagation {config.propagation} has no "
             "such bound",
             fix="Give max_bytes=null, or propagation=auto",
+        )
+
+
+def _check_mutants(model: HeteroCellConfig) -> None:
+    if model.mutant_layers is not None and model.mutant_layers > model.layers:
+        raise InputError(
+            f"model.mutant_layers is {model.mutant_layers}, and model.layers is {model.layers}",
+            fix="Give model.mutant_layers=null for all layers, or at most as many",
+        )
+    if model.mutants == "none" and model.output != "mean":
+        raise InputError(
+            f"model.mutants is none, which leaves the local head, and model.output is "
+            f"{model.output}",
+            fix="Give model.output=mean",
         )
 
 

@@ -33,7 +33,7 @@ class DataConfig:
     cell
         A cell of its own, in place of the folder's; then ``screen`` is a directory.
     synthetic
-        ``demo`` or ``yeast``: a made-up cell and screen in place of a folder.
+        ``demo``, ``yeast`` or ``redundancy``: a made-up cell and screen in place of a folder.
     synthetic_seed, synthetic_genotypes
         Of the made-up ones; as many genotypes as are the default where not given.
     relations
@@ -55,6 +55,9 @@ class DataConfig:
     grid
         Whether to assume, of a list of hits, that every query gene was crossed with every array
         gene, so that pairs that are not listed were tested and have no interaction.
+    run_length
+        Genotypes that share a gene follow each other in runs of at most this many, which makes
+        late mutants cheaper; in any order where null.
     standardise
         Whether targets are brought to mean 0 and deviation 1 of the training part.
     """
@@ -74,6 +77,7 @@ class DataConfig:
     batch_size: int = 64
     samples_per_epoch: int | None = None
     grid: bool = True
+    run_length: int | None = None
     standardise: bool = True
 
 
@@ -161,6 +165,9 @@ class HeteroCellConfig(NetworkConfig):
     activation: str = "gelu"
     z_norm: str = "norm"
     dropout: float = 0.0
+    mutant_layers: int | None = None
+    epistasis: bool = False
+    mutants: str = "true"
 
 
 @dataclass

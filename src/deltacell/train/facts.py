@@ -35,11 +35,6 @@ def facts(
 
     model = task.model
     propagation = propagation_record(model)
-    choice = (
-        None
-        if propagation is None or propagation["choice"] is None
-        else (propagation["choice"]["choice"])
-    )
     return {
         **data_facts(data),
         "device": str(fabric.device),
@@ -50,7 +45,6 @@ def facts(
         "steps_per_epoch": steps_per_epoch(config, data),
         "epochs": config.trainer.epochs,
         "propagation": propagation,
-        "micro_batch": None if choice is None else choice["tile"],
         "n_parameters": sum(weight.numel() for weight in model.parameters()),
         "target": Target(mean=data.standard.mean, std=data.standard.std),
     }

@@ -7,8 +7,7 @@ import torch
 from deltacell.cell import Cell
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import Deleted
-from deltacell.propagate.ladder.incidence import Incidence, removed_edges
-from deltacell.propagate.ladder.link import links_of
+from deltacell.propagate.ladder.graphs import Incidence, links_of, removed_edges
 from deltacell.screen import Genotypes
 
 

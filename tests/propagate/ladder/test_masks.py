@@ -13,7 +13,7 @@ from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import Deleted, Shared, strategy
 from deltacell.propagate.ladder import DeviceMask, EdgeMask, StoredEdges, StoredMasks, Subgraph
-from deltacell.propagate.ladder.link import links_of
+from deltacell.propagate.ladder.graphs import links_of
 from deltacell.screen import Genotypes
 
 
@@ -68,48 +68,6 @@ def test_subgraphs_are_what_the_living_induce(
                 if not {s, t} & {*genes.tolist()}
             }
             assert {(s, t) for s, t in edges.t().tolist()} == expected
-
-
-def test_masks_on_the_device_are_restored(
-    cell: Cell, model: HeteroCell, genotypes: Genotypes
-) -> None:
-    way = DeviceMask()
-    model.propagation = way
-    score = model(cell, genotypes).score
-    assert way._masks
-    assert all(mask.all() for mask in way._masks.values())
-    # Another batch, a larger one, comes before the backward of the first.
-    model(cell, Genotypes.of([[g] for g in range(10)]))
-    assert [len(m) for m in way._masks.values()] == [
-        10 * link.n_edges for link in links_of(model.hops(cell))
-    ]
-    score.sum().backward()
-    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    assert all(mask.all() for mask in way._masks.values())
-    model.zero_grad()
-    model.propagation = Shared()
-    model(cell, genotypes).score.sum().backward()
-    expected = [p.grad for p in model.parameters() if p.grad is not None]
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
-
-
-def test_masks_on_the_device_are_restored_after_an_error(
-    cell: Cell, model: HeteroCell, genotypes: Genotypes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from deltacell.propagate.ladder.masked import Edges
-
-    def fails(self: Edges, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        assert mask is None or len(mask) == 0 or not mask.all()
-        if mask is not None:
-            raise MemoryError
-        return x
-
-    model.propagation = way = DeviceMask()
-    monkeypatch.setattr(Edges, "total", fails)
-    with pytest.raises(MemoryError):
-        model(cell, genotypes)
-    assert all(mask.all() for mask in way._masks.values())
 
 
 @pytest.mark.parametrize("name", ["subgraph", "edge_mask", "stored_edges", "stored_masks"])

@@ -3,10 +3,7 @@
 Each is exact, and written as it would be used, so that anyone can see what it costs.
 """
 
-from deltacell.propagate.ladder.device_mask import DeviceMask
-from deltacell.propagate.ladder.edge_mask import EdgeMask
-from deltacell.propagate.ladder.stored_edges import StoredEdges
-from deltacell.propagate.ladder.stored_masks import StoredMasks
-from deltacell.propagate.ladder.subgraph import Subgraph
+from deltacell.propagate.ladder.graphs import Subgraph
+from deltacell.propagate.ladder.masks import DeviceMask, EdgeMask, StoredEdges, StoredMasks
 
 __all__ = ["DeviceMask", "EdgeMask", "StoredEdges", "StoredMasks", "Subgraph"]

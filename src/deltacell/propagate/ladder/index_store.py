@@ -18,7 +18,7 @@ from deltacell import store
 from deltacell.arrays import AnyArray
 from deltacell.errors import InputError, MissingExtraError
 from deltacell.propagate.deleted import Deleted
-from deltacell.propagate.ladder.link import Link
+from deltacell.propagate.ladder.graphs import Link
 from deltacell.propagate.product import SparseMatrix
 from deltacell.screen import Genotypes
 

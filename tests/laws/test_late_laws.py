@@ -1,0 +1,314 @@
+"""Deletions that the last layers see: exact, whatever the strategy, and with their epistasis."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from deltacell.cell import Cell, Relation
+from deltacell.models.hetero_cell import HeteroCell
+from deltacell.propagate import (
+    STRATEGIES,
+    Deleted,
+    Delta,
+    Dense,
+    Late,
+    Mutants,
+    Propagation,
+    Shared,
+    strategy,
+)
+from deltacell.propagate import late as late_module
+from deltacell.propagate.ladder.masks import Stored
+from deltacell.screen import Genotypes
+
+LATE = [Late(), Late(workers=2, rows_at_a_time=2)]
+OTHERS = [name for name in STRATEGIES if name not in ("dense", "late")]
+
+law = settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    # The cells are small as they are, and shrinking them takes minutes.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+
+
+def drawn_model(laws: Any, data: st.DataObject, cell: Cell, **options: Any) -> HeteroCell:
+    model: HeteroCell = laws.model_of(
+        cell,
+        aggregation=data.draw(st.sampled_from(["sum", "mean"])),
+        residual=data.draw(st.booleans()),
+        dropout=data.draw(st.sampled_from([0.0, 0.4])),
+        activation=data.draw(st.sampled_from(["gelu", "relu", "tanh"])),
+        epistasis=data.draw(st.booleans()),
+        **options,
+    )
+    return model
+
+
+def at_most(genotypes: Genotypes, n: int) -> Genotypes:
+    """Those with at most n genes: epistasis has subsets without end, and a pool needs a gene."""
+    return genotypes.take((genotypes.sizes <= n).nonzero().squeeze(1))
+
+
+@contextmanager
+def made(name: str, model: HeteroCell, cell: Cell, genotypes: Genotypes) -> Iterator[Propagation]:
+    """The strategy of a name, with its store filled where it has one."""
+    if not issubclass(STRATEGIES[name], Stored):  # type: ignore[arg-type]
+        yield strategy(name)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        way = STRATEGIES[name](store=Path(folder) / "store")
+        # The check takes a step on gene 0 alone first, and epistasis reads all subsets.
+        subsets = {
+            tuple(s)
+            for genes in genotypes
+            for k in range(1, len(genes) + 1)
+            for s in combinations(genes.sort().values.tolist(), k)
+        }
+        everything = Genotypes.of([*(s.tolist() for s in genotypes), [0], *subsets])
+        metabolism = model.reactions is not None
+        way.fill(model.mutant_hops(cell), Deleted.of(cell, everything, metabolism=metabolism))
+        yield way
+
+
+@law
+@given(data=st.data())
+def test_late_equals_deleting_in_the_last_layer(
+    laws: Any, small_cells: Any, genotypes_of: Any, data: st.DataObject
+) -> None:
+    cell = data.draw(small_cells)
+    genotypes = at_most(data.draw(genotypes_of(cell)), min(5, cell.n_genes - 1))
+    combine = data.draw(st.sampled_from(["sum", "mean", "attention", "pairwise"]))
+    model = drawn_model(laws, data, cell, mutant_layers=1, combine=combine)
+    laws.assert_equals_deleting(data.draw(st.sampled_from(LATE)), model, cell, genotypes)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@settings(law, max_examples=10)
+@given(data=st.data())
+def test_every_strategy_takes_late_mutants(
+    laws: Any, small_cells: Any, genotypes_of: Any, name: str, data: st.DataObject
+) -> None:
+    cell = data.draw(small_cells)
+    genotypes = at_most(data.draw(genotypes_of(cell)), 5)
+    options = {
+        "mutant_layers": data.draw(st.integers(1, 2)),
+        "metabolism": data.draw(st.booleans()),
+    }
+    model = drawn_model(laws, data, cell, **options)
+    with made(name, model, cell, genotypes) as way:
+        laws.assert_equals_deleting(way, model, cell, genotypes)
+
+
+@pytest.mark.parametrize("aggregation", ["sum", "mean"])
+def test_it_is_the_last_layer_of_a_smaller_cell(laws: Any, aggregation: str) -> None:
+    """Not only `dense`: the last layer of a model of what is left, on the wild type's vectors."""
+    cell = laws.fixed_cell(metabolism=False)
+    model = laws.model_of(cell, aggregation=aggregation, mutant_layers=1, propagation=Late())
+    genotypes = Genotypes.of([[3], [0, 1], [2, 5, 7]])
+    vectors = model.mutant_vectors(cell, genotypes)
+    before = model.encode(cell).wild_type.states[1]["gene"]
+    for b, deleted in enumerate(genotypes):
+        living = np.setdiff1d(np.arange(cell.n_genes), deleted.numpy())
+        smaller = cell.subset(living.tolist())
+        last = model.hops(smaller)[-1:]
+        after = Shared().wild_type(last, {"gene": before[living]}).last["gene"]
+        torch.testing.assert_close(vectors[b, living], after, rtol=laws.EXACT, atol=laws.EXACT)
+
+
+@pytest.mark.parametrize("aggregation", ["sum", "mean"])
+def test_wrong_ways_are_rejected(laws: Any, aggregation: str) -> None:
+    cell = laws.fixed_cell(metabolism=False)
+    genotypes = Genotypes.of([[0], [1, 2], [0, 1, 3], [0, 2]])
+    model = laws.model_of(cell, aggregation=aggregation, mutant_layers=1)
+    laws.assert_equals_deleting(Late(), model, cell, genotypes)
+    for wrong in (KeepsEdges(), Additive(), StaleMessages()):
+        with pytest.raises(AssertionError):
+            laws.assert_equals_deleting(wrong, model, cell, genotypes)
+    early = laws.model_of(cell, aggregation=aggregation)
+    found = laws.results(early, Shared(), cell, genotypes)["z"]
+    expected = laws.results(model, Dense(), cell, genotypes)["z"]
+    assert (found - expected).abs().max() > 1e-6
+
+
+class KeepsEdges(Late):
+    """Deletes genes from the pool, and lets others go on hearing from them."""
+
+    def prepare(self, hops: Any, deleted: Any) -> Any:
+        found = super().prepare(hops, deleted)
+        none = torch.zeros(0, dtype=torch.int64)
+        removed = tuple(replace(r, genes=none, entry=none) for r in found.units.removed)
+        return replace(found, units=replace(found.units, removed=removed))
+
+
+class Additive(Late):
+    """Takes a set for the sum of its genes."""
+
+    def mutants(self, hops: Any, wild: Any, deleted: Any, *args: Any, **options: Any) -> Mutants:
+        none = torch.zeros(0, dtype=torch.int64)
+        singles = len(deleted.of_gene)
+        units = deleted.units
+        removed = tuple(_first(r, singles) for r in units.removed)
+        cut = replace(
+            deleted,
+            units=replace(
+                units, rows=units.rows[:singles], living=units.living[:singles], removed=removed
+            ),
+            joint_owner=none,
+            instead=none,
+            instead_owner=none,
+        )
+        return super().mutants(hops, wild, cut, *args, **options)
+
+
+class StaleMessages(Late):
+    """Takes the messages of the wild type as constants."""
+
+    def mutants(self, hops: Any, wild_type: Any, *args: Any, **options: Any) -> Mutants:
+        stale = replace(wild_type, messages=tuple(m.detach() for m in wild_type.messages))
+        return super().mutants(hops, stale, *args, **options)
+
+
+def _first(removed: Any, singles: int) -> Any:
+    units = removed.units < singles
+    entries = units[removed.entry]
+    return replace(
+        removed,
+        units=removed.units[units],
+        rows=removed.rows[units],
+        left=removed.left[units],
+        genes=removed.genes[entries],
+        entry=removed.entry[entries],
+    )
+
+
+def epistasis_of(
+    model: HeteroCell, way: Propagation, cell: Cell, genotypes: Genotypes
+) -> torch.Tensor:
+    model.propagation = way
+    torch.manual_seed(5)
+    return model(cell, genotypes).intermediate["epistasis"].detach()
+
+
+@law
+@given(data=st.data())
+def test_epistasis_equals_the_dense_difference(
+    laws: Any, small_cells: Any, data: st.DataObject
+) -> None:
+    cell = data.draw(small_cells)
+    gene = st.integers(0, cell.n_genes - 1)
+    sets = st.lists(st.lists(gene, min_size=1, max_size=4, unique=True), min_size=1, max_size=5)
+    genotypes = Genotypes.of(data.draw(sets))
+    combine = data.draw(st.sampled_from(["sum", "attention"]))
+    options = {"mutant_layers": 1, "epistasis": True, "combine": combine}
+    model = laws.model_of(cell, aggregation=data.draw(st.sampled_from(["sum", "mean"])), **options)
+    found = epistasis_of(model, Late(), cell, genotypes)
+    model.propagation = Dense()
+    for b, genes in enumerate(genotypes):
+        whole = sorted(genes.tolist())
+        subsets = [list(s) for k in range(1, len(whole) + 1) for s in combinations(whole, k)]
+        z = model(cell, Genotypes.of(subsets)).intermediate["z"]
+        sign = torch.tensor([(-1.0) ** (len(whole) - len(s)) for s in subsets]).double()
+        expected = sign @ z if len(whole) > 1 else torch.zeros_like(z[0])
+        assert (found[b] - expected).norm() <= 1e-8 * expected.norm() + 1e-15
+
+
+def test_epistasis_survives_single_precision() -> None:
+    """Where a difference of z is rounding, what is formed on shared rows is not."""
+    cell = random_cell(400, 3, 1500)
+    torch.manual_seed(0)
+    model = HeteroCell(cell, hidden=16, layers=2, mutant_layers=1, epistasis=True)
+    rng = np.random.default_rng(0)
+    genotypes = Genotypes.of([rng.choice(400, 2, replace=False).tolist() for _ in range(20)])
+    late = epistasis_of(model, Late(), cell, genotypes)
+    by_difference = epistasis_of(model, Shared(), cell, genotypes)
+    exact = epistasis_of(model.double(), Dense(), cell, genotypes)
+
+    def off(found: torch.Tensor) -> float:
+        return float(((found - exact).norm(dim=1) / exact.norm(dim=1)).median())
+
+    assert off(late) < 1e-3
+    assert off(by_difference) > 10 * off(late)
+
+
+def test_wrong_epistasis_is_rejected(laws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the denominators' part, what is left is close and wrong."""
+    cell = laws.fixed_cell(metabolism=False)
+    model = laws.model_of(cell, mutant_layers=1, epistasis=True)
+    genotypes = Genotypes.of([[0, 1], [2, 4], [0, 1, 2]])
+    exact = epistasis_of(model, Dense(), cell, genotypes)
+    monkeypatch.setattr(late_module, "interaction_of_quotient", lambda n, d: n[:, -1])
+    wrong = epistasis_of(model, Late(), cell, genotypes)
+    assert ((wrong - exact).norm(dim=1) > 1e-4 * exact.norm(dim=1)).all()
+
+
+def test_a_batch_pays_for_what_it_touches() -> None:
+    """Units are touched rows: of each gene once, and of a set only rows that several touch."""
+    cell = random_cell(400, 3, 1500)
+    model = HeteroCell(cell, hidden=8, layers=2, mutant_layers=1, propagation=Late())
+    touched = {
+        g: {g}.union(*(r.transpose.indices[slice(*r.transpose.indptr[g : g + 2])].tolist()
+                       for r in cell.relations.values()))
+        for g in range(20)
+    }  # fmt: skip
+    pairs = [[0, g] for g in range(1, 20)]
+    prepared = model.prepare(cell, Genotypes.of(pairs))
+    shared = sum(len(touched[a] & touched[b]) for a, b in pairs)
+    assert len(prepared.units.rows) == sum(map(len, touched.values())) + shared  # type: ignore[attr-defined]
+    assert shared < cell.n_genes
+
+
+@pytest.mark.parametrize("epistasis", [False, True])
+def test_company_and_order_do_not_matter(laws: Any, epistasis: bool) -> None:
+    cell = laws.fixed_cell(metabolism=False)
+    model = laws.model_of(cell, mutant_layers=1, epistasis=epistasis, propagation=Late())
+    sets = [[0, 1], [1, 2], [2, 0, 5], [4], [1, 0], [5, 2, 0]]
+    together = model(cell, Genotypes.of(sets)).score
+    alone = torch.cat([model(cell, Genotypes.of([s])).score for s in sets])
+    torch.testing.assert_close(together, alone, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(together[0], together[4], rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(together[2], together[5], rtol=1e-11, atol=1e-12)
+
+
+def test_metabolism_is_seen_by_every_strategy(laws: Any) -> None:
+    cell = laws.fixed_cell(metabolism=True)
+    model = laws.model_of(cell, metabolism=True, mutant_layers=1, epistasis=True)
+    # q1 needs gene 2 or gene 5; both together lose it, and neither alone.
+    genotypes = Genotypes.of([[2, 5], [2], [0, 3]])
+    lost = model(cell, genotypes).intermediate["lost"]
+    reactions = model.encode(cell).wild_type.last["reaction"]
+    torch.testing.assert_close(lost, torch.stack([reactions[1], 0 * reactions[0], 0 * lost[0]]))
+    for way in (Shared(), Delta()):
+        laws.assert_equals_deleting(way, model, cell, genotypes)
+
+
+def random_cell(n_genes: int, n_relations: int, n_edges: int) -> Cell:
+    rng = np.random.default_rng(0)
+    relations = [
+        Relation.from_edges(
+            f"r{i}", *rng.integers(0, n_genes, (2, n_edges)), n_genes=n_genes, directed=i == 0
+        )
+        for i in range(n_relations)
+    ]
+    return Cell([f"g{i}" for i in range(n_genes)], relations)
+
+
+def test_a_batch_of_none(laws: Any) -> None:
+    cell = laws.fixed_cell(metabolism=False)
+    model = laws.model_of(cell, mutant_layers=1, epistasis=True, propagation=Late())
+    none = Genotypes.of([])
+    assert model(cell, none).score.shape == (0,)
+    assert model.mutant_vectors(cell, none).shape == (0, cell.n_genes, 8)
