@@ -86,12 +86,19 @@ def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
     """
     if data.grid is None or not ratio:
         return None
-    drawn, each = [], []
-    for part, rows in (("train", data.split.train), ("validation", data.split.validation)):
-        zeros = data.grid.draw(round(ratio * len(rows)), part=part, split=data.split, seed=seed)
-        drawn.append(zeros)
-        each.append(data.grid.count(part, data.split) / max(1, len(zeros)))
-    return Zeros(*drawn, *each) if len(drawn[0]) else None
+    split, grid = data.split, data.grid
+    training = grid.draw(round(ratio * len(split.train)), part="train", split=split, seed=seed)
+    validation = grid.draw(
+        round(ratio * len(split.validation)), part="validation", split=split, seed=seed
+    )
+    if not len(training):
+        return None
+    return Zeros(
+        training,
+        validation,
+        grid.count("train", split) / len(training),
+        grid.count("validation", split) / max(1, len(validation)),
+    )
 
 
 def load_data(config: Config) -> TrainingData:

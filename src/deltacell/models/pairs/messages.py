@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from deltacell.arrays import AnyArray, Bools, Floats, Ints, ragged_positions
-from deltacell.models.baselines.gene_effects import Doubles
+from deltacell.models.baselines.baseline import Doubles
 from deltacell.models.baselines.gene_sets import GenePairs, GeneSets
 from deltacell.models.pairs.neighbours import Neighbours
 from deltacell.screen.keys import set_keys

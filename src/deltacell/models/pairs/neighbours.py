@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -130,7 +131,7 @@ def _nearest(rows: sp.csr_array | Floats) -> sp.csr_array:
     k = min(NEAREST, n - 1)
     columns, values = [], []
     for start in range(0, n, _ROWS_PER_BLOCK):
-        block = rows[start : start + _ROWS_PER_BLOCK] @ rows.T
+        block: Any = rows[start : start + _ROWS_PER_BLOCK] @ rows.T
         cosine = block.toarray() if sp.issparse(block) else block
         cosine[np.arange(len(cosine)), np.arange(start, start + len(cosine))] = -np.inf
         best = np.argpartition(-cosine, k - 1, axis=1)[:, :k]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from deltacell.arrays import Floats, Ints
+from deltacell.arrays import AnyArray, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.baselines.baseline import Part
@@ -64,6 +64,15 @@ class PairCell(nn.Module):
     penalty, folds
         The additive model's penalty, and the folds of its cross-fitting.
     """
+
+    inputs: torch.Tensor
+    edge_keys: torch.Tensor
+    edge_weights: torch.Tensor
+    candidates: torch.Tensor
+    candidate_edges: torch.Tensor
+    effect: torch.Tensor
+    intercept: torch.Tensor
+    count: torch.Tensor
 
     def __init__(
         self,
@@ -193,7 +202,7 @@ class PairCell(nn.Module):
         sizes = genotypes.offsets.diff()
         score = self.effect.new_zeros(len(genotypes))
         hidden = self._kept()
-        for size in sizes.unique().tolist():
+        for size in sorted(set(sizes.tolist())):
             rows = torch.nonzero(sizes == size).squeeze(1)
             at = genotypes.offsets[:-1][rows, None] + torch.arange(size, device=rows.device)
             genes = genotypes.genes[at].sort(dim=1).values
@@ -232,7 +241,8 @@ class PairCell(nn.Module):
             replaced = [self._replace(genes, i, x[:, i], context, 2) for i in range(size)]
             votes = torch.stack(replaced).mean(dim=0)
         if not pairs:
-            return score + self.read_set(functional.pad(votes, (self.hidden, 0))).squeeze(1)
+            single: torch.Tensor = self.read_set(functional.pad(votes, (self.hidden, 0))).squeeze(1)
+            return score + single
         spread = context._replace(fold=fold.repeat_interleave(pairs))
         pair = torch.stack([genes[:, first], genes[:, second]], dim=2).view(-1, 2)
         a, c = x[:, first].reshape(-1, self.hidden), x[:, second].reshape(-1, self.hidden)
@@ -244,7 +254,8 @@ class PairCell(nn.Module):
         parts = [a + c, a * c, (a - c).abs(), one + other, (one - other).abs(), one * other, both]
         inputs = torch.cat([*parts, self._edge(pair[:, 0], pair[:, 1])], dim=1)
         read = self.read_pair(inputs).view(b, pairs, -1).mean(dim=1)
-        return score + self.read_set(torch.cat([read, votes], dim=1)).squeeze(1)
+        left: torch.Tensor = self.read_set(torch.cat([read, votes], dim=1)).squeeze(1)
+        return score + left
 
     def _vectors(
         self, genes: torch.Tensor, effect: torch.Tensor, context: _Context
@@ -263,7 +274,8 @@ class PairCell(nn.Module):
         query = self.query(x).view(-1, 1, self.heads, 8)
         match = (query * context.key[neighbour]).sum(dim=-1) / 8**0.5
         linked = self.relation(self.edge_weights[self.candidate_edges[gene, :nearest]])
-        return (match + linked).clamp(-8, 8)
+        logarithm: torch.Tensor = (match + linked).clamp(-8, 8)
+        return logarithm
 
     def _replace(
         self, genes: torch.Tensor, place: int, x: torch.Tensor, context: _Context, doubt: int
@@ -391,7 +403,7 @@ def _gene_inputs(
     cell: Cell, order: GeneOrder, neighbours: Neighbours, features: Sequence[str] | None
 ) -> Floats:
     """Return what is fixed of each gene, standardised: features, places and degrees, [genes, d]."""
-    columns = [np.ones((cell.n_genes, 1))]
+    columns: list[AnyArray] = [np.ones((cell.n_genes, 1))]
     chosen = chosen_features(cell, features)
     if chosen:
         columns.append(feature_vectors(chosen, _COMPONENTS))
@@ -405,9 +417,8 @@ def _gene_inputs(
         columns.append(places[order.place])
     inputs = np.concatenate(columns, axis=1)
     deviation = inputs.std(axis=0)
-    return ((inputs - inputs.mean(axis=0)) / np.where(deviation > 0, deviation, 1)).astype(
-        np.float32
-    )
+    standard: AnyArray = (inputs - inputs.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+    return standard.astype(np.float32)
 
 
 def _keys(genes: torch.Tensor, n_genes: int) -> torch.Tensor:

@@ -235,8 +235,8 @@ class PairTrees(FittedPredictor):
         # The trees saw more hits than the grid has: a shift of the log odds puts that right.
         self._shift = -float(np.log(zeros.each_training))
         if checks is not None:
-            odds = self._hit.predict(checks, raw_score=True) + self._shift
-            self._shift, self._slope = _calibrated(np.asarray(odds), label, weight, self._shift)
+            odds = np.asarray(self._hit.predict(checks, raw_score=True)) + self._shift
+            self._shift, self._slope = _calibrated(odds, label, weight, self._shift)
 
     def _learn_from(self, training: Part, n_genes: int) -> None:
         """Keep what was measured, for the columns of the sets to predict."""
