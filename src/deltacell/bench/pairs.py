@@ -1,0 +1,129 @@
+"""What pair messages cost: the columns of a screen, a training, and scoring every pair."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from deltacell.bench.machine import machine
+from deltacell.bench.process import PeakMemory, in_own_process
+from deltacell.models.baselines.baseline import Part
+from deltacell.models.baselines.gene_sets import GeneOrder
+from deltacell.models.pairs import Measured, PairColumns, PairTrees
+from deltacell.models.pairs.columns import Known
+from deltacell.screen import Genotypes
+from deltacell.train.config import Config, DataConfig
+from deltacell.train.data import TrainingData, draw_zeros, load_data
+
+BARS = {"columns": 120.0, "train": 900.0, "score_all_pairs": 600.0}
+"""The most seconds that each row may take on Costanzo 2010 with two cores."""
+
+_PAIRS_PER_CALL = 500_000
+
+Progress = Callable[[str, int, int], None]
+
+
+def run(
+    folder: str | None = None,
+    screen: str | None = None,
+    *,
+    rounds: int = 400,
+    most_pairs: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure the parts of a pair predictor in a process of its own.
+
+    Parameters
+    ----------
+    folder, screen
+        An import and its screen; a made-up cell and screen where not given.
+    rounds
+        The most trees of each part.
+    most_pairs
+        Score at most this many pairs; all pairs of the screen's genes where None.
+    progress
+        Called as ``progress(what, done, total)``.
+    """
+    rows: list[dict[str, Any]] = []
+
+    def told(row: dict[str, Any]) -> None:
+        rows.append(row)
+        if progress is not None:
+            progress(row["name"], len(rows), len(BARS))
+
+    settings = {"folder": folder, "screen": screen, "rounds": rounds, "most_pairs": most_pairs}
+    about = in_own_process("deltacell.bench.pairs:_measure", settings, told)
+    bars = BARS if folder is not None and most_pairs is None else {}
+    return {
+        "command": "deltacell bench pairs",
+        "rows": rows,
+        "bars": {
+            f"{row['name']}_seconds": {
+                "at_most": bars[row["name"]],
+                "measured": row["seconds"],
+                "met": row["seconds"] <= bars[row["name"]],
+            }
+            for row in rows
+            if row["name"] in bars
+        },
+        "machine": {**machine(), **about},
+    }
+
+
+def _measure(
+    folder: str | None,
+    screen: str | None,
+    rounds: int,
+    most_pairs: int | None,
+    tell: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
+    made_up = None if folder is not None else "demo"
+    config = Config(
+        data=DataConfig(
+            folder=folder, screen=screen, synthetic=made_up, screen_genes_only=True, merge="mean"
+        )
+    )
+    data = load_data(config)
+
+    def measured(name: str, pairs: int, work: Callable[[], Any]) -> Any:
+        memory, start = PeakMemory(), time.perf_counter()
+        result = work()
+        seconds = time.perf_counter() - start
+        tell({"name": name, "seconds": seconds, "pairs": pairs, "peak_mib": memory.mib()})
+        return result
+
+    measured("columns", len(data.screen), lambda: _columns(data))
+    trees = PairTrees(rounds=rounds)
+    validation = data.part(data.split.validation)
+    zeros = draw_zeros(data, trees.zeros, config.split.seed)
+    training = data.part(data.split.train)
+    measured(
+        "train",
+        len(data.split.train),
+        lambda: trees.fit(data.cell, *training, validation=validation, zeros=zeros),
+    )
+    first, second = np.triu_indices(data.cell.n_genes, 1)
+    first, second = first[:most_pairs], second[:most_pairs]
+
+    def score() -> None:
+        for start in range(0, len(first), _PAIRS_PER_CALL):
+            block = slice(start, start + _PAIRS_PER_CALL)
+            genes = torch.from_numpy(np.stack([first[block], second[block]], axis=1).ravel())
+            trees(data.cell, Genotypes(genes, torch.arange(0, len(genes) + 1, 2)))
+
+    measured("score_all_pairs", len(first), score)
+    return {"genes": data.cell.n_genes, "threads": torch.get_num_threads()}
+
+
+def _columns(data: TrainingData) -> None:
+    """Make the columns of every set of the screen once, from the networks on."""
+    order = GeneOrder(data.cell.genes)
+    sets = order.sets(data.screen.genotypes)
+    part = Part(sets, data.screen.column("score").astype(np.float64), np.ones(len(sets)))
+    columns = PairColumns(data.cell, order, int(sets.sizes.max()))
+    measured = Measured.of(sets, part.targets, part.weights, len(order))
+    columns(Known.of(part, len(order), 3.0), sets, columns.votes(measured, sets))
