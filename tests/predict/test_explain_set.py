@@ -147,18 +147,24 @@ def test_votes_and_parts_of_a_predictor_are_shown(runs, capsys, monkeypatch):
         return Parts(np.full(n, -0.1), np.full(n, 0.25), np.full(n, -0.4))
 
     monkeypatch.setattr(Additive, "_parts", parts)
-    rows = [(0, 2, -0.3, "physical", 0.5), (1, 3, -0.2, "tflink", 2.0)]
+    keys = ("genes", "replaced", "by", "score", "relation", "weight")
+    rows = [
+        dict(zip(keys, row, strict=True))
+        for row in (([0, 2], 1, 2, -0.3, "physical", 0.5), ([1, 3], 0, 3, -0.2, "tflink", 2.0))
+    ]
     monkeypatch.setattr(Additive, "evidence", lambda self, cell, genes: rows, raising=False)
     result = explain_set([run], [0, 1])
-    names = run.data.cell.genes
+    genes = run.data.cell.genes
+    label = [genes.standard[i] or genes[i] for i in range(4)]
     first, second = result["votes"]
-    assert (first["gene1"], first["gene2"], first["relation"]) == (names[1], names[3], "tflink")
+    assert (first["names"], first["relation"]) == ([label[1], label[3]], "tflink")
+    assert (first["by"], first["replaced"]) == (label[3], label[0])
     assert (second["score"], second["weight"]) == (-0.3, 0.5)
     (said,) = result["runs"]
     assert (said["hit"], said["given_hit"]) == pytest.approx((0.25, -0.4))
     assert any("probability of 0.25" in sentence for sentence in result["sentences"])
     print_explained_set(result)
-    assert "The measured pairs it rests on" in capsys.readouterr().out
+    assert "The measured sets it rests on" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["dango", "hetero"])

@@ -79,8 +79,8 @@ def explain_set(
         - ``explained``: the score that the contributions add up to, which is that of the networks
           among the runs; null where there is none, and then there are no contributions;
         - ``complete``: whether both residuals are within the tolerance;
-        - ``votes``: the measured pairs that a score rests on, where a predictor tells them: run,
-          gene1, gene2, score, relation, weight, the largest weight first;
+        - ``votes``: the measured sets that a score rests on, where a predictor tells them: run,
+          names, which gene is replaced by which, score, relation, weight, the largest weight first;
         - ``nearest``: genes, names, distance, measured, predicted, part;
         - ``evidence``: relations, links, pathways, complexes, see `Evidence`;
         - ``sentences``: what carries the prediction, in words.
@@ -118,7 +118,7 @@ def explain_set(
         **_genes(explained, chosen, cell.genes.systematic, names),
         "explained": _mean([one.relations.score for one in explained]),
         "complete": all(one.relations.complete and one.genes.complete for one in explained),
-        "votes": _votes(runs, chosen.tolist()),
+        "votes": _votes(runs, chosen.tolist(), names),
         "nearest": _nearest(measured, scorer, distances, cell.genes.systematic, names),
         "evidence": evidence,
     }
@@ -144,21 +144,25 @@ def _said_by(
     return said
 
 
-_VOTE = ("gene1", "gene2", "score", "relation", "weight")
-
-
-def _votes(runs: Sequence[LoadedRun], genes: list[int]) -> list[dict[str, Any]]:
-    """Return the measured pairs that predictors name as their evidence."""
+def _votes(
+    runs: Sequence[LoadedRun], genes: list[int], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the measured sets that predictors name as their evidence."""
     rows = []
     for run in runs:
         tells = getattr(run.predictor.model, "evidence", None)
         for row in tells(run.data.cell, genes) if callable(tells) else ():
-            vote = dict(row) if isinstance(row, Mapping) else dict(zip(_VOTE, row, strict=True))
-            for end in ("gene1", "gene2"):
-                if not isinstance(vote[end], str):
-                    vote[end] = run.data.cell.genes[int(vote[end])]
-            numbers = {name: float(vote[name]) for name in ("score", "weight")}
-            rows.append({"run": run.record.name, **vote, **numbers})
+            rows.append(
+                {
+                    "run": run.record.name,
+                    "names": [names[gene] for gene in row["genes"]],
+                    "replaced": names[row["replaced"]],
+                    "by": names[row["by"]],
+                    "score": row["score"],
+                    "relation": row["relation"],
+                    "weight": row["weight"],
+                }
+            )
     return sorted(rows, key=lambda row: -abs(row["weight"]))
 
 

@@ -67,9 +67,9 @@ def _votes(result: Mapping[str, Any]) -> str:
         return ""
     first = votes[0]
     return (
-        f"It rests on {len(votes)} measured {'pair' if len(votes) == 1 else 'pairs'} next to it, "
-        f"most of all on {first['gene1']} {first['gene2']} ({_signed(first['score'])}), by "
-        f"{first['relation']}."
+        f"It rests on {len(votes)} measured {'set' if len(votes) == 1 else 'sets'} next to it, "
+        f"most of all on {' '.join(first['names'])} ({_signed(first['score'])}), with {first['by']} "
+        f"in place of {first['replaced']} by {first['relation']}."
     )
 
 

@@ -33,12 +33,13 @@ def print_explained_set(result: Mapping[str, Any]) -> None:
         _explained(result, several)
     if result["votes"]:
         print_table(
-            "The measured pairs it rests on",
-            ["genes", "measured", "relation", "weight", "run"],
+            "The measured sets it rests on",
+            ["genes", "measured", "in place of", "relation", "weight", "run"],
             [
                 [
-                    f"{vote['gene1']} {vote['gene2']}",
+                    " ".join(vote["names"]),
                     _signed(vote["score"]),
+                    f"{vote['by']} for {vote['replaced']}",
                     vote["relation"],
                     f"{vote['weight']:.3g}",
                     vote["run"],

@@ -76,8 +76,9 @@ class FittedPredictor(ABC):
     its genes. A subclass defines `_fit`, `_score` (or `_parts`), `_state` and `_load`; what it
     learns must not refer to the cell's own numbering of genes.
 
-    It may also have a method ``evidence(cell, genotype) -> list[dict]``: the measured pairs that a
-    score rests on, as rows with ``gene1``, ``gene2``, ``score``, ``relation`` and ``weight``.
+    It may also have a method ``evidence(cell, genes) -> list[dict]``: the measured sets that a
+    score rests on, as rows with ``genes``, which gene is ``replaced`` ``by`` which, ``score``,
+    ``relation`` and ``weight``; genes are those of the cell.
 
     Attributes
     ----------
