@@ -280,8 +280,8 @@ def test_trees_save_and_load_to_the_last_bit(seed, two_parts, tmp_path_factory):
         cell, sets, part.targets, zeros=zeros, validation=(sets, part.targets), seed=1
     )
     path = tmp_path_factory.mktemp("trees") / "state.pt"
-    write_checkpoint(path, {"predictor": model.state_dict()}, step=1, epoch=1, metric=None)
-    again = trees().load_state_dict(cell, read_checkpoint(path)["predictor"])
+    write_checkpoint(path, model.state_dict(), step=1, epoch=1, metric=None)
+    again = trees().load_state_dict(cell, read_checkpoint(path)["state"])
     one, other = model(cell, sets), again(cell, sets)
     for name in ("score", "hit", "given_hit"):
         was, is_ = getattr(one, name), getattr(other, name)

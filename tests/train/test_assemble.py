@@ -30,11 +30,11 @@ def loop_of(config: Config) -> Loop:
 @pytest.mark.parametrize(
     ("given", "samples", "steps"),
     [
-        ([], 72, 5),
-        (["data.batch_size=72"], 72, 1),
-        (["data.batch_size=9", "optimizer.accumulate=3"], 72, 3),
+        ([], 74, 5),
+        (["data.batch_size=74"], 74, 1),
+        (["data.batch_size=9", "optimizer.accumulate=3"], 74, 3),
         (["data.samples_per_epoch=33"], 33, 3),
-        (["data.samples_per_epoch=3300"], 72, 5),
+        (["data.samples_per_epoch=3300"], 74, 5),
     ],
 )
 def test_steps_of_an_epoch_are_those_that_are_done(

@@ -117,7 +117,10 @@ def test_a_mapping_in_braces_is_that_of_its_names_one_by_one() -> None:
         (["model=[dango,hetero_cell]"], "model takes one name"),
         (["model=null"], "model takes one name"),
         (["model.name=hetero_cell"], "Write model=NAME"),
-        (["model=hetero_cell", "model.heads=2"], "in the model 'hetero_cell'; dango has it"),
+        (
+            ["model=hetero_cell", "model.heads=2"],
+            "in the model 'hetero_cell'; dango and pair_cell have it",
+        ),
         (["loss=log_cosh", "loss.turn=2"], "in the loss 'log_cosh'; dango has it"),
         (["trainer.devices=four"], "trainer.devices is four; expected a whole number"),
         (["trainer.devices=null"], "trainer.devices is null; expected a whole number"),

@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = [
     "costanzo2010_dango",
     "costanzo2010_hetero",
+    "costanzo2010_pair_cell",
+    "costanzo2010_pairs",
     "demo",
     "demo_hetero",
     "kuzmin2018_dango",
@@ -41,6 +43,16 @@ NOTHING_TO_TAKE = {
     ("kuzmin2018_dango", "no_metabolism"): "in the model 'dango'",
     ("demo_hetero", "no_metabolism"): "changes nothing",
     ("kuzmin2018_hetero", "no_metabolism"): "changes nothing",
+    ("costanzo2010_pairs", "no_gather"): "in the loss 'none'",
+    **{
+        (experiment, ablation): f"in the model '{model}'"
+        for experiment, model in (
+            ("costanzo2010_pairs", "pair_trees"),
+            ("costanzo2010_pair_cell", "pair_cell"),
+        )
+        # What these see of the relations is set by data.relations.
+        for ablation in ("no_metabolism", "one_relation", "string_merged")
+    },
 }
 
 

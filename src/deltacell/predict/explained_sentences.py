@@ -68,8 +68,8 @@ def _votes(result: Mapping[str, Any]) -> str:
     first = votes[0]
     return (
         f"It rests on {len(votes)} measured {'set' if len(votes) == 1 else 'sets'} next to it, "
-        f"most of all on {' '.join(first['names'])} ({_signed(first['score'])}), with {first['by']} "
-        f"in place of {first['replaced']} by {first['relation']}."
+        f"most of all on {' '.join(first['names'])} ({_signed(first['score'])}), with "
+        f"{first['by']} in place of {first['replaced']} by {first['relation']}."
     )
 
 

@@ -9,7 +9,7 @@ from deltacell.cell import Cell
 from deltacell.cell.feature import Feature
 from deltacell.models.baselines import Additive, BoostedTrees
 from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.boosted_trees import feature_table
+from deltacell.models.baselines.boosted_trees import feature_tables
 from deltacell.models.baselines.gene_effects import cross_fitted, ridge
 from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.screen.genotypes import Genotypes
@@ -180,7 +180,7 @@ def test_gene_features_reach_the_trees_with_what_is_missing(random_cell):
     known = np.arange(N_GENES) % 10 != 9
     values = rng.normal(size=(N_GENES, 1)) + 5
     plain = random_cell(N_GENES)
-    feature = Feature("fitness", np.where(known[:, None], values, 0), known)
+    feature = Feature("fitness", np.where(known[:, None], values, np.nan))
     cell = Cell(plain.genes, plain.relations.values(), features=[feature])
     pairs = np.array([[i, j] for i in range(N_GENES) for j in range(i)])
     targets = values[pairs, 0].sum(axis=1)
@@ -201,12 +201,12 @@ def test_wide_features_are_reduced_and_stay_missing_where_nothing_is_known(rando
     values = rng.normal(size=(N_GENES, 3)) @ rng.normal(size=(3, 50))
     known = np.arange(N_GENES) != 7
     plain = random_cell(N_GENES)
-    cell = Cell(
-        plain.genes, [], features=[Feature("profile", np.where(known[:, None], values, 0), known)]
-    )
+    profile = Feature("profile", np.where(known[:, None], values, np.nan))
+    cell = Cell(plain.genes, [], features=[profile])
     order = GeneOrder(cell.genes)
-    table = feature_table(cell, order, 4)
-    assert table.shape == (N_GENES, 4)
+    table = feature_tables(cell, order, None, 4)["profile"]
+    # The last one is the share of values that are missing.
+    assert table.shape == (N_GENES, 5)
     assert np.isnan(table[order.place[7]]).all()
     rest = np.delete(table, order.place[7], axis=0)
     assert np.isfinite(rest).all()

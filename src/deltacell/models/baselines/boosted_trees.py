@@ -46,10 +46,11 @@ class BoostedTrees(FittedPredictor):
     """Gradient-boosted regression trees (LightGBM) on columns that describe a set of genes.
 
     The columns are those of `NetworkFeatures`; the smallest, largest and mean value of each gene
-    feature of the cell, where a feature wider than ``feature_dimensions`` is first reduced to its
-    principal components; and the smallest, largest and mean additive effect of the genes, and of
-    how many genes it is known. What is missing is missing (NaN) and never a zero: a feature that a
-    gene does not have, and the effect of a gene that was not in training.
+    feature of the cell, where a feature wider than ``feature_dimensions`` is first reduced, see
+    `feature_vectors`, and of the inner product of two genes' values; and the smallest, largest and
+    mean additive effect of the genes, and of how many genes it is known. What is missing is missing
+    (NaN) and never a zero: a feature that a gene does not have, and the effect of a gene that was
+    not in training.
 
     The effects of the training genotypes are cross-fitted: each is learned from the folds that the
     genotype is not in, so that its own score does not leak into its columns. A share ``forget`` of
@@ -131,7 +132,7 @@ class BoostedTrees(FittedPredictor):
         progress("columns", 0, self.rounds)
         self._largest = int(training.sets.sizes.max())
         self._network = self._columns_of(cell, order, seed)
-        self._gene_features = feature_table(cell, order, self.features, self.feature_dimensions)
+        self._gene_features = self._feature_tables(cell, order)
         self._fitted_on = weakref.ref(cell)
         self._trees = boosted(
             self._columns(training.sets, effects),
@@ -145,6 +146,9 @@ class BoostedTrees(FittedPredictor):
             self.rounds,
             progress,
         )
+
+    def _feature_tables(self, cell: Cell, order: GeneOrder) -> dict[str, Floats]:
+        return feature_tables(cell, order, self.features, self.feature_dimensions)
 
     def _columns_of(self, cell: Cell, order: GeneOrder, seed: int) -> NetworkFeatures:
         over_genes, over_pairs = _telling(self._largest)
@@ -168,12 +172,17 @@ class BoostedTrees(FittedPredictor):
         return score
 
     def _columns(self, sets: GeneSets, effects: Doubles) -> Floats:
-        how = self._network.over_genes
-        of_genes = self._gene_features[sets.genes]
+        how, over_pairs, pairs = self._network.over_genes, self._network.over_pairs, sets.pairs()
+        of_genes = [table[sets.genes] for table in self._gene_features.values()]
+        products = [
+            np.nansum(table[pairs.first] * table[pairs.second], axis=1, keepdims=True)
+            for table in self._gene_features.values()
+        ]
         known = np.add.reduceat(~np.isnan(effects), sets.offsets[:-1], dtype=np.int64)
         columns = [
             self._network(sets),
-            aggregated(of_genes, sets.offsets, how, skip_missing=True),
+            *(aggregated(table, sets.offsets, how, skip_missing=True) for table in of_genes),
+            *(aggregated(product, pairs.offsets, over_pairs) for product in products),
             aggregated(effects[:, None], sets.offsets, how, skip_missing=True),
             known[:, None],
         ]
@@ -187,7 +196,7 @@ class BoostedTrees(FittedPredictor):
             "seed": self._network.seed,
             "relations": {relation.name: relation.n_entries for relation in relations},
             "embeddings": [saved(embedding) for embedding in self._network.embeddings],
-            "gene_features": saved(self._gene_features),
+            "gene_features": {name: saved(table) for name, table in self._gene_features.items()},
             "trees": self._trees.model_to_string(),
         }
 
@@ -201,10 +210,12 @@ class BoostedTrees(FittedPredictor):
         _check_names(list(state["relations"]), list(given))
         for name, entries in given.items():
             if entries != state["relations"][name]:
-                raise _other_relation(name)
+                raise _other("relation", name)
         # An eigensolver may round differently elsewhere, and the trees were made for these.
         self._network.embeddings = [loaded(embedding) for embedding in state["embeddings"]]
-        self._gene_features = loaded(state["gene_features"])
+        self._gene_features = {
+            name: loaded(table) for name, table in state["gene_features"].items()
+        }
         self._trees = Booster(model_str=state["trees"])
         self._fitted_on = weakref.ref(cell)
 
@@ -217,7 +228,12 @@ class BoostedTrees(FittedPredictor):
         _check_names(list(fitted), list(given))
         for name, relation in given.items():
             if not relation.equals(fitted[name]):
-                raise _other_relation(name)
+                raise _other("relation", name)
+        tables = self._feature_tables(cell, GeneOrder(cell.genes))
+        for name, table in self._gene_features.items():
+            # A decomposition may round differently elsewhere.
+            if not np.allclose(tables[name], table, rtol=1e-3, atol=1e-3, equal_nan=True):
+                raise _other("feature", name)
         self._fitted_on = weakref.ref(cell)
 
 
@@ -286,8 +302,10 @@ def predicted(trees: Booster, columns: Floats) -> Doubles:
     return np.asarray(trees.predict(columns, num_threads=torch.get_num_threads()), np.float64)
 
 
-def feature_table(cell: Cell, order: GeneOrder, names: Sequence[str] | None, widest: int) -> Floats:
-    """Return gene features side by side, [genes, columns], missing values as NaN.
+def feature_tables(
+    cell: Cell, order: GeneOrder, names: Sequence[str] | None, widest: int
+) -> dict[str, Floats]:
+    """Return gene features by name, [genes, columns] each, missing values as NaN.
 
     Parameters
     ----------
@@ -301,14 +319,14 @@ def feature_table(cell: Cell, order: GeneOrder, names: Sequence[str] | None, wid
         A wider feature is reduced to so many components, see `feature_vectors`. A gene without any
         value stays missing.
     """
-    tables: list[Floats] = [np.zeros((len(order), 0), dtype=np.float32)]
+    tables = {}
     for feature in sorted(chosen_features(cell, names), key=lambda feature: feature.name):
         values = feature.values
         if feature.width > widest:
             values = feature_vectors([feature], widest)
             values[~feature.known] = np.nan
-        tables.append(values[order.gene])
-    return np.concatenate(tables, axis=1)
+        tables[feature.name] = values[order.gene]
+    return tables
 
 
 def _relations(cell: Cell, order: GeneOrder) -> list[Relation]:
@@ -323,9 +341,9 @@ def _check_names(fitted: list[str], given: list[str]) -> None:
         )
 
 
-def _other_relation(name: str) -> InputError:
+def _other(what: str, name: str) -> InputError:
     return InputError(
-        f"the relation '{name}' of this cell is not the one it was fitted on",
+        f"the {what} '{name}' of this cell is not the one it was fitted on",
         fix="Give the cell it was fitted on, or fit it again.",
     )
 
