@@ -132,7 +132,7 @@ def test_tables_sort_by_mouse_and_by_keyboard(opened: Any) -> None:
 
 
 def test_tables_filter_and_long_ones_begin_short(opened: Any) -> None:
-    title = "Operations by self time: after"
+    title = "Operations of the host by self time: after"
     table = table_of(opened, title)
     told = f"document.querySelector('{table} .filter output').textContent"
     every = int(opened.run(told).split()[0])
