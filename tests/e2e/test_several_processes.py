@@ -175,7 +175,7 @@ def test_torchrun_starts_it_too(tmp_path: Path, training: ModuleType) -> None:
     assert (record.status, record.world_size) == (Status.finished, 2)
     rows = read_phases(path / "phases")
     assert rows["rank"].unique().sort().to_list() == [0, 1]
-    assert rows["samples"].sum() == 2 * 72
+    assert rows["samples"].sum() == 2 * 74
     other = [word.replace(str(path), str(tmp_path / "other")) for word in command]
     said = training.end(training.start_program(tmp_path, other), 1)
     assert "there are 2 processes, and trainer.devices x trainer.nodes is 1" in said

@@ -15,6 +15,9 @@ from deltacell.store import MANIFEST, read_manifest
 EXPERIMENTS = {"dango": "demo", "hetero_cell": "demo_hetero"}
 """The experiment that trains each model, in the order in which they are shown."""
 
+WEIGHTS = ("--weights", "last")
+"""Validation has five unseen genes here: too few to choose an epoch by."""
+
 DANGO_RUNS = 3
 """Runs of DANGO, which differ in the weights they begin with."""
 
@@ -88,7 +91,7 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
             "On the same genotypes, each with a gene that no predictor has seen. A model is worth "
             "something where it beats the additive one, which knows nothing but single genes.",
             (
-                *("evaluate", *all_dango, hetero, "--figures", str(folder / FIGURES)),
+                *("evaluate", *all_dango, hetero, *WEIGHTS, "--figures", str(folder / FIGURES)),
                 *("--markdown", str(folder / "evaluation.md")),
                 *("--json", str(folder / EVALUATION)),
             ),
@@ -107,7 +110,8 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
             "tested and can be crossed, the lowest and the highest are kept, with the evidence for "
             "each; what the runs do not agree on comes later.",
             (
-                *("predict", *all_dango, "--cautious", "--sets", "triples", "--top", "200"),
+                *("predict", *all_dango, *WEIGHTS, "--cautious", "--sets", "triples"),
+                *("--top", "200"),
                 *("--out", str(folder / "ranking.parquet"), "--overwrite"),
                 *("--html", str(folder / RANKING_PAGE), "--json", str(folder / RANKING)),
             ),

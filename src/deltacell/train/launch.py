@@ -88,7 +88,7 @@ def launch(words: Sequence[str], processes: int) -> int:
         try:
             elastic_launch(config, sys.executable)("-m", "deltacell", *words)
         except ChildFailedError as error:
-            rank, failure = error.get_first_failure()
+            rank, failure = _first(error)
             raise RankError(rank, _said(failure)) from None
         except SignalException as error:
             return int(error.sigval)
@@ -106,6 +106,14 @@ def is_launched() -> bool:
 def reported(function: Callable[..., T]) -> Callable[..., T]:
     """Return a function whose error reaches the process that launched this one."""
     return cast(Callable[..., T], record(function))
+
+
+def _first(error: ChildFailedError) -> tuple[int, ProcessFailure]:
+    """Return the rank that died first; those that the launcher stopped after it do not count."""
+    own = {r: f for r, f in error.failures.items() if f.exitcode != -signal.SIGTERM}
+    if not own:
+        return error.get_first_failure()
+    return min(own.items(), key=lambda item: item[1].timestamp)
 
 
 def _said(failure: ProcessFailure) -> str:
