@@ -30,6 +30,7 @@ from deltacell.train.config import (
     LogCoshConfig,
     ModelConfig,
     NetworkConfig,
+    PairCellConfig,
     PointDistributionContrastConfig,
 )
 from deltacell.train.registry import MODELS, Registered, options_of
@@ -186,7 +187,7 @@ def build_loss(config: Config) -> Loss:
             )
         return DangoLoss(**options_of(loss))
     if isinstance(loss, PointDistributionContrastConfig):
-        assert isinstance(config.model, NetworkConfig)
+        assert isinstance(config.model, NetworkConfig | PairCellConfig)
         return PointDistributionContrast(
             **options_of(loss), width=config.model.hidden, max_epochs=config.trainer.epochs
         )

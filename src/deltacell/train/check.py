@@ -230,6 +230,8 @@ def _check_data(data: DataConfig) -> None:
         for key in ("folder", "cell", "synthetic")
         if (value := getattr(data, key)) is not None
     }
+    if not given and isinstance(config.model, EnsembleConfig):
+        return  # The data are those of its runs.
     if not given:
         raise InputError(
             "there is nothing to train on: data.folder, data.cell and data.synthetic are all null",

@@ -246,6 +246,14 @@ class PairTreesConfig(ModelConfig):
 
 
 @dataclass
+class EnsembleConfig(ModelConfig):
+    """`deltacell.train.ensemble.Ensemble`."""
+
+    name: str = "ensemble"
+    runs: list[str] = field(default_factory=list)
+
+
+@dataclass
 class PairCellConfig(ModelConfig):
     """`deltacell.models.pairs.PairCell`."""
 

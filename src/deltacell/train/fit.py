@@ -17,9 +17,10 @@ from deltacell.profile.record import CHECKPOINTS, METRICS_FILE, RUN_FILE, Status
 from deltacell.train.build import build_fitted
 from deltacell.train.changes import resumed_config
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.config import Config
+from deltacell.train.config import Config, EnsembleConfig
 from deltacell.train.data import TrainingData, check_same, draw_zeros, load_data
 from deltacell.train.devices import set_threads
+from deltacell.train.ensemble import Ensemble, on_data_of_members
 from deltacell.train.facts import data_facts, reached
 from deltacell.train.metrics_file import MetricsFile
 from deltacell.train.new_path import new_path
@@ -52,6 +53,8 @@ def fit_run(
     progress
         Called as ``progress(what, done, total)``.
     """
+    if isinstance(config.model, EnsembleConfig):
+        config = on_data_of_members(config)
     path = new_path(config)
     if _is_unfinished(path, config):
         return resume_fit(path, config, data=data, progress=progress)
@@ -130,6 +133,8 @@ def _fit(
         try:
             validation = data.part(data.split.validation)
             options: dict[str, Any] = {}
+            if isinstance(predictor, Ensemble):
+                predictor.adopt(path, data, config.split)
             if isinstance(predictor, PairTrees):
                 options["zeros"] = draw_zeros(data, predictor.zeros, config.split.seed)
             predictor.fit(

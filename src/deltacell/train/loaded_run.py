@@ -15,6 +15,7 @@ from deltacell.train.changes import resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, check_same, load_data
+from deltacell.train.ensemble import Ensemble
 from deltacell.train.predictor import Predictor
 from deltacell.train.registry import is_fitted
 from deltacell.train.standard import Standard
@@ -67,7 +68,10 @@ def load_run(
         which = "last"
     state = checkpoints.load(which)
     if is_fitted(config.model):
-        fitted = build_fitted(config).load_state_dict(data.cell, state["predictor"])
+        fitted = build_fitted(config)
+        if isinstance(fitted, Ensemble):
+            fitted.open(record.path, data)
+        fitted.load_state_dict(data.cell, state["predictor"])
         predictor = Predictor(fitted, data.cell, Standard())
     else:
         predictor = _network(record, config, data, state)

@@ -18,6 +18,7 @@ from deltacell.train.config import (
     DangoConfig,
     DangoLossConfig,
     EmbeddingMLPConfig,
+    EnsembleConfig,
     GlobalMeanConfig,
     HeteroCellConfig,
     LogCoshConfig,
@@ -74,6 +75,7 @@ MODELS: Mapping[str, Registered] = MappingProxyType(
         "boosted_trees": Registered(BoostedTreesConfig, f"{_BASELINES}:BoostedTrees"),
         "dango": Registered(DangoConfig, f"{_BUILD}:build_dango", False, f"{_MODELS}:Dango"),
         "embedding_mlp": Registered(EmbeddingMLPConfig, f"{_BASELINES}:EmbeddingMLP"),
+        "ensemble": Registered(EnsembleConfig, "deltacell.train.ensemble:Ensemble"),
         "global_mean": Registered(GlobalMeanConfig, f"{_BASELINES}:GlobalMean"),
         "hetero_cell": Registered(
             HeteroCellConfig, f"{_BUILD}:build_hetero_cell", False, f"{_MODELS}:HeteroCell"

@@ -17,14 +17,17 @@ from deltacell.models.baselines.gene_effects import GeneEffects, ridge
 from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets
 from deltacell.models.baselines.network_features import Aggregate, aggregated
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
-from deltacell.models.pairs.messages import Measured, by_first_gene, pair_votes, set_votes
-from deltacell.models.pairs.neighbours import PROFILE_WIDTH, Neighbours, profiles
+from deltacell.models.pairs.messages import SUMS, Measured, by_first_gene, pair_votes, set_votes
+from deltacell.models.pairs.neighbours import ALIKE, PROFILE_WIDTH, Neighbours, alike, profiles
 
 RANKS = (8, 24, 48)
 """How many factors of the measured pairs each low-rank column has."""
 
+RANK_AROUND = 24
+"""How many of them are averaged over neighbours."""
+
 COMPONENTS = 16
-"""Leading components of a profile that the columns have."""
+"""Leading components that the columns have of a profile, and of a gene's place in the networks."""
 
 # What a vote is shrunk toward 0 by, in units of neighbours that voted.
 _FEW_VOTERS = 0.1
@@ -46,6 +49,8 @@ class Known:
     factors, values
         The leading eigenvectors of the measured pairs, as residuals from the additive model, and
         their eigenvalues, [genes, k] and [k].
+    residuals
+        What the additive model leaves of each score.
     """
 
     effects: GeneEffects
@@ -53,6 +58,7 @@ class Known:
     negative: Doubles
     factors: Doubles
     values: Doubles
+    residuals: Measured
 
     @classmethod
     def of(cls, part: Part, n_genes: int, penalty: float, *, share: float = 1.0) -> Known:
@@ -75,20 +81,32 @@ class Known:
         count = np.bincount(genes, weight, minlength=n_genes)
         below = (part.targets < 0)[part.sets.owner]
         negative = np.bincount(genes, weight * below, minlength=n_genes)
-        residuals = part.targets - effects.score(part.sets)
-        factors, values = _factors(Measured.of(part.sets, residuals, part.weights, n_genes))
+        residuals = residuals_of(part, effects, n_genes)
+        factors, values = _factors(residuals)
         return cls(
             effects,
             count / share,
             np.divide(negative, count, out=np.full(n_genes, np.nan), where=count > 0),
             factors,
             values,
+            residuals,
         )
 
     @property
     def seen(self) -> Bools:
         """Which genes were measured."""
         return self.count > 0
+
+    @cached_property
+    def alike(self) -> Neighbours:
+        """The genes that interact alike, by `residuals`."""
+        return alike(self.residuals.pairs)
+
+
+def residuals_of(part: Part, effects: GeneEffects, n_genes: int) -> Measured:
+    """Return what the additive model leaves of the scores of a part."""
+    left = part.targets - effects.score(part.sets)
+    return Measured.of(part.sets, left, part.weights, n_genes)
 
 
 class PairColumns:
@@ -124,11 +142,13 @@ class PairColumns:
             [none, *(f.values[order.gene] for f in narrow)], axis=1
         )
         self.narrow_names = [f"{f.name}.{column}" for f in narrow for column in f.columns]
+        places = [self.neighbours.places(COMPONENTS)] if self.neighbours.names else []
         self.components: Floats = np.concatenate(
-            [none, *(feature_vectors([f], COMPONENTS)[order.gene] for f in wide)], axis=1
+            [none, *(feature_vectors([f], COMPONENTS)[order.gene] for f in wide), *places], axis=1
         )
         self.component_names = [
-            f"{f.name}.{i}" for f in wide for i in [*range(COMPONENTS), "missing"]
+            *(f"{f.name}.{i}" for f in wide for i in [*range(COMPONENTS), "missing"]),
+            *(f"place.{i}" for _ in places for i in range(COMPONENTS)),
         ]
         # In double precision, so that how a product is cut into blocks shows in no column.
         self.profiles = {f.name: profiles(f.values[order.gene]).astype(np.float64) for f in wide}
@@ -161,7 +181,9 @@ class PairColumns:
                 np.concatenate(
                     [
                         vote_columns(_residual_votes(votes.pairs, pairs, known.effects, around)),
+                        vote_columns(_votes_of_alike(known, pairs)),
                         _low_rank(known, pairs),
+                        self._low_rank_around(known, pairs),
                     ],
                     axis=1,
                 ),
@@ -204,8 +226,9 @@ class PairColumns:
         relations = self.neighbours.names
         of_genes = ["effect", "count", "negative", *(f"{r}.neighbours' effect" for r in relations)]
         of_pairs = [
-            *(f"{r}.{what}" for r in relations for what in VOTES),
+            *(f"{r}.{what}" for r in (*relations, ALIKE) for what in VOTES),
             *(f"rank {rank}" for rank in RANKS),
+            *(f"{r}.{what}" for r in relations for what in ("one rank", "both rank")),
         ]
         fixed_genes = [*self.narrow_names, *(f"{r}.degree" for r in relations)]
         fixed_pairs = [
@@ -232,13 +255,36 @@ class PairColumns:
 
     def _effects_around(self, known: Known) -> Doubles:
         """Return the mean effect of each gene's neighbours, [genes, relations]."""
-        effect, seen = known.effects.effect, known.seen.astype(np.float64)
         none = np.empty((self.n_genes, 0))
-        around = [
-            ((matrix @ effect) / (matrix @ seen + _FEW_VOTERS))[:, None]
+        around = self._around(known, known.effects.effect[:, None])
+        return np.concatenate([none, *around], axis=1)
+
+    def _around(self, known: Known, values: Doubles) -> list[Doubles]:
+        """Return the mean over each gene's measured neighbours, [genes, k] for each relation."""
+        seen = known.seen.astype(np.float64)
+        return [
+            (matrix @ values) / (matrix @ seen + _FEW_VOTERS)[:, None]
             for matrix in self.neighbours.matrices
         ]
-        return np.concatenate([none, *around], axis=1)
+
+    def _low_rank_around(self, known: Known, pairs: GenePairs) -> Floats:
+        """Return the low-rank part with neighbours in place of one gene, and of both.
+
+        Unlike a vote it needs no measured pair right next to this one.
+        """
+        here_too, values = known.factors[:, :RANK_AROUND], known.values[:RANK_AROUND]
+        columns = np.zeros((len(pairs.first), 2 * len(self.neighbours.names)), dtype=np.float32)
+        around = self._around(known, here_too)
+        for genes, at, here in by_first_gene(pairs):
+            second = pairs.second[at]
+            own = here_too[genes] * values
+            for i, mean in enumerate(around):
+                other = mean[genes] * values
+                one = other @ here_too.T + own @ mean.T
+                # What is 0 is 0 to the last bit, however the product is cut into blocks.
+                columns[at, 2 * i] = one[here, second].round(9)
+                columns[at, 2 * i + 1] = (other @ mean.T)[here, second].round(9)
+        return columns
 
     def _fixed_pair_columns(self, pairs: GenePairs) -> Floats:
         relations = len(self.neighbours.names)
@@ -343,6 +389,16 @@ def _set_vote_columns(
     voters = np.add.reduceat(votes[..., 1], sets.offsets[:-1])
     columns = np.stack([scores / (voters + _FEW_VOTERS), voters], axis=2)
     return columns.reshape(len(sets), -1).astype(np.float32)
+
+
+def _votes_of_alike(known: Known, pairs: GenePairs) -> Floats:
+    """Return the votes of genes that interact alike; those on an unseen gene are 0."""
+    votes = np.zeros((len(pairs.first), 1, len(SUMS)), dtype=np.float32)
+    seen = np.flatnonzero(known.seen[pairs.first] & known.seen[pairs.second])
+    if len(seen):
+        some = GenePairs(pairs.first[seen], pairs.second[seen], np.arange(len(seen) + 1))
+        votes[seen] = pair_votes(known.residuals, known.alike, some)
+    return votes
 
 
 def _low_rank(known: Known, pairs: GenePairs) -> Doubles:

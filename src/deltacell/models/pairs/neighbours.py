@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.linalg import svds
 
 from deltacell.arrays import Floats
 from deltacell.cell import Cell
@@ -15,6 +16,12 @@ from deltacell.models.baselines.gene_sets import GeneOrder
 
 NEAREST = 30
 """Neighbours that a similarity gives each gene."""
+
+NEAREST_ALIKE = 100
+"""Neighbours that each gene has among those that interact alike."""
+
+ALIKE = "similar interactions"
+"""Name of the relation between genes that interact alike."""
 
 PROFILE_WIDTH = 16
 """A feature with at least so many columns is a profile that genes can be compared by."""
@@ -77,6 +84,48 @@ class Neighbours:
         """Number of genes."""
         return int(self.weights[0].shape[0]) if self.weights else 0
 
+    def joined(self, other: Neighbours) -> Neighbours:
+        """Return the relations of both."""
+        return Neighbours(
+            self.names + other.names, self.weights + other.weights, self.matrices + other.matrices
+        )
+
+    def places(self, k: int) -> Floats:
+        """Return the place of each gene in all relations together, [genes, k].
+
+        They are the leading left singular vectors of the matrices side by side, times their
+        singular values. The largest entry of each vector is positive; vectors that there are not
+        enough genes for are 0.
+        """
+        found = np.zeros((self.n_genes, k), dtype=np.float32)
+        if self.n_genes > 1:
+            rows = sp.hstack(self.matrices).tocsr().astype(np.float64)
+            start = np.random.default_rng(0).uniform(0.5, 1.5, self.n_genes)
+            left, values, _ = svds(rows, k=min(k, self.n_genes - 1), v0=start)
+            left, values = left[:, ::-1], values[::-1]
+            largest = left[np.abs(left).argmax(axis=0), np.arange(left.shape[1])]
+            found[:, : len(values)] = left * np.where(largest < 0, -values, values)
+        return found
+
+
+def alike(scores: sp.csr_array) -> Neighbours:
+    """Return the genes that interact alike as one relation.
+
+    It links each gene to the `NEAREST_ALIKE` others whose rows of scores are most alike; the weight
+    is the square of their cosine.
+
+    Parameters
+    ----------
+    scores
+        Measured scores, or what the additive model leaves of them, symmetric, [genes, genes].
+    """
+    rows = scores.astype(np.float64)
+    length = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    unit = sp.csr_array(sp.diags_array(1 / np.where(length > 0, length, 1.0)) @ rows)
+    weights = _nearest(unit, NEAREST_ALIKE)
+    weights.data **= 2
+    return Neighbours((ALIKE,), (weights,), (_normalised(weights),))
+
 
 def _symmetric(cell: Cell, name: str, order: GeneOrder) -> sp.csr_array:
     relation = cell.relations[name].take(order.gene)
@@ -125,10 +174,10 @@ def profiles(values: Floats) -> Floats:
     return unit
 
 
-def _nearest(rows: sp.csr_array | Floats) -> sp.csr_array:
-    """Return the cosine to the `NEAREST` most similar genes, where it is positive."""
+def _nearest(rows: sp.csr_array | Floats, k: int = NEAREST) -> sp.csr_array:
+    """Return the cosine to the k most similar genes, where it is positive."""
     n = rows.shape[0]
-    k = min(NEAREST, n - 1)
+    k = min(k, n - 1)
     columns, values = [], []
     for start in range(0, n, _ROWS_PER_BLOCK):
         block: Any = rows[start : start + _ROWS_PER_BLOCK] @ rows.T

@@ -408,13 +408,9 @@ def _gene_inputs(
     if chosen:
         columns.append(feature_vectors(chosen, _COMPONENTS))
     if neighbours.names:
-        rows = sp.hstack(neighbours.matrices).tocsr()
-        k = min(_PLACES, cell.n_genes - 1)
-        start = np.random.default_rng(0).uniform(0.5, 1.5, cell.n_genes)
-        left, values, _ = sp.linalg.svds(rows.astype(np.float64), k=k, v0=start)
         degrees = [np.log1p(np.diff(weight.indptr)) for weight in neighbours.weights]
-        places = np.concatenate([left * values, np.stack(degrees, axis=1)], axis=1)
-        columns.append(places[order.place])
+        places = [neighbours.places(_PLACES), np.stack(degrees, axis=1)]
+        columns.append(np.concatenate(places, axis=1)[order.place])
     inputs = np.concatenate(columns, axis=1)
     deviation = inputs.std(axis=0)
     standard: AnyArray = (inputs - inputs.mean(axis=0)) / np.where(deviation > 0, deviation, 1)

@@ -25,7 +25,7 @@ from deltacell.models.baselines.baseline import (
 from deltacell.models.baselines.boosted_trees import boosted, predicted
 from deltacell.models.baselines.gene_effects import GeneEffects, check_penalty
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
-from deltacell.models.pairs.columns import Known, PairColumns, training_columns
+from deltacell.models.pairs.columns import Known, PairColumns, residuals_of, training_columns
 from deltacell.models.pairs.messages import Measured, voters
 from deltacell.screen.genotypes import Genotypes
 
@@ -182,7 +182,7 @@ class PairTrees(FittedPredictor):
             "feature_fraction": self.column_share,
             "bagging_fraction": self.row_share,
             "bagging_freq": 1,
-            "min_data_in_leaf": min(60, max(1, n_hits // 50)),
+            "min_data_in_leaf": min(60, max(1, n_hits // 170)),
             "lambda_l2": 5.0,
             "seed": seed,
         }
@@ -275,6 +275,7 @@ class PairTrees(FittedPredictor):
         """
         order = self._order_for(cell)
         places = tuple(sorted(int(order.place[gene]) for gene in genotype))
+        neighbours = self._columns.neighbours.joined(self._known.alike)
         return [
             {
                 "genes": [int(order.gene[place]) for place in voter.genes],
@@ -284,7 +285,7 @@ class PairTrees(FittedPredictor):
                 "weight": voter.weight,
                 "score": voter.score,
             }
-            for voter in voters(self._measured, self._columns.neighbours, places)
+            for voter in voters(self._measured, neighbours, places)
         ]
 
     def _state(self) -> State:
@@ -317,12 +318,14 @@ class PairTrees(FittedPredictor):
         self._columns = PairColumns(cell, order, int(sets.sizes.max()), self.features)
         # A decomposition may round differently elsewhere, and the trees were made for these.
         self._columns.components = loaded(state["components"])
+        effects = GeneEffects.of_state(state)
         self._known = Known(
-            GeneEffects.of_state(state),
+            effects,
             loaded(state["count"]),
             loaded(state["negative"]),
             loaded(state["factors"]),
             loaded(state["values"]),
+            residuals_of(self._training, effects, len(order)),
         )
         self._size = Booster(model_str=state["size"])
         self._hit = None if state["hit"] is None else Booster(model_str=state["hit"])
