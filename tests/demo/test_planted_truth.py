@@ -19,14 +19,17 @@ QUIET = ["trainer.figures_every=0", "trainer.progress=false", "loggers.tensorboa
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_the_head_of_the_ranking_is_planted(seed: int, tmp_path: Path) -> None:
-    for step in steps(tmp_path / "demo", seed):
+    folder = tmp_path / "demo"
+    for step in steps(folder, seed):
         if step.command[0] in ("data", "predict"):
-            app(list(step.command), standalone_mode=False)
-        elif "experiment=demo" in step.command:
+            # The networks take longer, and are not what ranks.
+            others = (f"{folder}/dango", f"{folder}/hetero_cell")
+            app([w for w in step.command if w not in others], standalone_mode=False)
+        elif "experiment=demo_pairs" in step.command:
             app([*step.command, *QUIET], standalone_mode=False)
-    data = load_data(resumed_config(tmp_path / "demo" / "dango"))
-    head = [row["genes"] for row in head_of_ranking(tmp_path / "demo")]
+    data = load_data(resumed_config(folder / "pairs"))
+    head = [row["genes"] for row in head_of_ranking(folder)]
     found = recovered(data.cell, data.screen, head, seed)
     assert len(found.planted) == FIRST == 20
     assert found.chance < 2
-    assert found.found >= 8
+    assert found.found >= 15

@@ -28,7 +28,7 @@ def test_a_folder_with_a_blank_is_quoted(tmp_path: Path) -> None:
     assert f"data.folder='{tmp_path / 'my demo'}'" in train
     plain = steps("demo", seed=0)[1].command
     assert "data.folder=demo" in plain
-    assert "directory=demo/dango" in plain
+    assert "directory=demo/pairs" in plain
 
 
 def test_what_is_no_demo_is_left_alone(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ EXPERIMENTS = [
     "costanzo2010_pairs",
     "demo",
     "demo_hetero",
+    "demo_pairs",
     "kuzmin2018_dango",
     "kuzmin2018_hetero",
 ]

@@ -65,6 +65,10 @@ def predict(
     explain: Annotated[
         str | None, typer.Option(help='Explain the score of one set in place of ranking: "A B C".')
     ] = None,
+    best: Annotated[
+        bool,
+        typer.Option("--best", help="Of several runs: use the one with the best validation score."),
+    ] = False,
     weights: Annotated[str, typer.Option(help="best, chosen by validation, or last.")] = "best",
     out: Annotated[
         Path | None,
@@ -112,6 +116,10 @@ def predict(
         _explain([Path(word) for word in runs], weights, explain, json)
         return
     assert sets is not None
+    if best and paths:
+        from deltacell.train.loaded_run import best_by_validation
+
+        paths = [str(best_by_validation(paths))]
     asked = read_sets_option(sets, more)
     # No gene's name has a folder before it.
     absent = next((word for word in more if Path(word).name != word), None)

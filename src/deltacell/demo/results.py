@@ -26,7 +26,7 @@ from deltacell.profile.record import RunRecord, read_run
 from deltacell.train.changes import resumed_config
 from deltacell.train.data import load_data
 
-TITLES = {"dango": "DANGO", "hetero_cell": "HeteroCell"}
+TITLES = {"pairs": "Pair trees", "dango": "DANGO", "hetero_cell": "HeteroCell"}
 
 
 def results(
@@ -121,16 +121,19 @@ def sentence(truth: Recovered) -> str:
 def _model(model: str, record: RunRecord, evaluation: Mapping[str, Any]) -> dict[str, Any]:
     whole = evaluation["groups"][0]
     metrics = record.metrics()
-    curve = zip(metrics["epoch"], metrics["validation_pearson"], strict=True)
+    # What is fitted in one call has trees, and no epochs.
+    fitted = model == "pairs"
+    curve = () if fitted else zip(metrics["epoch"], metrics["validation_pearson"], strict=True)
+    limit = "It is fitted in one call." if fitted else "Where its time goes was not recorded."
     return {
         "name": TITLES[model],
         "parameters": record.n_parameters,
-        "epochs": len(metrics),
+        "epochs": None if fitted else len(metrics),
         "seconds": _seconds(record),
         "curve": [{"epoch": epoch, "pearson": pearson} for epoch, pearson in curve],
         "pearson": _interval(whole["scores"][record.name]["pearson"]),
         "verdict": _against_additive(record.name, whole),
-        "limit": record.limits or "Where its time goes was not recorded.",
+        "limit": record.limits or limit,
     }
 
 
@@ -183,7 +186,7 @@ _LINKS = (
     (RANKING_PAGE, "The ranking", "search by gene, filter by evidence, see the network of a set"),
     (EXPLANATION_PAGE, "Why HeteroCell is slower", "where every moment of a step goes in both"),
     ("evaluation.md", "The evaluation", "all metrics with intervals, by number of unseen genes"),
-    (f"{FIGURES}/demo-predicted.png", "Predicted against measured", "DANGO on the test part"),
+    (f"{FIGURES}/demo_pairs-predicted.png", "Predicted against measured", "on the test part"),
     ("dango/figures/learning.svg", "DANGO's learning curve", "as the run drew it"),
     ("hetero_cell/figures/learning.svg", "HeteroCell's learning curve", "as the run drew it"),
 )
@@ -196,10 +199,8 @@ _NEXT = (
         "deltacell data import FOLDER --out data",
     ),
     (
-        "Train on it; DANGO wants to know which relations it is to use. Stop it when you like: the "
-        "same run goes on with --resume.",
-        "deltacell train data.folder=data model.relations=[NAME] model.lambdas.NAME=1 "
-        "directory=runs/mine",
+        "Train on it. Rerun the command to resume where it was stopped.",
+        "deltacell train model=pair_trees data.folder=data directory=runs/mine",
     ),
     ("See whether it beats the baselines.", "deltacell evaluate runs/mine"),
     (

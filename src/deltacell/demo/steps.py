@@ -12,14 +12,11 @@ from deltacell.files import TEMPORARY
 from deltacell.profile.record import read_run
 from deltacell.store import MANIFEST, read_manifest
 
-EXPERIMENTS = {"dango": "demo", "hetero_cell": "demo_hetero"}
+EXPERIMENTS = {"pairs": "demo_pairs", "dango": "demo", "hetero_cell": "demo_hetero"}
 """The experiment that trains each model, in the order in which they are shown."""
 
 WEIGHTS = ("--weights", "last")
 """Validation has five unseen genes here: too few to choose an epoch by."""
-
-DANGO_RUNS = 3
-"""Runs of DANGO, which differ in the weights they begin with."""
 
 EVALUATION, EXPLANATION, RANKING = "evaluation.json", "explanation.json", "ranking.json"
 EXPLANATION_PAGE, RANKING_PAGE, FIGURES = "explanation.html", "ranking.html", "figures"
@@ -56,8 +53,7 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
         Of all that is drawn.
     """
     folder = Path(folder)
-    hetero = str(folder / "hetero_cell")
-    all_dango = [str(folder / name) for name in run_names("dango")]
+    pairs, dango, hetero = (str(folder / model) for model in EXPERIMENTS)
     return [
         Step(
             "a cell and its screen",
@@ -66,19 +62,15 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
             ("data", "synthetic", "demo", "--out", str(folder), "--seed", str(seed), "--overwrite"),
         ),
         Step(
-            "train DANGO",
-            "It passes messages on the wild type only. A fifth of the genes stays out of its "
-            "sight, to test it on.",
-            ("train", *_overrides("dango", folder, seed)),
+            "train pair trees",
+            "They learn from what was measured next to a set of genes. A fifth of the genes is "
+            "held out of the training of every model, to test it on.",
+            ("train", *_overrides("pairs", folder, seed)),
         ),
-        *(
-            Step(
-                f"train DANGO again, from other weights ({number} of {DANGO_RUNS})",
-                "One run is sure of things that the next one is not. What all of them say is worth "
-                "more, and how far they differ says how much.",
-                ("train", *_overrides("dango", folder, seed, number)),
-            )
-            for number in range(2, DANGO_RUNS + 1)
+        Step(
+            "train DANGO",
+            "It passes messages on the wild type only.",
+            ("train", *_overrides("dango", folder, seed)),
         ),
         Step(
             "train HeteroCell",
@@ -87,30 +79,30 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
             ("train", *_overrides("hetero_cell", folder, seed)),
         ),
         Step(
-            "test both beside the baselines",
+            "test all of them beside the baselines",
             "On the same genotypes, each with a gene that no predictor has seen. A model is worth "
             "something where it beats the additive one, which knows nothing but single genes.",
             (
-                *("evaluate", *all_dango, hetero, *WEIGHTS, "--figures", str(folder / FIGURES)),
+                *("evaluate", pairs, dango, hetero, *WEIGHTS, "--figures", str(folder / FIGURES)),
                 *("--markdown", str(folder / "evaluation.md")),
                 *("--json", str(folder / EVALUATION)),
             ),
         ),
         Step(
-            "explain why the one is slower than the other",
+            "explain why HeteroCell is slower than DANGO",
             "Both runs recorded where every moment of a step went.",
             (
-                *("explain", all_dango[0], hetero, "--html", str(folder / EXPLANATION_PAGE)),
+                *("explain", dango, hetero, "--html", str(folder / EXPLANATION_PAGE)),
                 *("--json", str(folder / EXPLANATION)),
             ),
         ),
         Step(
             "rank every untested triple",
-            "The runs of DANGO score all triples of the screen's genes. Of those that were never "
-            "tested and can be crossed, the lowest and the highest are kept, with the evidence for "
-            "each; what the runs do not agree on comes later.",
+            "The model that did best on validation scores all triples of the screen's genes. Of "
+            "those that were never tested and can be crossed, the lowest and the highest are kept, "
+            "with the evidence for each.",
             (
-                *("predict", *all_dango, *WEIGHTS, "--cautious", "--sets", "triples"),
+                *("predict", pairs, dango, hetero, "--best", *WEIGHTS, "--sets", "triples"),
                 *("--top", "200"),
                 *("--out", str(folder / "ranking.parquet"), "--overwrite"),
                 *("--html", str(folder / RANKING_PAGE), "--json", str(folder / RANKING)),
@@ -131,7 +123,7 @@ def clear(folder: str | os.PathLike[str]) -> None:
     if not folder.exists():
         return
     entries = list(folder.iterdir()) if folder.is_dir() else [folder]
-    runs = {name for model in EXPERIMENTS for name in run_names(model)}
+    runs = set(EXPERIMENTS)
     own = [entry for entry in entries if entry.name in runs | _LEFT or _is_half_written(entry)]
     others = {entry.name for entry in entries} - {entry.name for entry in own}
     # Data of someone's own are called a cell and screens too, and must not be replaced.
@@ -151,27 +143,14 @@ def clear(folder: str | os.PathLike[str]) -> None:
             entry.unlink()
 
 
-def run_names(model: str) -> list[str]:
-    """Return what the runs of a model are called in the folder.
-
-    Parameters
-    ----------
-    model
-        One of `EXPERIMENTS`.
-    """
-    more = range(2, DANGO_RUNS + 1) if model == "dango" else ()
-    return [model, *(f"{model}-{number}" for number in more)]
-
-
-def _overrides(model: str, folder: Path, seed: int, number: int = 1) -> list[str]:
-    name = run_names(model)[number - 1]
+def _overrides(model: str, folder: Path, seed: int) -> list[str]:
     return [
         f"experiment={EXPERIMENTS[model]}",
         "data.synthetic=null",
         f"data.folder={_quoted(folder)}",
-        f"seed={seed + number - 1}",
+        f"seed={seed}",
         f"split.seed={seed}",
-        f"directory={_quoted(folder / name)}",
+        f"directory={_quoted(folder / model)}",
     ]
 
 

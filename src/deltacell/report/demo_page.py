@@ -30,9 +30,10 @@ def demo_page(result: Mapping[str, Any]) -> str:
         - ``cell`` and ``screen``: each a dict of numbers by what they count, in words that stand
           behind the number, such as ``{"genes": 300, "relations": 6}``.
         - ``models``: for each of them a dict with ``name``, ``parameters``, ``epochs`` and
-          ``seconds`` (of its training, or None); ``curve``, a list of ``{"epoch", "pearson"}`` on
-          the validation part, in which a ``pearson`` may be None or NaN; ``pearson``, the dict
-          ``value``, ``low``, ``high`` on the test part, of which each may be None; ``verdict``,
+          ``seconds`` of its training, each of which may be None; ``curve``, a list of
+          ``{"epoch", "pearson"}`` on the validation part, in which a ``pearson`` may be None or
+          NaN; ``pearson``, the dict ``value``, ``low``, ``high`` on the test part, of which each
+          may be None; ``verdict``,
           the sentence on whether it beats the additive baseline; and ``limit``, the first sentence
           of `deltacell explain RUN`.
         - ``baselines``: for each a dict with ``name`` and ``pearson`` as above. The one named
@@ -200,12 +201,16 @@ def _predictors(
             "pearson": _pearson(one["pearson"]["value"]),
             "interval": _interval(one["pearson"]),
             "dot": _dot(one["pearson"], scale),
-            "parameters": None if colour is None else shown(one["parameters"]),
-            "epochs": None if colour is None else shown(one["epochs"]),
+            "parameters": _count(one.get("parameters")),
+            "epochs": _count(one.get("epochs")),
             "time": None if colour is None else _long_time(one["seconds"]),
         }
         for colour, one in rows
     ]
+
+
+def _count(number: int | None) -> str | None:
+    return None if number is None else shown(number)
 
 
 def _sortable(value: float | None) -> float:

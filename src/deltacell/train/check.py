@@ -25,6 +25,7 @@ from deltacell.train.config import (
     DangoConfig,
     DangoLossConfig,
     DataConfig,
+    EnsembleConfig,
     HeteroCellConfig,
     Mode,
     NetworkConfig,
@@ -193,7 +194,9 @@ def check(config: Config, *, where: str | os.PathLike[str] | None = None) -> Non
     try:
         _check_values(config)
         _check_name(config.name)
-        _check_data(config.data)
+        # The data of an ensemble are those of its runs.
+        if not isinstance(config.model, EnsembleConfig):
+            _check_data(config.data)
         _check_split(config.split)
         _check_model(config)
         _check_loss(config)
@@ -230,8 +233,6 @@ def _check_data(data: DataConfig) -> None:
         for key in ("folder", "cell", "synthetic")
         if (value := getattr(data, key)) is not None
     }
-    if not given and isinstance(config.model, EnsembleConfig):
-        return  # The data are those of its runs.
     if not given:
         raise InputError(
             "there is nothing to train on: data.folder, data.cell and data.synthetic are all null",

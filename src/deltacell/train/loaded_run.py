@@ -114,6 +114,25 @@ def load_runs(paths: Sequence[str | os.PathLike[str]], which: str = "best") -> l
     return runs
 
 
+def best_by_validation(paths: Sequence[str | os.PathLike[str]]) -> Path:
+    """Return the run with the highest validation metric.
+
+    Parameters
+    ----------
+    paths
+        Directories of runs, one or more.
+    """
+    records = [read_run(path) for path in paths]
+    for record in records:
+        if record.best is None or record.best.value is None:
+            raise InputError(
+                "the run has no validation metric, so that it cannot be compared with others",
+                where=record.path,
+                fix="Leave it out, or leave out --best.",
+            )
+    return max(records, key=lambda r: (r.best and r.best.value) or 0.0).path
+
+
 def labels_of(runs: Sequence[LoadedRun]) -> list[str]:
     """Return what to call each of some runs: seeds of the same settings have one label.
 

@@ -163,16 +163,28 @@ def aggregated(
     sizes = np.diff(offsets)
     filled = sizes > 0
     starts = offsets[:-1][filled]
+    equal = int(sizes[0]) if len(sizes) and sizes[0] and (sizes == sizes[0]).all() else 0
+
+    def reduced(function: np.ufunc, what: AnyArray) -> AnyArray:
+        if not equal:
+            return function.reduceat(what, starts, axis=0)
+        # Pieces of one size are the usual case, and several times quicker side by side.
+        of_piece = what.reshape(len(sizes), equal, -1)
+        whole = of_piece[:, 0]
+        for i in range(1, equal):
+            whole = function(whole, of_piece[:, i])
+        return whole
+
     result = np.full((len(sizes), values.shape[1], len(how)), np.nan)
     for i, aggregate in enumerate(how):
         if aggregate == "mean":
-            there = ~np.isnan(values) if skip_missing else np.ones_like(values, dtype=bool)
-            total = np.add.reduceat(np.where(there, values, 0), starts, axis=0, dtype=np.float64)
-            n = np.add.reduceat(there, starts, axis=0, dtype=np.int64)
+            wide = values.astype(np.float64)
+            there = ~np.isnan(wide) if skip_missing else None
+            total = reduced(np.add, wide if there is None else np.where(there, wide, 0))
+            n = sizes[filled, None] if there is None else reduced(np.add, there.astype(np.int64))
             result[filled, :, i] = np.where(n > 0, total / np.maximum(n, 1), np.nan)
         else:
-            function = _AGGREGATING[aggregate, skip_missing]
-            result[filled, :, i] = function.reduceat(values, starts, axis=0)
+            result[filled, :, i] = reduced(_AGGREGATING[aggregate, skip_missing], values)
     return result.reshape(len(sizes), values.shape[1] * len(how))
 
 
