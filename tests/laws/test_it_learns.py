@@ -13,6 +13,7 @@ from scipy import stats
 from deltacell import Cell, Loader, Screen, Split
 from deltacell.models import Dango, DangoLoss, HeteroCell, LogCosh
 from deltacell.models.baselines import Additive
+from deltacell.models.pairs import PairCell, PairTrees
 from deltacell.propagate import Shared
 
 SEEDS = range(5)
@@ -36,6 +37,14 @@ def hetero_cell(cell: Cell) -> tuple[torch.nn.Module, Any]:
         propagation=Shared(rows_at_a_time=0),
     )
     return model, LogCosh()
+
+
+def pair_cell(cell: Cell) -> tuple[torch.nn.Module, Any]:
+    return PairCell(cell, hidden=32, heads=4, nearest=16, nearest_both=6), LogCosh()
+
+
+def pair_trees(cell: Cell) -> tuple[PairTrees, None]:
+    return PairTrees(rounds=60, gene_rounds=2), None
 
 
 def differences(
@@ -84,9 +93,14 @@ def trained(
     batch: int,
     rate: float,
     seed: int,
-) -> torch.nn.Module:
+) -> torch.nn.Module | PairTrees:
     torch.manual_seed(seed)
     model, criterion = make(cell)
+    genotypes, targets = screen.genotypes.take(torch.tensor(rows)), torch.tensor(labels[rows])
+    if isinstance(model, PairTrees):
+        return model.fit(cell, genotypes, targets, seed=seed)
+    if isinstance(model, PairCell):
+        model.remember(cell, genotypes, targets)
     loader = Loader(screen, rows, batch_size=batch, seed=seed, targets=labels)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))
@@ -106,6 +120,20 @@ def pearson(predicted: torch.Tensor, measured: np.ndarray) -> float:
     return float(np.corrcoef(predicted.numpy(), measured)[0, 1])
 
 
+LEARNING = [
+    (dango, 24, 128, 1e-2),
+    (hetero_cell, 10, 32, 3e-3),
+    (pair_cell, 8, 128, 3e-3),
+    (pair_trees, 0, 0, 0.0),
+]
+SHUFFLED = [
+    (dango, 5, 128, 1e-2),
+    (hetero_cell, 2, 32, 3e-3),
+    (pair_cell, 4, 128, 3e-3),
+    (pair_trees, 0, 0, 0.0),
+]
+
+
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     """The interval of the mean."""
     half = stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
@@ -113,9 +141,7 @@ def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make", "epochs", "batch", "rate"), [(dango, 24, 128, 1e-2), (hetero_cell, 10, 32, 3e-3)]
-)
+@pytest.mark.parametrize(("make", "epochs", "batch", "rate"), LEARNING)
 def test_a_model_beats_the_additive_baseline_on_unseen_genes(
     make: Any, epochs: int, batch: int, rate: float
 ) -> None:
@@ -125,9 +151,7 @@ def test_a_model_beats_the_additive_baseline_on_unseen_genes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make", "epochs", "batch", "rate"), [(dango, 5, 128, 1e-2), (hetero_cell, 2, 32, 3e-3)]
-)
+@pytest.mark.parametrize(("make", "epochs", "batch", "rate"), SHUFFLED)
 def test_nothing_is_learned_from_shuffled_labels(
     make: Any, epochs: int, batch: int, rate: float
 ) -> None:
