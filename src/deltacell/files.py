@@ -6,11 +6,17 @@ that a reader, or whoever comes after a kill, sees what was there before or all 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import secrets
+import shutil
+import socket
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +38,7 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         The file to make or to replace; its folder exists.
     """
     path = Path(path)
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(6)}{TEMPORARY}"
+    temporary = temporary_name(path)
     try:
         yield temporary
         flush(temporary)
@@ -44,6 +50,28 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     # The new file is in place by now: an error here would say that it is not.
     with suppress(OSError):
         flush(path.parent)
+
+
+def temporary_name(path: Path) -> Path:
+    """Return a new hidden name beside a path; what dead processes left there is removed first.
+
+    The name says which process of which machine it belongs to, so that whoever writes into the
+    folder next can tell what a killed process has left from what a living one is writing.
+    """
+    _remove_abandoned(path.parent, os.getpid())
+    owner = f"{_machine()}-{os.getpid()}"
+    return path.parent / f".{path.name}.{owner}-{secrets.token_hex(6)}{TEMPORARY}"
+
+
+def seal_of(data: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object, its key ``seal`` aside.
+
+    It shows damage and edits; it does not prove who wrote the object.
+    """
+    # What is sealed is what a reader will see, so it goes through JSON once before it is ordered.
+    unsealed = json.loads(json.dumps({k: v for k, v in data.items() if k != "seal"}))
+    text = json.dumps(unsealed, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, what: str) -> None:
@@ -86,6 +114,45 @@ def flush(path: str | os.PathLike[str]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@cache
+def _remove_abandoned(folder: Path, process: int) -> None:
+    """Remove the temporary files and directories of dead processes, once per writing process."""
+    with suppress(OSError):
+        for entry in folder.iterdir():
+            named = _TEMPORARY_NAME.fullmatch(entry.name)
+            if named is None or named["machine"] != _machine() or _lives(int(named["process"])):
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+
+
+_TEMPORARY_NAME = re.compile(
+    r"\..+\.(?P<machine>[0-9a-f]{8})-(?P<process>[0-9]+)-[0-9a-f]{12}" + re.escape(TEMPORARY)
+)
+
+
+@cache
+def _machine() -> str:
+    """Return a key of what process numbers are counted in: this machine, or a container of it."""
+    try:
+        counted_in = Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        counted_in = 0
+    return f"{zlib.crc32(f'{socket.gethostname()}:{counted_in}'.encode()):08x}"
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _refuse(constant: str) -> None:

@@ -335,7 +335,7 @@ def test_other_data_than_before_are_refused(small: Small) -> None:
     path = train(small("trainer.epochs=1")).path
     config = resumed_config(path, ["trainer.epochs=2"])
     config.data.synthetic_seed = 5
-    with pytest.raises(InputError, match="the cell is not the one that the run was begun with"):
+    with pytest.raises(InputError, match="this split was made of another screen"):
         resume(path, config)
     assert read_run(path).status is Status.finished
 
