@@ -415,7 +415,7 @@ def test_what_a_killed_writer_has_left_is_removed_by_the_next(tmp_path):
     with new_file(left / "other") as living:
         living.write_text("whole")
         # Of a process that lives, as a second one in the same folder sees it.
-        again = "import sys\nfrom deltacell.files import write_text\nwrite_text(*sys.argv[1:], what='')"
+        again = "import sys, deltacell.files as f; f.write_text(*sys.argv[1:], what='')"
         subprocess.run([sys.executable, "-c", again, str(left / "b"), "text"], check=True)
         assert names_of(left) == [".mine.tmp", living.name, "b"]
     assert names_of(left) == [".mine.tmp", "b", "other"]
