@@ -7,6 +7,7 @@ that a reader, or whoever comes after a kill, sees what was there before or all 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -76,9 +77,24 @@ def seal_of(data: Mapping[str, Any]) -> str:
 
 def write_text(path: str | os.PathLike[str], text: str, *, what: str) -> None:
     """Write a text file whole, or raise a `StoreError` that says `what` could not be written."""
+    write_bytes(path, text.encode(), what=what)
+
+
+def write_figure(figure: Any, path: Path, **options: Any) -> None:
+    """Write a figure of matplotlib's whole, PNG or SVG by its name.
+
+    It is drawn in memory, because what draws it hides a full disk behind errors of its own.
+    """
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:].lower() or "png", **options)
+    write_bytes(path, drawn.getvalue(), what="the figure")
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes, *, what: str) -> None:
+    """Write a file whole, or raise a `StoreError` that says `what` could not be written."""
     try:
         with new_file(path) as temporary:
-            temporary.write_bytes(text.encode())
+            temporary.write_bytes(content)
     except OSError as error:
         raise StoreError(
             f"{what} could not be written: {error.strerror or error}",

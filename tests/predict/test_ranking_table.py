@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from deltacell.errors import InputError
-from deltacell.predict import ranking as ranking_table
 from deltacell.predict.ranking import SCHEMA, write_ranking, write_table
 
 ROW = {

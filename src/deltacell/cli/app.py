@@ -159,10 +159,18 @@ def _tell(error: Exception) -> None:
     elif isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f"{error.filename}: "
         text = f"{place}{error.strerror} (run with --debug for the stack trace)"
-    elif isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    elif _is_out_of_memory(error):
         text = "there is not enough memory (run with --debug for the stack trace)"
     else:
         said = " ".join(str(error).split())
         text = f"{type(error).__name__}: {said}" if said else type(error).__name__
         text += " (this is a fault of deltacell; run with --debug for the stack trace)"
     print_error(f"error: {text}")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    # A library that cannot be loaded for want of memory says so in words alone.
+    said = str(error).lower()
+    return any(sign in said for sign in ("cannot allocate memory", "failed to map segment"))

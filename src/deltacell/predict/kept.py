@@ -144,9 +144,9 @@ _DAMAGE = (ValueError, TypeError, KeyError, IndexError, AttributeError, Recursio
 
 
 def _crc32(found: Scored) -> int:
-    crc = zlib.crc32(np.ascontiguousarray(found.sets, dtype=np.int32))
+    crc = zlib.crc32(np.ascontiguousarray(found.sets, dtype=np.int32).data)
     for values in (found.score, found.spread):
-        crc = zlib.crc32(np.ascontiguousarray(values, dtype=np.float32), crc)
+        crc = zlib.crc32(np.ascontiguousarray(values, dtype=np.float32).data, crc)
     return crc
 
 
