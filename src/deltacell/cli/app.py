@@ -16,6 +16,7 @@ from deltacell.cli import (
     bench_dango,
     bench_data,
     bench_explain,
+    bench_faults,
     bench_pairs,
     bench_predict,
     bench_propagation,
@@ -98,6 +99,7 @@ _add(data, "query", data_query.query)
 _add(bench, "data", bench_data.data)
 _add(bench, "dango", bench_dango.dango)
 _add(bench, "explain", bench_explain.explain)
+_add(bench, "faults", bench_faults.faults)
 _add(bench, "pairs", bench_pairs.pairs)
 _add(bench, "predict", bench_predict.predict)
 _add(bench, "propagation", bench_propagation.propagation)

@@ -53,7 +53,7 @@ def resumed_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     overrides
         Such as ``trainer.epochs=20``.
     """
-    config = _read_config(read_run(path).path)
+    config = read_config(read_run(path).path)
     for override in overrides:
         if "=" not in override or not _may_change(override.partition("=")[0]):
             raise InputError(
@@ -173,7 +173,8 @@ _ABOUT_SEAL = (
 )
 
 
-def _read_config(path: Path) -> Config:
+def read_config(path: Path) -> Config:
+    """Return the config of a run, from its file or, where that was deleted, its last checkpoint."""
     file = path / CONFIG_FILE
     try:
         content = file.read_bytes()

@@ -93,7 +93,7 @@ def resume_fit(
         checkpoints = Checkpoints(path / CHECKPOINTS)
         if directory.record.status is Status.running and checkpoints.last is not None:
             # It was killed after the fit, before its record said so.
-            directory.settle(**reached(checkpoints))
+            directory.settle(Status.finished, **reached(checkpoints))
             return Outcome(path, 0, best=None if (b := checkpoints.best) is None else b.metric)
         data = load_data(config, path / SPLIT) if data is None else data
         check_same(directory.record, data)

@@ -90,7 +90,7 @@ def _settled(record: RunRecord, config: Config, checkpoints: Checkpoints) -> Run
         return record
     with suppress(DeltacellError), RunDirectory.open(record.path) as directory:
         if directory.record.status is Status.running:
-            directory.settle(**reached(checkpoints))
+            directory.settle(Status.finished, **reached(checkpoints))
         return directory.record
     return dataclasses.replace(record, status=Status.finished)
 

@@ -246,12 +246,12 @@ class RunDirectory:
         """End the attempt: all that was asked for is done."""
         self._end(Status.finished, changes)
 
-    def settle(self, **changes: Any) -> None:
-        """Record the end of an attempt that did all its work and was killed before it said so."""
+    def settle(self, status: Status, **changes: Any) -> None:
+        """Record how an attempt ended that was killed before it could say so."""
         if self._running or self._record.status is not Status.running:
             raise RuntimeError("only what a killed attempt has left is settled")
         self._running = True
-        self.finish(**changes)
+        self._end(status, changes)
 
     def fail(self, error: str, **changes: Any) -> None:
         """End the attempt with the message of an error."""
