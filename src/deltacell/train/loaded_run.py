@@ -86,7 +86,12 @@ def _settled(record: RunRecord, config: Config, checkpoints: Checkpoints) -> Run
 
     The record on the disk is mended too, where it can be written and nobody trains the run.
     """
-    if record.status is not Status.running or not is_complete(checkpoints.load("last"), config):
+    complete = False
+    with suppress(DeltacellError):
+        # What is loaded may be another one, and whole where the last is damaged.
+        if record.status is Status.running:
+            complete = is_complete(checkpoints.load("last"), config)
+    if not complete:
         return record
     with suppress(DeltacellError), RunDirectory.open(record.path) as directory:
         if directory.record.status is Status.running:

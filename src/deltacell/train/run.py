@@ -74,7 +74,7 @@ def train(config: Config, *, command: Sequence[str] = (), tell: Sequence[Callbac
     where, again = from_first_rank(found, fabric.device)
     path = Path(where)
     if again:
-        return resume(path, config, tell=tell)
+        return _resume(fabric, path, config, "last", tell)
     # What can be wrong with a config is found here, before there is a directory.
     data = load_data(config)
     run = _Run(fabric, config, data, path, tell)
@@ -110,7 +110,12 @@ def resume(
     """
     if is_fitted(config.model):
         return resume_fit(path, config)
-    fabric = make_fabric(config)
+    return _resume(make_fabric(config), path, config, which, tell)
+
+
+def _resume(
+    fabric: lightning.Fabric, path: Path, config: Config, which: str, tell: Sequence[Callback]
+) -> Outcome:
     data = load_data(config, path / SPLIT)
     with ExitStack() as stack:
         directory = None
