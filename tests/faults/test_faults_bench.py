@@ -39,7 +39,7 @@ def test_what_is_accepted_and_wrong_is_a_failure(
 ) -> None:
     (tmp_path / "file").write_text("0123456789" * 100)
     unsealed = {"file": (("file",), lambda folder: (folder / "file").read_bytes()[:500])}
-    monkeypatch.setattr(faults, "_FLIPPED", unsealed)
+    monkeypatch.setattr(faults, "FLIPPED", unsealed)
     row = faults.Row("flip file")
     faults._flips(tmp_path, "file", 0.2, row, seed=0)
     assert 0 < row.failures < row.tries == row.right + row.failures

@@ -151,7 +151,7 @@ class TestTheMeaningOfACheckpoint:
         [
             ("lr: ", "lr: 1", "optimizer.lr"),
             ("heads: 4", "heads: 2", "model.heads"),
-            ("precision: ", "precision: bf16-mixed #", "trainer.precision"),
+            ("precision: ", "precision: bf16 #", "trainer.precision"),
             ("  seed: 3", "  seed: 4", "split.seed"),
         ],
     )

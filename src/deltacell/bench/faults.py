@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import gzip
 import hashlib
-import io
 import json
 import os
 import random
@@ -24,13 +23,21 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deltacell.bench.faults_corpus import NASTY, SAMPLES, write_artefacts
+from deltacell.bench.faults_corpus import (
+    FLIPPED,
+    NASTY,
+    SAMPLES,
+    readers,
+    text_of_state,
+    write_artefacts,
+)
 from deltacell.bench.machine import machine
 from deltacell.errors import DeltacellError
 
@@ -120,7 +127,10 @@ def run(
                 turn(rows[kind], rng.randrange(2**32))
                 if time.monotonic() > told + 60:
                     told = time.monotonic()
-                    say(_so_far(rows.values(), told - began))
+                    tries = sum(row.tries for row in rows.values())
+                    failed = sum(row.failures for row in rows.values())
+                    minute = (told - began) / 60
+                    say(f"{tries:,} cases in {minute:.0f} minutes, {failed:,} failures")
             if time.monotonic() > until:
                 break
     return {
@@ -137,11 +147,6 @@ def run(
     }
 
 
-def _so_far(rows: Collection[Row], seconds: float) -> str:
-    tries, failures = sum(row.tries for row in rows), sum(row.failures for row in rows)
-    return f"{tries:,} cases in {seconds / 60:.0f} minutes, {failures:,} failures"
-
-
 Turn = Callable[[Row, int], None]
 
 
@@ -149,9 +154,9 @@ def _turns(base: Path, kinds: Sequence[str] | None, seconds: float) -> dict[str,
     """Return what makes cases of each kind; a turn of cheap cases lasts so many seconds."""
     found: dict[str, Turn] = {}
     artefacts = base / "artefacts"
-    for kind in _FLIPPED:
+    for kind in FLIPPED:
         found[f"flip {kind}"] = _sliced(base, partial(_flips, artefacts, kind, seconds))
-    for name in _readers():
+    for name in readers():
         found[f"fuzz {name}"] = _sliced(base, partial(_fuzzes, name, seconds))
     for scenario in _SCENARIOS:
         found[f"inject {scenario.name}"] = _Injected(base, scenario)
@@ -278,7 +283,7 @@ def _damaged(rng: random.Random, data: bytes) -> bytes:
 
 def _flips(artefacts: Path, kind: str, seconds: float, row: Row, seed: int) -> None:
     """Damage one file after the other for some seconds, and read it."""
-    names, read = _FLIPPED[kind]
+    names, read = FLIPPED[kind]
     rng, expected = random.Random(seed), read(artefacts)
     until = time.monotonic() + seconds
     files = sorted(file for name in names for file in artefacts.glob(name))
@@ -295,97 +300,6 @@ def _flips(artefacts: Path, kind: str, seconds: float, row: Row, seed: int) -> N
             _outcome(lambda: read(artefacts), row, f"{file.name}, seed {seed}, {number}", expected)
         finally:
             file.write_bytes(whole[file])
-
-
-def _read_store(name: str) -> Callable[[Path], Any]:
-    def read(artefacts: Path) -> Any:
-        from deltacell import store
-
-        found = store.read(artefacts / name, name)
-        return found.checksum, found.meta, {n: t.to_pydict() for n, t in found.parts.items()}
-
-    return read
-
-
-def _read_cell(artefacts: Path) -> Any:
-    from deltacell.cell import Cell
-
-    cell = Cell.load(artefacts / "cell")
-    return cell.checksum, cell.n_genes, sorted(cell.relations)
-
-
-def _read_record(artefacts: Path) -> Any:
-    from deltacell.profile.record import read_run
-
-    return repr(read_run(artefacts / "run"))
-
-
-def _read_config(artefacts: Path) -> Any:
-    from deltacell.train.changes import read_config
-
-    return repr(read_config(artefacts / "run"))
-
-
-def _read_metrics(artefacts: Path) -> Any:
-    from deltacell.train.metrics_file import MetricsFile
-
-    return repr(MetricsFile(artefacts / "run" / "metrics.csv").rows)
-
-
-def _read_index(artefacts: Path) -> Any:
-    from deltacell.train.checkpoints import Checkpoints
-
-    checkpoints = Checkpoints(artefacts / "run" / "checkpoints")
-    return repr((checkpoints.kept, checkpoints.best, checkpoints.last))
-
-
-def _read_checkpoint(folder: str) -> Callable[[Path], Any]:
-    def read(artefacts: Path) -> Any:
-        from deltacell.train.checkpoints import Checkpoints
-
-        return _text_of_state(Checkpoints(artefacts / folder / "checkpoints").load())
-
-    return read
-
-
-def _text_of_state(state: Any) -> str:
-    import torch
-
-    if isinstance(state, torch.Tensor):
-        return f"{state.dtype} {state.tolist()}"
-    if isinstance(state, dict):
-        return repr({key: _text_of_state(value) for key, value in state.items()})
-    if isinstance(state, list | tuple):
-        return repr([_text_of_state(value) for value in state])
-    return repr(state)
-
-
-def _read_ranking(artefacts: Path) -> Any:
-    from deltacell.predict.ranking import Ranking
-
-    return Ranking.read(artefacts / "ranking.parquet").to_json()
-
-
-def _read_work(artefacts: Path) -> Any:
-    from deltacell.predict.kept import read_scored
-
-    found, about = read_scored(artefacts / "work.arrow")
-    return found.sets.tolist(), found.score.tolist(), found.spread.tolist(), about
-
-
-_FLIPPED: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {
-    "cell": (("cell/*",), _read_cell),
-    "screen": (("screen/*",), _read_store("screen")),
-    "split": (("split/*",), _read_store("split")),
-    "run.json": (("run/run.json",), _read_record),
-    "config.yaml": (("run/config.yaml",), _read_config),
-    "metrics.csv": (("run/metrics.csv",), _read_metrics),
-    "index of checkpoints": (("run/checkpoints/index.json",), _read_index),
-    "checkpoint": (("run/checkpoints/*.ckpt",), _read_checkpoint("run")),
-    "checkpoint without index": (("alone/checkpoints/*.ckpt",), _read_checkpoint("alone")),
-    "ranking": (("ranking.parquet",), _read_ranking),
-    "work on a ranking": (("work.arrow",), _read_work),
-}
 
 
 # ---------------------------------------------------------------- fuzzing
@@ -418,7 +332,7 @@ def _fuzzed(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
 
 def _fuzzes(name: str, seconds: float, row: Row, seed: int) -> None:
     """Read one fuzzed file after the other for some seconds."""
-    sample, read = _readers()[name]
+    sample, read = readers()[name]
     rng, data = random.Random(seed), sample.encode()
     others = [one.encode() for one in SAMPLES.values()]
     with tempfile.TemporaryDirectory() as folder:
@@ -429,58 +343,6 @@ def _fuzzes(name: str, seconds: float, row: Row, seed: int) -> None:
             number += 1
             file.write_bytes(_fuzzed(rng, data, others))
             _outcome(lambda: read(file), row, f"seed {seed}, {number}")
-
-
-def _readers() -> dict[str, tuple[str, Callable[[Path], Any]]]:
-    """Return what reads files of others, each with a sample of what it reads."""
-    from deltacell.cell import Genes
-    from deltacell.cell import readers as cell_readers
-    from deltacell.cell.readers import string_genes
-    from deltacell.screen import readers as screen_readers
-
-    genes = Genes(
-        ["YAL001C", "YAL002W", "YAL003W", "YAL004W", "YDL227C"],
-        ["TFC3", "VPS8", "EFB1", None, "HO"],
-    )
-
-    def edges(reader: Any) -> Callable[[Path], Any]:
-        return lambda file: [
-            cell_readers.relation_of(one, genes, "drop") for one in reader.read(file)
-        ]
-
-    def screen(reader: Any) -> Callable[[Path], Any]:
-        return lambda file: reader.read(file).on(genes, "drop")
-
-    def features(file: Path) -> Any:
-        table = next(r for r in cell_readers.FEATURE_READERS if r.NAME == "features_table")
-        return table.read(file, genes)
-
-    def config(file: Path) -> Any:
-        from deltacell.train.compose import from_yaml
-
-        return from_yaml(file.read_text(errors="replace"), where=file)
-
-    def sets(file: Path) -> Any:
-        from deltacell.predict.request import GeneNames, read_sets
-
-        return read_sets(file, GeneNames(genes))
-
-    def recognised(file: Path) -> Any:
-        return screen_readers.recognise(file) or cell_readers.recognise(file)
-
-    found: dict[str, tuple[str, Callable[[Path], Any]]] = {}
-    for reader in cell_readers.EDGE_READERS:
-        found[reader.NAME] = (SAMPLES[reader.NAME], edges(reader))
-    gene_readers: tuple[Any, ...] = (*cell_readers.GENE_READERS, string_genes)
-    for gene_reader in gene_readers:
-        found[gene_reader.NAME] = (SAMPLES[gene_reader.NAME], gene_reader.read)
-    for screen_reader in screen_readers.SCREEN_READERS:
-        found[screen_reader.NAME] = (SAMPLES[screen_reader.NAME], screen(screen_reader))
-    found["features"] = (SAMPLES["features"], features)
-    found["gene sets"] = (SAMPLES["sets"], sets)
-    found["config"] = (SAMPLES["config"], config)
-    found["any file"] = (SAMPLES["headed"], recognised)
-    return found
 
 
 # ---------------------------------------------------------------- injection
@@ -530,7 +392,7 @@ class _Injected:
         rng = random.Random(seed)
         at, fault = 1 + rng.randrange(self._operations), rng.choice(list(FAULTS))
         what = f"{fault} at operation {at} of {self._operations}"
-        with self._folder() as folder:
+        with _copied(self.base / "artefacts", self.scenario.start) as folder:
             code, said = self._command(folder, self.scenario.words, at, FAULTS[fault])
             problem = self._judged(folder, code, said, killed=fault == "kill")
             if problem is None and (code != 0 or self._result(folder) != self._expected):
@@ -567,7 +429,7 @@ class _Injected:
         return None
 
     def _prepare(self) -> None:
-        with self._folder() as folder:
+        with _copied(self.base / "artefacts", self.scenario.start) as folder:
             self._before = self._result(folder)
             counted = self.base / "counted"
             code, said = self._command(folder, self.scenario.words, counted=counted)
@@ -575,9 +437,6 @@ class _Injected:
                 raise DeltacellError(f"{self.scenario.name} failed without a fault: {said}")
             self._operations = int(counted.read_text())
             self._expected = self._result(folder)
-
-    def _folder(self) -> _Copied:
-        return _Copied(self.base / "artefacts", self.scenario.start)
 
     def _result(self, folder: Path) -> str | None:
         def look() -> str | None:
@@ -618,22 +477,14 @@ class _Injected:
         return code, said.read_text(errors="replace")
 
 
-class _Copied:
-    """A new folder with copies of some artefacts; gone at the end."""
-
-    def __init__(self, artefacts: Path, names: Sequence[str]) -> None:
-        self._made = tempfile.TemporaryDirectory(prefix="deltacell-fault-")
-        self._artefacts, self._names = artefacts, names
-
-    def __enter__(self) -> Path:
-        folder = Path(self._made.__enter__())
-        for name in self._names:
+@contextmanager
+def _copied(artefacts: Path, names: Sequence[str]) -> Iterator[Path]:
+    """Give a new folder with copies of some artefacts, ``name`` or ``name:new name``."""
+    with tempfile.TemporaryDirectory(prefix="deltacell-fault-") as folder:
+        for name in names:
             source, _, target = name.partition(":")
-            shutil.copytree(self._artefacts / source, folder / (target or source))
-        return folder
-
-    def __exit__(self, *_: object) -> None:
-        self._made.cleanup()
+            shutil.copytree(artefacts / source, Path(folder) / (target or source))
+        yield Path(folder)
 
 
 _WATCHED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
@@ -701,6 +552,7 @@ def _import_result(folder: Path) -> str | None:
 
 def _train_result(folder: Path) -> str | None:
     from deltacell.profile.record import Status, read_run
+    from deltacell.train.checkpoints import Checkpoints
     from deltacell.train.loaded_run import load_run
 
     if not (folder / "run" / "run.json").exists():
@@ -708,11 +560,9 @@ def _train_result(folder: Path) -> str | None:
     if read_run(folder / "run").status is not Status.finished:
         return "unfinished"
     run = load_run(folder / "run", "last")
-    from deltacell.train.checkpoints import Checkpoints
-
     state = Checkpoints(folder / "run" / "checkpoints").load("last")
-    weights = io.StringIO(_text_of_state(state["model"]) + _text_of_state(state["optimizer"]))
-    return f"{hashlib.sha256(weights.read().encode()).hexdigest()} {run.data.split.checksum}"
+    weights = text_of_state(state["model"]) + text_of_state(state["optimizer"])
+    return f"{hashlib.sha256(weights.encode()).hexdigest()} {run.data.split.checksum}"
 
 
 def _train_again(folder: Path) -> tuple[str, ...]:

@@ -1,9 +1,11 @@
-"""What `deltacell bench faults` damages: a small file of every kind that the program reads."""
+"""What `deltacell bench faults` damages: a small file of every kind, and what reads it."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 SAMPLES: dict[str, str] = {
     "string_adjacency": "1\t2\t0.5\n2\t1\t0.5\n",
@@ -138,3 +140,148 @@ def write_artefacts(folder: Path) -> None:
     (folder / "other").mkdir()
     (folder / "other" / "edges.txt").write_text(SAMPLES["biogrid"])
     import_folder(folder / "other").save(folder / "import")
+
+
+def _read_store(name: str) -> Callable[[Path], Any]:
+    def read(artefacts: Path) -> Any:
+        from deltacell import store
+
+        found = store.read(artefacts / name, name)
+        return found.checksum, found.meta, {n: t.to_pydict() for n, t in found.parts.items()}
+
+    return read
+
+
+def _read_cell(artefacts: Path) -> Any:
+    from deltacell.cell import Cell
+
+    cell = Cell.load(artefacts / "cell")
+    return cell.checksum, cell.n_genes, sorted(cell.relations)
+
+
+def _read_record(artefacts: Path) -> Any:
+    from deltacell.profile.record import read_run
+
+    return repr(read_run(artefacts / "run"))
+
+
+def _read_config(artefacts: Path) -> Any:
+    from deltacell.train.changes import read_config
+
+    return repr(read_config(artefacts / "run"))
+
+
+def _read_metrics(artefacts: Path) -> Any:
+    from deltacell.train.metrics_file import MetricsFile
+
+    return repr(MetricsFile(artefacts / "run" / "metrics.csv").rows)
+
+
+def _read_index(artefacts: Path) -> Any:
+    from deltacell.train.checkpoints import Checkpoints
+
+    checkpoints = Checkpoints(artefacts / "run" / "checkpoints")
+    return repr((checkpoints.kept, checkpoints.best, checkpoints.last))
+
+
+def _read_checkpoint(folder: str) -> Callable[[Path], Any]:
+    def read(artefacts: Path) -> Any:
+        from deltacell.train.checkpoints import Checkpoints
+
+        return text_of_state(Checkpoints(artefacts / folder / "checkpoints").load())
+
+    return read
+
+
+def text_of_state(state: Any) -> str:
+    """Return a checkpoint's state as text, with all digits of its tensors."""
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        return f"{state.dtype} {state.tolist()}"
+    if isinstance(state, dict):
+        return repr({key: text_of_state(value) for key, value in state.items()})
+    if isinstance(state, list | tuple):
+        return repr([text_of_state(value) for value in state])
+    return repr(state)
+
+
+def _read_ranking(artefacts: Path) -> Any:
+    from deltacell.predict.ranking import Ranking
+
+    return Ranking.read(artefacts / "ranking.parquet").to_json()
+
+
+def _read_work(artefacts: Path) -> Any:
+    from deltacell.predict.kept import read_scored
+
+    found, about = read_scored(artefacts / "work.arrow")
+    return found.sets.tolist(), found.score.tolist(), found.spread.tolist(), about
+
+
+FLIPPED: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {
+    "cell": (("cell/*",), _read_cell),
+    "screen": (("screen/*",), _read_store("screen")),
+    "split": (("split/*",), _read_store("split")),
+    "run.json": (("run/run.json",), _read_record),
+    "config.yaml": (("run/config.yaml",), _read_config),
+    "metrics.csv": (("run/metrics.csv",), _read_metrics),
+    "index of checkpoints": (("run/checkpoints/index.json",), _read_index),
+    "checkpoint": (("run/checkpoints/*.ckpt",), _read_checkpoint("run")),
+    "checkpoint without index": (("alone/checkpoints/*.ckpt",), _read_checkpoint("alone")),
+    "ranking": (("ranking.parquet",), _read_ranking),
+    "work on a ranking": (("work.arrow",), _read_work),
+}
+"""Files of `write_artefacts` that are damaged, by kind, and what reads them."""
+
+
+def readers() -> dict[str, tuple[str, Callable[[Path], Any]]]:
+    """Return what reads files of others, each with a sample of what it reads."""
+    from deltacell.cell import Genes
+    from deltacell.cell import readers as cell_readers
+    from deltacell.cell.readers import string_genes
+    from deltacell.screen import readers as screen_readers
+
+    genes = Genes(
+        ["YAL001C", "YAL002W", "YAL003W", "YAL004W", "YDL227C"],
+        ["TFC3", "VPS8", "EFB1", None, "HO"],
+    )
+
+    def edges(reader: Any) -> Callable[[Path], Any]:
+        return lambda file: [
+            cell_readers.relation_of(one, genes, "drop") for one in reader.read(file)
+        ]
+
+    def screen(reader: Any) -> Callable[[Path], Any]:
+        return lambda file: reader.read(file).on(genes, "drop")
+
+    def features(file: Path) -> Any:
+        table = next(r for r in cell_readers.FEATURE_READERS if r.NAME == "features_table")
+        return table.read(file, genes)
+
+    def config(file: Path) -> Any:
+        from deltacell.train.compose import from_yaml
+
+        return from_yaml(file.read_text(errors="replace"), where=file)
+
+    def sets(file: Path) -> Any:
+        from deltacell.predict.request import GeneNames, read_sets
+
+        return read_sets(file, GeneNames(genes))
+
+    def recognised(file: Path) -> Any:
+        return screen_readers.recognise(file) or cell_readers.recognise(file)
+
+    found: dict[str, tuple[str, Callable[[Path], Any]]] = {}
+    for reader in cell_readers.EDGE_READERS:
+        found[reader.NAME] = (SAMPLES[reader.NAME], edges(reader))
+    gene_readers: tuple[Any, ...] = (*cell_readers.GENE_READERS, string_genes)
+    for gene_reader in gene_readers:
+        found[gene_reader.NAME] = (SAMPLES[gene_reader.NAME], gene_reader.read)
+    for screen_reader in screen_readers.SCREEN_READERS:
+        found[screen_reader.NAME] = (SAMPLES[screen_reader.NAME], screen(screen_reader))
+    found["features"] = (SAMPLES["features"], features)
+    found["gene sets"] = (SAMPLES["sets"], sets)
+    found["config"] = (SAMPLES["config"], config)
+    found["any file"] = (SAMPLES["headed"], recognised)
+    return found

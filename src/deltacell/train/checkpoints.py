@@ -268,7 +268,7 @@ class Checkpoints:
                         f"The one before is whole: deltacell train --resume {self.folder.parent} "
                         f"--from {one.file}"
                     )
-        return "There is no whole one before it. Restore it from a copy, or train into another directory."
+        return "There is no whole one before it. Restore a copy, or train into another directory."
 
 
 _THE_INDEX = "the index of the checkpoints"
