@@ -26,7 +26,7 @@ $(READY): pyproject.toml constraints.txt
 	    echo "Name another one: make setup PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,metabolism]'
 	@touch $(READY)
 
 demo: setup

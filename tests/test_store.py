@@ -3,13 +3,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
 
 from deltacell import store
 from deltacell.errors import StoreError
+from deltacell.files import new_file, seal_of
 
 PARTS = {
     "numbers": pa.table({"n": pa.array(range(1000), pa.int64())}),
@@ -32,7 +36,7 @@ def manifest_of(path):
 
 def rewrite(path, manifest, *, seal=False):
     if seal:
-        manifest["seal"] = store._seal_of(manifest)
+        manifest["seal"] = seal_of(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
@@ -347,3 +351,71 @@ def test_who_may_read_it_is_the_users_choice(tmp_path):
         os.umask(old)
     assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "private" / "numbers.arrow").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+@pytest.mark.parametrize("came", ["thesis", "cell", "file", "screen"])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_what_came_while_it_was_being_made_is_left_alone(
+    tmp_path, monkeypatch, exchange, came, overwrite
+):
+    """Between the check of a place and the rename anything may be put there."""
+    path = tmp_path / "thing"
+    if overwrite:
+        store.write(path, "cell", PARTS, META)
+    if not exchange:
+        monkeypatch.setattr(store, "_exchanged", lambda one, other: False)
+    flush = store._flush
+
+    def then_something_comes(directory):
+        flush(directory)
+        monkeypatch.setattr(store, "_flush", flush)
+        if overwrite:
+            shutil.rmtree(path)
+        if came == "file":
+            path.write_text("mine")
+        elif came == "thesis":
+            path.mkdir()
+            (path / "thesis.tex").write_text("all of it")
+        else:
+            store.write(path, came, {}, {"by": "another"})
+
+    monkeypatch.setattr(store, "_flush", then_something_comes)
+    if overwrite and came == "cell":
+        store.write(path, "cell", {}, {"by": "me"}, overwrite=True)
+        assert store.read(path, "cell").meta == {"by": "me"}
+        return
+    with pytest.raises(StoreError, match="while the cell was being made"):
+        store.write(path, "cell", {}, {"by": "me"}, overwrite=overwrite)
+    assert names_of(tmp_path) == ["thing"]
+    if came == "file":
+        assert path.read_text() == "mine"
+    elif came == "thesis":
+        assert contents(path) == {"thesis.tex": b"all of it"}
+    else:
+        assert store.read(path, came).meta == {"by": "another"}
+
+
+def names_of(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_what_a_killed_writer_has_left_is_removed_by_the_next(tmp_path):
+    left = tmp_path / "left"
+    script = (
+        "import os, sys\nfrom deltacell import files, store\n"
+        "with files.new_file(sys.argv[1] + '/a.json') as file:\n"
+        "    file.write_text('half')\n"
+        "    with store.new_directory(sys.argv[1] + '/cell', 'cell'):\n        os._exit(9)\n"
+    )
+    left.mkdir()
+    assert subprocess.run([sys.executable, "-c", script, str(left)]).returncode == 9
+    assert len(names_of(left)) == 2
+    (left / ".mine.tmp").write_text("a person's")
+    with new_file(left / "other") as living:
+        living.write_text("whole")
+        # Of a process that lives, as a second one in the same folder sees it.
+        again = "import sys, deltacell.files as f; f.write_text(*sys.argv[1:], what='')"
+        subprocess.run([sys.executable, "-c", again, str(left / "b"), "text"], check=True)
+        assert names_of(left) == [".mine.tmp", living.name, "b"]
+    assert names_of(left) == [".mine.tmp", "b", "other"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from deltacell.errors import InputError
-from deltacell.table import open_text, peek, read_table
+from deltacell.table import open_text, open_workbook, peek, read_table
 
 
 @pytest.fixture
@@ -176,3 +176,20 @@ def test_the_checksum_is_that_of_the_file_as_it_lies_on_disk(write):
 
     packed = gzip.compress(TEXT)
     assert read_table(write(packed)).sha256 == hashlib.sha256(packed).hexdigest()
+
+
+def test_a_file_that_is_made_to_fill_the_memory_is_refused(tmp_path, write, monkeypatch):
+    monkeypatch.setattr("deltacell.table._ALWAYS_UNPACKED", 1 << 20)
+    bomb = b"YAL001C\tYAL002W\n" * 300_000
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("edges.tsv", bomb)
+    for data in (gzip.compress(bomb), packed.getvalue()):
+        with pytest.raises(InputError, match="made to fill the memory"):
+            open_text(write(data))
+    with zipfile.ZipFile(packed, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", b"")
+    with pytest.raises(InputError, match="made to fill the memory"):
+        open_workbook(write(packed.getvalue()), "x")
+    # What is not packed is as large as it is.
+    assert len(open_text(write(bomb)).data) == len(bomb)

@@ -6,11 +6,18 @@ that a reader, or whoever comes after a kill, sees what was there before or all 
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
+import re
 import secrets
+import shutil
+import socket
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +39,7 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         The file to make or to replace; its folder exists.
     """
     path = Path(path)
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(6)}{TEMPORARY}"
+    temporary = temporary_name(path)
     try:
         yield temporary
         flush(temporary)
@@ -46,11 +53,48 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         flush(path.parent)
 
 
+def temporary_name(path: Path) -> Path:
+    """Return a new hidden name beside a path; what dead processes left there is removed first.
+
+    The name says which process of which machine it belongs to, so that whoever writes into the
+    folder next can tell what a killed process has left from what a living one is writing.
+    """
+    _remove_abandoned(path.parent, os.getpid())
+    owner = f"{_machine()}-{os.getpid()}"
+    return path.parent / f".{path.name}.{owner}-{secrets.token_hex(6)}{TEMPORARY}"
+
+
+def seal_of(data: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object, its key ``seal`` aside.
+
+    It shows damage and edits; it does not prove who wrote the object.
+    """
+    # What is sealed is what a reader will see, so it goes through JSON once before it is ordered.
+    unsealed = json.loads(json.dumps({k: v for k, v in data.items() if k != "seal"}))
+    text = json.dumps(unsealed, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+
+
 def write_text(path: str | os.PathLike[str], text: str, *, what: str) -> None:
     """Write a text file whole, or raise a `StoreError` that says `what` could not be written."""
+    write_bytes(path, text.encode(), what=what)
+
+
+def write_figure(figure: Any, path: Path, **options: Any) -> None:
+    """Write a figure of matplotlib's whole, PNG or SVG by its name.
+
+    It is drawn in memory, because what draws it hides a full disk behind errors of its own.
+    """
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:].lower() or "png", **options)
+    write_bytes(path, drawn.getvalue(), what="the figure")
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes, *, what: str) -> None:
+    """Write a file whole, or raise a `StoreError` that says `what` could not be written."""
     try:
         with new_file(path) as temporary:
-            temporary.write_bytes(text.encode())
+            temporary.write_bytes(content)
     except OSError as error:
         raise StoreError(
             f"{what} could not be written: {error.strerror or error}",
@@ -86,6 +130,45 @@ def flush(path: str | os.PathLike[str]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@cache
+def _remove_abandoned(folder: Path, process: int) -> None:
+    """Remove the temporary files and directories of dead processes, once per writing process."""
+    with suppress(OSError):
+        for entry in folder.iterdir():
+            named = _TEMPORARY_NAME.fullmatch(entry.name)
+            if named is None or named["machine"] != _machine() or _lives(int(named["process"])):
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+
+
+_TEMPORARY_NAME = re.compile(
+    r"\..+\.(?P<machine>[0-9a-f]{8})-(?P<process>[0-9]+)-[0-9a-f]{12}" + re.escape(TEMPORARY)
+)
+
+
+@cache
+def _machine() -> str:
+    """Return a key of what process numbers are counted in: this machine, or a container of it."""
+    try:
+        counted_in = Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        counted_in = 0
+    return f"{zlib.crc32(f'{socket.gethostname()}:{counted_in}'.encode()):08x}"
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _refuse(constant: str) -> None:

@@ -9,6 +9,7 @@ show damage, and neither proves who wrote it. Nothing that is read is ever execu
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from deltacell.errors import StoreError
-from deltacell.files import flush
+from deltacell.files import flush, seal_of, temporary_name
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -88,7 +89,7 @@ def write_manifest(
         "parts": dict(parts),
         "meta": dict(meta),
     }
-    manifest["seal"] = _seal_of(manifest)
+    manifest["seal"] = seal_of(manifest)
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
     (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
@@ -109,15 +110,18 @@ def new_directory(
         Replace a directory of the same kind. Anything else that is there is never touched.
     """
     given, path = path, Path(path).resolve()
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
+    temporary = temporary_name(path)
     made: list[Path] = []
     try:
-        _refuse_to_clobber(path, kind, overwrite=overwrite)
+        replaces = _refuse_to_clobber(path, kind, overwrite=overwrite)
         made = [folder for folder in path.parents if not folder.exists()]
         temporary.mkdir(parents=True)
         yield temporary
         _flush(temporary)
-        _move_into_place(temporary, path)
+        if replaces:
+            _replace(temporary, path, kind)
+        else:
+            _put(temporary, path, kind)
         made = []
     except OSError as error:
         raise StoreError(
@@ -209,7 +213,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         shas = {name: part["sha256"] for name, part in manifest["parts"].items()}
         files = [part["file"] for part in manifest["parts"].values()]
-        intact = manifest["seal"] == _seal_of(manifest)
+        intact = manifest["seal"] == seal_of(manifest)
         intact &= manifest["checksum"] == _checksum_of(shas)
         typed = isinstance(manifest["kind"], str) and isinstance(manifest["meta"], dict)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -275,20 +279,14 @@ def _checksum_of(shas: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _seal_of(manifest: Mapping[str, Any]) -> str:
-    # What is sealed is what a reader will see, so it goes through JSON once before it is ordered.
-    unsealed = json.loads(json.dumps({k: v for k, v in manifest.items() if k != "seal"}))
-    text = json.dumps(unsealed, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _refuse_to_clobber(path: Path, kind: str, *, overwrite: bool) -> None:
-    if not path.exists():
-        return
+def _refuse_to_clobber(path: Path, kind: str, *, overwrite: bool) -> bool:
+    """Return whether there is a directory to replace; what must not be replaced is an error."""
+    if not os.path.lexists(path):
+        return False
     if not path.is_dir():
         raise StoreError("there is a file of this name", where=path, fix="Choose another place.")
     if not any(path.iterdir()):
-        return
+        return False
     try:
         manifest = read_manifest(path)
         there, foreign = _a(manifest["kind"]), _strangers(path, manifest)
@@ -312,6 +310,7 @@ def _refuse_to_clobber(path: Path, kind: str, *, overwrite: bool) -> None:
             where=path,
             fix="Move it elsewhere first, or choose another place.",
         )
+    return True
 
 
 def _a(kind: str) -> str:
@@ -339,19 +338,58 @@ def _flush(directory: Path) -> None:
         flush(entry)
 
 
-def _move_into_place(temporary: Path, path: Path) -> None:
-    if not path.exists() or not any(path.iterdir()):
+def _put(temporary: Path, path: Path, kind: str) -> None:
+    """Let a new directory appear at a path; whatever came to be there meanwhile is left alone."""
+    try:
+        # Of what may be there the system lets a directory replace an empty directory alone.
         temporary.rename(path)
-    elif not _exchanged(temporary, path):
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise _came_meanwhile(path, kind) from error
+        raise
+    _flush_parent(path)
+
+
+def _replace(temporary: Path, path: Path, kind: str) -> None:
+    """Let a new directory take the place of one of the same kind, which then is removed.
+
+    What is taken away is looked at once more under its new name, where nobody else writes, and put
+    back where it is not what was to be replaced.
+    """
+    aside = path.parent / f".{path.name}.{secrets.token_hex(6)}.old"
+    old = temporary
+    if not _exchanged(temporary, path):
         # Without an exchange in one step there is a moment in which nothing is at the path.
-        old = path.parent / f".{path.name}.{secrets.token_hex(6)}.old"
-        path.rename(old)
+        old = path.rename(aside)
         try:
             temporary.rename(path)
         except OSError:
             old.rename(path)
             raise
-        shutil.rmtree(old, ignore_errors=True)
+    try:
+        _refuse_to_clobber(old, kind, overwrite=True)
+    except StoreError as error:
+        if not _exchanged(old, path):
+            old = old.rename(aside)
+            path.rename(temporary)
+            old.rename(path)
+        raise _came_meanwhile(path, kind) from error
+    _flush_parent(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _came_meanwhile(path: Path, kind: str) -> StoreError:
+    return StoreError(
+        f"something else was put here while the {kind} was being made, and is left as it is",
+        where=path,
+        fix="Choose another place, or move it elsewhere and rerun the command.",
+    )
+
+
+def _flush_parent(path: Path) -> None:
+    # The directory is in place by now: an error here would say that it is not.
+    with suppress(OSError):
+        flush(path.parent)
 
 
 def _exchanged(one: Path, other: Path) -> bool:

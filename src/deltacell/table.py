@@ -32,6 +32,8 @@ _IS_WORKBOOK = "[Content_Types].xml"
 _CELL_TEXT = re.compile(r"<t(?: [^>]*)?>([^<]*)</t>")
 _HEADER_WITHIN = 20
 _HEAD_AT_MOST = 8 << 20
+# Tables of genes are packed 3 to 30 times smaller.
+_ALWAYS_UNPACKED, _AT_MOST_TIMES = 64 << 20, 100
 # No text of a table has it, so that quoted fields may hold the table's own separator.
 _UNIT = "\x1f"
 
@@ -369,6 +371,7 @@ def open_workbook(path: str | os.PathLike[str], member: str) -> Workbook | None:
         raw = path.read_bytes()
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             names = archive.namelist()
+            _check_unpacked(_unpacked(archive), len(raw), path)
             if _IS_WORKBOOK in names:
                 return Workbook(path, hashlib.sha256(raw).hexdigest(), raw)
             books = [n for n in names if n.lower().endswith(".xlsx") and not _is_hidden(n)]
@@ -376,7 +379,10 @@ def open_workbook(path: str | os.PathLike[str], member: str) -> Workbook | None:
             chosen = meant if len(books) > 1 else books
             if len(chosen) != 1:
                 return None
-            return Workbook(path, hashlib.sha256(raw).hexdigest(), archive.read(chosen[0]))
+            book = archive.read(chosen[0])
+            with zipfile.ZipFile(io.BytesIO(book)) as inner:
+                _check_unpacked(_unpacked(inner), len(raw), path)
+            return Workbook(path, hashlib.sha256(raw).hexdigest(), book)
     except zipfile.BadZipFile as error:
         raise InputError(f"the zip file is damaged ({error})", where=path) from error
     except OSError as error:
@@ -414,7 +420,8 @@ def _is_hidden(name: str) -> bool:
 def _unpack(raw: bytes, path: Path) -> bytes:
     if raw.startswith(_GZIP):
         try:
-            return gzip.decompress(raw)
+            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+                return _read_within(cast(BinaryIO, file), len(raw), path)
         except (EOFError, OSError, zlib.error) as error:
             raise _cut_off(error, path) from error
     if raw.startswith(_ZIP):
@@ -422,6 +429,7 @@ def _unpack(raw: bytes, path: Path) -> bytes:
             with zipfile.ZipFile(io.BytesIO(raw)) as archive:
                 members = _members(archive)
                 if _IS_WORKBOOK in members:
+                    _check_unpacked(_unpacked(archive), len(raw), path)
                     return raw
                 if len(members) != 1:
                     raise InputError(
@@ -430,7 +438,8 @@ def _unpack(raw: bytes, path: Path) -> bytes:
                         where=path,
                         fix="Unpack it and name the file you mean.",
                     )
-                return archive.read(members[0])
+                with archive.open(members[0]) as member:
+                    return _read_within(cast(BinaryIO, member), len(raw), path)
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise InputError(f"the zip file is damaged ({error})", where=path) from error
         except (RuntimeError, NotImplementedError) as error:
@@ -438,6 +447,29 @@ def _unpack(raw: bytes, path: Path) -> bytes:
                 f"the zip file cannot be unpacked ({error})", where=path, fix="Unpack it first."
             ) from error
     return raw
+
+
+def _read_within(file: BinaryIO, packed: int, path: Path) -> bytes:
+    """Return what a packed file holds, no more than `_check_unpacked` lets through."""
+    found = io.BytesIO()
+    while piece := file.read(1 << 22):
+        found.write(piece)
+        _check_unpacked(found.tell(), packed, path)
+    return found.getvalue()
+
+
+def _unpacked(archive: zipfile.ZipFile) -> int:
+    return sum(member.file_size for member in archive.infolist())
+
+
+def _check_unpacked(size: int, packed: int, path: Path) -> None:
+    if size > max(_ALWAYS_UNPACKED, _AT_MOST_TIMES * packed):
+        raise InputError(
+            f"the file is packed {_AT_MOST_TIMES} times smaller than what it holds or more, as no "
+            "table of measurements is: this may be a file that is made to fill the memory",
+            where=path,
+            fix="If you trust it, unpack it first (gunzip, unzip) and give what it holds.",
+        )
 
 
 def _members(archive: zipfile.ZipFile) -> list[str]:

@@ -63,14 +63,27 @@ def test_a_rank_that_is_killed_brings_the_others_down(
     assert "Traceback" not in said
     assert not any(is_there(rank) for rank in ranks.values())
     # What was saved before is there to go on from, in any number of processes.
-    if victim == 1:
-        record = read_run(path)
-        assert record.status is Status.failed
-        assert "rank 1" in (record.error or "")
+    record = read_run(path)
+    assert record.status is Status.failed
+    assert f"rank {victim}" in (record.error or "")
     step = training.state_of(path)["position"]["step"]
     epochs = f"trainer.epochs={step // 5 + 2}"
     deltacell("train", "--resume", path, epochs, "trainer.devices=1")
     assert read_run(path).status is Status.finished
+
+
+def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path: Path, training: ModuleType) -> None:
+    path = tmp_path / "run"
+    process = training.start(tmp_path, "train", *training.SMALL, *LONG, f"directory={path}")
+    training.wait_for_step(process, path, 3)
+    ranks = ranks_of(process.pid)
+    process.kill()
+    process.wait()
+    until = time.monotonic() + BROUGHT_DOWN
+    while any(is_there(rank) for rank in ranks.values()) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(is_there(rank) for rank in ranks.values())
+    assert read_run(path).status is Status.interrupted
 
 
 BROKEN = """

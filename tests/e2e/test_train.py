@@ -61,6 +61,7 @@ def test_a_run_says_where_it_is_what_limits_it_and_what_to_type_next(
         "metrics.csv",
         "phases",
         "run.json",
+        "split",
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from deltacell.evaluate.runs import evaluate_runs, predict_genotypes
 from deltacell.models import Dango
 from deltacell.models.baselines import Additive
 from deltacell.models.baselines.baseline import Parts
+from deltacell.profile.record import Status, read_run, write_run
 from deltacell.screen import Screen
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
@@ -84,10 +86,8 @@ def test_a_run_that_was_stopped_is_told_of(runs: dict[str, Path], tmp_path: Path
     whole = evaluate_runs([runs["seed0"]], baseline_names=["global_mean", "additive"])
     assert not any("come to its end" in note for note in whole.evaluation.notes)
     shutil.copytree(runs["seed0"], tmp_path / "stopped")
-    record = tmp_path / "stopped" / "run.json"
-    text = record.read_text()
-    assert text.count('"status": "finished"') >= 1
-    record.write_text(text.replace('"status": "finished"', '"status": "interrupted"', 1))
+    record = read_run(tmp_path / "stopped")
+    write_run(record.path, dataclasses.replace(record, status=Status.interrupted))
     found = evaluate_runs([tmp_path / "stopped"], baseline_names=["global_mean", "additive"])
     (note,) = [note for note in found.evaluation.notes if "come to its end" in note]
     assert "it is interrupted" in note

@@ -43,7 +43,7 @@ def screens(draw):
     def column(values, length=n):
         return draw(st.lists(values, min_size=length, max_size=length))
 
-    number = st.floats(width=32, allow_nan=False) | st.just(float("nan"))
+    number = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.just(float("nan"))
     source = Source("f", "0" * 64, "r", Counts(n + 2, n, {"why": 2}), "s", {"note": 1})
     return Screen.build(
         Genes(
@@ -55,7 +55,7 @@ def screens(draw):
         sources=[source] * draw(st.integers(0, 2)),
         score=np.array(column(number), dtype=np.float32),
         sign=column(st.sampled_from([-1, 0, 1])),
-        p_value=column(st.floats(allow_nan=False)),
+        p_value=column(st.floats(0, 1)),
         phenotype=column(st.sampled_from(PHENOTYPES)),
         study=column(names),
         role=column(st.sampled_from(ROLES), total),

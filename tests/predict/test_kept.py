@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltacell.errors import InputError
+from deltacell.errors import InputError, StoreError
 from deltacell.predict.kept import (
     Beyond,
     Kept,
@@ -179,3 +179,27 @@ def test_scored_sets_on_the_disk(tmp_path):
     (tmp_path / "f").write_bytes(b"nonsense")
     with pytest.raises(InputError, match="damaged"):
         read_scored(tmp_path / "f")
+
+
+def test_no_flipped_byte_becomes_other_sets(tmp_path):
+    path = tmp_path / "f"
+    rng = np.random.default_rng(0)
+    found = Scored(
+        rng.integers(0, 99, (40, 3)),
+        rng.normal(size=40).astype(np.float32),
+        rng.normal(size=40).astype(np.float32),
+    )
+    write_scored(path, found, {"done": 3}, rows_a_batch=16)
+    whole = path.read_bytes()
+    detected = 0
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+        try:
+            back, about = read_scored(path)
+        except StoreError:
+            detected += 1
+            continue
+        assert about == {"done": 3}
+        for name in ("sets", "score", "spread"):
+            assert np.array_equal(getattr(back, name), getattr(found, name))
+    assert detected > len(whole) / 2

@@ -11,6 +11,7 @@ import pytest
 from deltacell.errors import InputError
 from deltacell.predict.rank import duration
 from deltacell.predict.ranking import SCHEMA, Ranking, read_about, write_ranking
+from deltacell.predict.request import _rows
 from deltacell.report.predict import print_ranking
 
 ABOUT = {
@@ -156,3 +157,34 @@ def test_on_the_terminal(path, capsys):
 )
 def test_times_as_people_say_them(seconds, said):
     assert duration(seconds) == said
+
+
+@pytest.mark.parametrize("change", [1, 0x20, 0x80])
+def test_no_flipped_byte_becomes_another_ranking(tmp_path, change):
+    path = tmp_path / "o.parquet"
+    write_ranking(path, [table(ROWS)], lambda: ABOUT)
+    whole, right = path.read_bytes(), Ranking.read(path).to_json()
+    undetected = 0
+    for at in range(0, len(whole), 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ change]) + whole[at + 1 :])
+        try:
+            assert Ranking.read(path).to_json() == right
+            undetected += 1
+        except InputError:
+            pass
+    # What is not looked at, such as the name of the program that wrote it, may change.
+    assert undetected < len(whole) / 7 / 2
+
+
+def test_a_damaged_ranking_is_not_a_file_of_sets(tmp_path):
+    path = tmp_path / "o.parquet"
+    write_ranking(path, [table(ROWS)], lambda: ABOUT)
+    assert [genes for _, genes in _rows(path)] == [row["genes"] for row in ROWS]
+    whole = path.read_bytes()
+    at = whole.index(ROWS[0]["genes"][0].encode())
+    path.write_bytes(whole[:at] + b"Z" + whole[at + 1 :])
+    with pytest.raises(InputError, match=r"damaged|cannot be read"):
+        list(_rows(path))
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"damaged|cannot be read"):
+        list(_rows(path))

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from deltacell.errors import InputError
-from deltacell.predict import ranking as ranking_table
 from deltacell.predict.ranking import SCHEMA, write_ranking, write_table
 
 ROW = {
@@ -36,11 +35,7 @@ def ranking(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "between"), [("r.csv", ","), ("new/r.TSV", "\t"), ("r", ",")])
-@pytest.mark.parametrize("at_a_time", [1, 50])
-def test_all_rows_are_there_and_no_text_is_a_formula(
-    ranking, tmp_path, name, between, at_a_time, monkeypatch
-):
-    monkeypatch.setattr(ranking_table, "_ROWS_AT_A_TIME", at_a_time)
+def test_all_rows_are_there_and_no_text_is_a_formula(ranking, tmp_path, name, between):
     write_table(ranking, tmp_path / name)
     with (tmp_path / name).open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter=between))

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from deltacell.errors import InputError, StoreError
+from deltacell.files import seal_of
 from deltacell.profile.record import (
     Attempt,
     CellFacts,
@@ -79,6 +80,7 @@ def written(folder: Path, **changes) -> dict:
             del data[name]
         else:
             data[name] = value
+    del data["seal"]
     (folder / "run.json").write_text(json.dumps(data))
     return data
 
@@ -95,7 +97,7 @@ class TestRecord:
         write_run(tmp_path, FULL)
         data = json.loads((tmp_path / "run.json").read_text())
         fields = {field.name for field in dataclasses.fields(RunRecord)}
-        assert set(data) == (fields - {"path", "extra"}) | {"schema"}
+        assert set(data) == (fields - {"path", "extra"}) | {"schema", "seal"}
         assert data["schema"] == 1
         assert data["status"] == "failed"
         assert data["best"] == {
@@ -112,7 +114,9 @@ class TestRecord:
         data["attempts"][0]["node"] = "n1"
         (tmp_path / "run.json").write_text(json.dumps(data))
         write_run(tmp_path, dataclasses.replace(read_run(tmp_path), limits="new"))
-        assert json.loads((tmp_path / "run.json").read_text()) == {**data, "limits": "new"}
+        again = json.loads((tmp_path / "run.json").read_text())
+        assert again.pop("seal") == seal_of(again)
+        assert again == {**data, "limits": "new"}
 
     def test_fields_with_a_default_may_be_absent(self, tmp_path):
         written(tmp_path, limits=..., versions=..., attempts=...)
@@ -158,6 +162,14 @@ class TestRecord:
         text = (tmp_path / "run.json").read_text().replace("0.25", "1e999")
         (tmp_path / "run.json").write_text(text)
         with pytest.raises(InputError, match=r"'best.value' is inf; expected a number"):
+            read_run(tmp_path)
+
+    @pytest.mark.parametrize("edit", [("seed", 8), ("status", "finished"), ("colour", "blue")])
+    def test_an_edit_is_noticed(self, tmp_path, edit):
+        write_run(tmp_path, FULL)
+        data = json.loads((tmp_path / "run.json").read_text())
+        (tmp_path / "run.json").write_text(json.dumps(data | dict([edit])))
+        with pytest.raises(InputError, match="edited or damaged"):
             read_run(tmp_path)
 
     def test_another_schema_version_is_refused(self, tmp_path):

@@ -234,7 +234,7 @@ def test_something_else_is_not_a_state() -> None:
 
 
 def test_missing_targets_are_counted() -> None:
-    score = np.array([0.1, np.nan, 0.2, np.nan, 0.3, 0.4, np.inf], dtype=np.float32)
+    score = np.array([0.1, np.nan, 0.2, np.nan, 0.3, 0.4, np.nan], dtype=np.float32)
     screen = screen_of(score=score)
     with pytest.raises(InputError, match=r"3 of 7 rows have no target.*\n.*Leave them out"):
         Loader(screen)

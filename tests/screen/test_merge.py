@@ -83,7 +83,7 @@ def screens(draw):
         Genes(f"g{i}" for i in range(N)),
         Genotypes.of(sets),
         score=draw(column),
-        p_value=np.abs(draw(column)),
+        p_value=np.abs(draw(column)) / 2,
         standard_deviation=np.abs(draw(column)),
         phenotype=draw(
             st.lists(st.sampled_from(["interaction", "fitness"]), min_size=n, max_size=n)

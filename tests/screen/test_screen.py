@@ -34,6 +34,23 @@ def plain(n, genes=10, seed=0, **columns):
 
 
 class TestBuild:
+    @pytest.mark.parametrize(
+        ("column", "wrong"),
+        [
+            ("score", np.inf),
+            ("score", -1e39),
+            ("standard_deviation", -0.1),
+            ("standard_deviation", np.inf),
+            ("p_value", 1.5),
+            ("query_fitness", -np.inf),
+        ],
+    )
+    def test_a_number_that_no_measurement_has_is_refused(self, column, wrong):
+        with pytest.raises(InputError, match=f"'{column}' of row 1 is"):
+            plain(3, **{column: [0.5, wrong, np.nan]})
+        with pytest.raises(InputError, match=column):
+            plain(3, **{column: wrong})
+
     def test_sign_is_that_of_an_interaction_score(self):
         screen = plain(4, score=[-1.0, 0.0, 2.0, np.nan])
         assert screen.column("sign").tolist() == [-1, 0, 1, 0]

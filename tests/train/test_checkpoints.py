@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from deltacell.errors import InputError, StoreError
+from deltacell.files import seal_of
 from deltacell.profile.record import Reached
 from deltacell.store import sha256_of_file
 from deltacell.train.checkpoint_file import read_checkpoint
@@ -249,6 +250,9 @@ class TestLoading:
         index = json.loads((folder / "index.json").read_text())
         index["checkpoints"][-1]["sha256"] = sha256_of_file(file)
         (folder / "index.json").write_text(json.dumps(index))
+        with pytest.raises(StoreError, match="the index of the checkpoints is damaged"):
+            Checkpoints(folder).load()
+        (folder / "index.json").write_text(json.dumps(index | {"seal": seal_of(index)}))
         with pytest.raises(StoreError, match=r"refused: the file asks for \w+\.mkdir") as error:
             Checkpoints(folder).load()
         assert "--from step-00000020.ckpt" in error.value.fix

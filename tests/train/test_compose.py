@@ -229,3 +229,29 @@ def test_threads_do_not_mix_their_configs() -> None:
     for thread in threads:
         thread.join()
     assert found == {epochs: epochs for epochs in range(1, 5)}
+
+
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(9 * ['*' + chr(97 + i)])}]\n" for i in range(9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BOMB, "the alias"),
+        ("x: 1\n" * 300_000, "characters"),
+        ("name: ${oc.env:HOME}\n", "not resolved"),
+        ("name: [\n" * 5_000, "cannot be read"),
+    ],
+)
+def test_a_config_that_is_made_to_harm_is_refused(text, said):
+    with pytest.raises(InputError, match=said):
+        from_yaml(text)
+
+
+def test_an_own_config_that_is_no_text_is_said(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_bytes(b"# @package _global_\nname: \xff\n")
+    with pytest.raises(InputError, match="cannot be read"):
+        compose(["experiment=mine"], folder=tmp_path)

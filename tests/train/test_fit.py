@@ -21,7 +21,7 @@ from deltacell.models.baselines import BASELINES, Additive, FittedPredictor
 from deltacell.profile.record import Status, read_run
 from deltacell.screen import Genotypes
 from deltacell.train.build import build_fitted, build_model
-from deltacell.train.changes import resumed_config
+from deltacell.train.changes import resumed_config, write_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.config import Config
@@ -126,6 +126,7 @@ def test_an_interrupted_fit_leaves_no_checkpoint_and_is_fitted_again(
         ".lock",
         "config.yaml",
         "run.json",
+        "split",
     ]
     with pytest.raises(InputError, match="there is no checkpoint yet"):
         load_run(outcome.path)
@@ -170,9 +171,8 @@ def test_a_damaged_checkpoint_is_refused(made: Made) -> None:
 
 def test_other_data_are_refused(made: Made) -> None:
     path = fit_run(made()).path
-    config = path / "config.yaml"
-    config.write_text(config.read_text().replace("synthetic_seed: 0", "synthetic_seed: 1"))
-    with pytest.raises(InputError, match="not the one that the run was begun with"):
+    write_config(path, made("additive", "data.synthetic_seed=1"))
+    with pytest.raises(InputError, match="this split was made of another screen"):
         load_run(path)
 
 
@@ -199,7 +199,7 @@ def test_the_checkpoint_holds_the_state_and_no_code(made: Made) -> None:
     assert state["trees"].startswith("tree\n")
     index = json.loads((path / "checkpoints" / "index.json").read_text())
     assert index["best"] == index["last"] == file.name
-    assert Checkpoints(path / "checkpoints").load("best").keys() == {"predictor"}
+    assert Checkpoints(path / "checkpoints").load("best").keys() == {"predictor", "run"}
 
 
 def test_lightning_is_not_loaded(tmp_path: Path) -> None:

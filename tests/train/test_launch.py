@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from deltacell.errors import InputError
 from deltacell.train.config import Config, TrainerConfig
 from deltacell.train.devices import check_devices, cores
 from deltacell.train.fabric import make_fabric
-from deltacell.train.launch import _said, is_launched, is_rank, needs_launch
+from deltacell.train.launch import _first, _said, _Watch, is_launched, is_rank, needs_launch
 
 STARTED = ("TORCHELASTIC_RUN_ID", "RANK", "SLURM_PROCID", "SLURM_NTASKS", "DELTACELL_LAUNCHED")
 
@@ -116,3 +121,42 @@ def test_accelerators(alone: pytest.MonkeyPatch) -> None:
         accelerator_of(TrainerConfig(accelerator="cuda"))
     with pytest.raises(InputError, match="no accelerator 'abacus'; there are auto, cpu, cuda"):
         accelerator_of(TrainerConfig(accelerator="abacus"))
+
+
+DIES = (
+    "import os, sys, time; time.sleep(float(sys.argv[1])); os.kill(os.getpid(), int(sys.argv[2]))"
+)
+
+
+def child(after: float, number: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", DIES, str(after), str(number)])
+
+
+def waited_for(seen: Callable[[], object]) -> None:
+    until = time.monotonic() + 60
+    while not seen() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert seen()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets one look without waiting")
+def test_the_first_to_die_is_seen_and_left_to_be_waited_for() -> None:
+    with _Watch() as watch:
+        later, first = child(3, signal.SIGKILL), child(0, signal.SIGKILL)
+        waited_for(lambda: watch.first)
+        assert watch.first == first.pid
+        assert (first.wait(), later.wait()) == (-9, -9)
+    failures = {0: failure(1), 1: failure(-9)}
+    failures[0].pid, failures[1].pid = later.pid, first.pid
+    failures[0].timestamp, failures[1].timestamp = 1, 2
+    assert _first(ChildFailedError("x", failures), watch.first)[0] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets one look without waiting")
+def test_one_that_stands_still_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deltacell.train.launch.STOPPED_FOR", 0.1)
+    with _Watch() as watch:
+        still = child(0, signal.SIGSTOP)
+        waited_for(lambda: watch.first)
+        assert (watch.first, still.wait()) == (still.pid, -9)
+        assert "stood still" in watch.said

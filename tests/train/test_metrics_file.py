@@ -42,7 +42,9 @@ def test_columns_grow_behind_those_that_every_run_has(file):
     metrics = MetricsFile(file)
     metrics.append(row(0, train_mse=1.0, lr=0.1))
     metrics.append(row(1, train_rank=2.0))
-    assert file.read_text().splitlines()[0] == ",".join([*COLUMNS, "train_mse", "train_rank"])
+    assert file.read_text().splitlines()[0] == ",".join(
+        [*COLUMNS, "train_mse", "train_rank", "crc32"]
+    )
     assert read_metrics(file)["train_mse"].to_list() == [1.0, None]
     assert read_metrics(file)["train_rank"].to_list() == [None, 2.0]
 
@@ -96,7 +98,7 @@ def test_what_is_not_a_number_is_named(file):
         metrics.append(row(0, train_loss="low"))
     with pytest.raises(TypeError, match="'step' of a row of metrics has to be an int"):
         metrics.append({"epoch": 0, "step": 8.0})
-    for name in ("", "a\nb", "\r"):
+    for name in ("", "a\nb", "\r", "crc32"):
         with pytest.raises(ValueError, match="cannot be the name of a column"):
             metrics.append(row(0, **{name: 1.0}))
     with pytest.raises(KeyError):
@@ -137,6 +139,18 @@ def test_a_damaged_file_is_said_with_what_to_do(file):
     with pytest.raises(InputError, match=r"line 3: 2 values.*\n.*move it away to go on") as error:
         MetricsFile(file)
     assert error.value.line == 3
+
+
+@pytest.mark.parametrize("old", ["0.25", "train_loss", ",crc32", "16"])
+def test_an_edited_file_is_said(file, old):
+    metrics = MetricsFile(file)
+    for epoch in range(2):
+        metrics.append(row(epoch, train_loss=0.25))
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, "8" if old == "16" else old[:-1] + "7"))
+    with pytest.raises(InputError, match=r"edited or damaged|no column 'crc32'"):
+        MetricsFile(file)
 
 
 names = st.text(min_size=1, max_size=8).filter(lambda n: n.isprintable() and n not in COLUMNS)

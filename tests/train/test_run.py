@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from deltacell.errors import DeltacellError, InputError
+from deltacell.files import seal_of
 from deltacell.models import LossValue
 from deltacell.profile.phase_rows import PHASES, read_phases
 from deltacell.profile.record import Status, read_run
@@ -325,8 +326,9 @@ def test_a_checkpoint_with_code_in_it_is_refused(small: Small, tmp_path: Path) -
     torch.save({"state": Payload()}, file, pickle_module=pickle)
     index = json.loads((path / "checkpoints/index.json").read_text())
     index["checkpoints"][-1]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    index["seal"] = seal_of(index)
     (path / "checkpoints/index.json").write_text(json.dumps(index))
-    with pytest.raises(DeltacellError, match=r"step-00000005\.ckpt"):
+    with pytest.raises(DeltacellError, match=r"step-00000005\.ckpt: refused"):
         resume(path, resumed_config(path, ["trainer.epochs=3"]))
     assert not (tmp_path / "ran").exists()
 
@@ -335,7 +337,7 @@ def test_other_data_than_before_are_refused(small: Small) -> None:
     path = train(small("trainer.epochs=1")).path
     config = resumed_config(path, ["trainer.epochs=2"])
     config.data.synthetic_seed = 5
-    with pytest.raises(InputError, match="the cell is not the one that the run was begun with"):
+    with pytest.raises(InputError, match="this split was made of another screen"):
         resume(path, config)
     assert read_run(path).status is Status.finished
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltacell.errors import InputError
+from deltacell.files import write_figure
 from deltacell.report.figure_file import check_figure
 
 if TYPE_CHECKING:
@@ -128,6 +129,6 @@ def _write(figure: Figure, path: Path) -> None:
     dateless = {"Date": None} if path.suffix.lower() == ".svg" else {}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150, metadata=dateless)
+        write_figure(figure, path, dpi=150, metadata=dateless)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=path) from error

@@ -16,6 +16,7 @@ from deltacell.cli import (
     bench_dango,
     bench_data,
     bench_explain,
+    bench_faults,
     bench_pairs,
     bench_predict,
     bench_propagation,
@@ -98,6 +99,7 @@ _add(data, "query", data_query.query)
 _add(bench, "data", bench_data.data)
 _add(bench, "dango", bench_dango.dango)
 _add(bench, "explain", bench_explain.explain)
+_add(bench, "faults", bench_faults.faults)
 _add(bench, "pairs", bench_pairs.pairs)
 _add(bench, "predict", bench_predict.predict)
 _add(bench, "propagation", bench_propagation.propagation)
@@ -159,10 +161,18 @@ def _tell(error: Exception) -> None:
     elif isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f"{error.filename}: "
         text = f"{place}{error.strerror} (run with --debug for the stack trace)"
-    elif isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    elif _is_out_of_memory(error):
         text = "there is not enough memory (run with --debug for the stack trace)"
     else:
         said = " ".join(str(error).split())
         text = f"{type(error).__name__}: {said}" if said else type(error).__name__
         text += " (this is a fault of deltacell; run with --debug for the stack trace)"
     print_error(f"error: {text}")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    # A library that cannot be loaded for want of memory says so in words alone.
+    said = str(error).lower()
+    return any(sign in said for sign in ("cannot allocate memory", "failed to map segment"))

@@ -76,7 +76,14 @@ def _carry_out(config: Config, resume: Path | None, which: str, given: list[str]
             raise typer.Exit(exit_code(outcome.signal))
         return
     from deltacell.train.devices import accelerator_of, check_devices
-    from deltacell.train.launch import RankError, is_launched, launch, needs_launch, reported
+    from deltacell.train.launch import (
+        RankError,
+        end_with_parent,
+        is_launched,
+        launch,
+        needs_launch,
+        reported,
+    )
 
     if needs_launch(config.trainer):
         check_devices(config.trainer, accelerator_of(config.trainer))
@@ -93,6 +100,7 @@ def _carry_out(config: Config, resume: Path | None, which: str, given: list[str]
             raise typer.Exit(code)
         return
     if is_launched():
+        end_with_parent()
         try:
             reported(_run)(config, resume, which)
         except Exception as error:
@@ -180,6 +188,9 @@ def _record_first_error(path: Path, error: DeltacellError) -> None:
     with suppress(DeltacellError), RunDirectory.open(path) as directory:
         if directory.record.status is Status.failed:
             directory.update(error=str(error))
+        elif directory.record.status is Status.running:
+            # The first rank was killed and could not say so.
+            directory.settle(Status.failed, error=str(error))
 
 
 def _code_of(path: Path) -> int:

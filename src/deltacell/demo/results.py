@@ -22,7 +22,7 @@ from deltacell.demo.steps import (
     steps,
 )
 from deltacell.predict.ranking import LOWEST
-from deltacell.profile.record import RunRecord, read_run
+from deltacell.profile.record import SPLIT, RunRecord, read_run
 from deltacell.train.changes import resumed_config
 from deltacell.train.data import load_data
 
@@ -45,7 +45,8 @@ def results(
     """
     folder = Path(folder)
     evaluation, explanation = _read(folder / EVALUATION), _read(folder / EXPLANATION)
-    data = load_data(resumed_config(folder / next(iter(EXPERIMENTS))))
+    run = folder / next(iter(EXPERIMENTS))
+    data = load_data(resumed_config(run), run / SPLIT)
     head = head_of_ranking(folder)
     truth = recovered(data.cell, data.screen, [row["genes"] for row in head], seed)
     records = {model: read_run(folder / model) for model in EXPERIMENTS}

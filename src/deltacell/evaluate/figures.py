@@ -23,6 +23,7 @@ from deltacell.evaluate.diagnostics import (
     residual_by_degree,
 )
 from deltacell.evaluate.side_by_side import check_fit
+from deltacell.files import write_figure
 from deltacell.report.figure_file import check_figure
 from deltacell.screen import Screen, Split
 from deltacell.words import count_text
@@ -241,7 +242,7 @@ def _draw(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with rc_context({"svg.hashsalt": "deltacell"}):
-            figure.savefig(path, dpi=150, metadata=dateless)
+            write_figure(figure, path, dpi=150, metadata=dateless)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=path) from error
 

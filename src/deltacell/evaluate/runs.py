@@ -240,14 +240,7 @@ def compared_data(runs: Sequence[LoadedRun]) -> TrainingData:
     for run in runs:
         if _relevant(run.config.data) == config.data:
             return run.data
-    data = load_data(config)
-    if not data.split.equals(runs[0].data.split):
-        raise InputError(
-            "the data of the runs have changed since the runs were trained",
-            where=runs[0].record.path,
-            fix="Put back the data as they were.",
-        )
-    return data
+    return load_data(config, runs[0].data.split)
 
 
 def compared_config(runs: Sequence[LoadedRun]) -> Config:

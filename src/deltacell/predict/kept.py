@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +15,7 @@ import pyarrow as pa
 
 from deltacell.arrays import Bools, Ints
 from deltacell.errors import InputError, StoreError
-from deltacell.files import new_file
+from deltacell.files import new_file, seal_of
 from deltacell.predict.ranking import HIGHEST
 from deltacell.predict.scorers import Floats, Scored
 
@@ -41,6 +43,12 @@ def write_scored(
         How many are read at a time.
     """
     width = found.sets.shape[1]
+    rows = [
+        taken(found, np.arange(first, min(first + rows_a_batch, len(found.score))))
+        for first in range(0, len(found.score), rows_a_batch)
+    ]
+    held: dict[str, Any] = {"about": about, "crc32": [_crc32(one) for one in rows]}
+    held["seal"] = seal_of(held)
     flat = pa.array(np.ascontiguousarray(found.sets, dtype=np.int32).reshape(-1))
     table = pa.table(
         {
@@ -48,7 +56,7 @@ def write_scored(
             "score": pa.array(found.score),
             "spread": pa.array(found.spread, from_pandas=False),
         },
-        metadata={_KEY: json.dumps(about, ensure_ascii=False, sort_keys=True).encode()},
+        metadata={_KEY: json.dumps(held, ensure_ascii=False, sort_keys=True).encode()},
     )
     try:
         with new_file(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as writer:
@@ -69,16 +77,14 @@ def read_scored(path: str | os.PathLike[str]) -> tuple[Scored, Any]:
     path
         A file of `write_scored`.
     """
-    with _open(path) as reader:
-        table = reader.read_all()
-        about = json.loads(reader.schema.metadata[_KEY])
-        return _scored(table), about
+    held = _Sealed(path)
+    found = [held.batch(number) for number in range(held.n_batches)]
+    return joined(found) if found else no_sets(held.width), held.about
 
 
 def read_about(path: str | os.PathLike[str]) -> Any:
     """Return what else a file of `write_scored` holds."""
-    with _open(path) as reader:
-        return json.loads(reader.schema.metadata[_KEY])
+    return _Sealed(path).about
 
 
 def batches(path: str | os.PathLike[str]) -> Iterator[Scored]:
@@ -91,33 +97,63 @@ def batches(path: str | os.PathLike[str]) -> Iterator[Scored]:
     """
     number, total = 0, 1
     while number < total:
-        with _open(path) as reader:
-            total = reader.num_record_batches
-            if number == total:
-                return
-            found = _scored(pa.Table.from_batches([reader.get_batch(number)]))
-        yield found
+        held = _Sealed(path)
+        total = held.n_batches
+        if number < total:
+            yield held.batch(number)
         number += 1
 
 
-def _open(path: str | os.PathLike[str]) -> Any:
-    try:
-        return pa.ipc.open_file(pa.OSFile(str(Path(path))))
-    except (OSError, pa.ArrowInvalid) as error:
-        raise StoreError(
-            f"the work that was saved here is damaged ({error})",
-            where=path,
-            fix=f"Remove the folder {Path(path).parent} and give the command again.",
-        ) from error
+class _Sealed:
+    """A file of `write_scored`; what is not as it was written is an error."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        with self._read() as reader:
+            held = json.loads(reader.schema.metadata[_KEY])
+            if held["seal"] != seal_of(held) or reader.num_record_batches != len(held["crc32"]):
+                raise ValueError("its seal is broken")
+            self.about, self._crc32 = held["about"], held["crc32"]
+            self.width = reader.schema.field("genes").type.list_size
+
+    @property
+    def n_batches(self) -> int:
+        return len(self._crc32)
+
+    def batch(self, number: int) -> Scored:
+        with self._read() as reader:
+            found = _scored(pa.Table.from_batches([reader.get_batch(number)]))
+            if _crc32(found) != self._crc32[number]:
+                raise ValueError("its checksum does not match")
+        return found
+
+    @contextmanager
+    def _read(self) -> Iterator[Any]:
+        try:
+            with pa.OSFile(str(self._path)) as file, pa.ipc.open_file(file) as reader:
+                yield reader
+        except (OSError, pa.ArrowException, *_DAMAGE) as error:
+            raise StoreError(
+                f"the work that was saved here is damaged ({error})",
+                where=self._path,
+                fix=f"Remove the folder {self._path.parent} and give the command again.",
+            ) from error
+
+
+_DAMAGE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, MemoryError)
+
+
+def _crc32(found: Scored) -> int:
+    crc = zlib.crc32(np.ascontiguousarray(found.sets, dtype=np.int32).data)
+    for values in (found.score, found.spread):
+        crc = zlib.crc32(np.ascontiguousarray(values, dtype=np.float32).data, crc)
+    return crc
 
 
 def _scored(table: pa.Table) -> Scored:
     whole = table.combine_chunks()
     width = table.schema.field("genes").type.list_size
-    if not whole.num_rows:
-        flat = np.zeros(0, dtype=np.int64)
-    else:
-        flat = whole["genes"].chunk(0).flatten().to_numpy().astype(np.int64)
+    flat = whole["genes"].chunk(0).flatten().to_numpy().astype(np.int64)
     return Scored(
         flat.reshape(-1, width),
         whole["score"].to_numpy().astype(np.float32),

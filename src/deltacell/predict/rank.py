@@ -15,7 +15,7 @@ from deltacell.arrays import Ints
 from deltacell.errors import InputError
 from deltacell.predict.gene_sets import Block, GeneSets, Piece
 from deltacell.predict.kept import Kept, Top, merged, padded, taken
-from deltacell.predict.ranking import Ranking, read_about, write_ranking
+from deltacell.predict.ranking import Ranking, read_about, sealed_rows, write_ranking
 from deltacell.predict.ranking_rows import Rows, how_many, sentences_of, title_of
 from deltacell.predict.request import differences
 from deltacell.predict.scorers import Scored, Scorer
@@ -237,6 +237,9 @@ def _finished(subject: Subject, out: Path, *, overwrite: bool) -> Ranking | None
             where=out,
             fix="Name another file with --out, or replace this one with --overwrite.",
         )
+    for _ in sealed_rows(out):
+        # Reading compares its checksums.
+        pass
     return Ranking(out, about)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from deltacell.errors import InputError, StoreError
-from deltacell.files import new_file
+from deltacell.files import new_file, seal_of
 
 LOWEST, HIGHEST = "lowest", "highest"
 LINK = pa.struct([("first", pa.string()), ("second", pa.string()), ("relation", pa.string())])
@@ -39,6 +42,7 @@ SCHEMA = pa.schema(
 
 ROWS_A_GROUP = 50_000
 _KEY = b"deltacell"
+_GROUPS = "sha256"
 _VERSION = 1
 
 
@@ -59,10 +63,17 @@ def write_ranking(
         Gives what is said of it, as JSON, once all rows went by.
     """
     try:
-        with new_file(path) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
+        with (
+            new_file(path) as temporary,
+            pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer,
+        ):
+            groups = []
             for table in _regrouped(tables, ROWS_A_GROUP):
-                writer.write_table(table.cast(SCHEMA), row_group_size=ROWS_A_GROUP)
-            said = {"schema": _VERSION, **about()}
+                rows = table.cast(SCHEMA)
+                groups.append(_sha256(rows))
+                writer.write_table(rows, row_group_size=ROWS_A_GROUP)
+            said: dict[str, Any] = {"schema": _VERSION, **about(), _GROUPS: groups}
+            said["seal"] = seal_of(said)
             writer.add_key_value_metadata(
                 {_KEY.decode(): json.dumps(said, ensure_ascii=False, sort_keys=True)}
             )
@@ -87,16 +98,50 @@ def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
         held = pq.read_metadata(path).metadata or {}
         if _KEY in held:
             about = json.loads(held[_KEY])
-    except (OSError, pa.ArrowInvalid, ValueError) as error:
+    except DAMAGE as error:
         raise InputError(f"this is no ranking that can be read ({error})", where=path) from error
-    if about is None or about["schema"] != _VERSION:
+    if not isinstance(about, dict) or about.get("schema") != _VERSION:
         raise InputError(
             "this is no ranking of `deltacell predict`",
             where=path,
             fix="Name another file with --out, or replace this one with --overwrite.",
         )
-    del about["schema"]
+    if about.get("seal") != seal_of(about):
+        raise _damaged(path)
+    del about["schema"], about["seal"]
     return about
+
+
+def is_ranking(schema: pa.Schema) -> bool:
+    """Return whether a Parquet file of this schema says that `write_ranking` wrote it."""
+    return _KEY in (schema.metadata or {})
+
+
+def sealed_rows(
+    path: str | os.PathLike[str], groups: Iterable[int] | None = None
+) -> Iterator[pa.Table]:
+    """Return the rows of a ranking, each group after its checksum was compared.
+
+    Parameters
+    ----------
+    path
+        A file of `write_ranking`.
+    groups
+        Numbers of groups of `ROWS_A_GROUP` rows; all where not given.
+    """
+    sealed = read_about(path)[_GROUPS]
+    for group in range(len(sealed)) if groups is None else groups:
+        try:
+            with pq.ParquetFile(Path(path), page_checksum_verification=True) as file:
+                if file.num_row_groups != len(sealed):
+                    raise _damaged(path)
+                rows = file.read_row_group(group).replace_schema_metadata(None).cast(SCHEMA)
+            intact = _sha256(rows) == sealed[group]
+        except DAMAGE as error:
+            raise _damaged(path) from error
+        if not intact:
+            raise _damaged(path)
+        yield rows
 
 
 def read_rows(path: str | os.PathLike[str], slices: Sequence[tuple[int, int]]) -> pa.Table:
@@ -110,15 +155,52 @@ def read_rows(path: str | os.PathLike[str], slices: Sequence[tuple[int, int]]) -
         The first row of each piece, and how many rows it has.
     """
     pieces = [SCHEMA.empty_table()]
-    with pq.ParquetFile(Path(path)) as file:
-        for first, n in slices:
-            if not n:
-                continue
-            each = file.metadata.row_group(0).num_rows
-            groups = range(first // each, -(-(first + n) // each))
-            table = file.read_row_groups(list(groups)).replace_schema_metadata(None)
-            pieces.append(table.slice(first - groups[0] * each, n).cast(SCHEMA))
+    for first, n in slices:
+        groups = range(first // ROWS_A_GROUP, -(-(first + n) // ROWS_A_GROUP))
+        if n:
+            table = pa.concat_tables(sealed_rows(path, groups))
+            pieces.append(table.slice(first - groups[0] * ROWS_A_GROUP, n))
     return pa.concat_tables(pieces)
+
+
+def _damaged(path: str | os.PathLike[str]) -> StoreError:
+    return StoreError(
+        "the ranking is damaged: its contents do not match its checksums",
+        where=path,
+        fix="Restore it from a copy, or make it again: the same command with --overwrite.",
+    )
+
+
+DAMAGE: tuple[type[Exception], ...] = (
+    *(OSError, pa.ArrowException, ValueError, TypeError, KeyError, IndexError),
+    *(RecursionError, MemoryError),
+)
+"""What reading a damaged Parquet file may raise."""
+
+
+def _sha256(rows: pa.Table) -> str:
+    """Return the SHA-256 of what rows say, however Arrow holds them."""
+    digest = hashlib.sha256()
+    for column in rows.columns:
+        _digest(column.combine_chunks(), digest.update)
+    return digest.hexdigest()
+
+
+def _digest(values: Any, update: Callable[[Any], object]) -> None:
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks) if values.chunks else pa.array([], values.type)
+    update(np.packbits(values.is_null().to_numpy(zero_copy_only=False)))
+    if pa.types.is_list(values.type):
+        update(pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False))
+        _digest(pc.list_flatten(values), update)
+    elif pa.types.is_struct(values.type):
+        for field in values.flatten():
+            _digest(field, update)
+    elif pa.types.is_string(values.type):
+        update(pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False))
+        update("".join(values.drop_null().to_pylist()).encode())
+    else:
+        update(np.ascontiguousarray(values.drop_null().to_numpy(zero_copy_only=False)))
 
 
 def _regrouped(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
@@ -225,7 +307,6 @@ class Ranking:
         }
 
 
-_ROWS_AT_A_TIME = 50_000
 _TEXTS = ("genes", "names", "relations", "pathways", "complexes")
 # A spreadsheet would take a text that begins so for a formula, and run it.
 _FORMULA = r"^([=+@\-\t\r])"
@@ -251,15 +332,11 @@ def write_table(ranking: Path, path: Path) -> None:
     ]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            pq.ParquetFile(ranking) as file,
-            new_file(path) as temporary,
-            temporary.open("wb") as to,
-        ):
-            columns = [name for name in file.schema_arrow.names if name != "links"]
+        with new_file(path) as temporary, temporary.open("wb") as to:
+            columns = [name for name in SCHEMA.names if name != "links"]
             to.write((separator.join(columns) + "\n").encode())
-            for batch in file.iter_batches(_ROWS_AT_A_TIME, columns=columns):
-                rows = pl.DataFrame(batch).with_columns(texts)
+            for table in sealed_rows(ranking):
+                rows = pl.DataFrame(table.select(columns)).with_columns(texts)
                 to.write(rows.write_csv(include_header=False, separator=separator).encode())
     except OSError as error:
         raise InputError(

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from deltacell.arrays import Ints
 from deltacell.cell import Genes
 from deltacell.errors import GeneNameError, InputError
-from deltacell.predict.ranking import HIGHEST, LOWEST
+from deltacell.predict.ranking import DAMAGE, HIGHEST, LOWEST, is_ranking, sealed_rows
 from deltacell.predict.status import STATUSES, UNTESTED
 from deltacell.table import open_text
 
@@ -201,8 +201,13 @@ def _parquet_rows(path: Path) -> Iterator[tuple[None, list[str]]]:
                 f"the Parquet file has no column 'genes'; it has {', '.join(schema.names)}",
                 where=path,
             )
-        column = pq.read_table(path, columns=["genes"])["genes"].to_pylist()
-    except (pa.ArrowInvalid, OSError) as error:
+        if is_ranking(schema):
+            column = pa.concat_tables(sealed_rows(path))["genes"].to_pylist()
+        else:
+            column = pq.read_table(path, columns=["genes"], page_checksum_verification=True)[
+                "genes"
+            ].to_pylist()
+    except DAMAGE as error:
         raise InputError(f"this Parquet file cannot be read ({error})", where=path) from error
     for genes in column:
         if not isinstance(genes, list) or not all(isinstance(gene, str) for gene in genes):

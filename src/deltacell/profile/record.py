@@ -12,7 +12,8 @@ import math
 import os
 import sys
 import types
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -22,12 +23,13 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import polars as pl
 
 from deltacell.errors import InputError
-from deltacell.files import read_json, write_json
+from deltacell.files import read_json, seal_of, write_json
 from deltacell.words import count_text
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
+SPLIT = "split"
 METRICS_FILE = "metrics.csv"
 CHECKPOINTS = "checkpoints"
 PHASES = "phases"
@@ -223,18 +225,28 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
             where=file,
             fix="Read it with the version of deltacell that wrote it.",
         )
-    data = {name: value for name, value in data.items() if name != "schema"}
+    if data.get("seal", seal := seal_of(data)) != seal:
+        raise InputError(
+            "the record of the run is not as it was written: it was edited or damaged",
+            where=file,
+            fix=_RESTORE,
+        )
+    data = {name: value for name, value in data.items() if name not in ("schema", "seal")}
     return dataclasses.replace(_decoded(RunRecord, data, file, ""), path=folder)
 
 
 def write_run(path: str | os.PathLike[str], record: RunRecord) -> None:
     """Write the record into a run's directory, whole or not at all."""
     data = {"schema": SCHEMA_VERSION, **_encoded(record, "")}
+    data["seal"] = seal_of(data)
     write_json(Path(path) / RUN_FILE, data, what="the record of the run")
 
 
 def read_metrics(path: str | os.PathLike[str]) -> pl.DataFrame:
-    """Read a ``metrics.csv``: ``epoch`` and ``step`` as integers, all else as numbers or null."""
+    """Read a ``metrics.csv``: ``epoch`` and ``step`` as integers, all else as numbers or null.
+
+    The column ``crc32``, where there is one, is compared with the rows and not returned.
+    """
     path = Path(path)
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -252,7 +264,8 @@ def read_metrics(path: str | os.PathLike[str]) -> pl.DataFrame:
             where=path,
             line=1,
         )
-    columns: dict[str, list[float | None]] = {name: [] for name in names}
+    columns: dict[str, list[float | None]] = {name: [] for name in names if name != CHECK}
+    crc = check_of_row(names[:-1], 0)
     for number, row in rows[1:]:
         if len(row) != len(names):
             raise InputError(
@@ -260,10 +273,27 @@ def read_metrics(path: str | os.PathLike[str]) -> pl.DataFrame:
                 where=path,
                 line=number,
             )
+        crc = check_of_row(row[:-1], crc)
+        if names[-1] == CHECK and row[-1] != str(crc):
+            raise InputError(
+                "the rows are not as they were written: the file was edited or damaged",
+                where=path,
+                line=number,
+            )
         for name, text in zip(names, row, strict=True):
-            columns[name].append(_number(name, text, path, number))
-    whole = {name: pl.Int64 if name in ("epoch", "step") else pl.Float64 for name in names}
+            if name != CHECK:
+                columns[name].append(_number(name, text, path, number))
+    whole = {name: pl.Int64 if name in ("epoch", "step") else pl.Float64 for name in columns}
     return pl.DataFrame(columns, schema=whole)
+
+
+def check_of_row(row: Sequence[str], before: int) -> int:
+    """Return the checksum of a row of ``metrics.csv``, given that of the row before it."""
+    return zlib.crc32("\0".join(row).encode(), before)
+
+
+CHECK = "crc32"
+"""The last column of ``metrics.csv``: a checksum of the row and of all rows before it."""
 
 
 def now() -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from deltacell.files import write_figure
+
 
 def draw_learning(rows: Sequence[Mapping[str, float | None]], path: Path) -> None:
     """Draw the training loss and the validation's Pearson by epoch.
@@ -33,7 +35,7 @@ def draw_learning(rows: Sequence[Mapping[str, float | None]], path: Path) -> Non
         axes.plot(epochs, values, ".-", color=colour)
         axes.set_ylabel(name.replace("_", " "), color=colour)
     left.set_xlabel("epoch")
-    figure.savefig(path, dpi=120)
+    write_figure(figure, path, dpi=120)
 
 
 def draw_scores(
@@ -56,4 +58,4 @@ def draw_scores(
     figure.colorbar(shown, ax=axes, label="genotypes")
     axes.set_xlabel("measured")
     axes.set_ylabel("predicted")
-    figure.savefig(path, dpi=120)
+    write_figure(figure, path, dpi=120)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 ROLES = ("query", "array", "unknown")
@@ -53,3 +55,34 @@ KINDS = {1: "single", 2: "digenic", 3: "trigenic", 4: "tetragenic", 5: "pentagen
 def kind_of(size: int) -> str:
     """Return what a genotype with so many deleted genes is called."""
     return KINDS.get(size, f"{size} genes")
+
+
+IMPOSSIBLE = {
+    "score": "not a number that can be kept",
+    "standard_deviation": "negative or not a number that can be kept",
+    "p_value": "not between 0 and 1",
+    "query_fitness": "not a number that can be kept",
+    "array_fitness": "not a number that can be kept",
+}
+"""What is wrong with a value of which `is_impossible` says so, by column."""
+
+
+def is_impossible(column: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Return which values no measurement has; a missing one, NaN, is possible.
+
+    Numbers are kept as float32. One that is too large for it would become infinite.
+
+    Parameters
+    ----------
+    column
+        One of `IMPOSSIBLE`.
+    values
+        As they were read.
+    """
+    with np.errstate(over="ignore"):
+        wrong: npt.NDArray[np.bool_] = np.isinf(values.astype(np.float32))
+    if column in ("standard_deviation", "p_value"):
+        wrong |= values < 0
+    if column == "p_value":
+        wrong |= values > 1
+    return wrong

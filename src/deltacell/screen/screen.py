@@ -17,7 +17,14 @@ from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Cell, Genes
 from deltacell.counts import UNKNOWN_GENE, Counts, Source
 from deltacell.errors import InputError
-from deltacell.screen.columns import GENE_SCHEMA, ONE_GENE_TWICE, ROW_SCHEMA, kind_of
+from deltacell.screen.columns import (
+    GENE_SCHEMA,
+    IMPOSSIBLE,
+    ONE_GENE_TWICE,
+    ROW_SCHEMA,
+    is_impossible,
+    kind_of,
+)
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.keys import repeats_a_gene, set_keys
@@ -118,6 +125,14 @@ class Screen:
             values["sign"] = score_signs(
                 _filled(values["score"], n), _filled(values["phenotype"], n)
             )
+        for column, why in IMPOSSIBLE.items():
+            numbers = np.asarray(values[column], dtype=np.float64)
+            wrong = is_impossible(column, np.atleast_1d(numbers))
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise InputError(
+                    f"'{column}' of row {row} is {np.atleast_1d(numbers)[row]:g}, which is {why}"
+                )
         values["end"] = genotypes.offsets[1:].numpy()
         values["gene"] = genotypes.genes.numpy()
         return cls(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -343,6 +344,17 @@ class Split:
             "screen": self.screen_checksum,
         }
 
+    @cached_property
+    def checksum(self) -> str:
+        """The checksum of its rows, as the manifest of a saved split has it."""
+        return store.checksum(self._tables())
+
+    def _tables(self) -> dict[str, pa.Table]:
+        return {
+            **{name: pa.table({"row": pa.array(getattr(self, name))}) for name in _PARTS},
+            **{name: pa.table({"value": pa.array(getattr(self, name))}) for name in _GENE_FACTS},
+        }
+
     def equals(self, other: Split) -> bool:
         """Whether both put the same rows of the same screen into the same parts."""
         return self.screen_checksum == other.screen_checksum and all(
@@ -351,10 +363,6 @@ class Split:
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the split to a directory, all of it or nothing."""
-        parts = {
-            **{name: pa.table({"row": pa.array(getattr(self, name))}) for name in _PARTS},
-            **{name: pa.table({"value": pa.array(getattr(self, name))}) for name in _GENE_FACTS},
-        }
         meta = {
             "method": self.method,
             "seed": self.seed,
@@ -362,7 +370,7 @@ class Split:
             "options": dict(self.options),
             "notes": list(self.notes),
         }
-        store.write(path, "split", parts, meta, overwrite=overwrite)
+        store.write(path, "split", self._tables(), meta, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], screen: Screen, *, verify: bool = True) -> Split:

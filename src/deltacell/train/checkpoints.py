@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from deltacell.errors import InputError, StoreError
-from deltacell.files import TEMPORARY, new_file, read_json
+from deltacell.files import TEMPORARY, new_file, read_json, seal_of
 from deltacell.profile.record import Reached
 from deltacell.store import sha256_of_file
 from deltacell.train.checkpoint_file import check_contents, read_checkpoint, write_checkpoint
@@ -152,7 +152,10 @@ class Checkpoints:
                 raise StoreError(
                     "the checkpoint is damaged: its contents do not match its checksum", where=file
                 )
-            state: dict[str, Any] = read_checkpoint(file)["state"]
+            saved = read_checkpoint(file)
+            if (chosen.step, chosen.epoch) != (saved["step"], saved["epoch"]):
+                raise StoreError("the checkpoint is not the one that the index names", where=file)
+            state: dict[str, Any] = saved["state"]
         except FileNotFoundError:
             raise StoreError(
                 "the checkpoint is missing", where=file, fix=self._what_else(chosen)
@@ -173,7 +176,9 @@ class Checkpoints:
         if which == "last":
             if index.last is None:
                 raise StoreError(
-                    "there is no checkpoint yet", where=self.folder, fix="Start the run again."
+                    "there is no checkpoint yet",
+                    where=self.folder,
+                    fix=f"Start from the beginning: deltacell train --resume {self.folder.parent}",
                 )
             return index.last
         if which == "best":
@@ -245,7 +250,10 @@ class Checkpoints:
 
     def _what_is_left(self, index: _Index) -> str:
         if index.last is None:
-            return "There is no earlier one. Free some space and start the run again."
+            return (
+                "There is no earlier one. Free some space and start from the beginning: deltacell "
+                f"train --resume {self.folder.parent}"
+            )
         return (
             f"The one before, {index.last.file}, is still there. Free some space, then: "
             f"deltacell train --resume {self.folder.parent}"
@@ -260,7 +268,7 @@ class Checkpoints:
                         f"The one before is whole: deltacell train --resume {self.folder.parent} "
                         f"--from {one.file}"
                     )
-        return "There is no whole one before it. Restore it from a copy, or start the run again."
+        return "There is no whole one before it. Restore a copy, or train into another directory."
 
 
 _THE_INDEX = "the index of the checkpoints"
@@ -304,12 +312,13 @@ class _Index:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        data = {
             "schema": SCHEMA_VERSION,
             "last": None if self.last is None else self.last.file,
             "best": None if self.best is None else self.best.file,
             "checkpoints": [asdict(one) for one in self.checkpoints],
         }
+        return data | {"seal": seal_of(data)}
 
 
 def _read_index(file: Path) -> _Index:
@@ -320,7 +329,7 @@ def _read_index(file: Path) -> _Index:
             checkpoints = tuple(_checked(one) for one in data["checkpoints"])
             by_file = {one.file: one for one in checkpoints}
             index = _Index(checkpoints, None if data["best"] is None else by_file[data["best"]])
-            if data["last"] == index.to_json()["last"] and len(by_file) == len(checkpoints):
+            if data == index.to_json() and len(by_file) == len(checkpoints):
                 return index
             raise ValueError("names do not fit")
     except (StoreError, ValueError, KeyError, TypeError) as error:

@@ -256,6 +256,11 @@ def _composed(overrides: Sequence[str], given: Sequence[Override]) -> DictConfig
         OmegaConf.resolve(composed)
     except (HydraException, OmegaConfBaseException) as error:
         raise config_error(error, given, groups=GROUPS) from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(
+            f"a file of configs cannot be read: {' '.join(str(error).split())}",
+            fix="Write it as YAML in UTF-8; see --config-dir.",
+        ) from error
     return composed
 
 
@@ -285,15 +290,37 @@ def _checked(composed: DictConfig, where: str | os.PathLike[str] | None = None) 
     return config
 
 
+_LONGEST = 1_000_000
+
+
 def _read_yaml(text: str, where: str | os.PathLike[str] | None) -> DictConfig:
+    if len(text) > _LONGEST:
+        raise InputError(
+            f"{len(text):,} characters; a config has at most {_LONGEST:,}", where=where
+        )
     try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                # A few of them, one within the other, would fill any memory.
+                raise InputError(
+                    f"the alias '*{event.anchor}' is not allowed here",
+                    where=where,
+                    line=event.start_mark.line + 1,
+                    fix="Write out what it stands for.",
+                )
+            if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
+                raise InputError(
+                    f"'{event.value}' is not resolved; a saved config holds values alone",
+                    where=where,
+                    line=event.start_mark.line + 1,
+                )
         given = OmegaConf.create(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
         problem = getattr(error, "problem", None) or "it is not YAML"
         raise InputError(f"cannot be read: {problem}", where=where, line=line) from error
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, ValueError, RecursionError) as error:
         raise InputError(f"cannot be read: {error}", where=where) from error
     if not isinstance(given, DictConfig):
         raise InputError("expected keys with values, and found a list", where=where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
-from deltacell.errors import InputError, did_you_mean
+from deltacell.errors import InputError, StoreError, did_you_mean
 from deltacell.models.pairs.trees import Zeros
 from deltacell.profile.record import RunRecord
 from deltacell.screen import Genotypes, Grid, Screen, Split
@@ -101,13 +102,15 @@ def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
     )
 
 
-def load_data(config: Config) -> TrainingData:
+def load_data(config: Config, split: Split | str | os.PathLike[str] | None = None) -> TrainingData:
     """Return what a config names.
 
     Parameters
     ----------
     config
         Of a run.
+    split
+        The split that a run keeps, or its directory; drawn as the config says where not given.
     """
     cell, screen = _sources(config.data)
     whole = screen = screen.on(cell)
@@ -132,7 +135,12 @@ def load_data(config: Config) -> TrainingData:
         cell = cell.subset(np.unique(screen.genotypes.genes.numpy()))
         screen = screen.on(cell)
         repeats = None if repeats is None else repeats.on(cell, on_unknown="drop")
-    split = make_split(screen, config.split)
+    if split is None:
+        split = make_split(screen, config.split)
+    elif isinstance(split, Split):
+        split.check(screen)
+    else:
+        split = _kept_split(Path(split), screen)
     if not len(split.train):
         raise InputError("the split leaves no genotype for training")
     if not len(split.test):
@@ -146,6 +154,17 @@ def load_data(config: Config) -> TrainingData:
     grid = Grid.of(screen, whole=whole, assume_crossed=config.data.grid)
     notes_ = tuple(notes)
     return TrainingData(cell, screen, split, standard, notes_, repeats, whole, grid, config.data)
+
+
+def _kept_split(path: Path, screen: Screen) -> Split:
+    if not path.exists():
+        raise StoreError(
+            "the run does not keep its split, so that which rows it was trained on is not certain",
+            where=path,
+            fix="Restore the directory from a copy. A run of a version that kept no split has to "
+            "be trained again.",
+        )
+    return Split.load(path, screen)
 
 
 def check_same(record: RunRecord, data: TrainingData) -> None:

@@ -13,9 +13,9 @@ import torch
 from deltacell.errors import InputError
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.pairs import PairTrees
-from deltacell.profile.record import CHECKPOINTS, METRICS_FILE, RUN_FILE, Status, read_run
+from deltacell.profile.record import CHECKPOINTS, METRICS_FILE, RUN_FILE, SPLIT, Status, read_run
 from deltacell.train.build import build_fitted
-from deltacell.train.changes import resumed_config
+from deltacell.train.changes import MEANING, meaning, resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, EnsembleConfig
 from deltacell.train.data import TrainingData, check_same, draw_zeros, load_data
@@ -61,7 +61,7 @@ def fit_run(
     # What can be wrong with a config is found here, before there is a directory.
     predictor = build_fitted(config)
     data = load_data(config) if data is None else data
-    with RunDirectory.create(path, config, command, world_size=1) as directory:
+    with RunDirectory.create(path, config, command, world_size=1, split=data.split) as directory:
         return _fit(directory, config, predictor, data, progress)
 
 
@@ -93,7 +93,12 @@ def resume_fit(
                 where=path,
                 fix=f"Use it: deltacell evaluate {path}; or train into another directory.",
             )
-        data = load_data(config) if data is None else data
+        checkpoints = Checkpoints(path / CHECKPOINTS)
+        if directory.record.status is Status.running and checkpoints.last is not None:
+            # It was killed after the fit, before its record said so.
+            directory.settle(Status.finished, **reached(checkpoints))
+            return Outcome(path, 0, best=None if (b := checkpoints.best) is None else b.metric)
+        data = load_data(config, path / SPLIT) if data is None else data
         check_same(directory.record, data)
         directory.resume(from_step=0)
         directory.save_config(config)
@@ -153,7 +158,10 @@ def _fit(
         row = validation_row(predictor, data)
         step = len(metrics.rows) + 1
         metrics.append({"epoch": step, "step": step, "seconds": time.monotonic() - began, **row})
-        state: dict[str, Any] = {"predictor": predictor.state_dict()}
+        state: dict[str, Any] = {
+            "predictor": predictor.state_dict(),
+            MEANING: meaning(config, data),
+        }
         pearson = row.get("validation_pearson")
         checkpoints.save(state, step=step, epoch=step, metric=pearson)
         directory.finish(**reached(checkpoints))

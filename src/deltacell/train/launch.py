@@ -8,8 +8,12 @@ import re
 import signal
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self, TypeVar, cast
 
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import (
@@ -23,7 +27,13 @@ from deltacell.errors import DeltacellError
 from deltacell.train.config import TrainerConfig
 
 LAUNCHED = "DELTACELL_LAUNCHED"
-"""Set in the processes that `launch` starts."""
+"""Set in the processes that `launch` starts: the number of the process that did."""
+
+STOPPED_FOR = 60.0
+"""Seconds after which a rank that does not run (SIGSTOP) is killed, as all others wait for it."""
+
+TO_SAVE = 120.0
+"""Seconds that a rank has to save after the process that launched it is gone."""
 
 T = TypeVar("T")
 
@@ -72,8 +82,8 @@ def launch(words: Sequence[str], processes: int) -> int:
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     before = os.environ.get(LAUNCHED)
-    os.environ[LAUNCHED] = "1"
-    with tempfile.TemporaryDirectory(prefix="deltacell-") as logs:
+    os.environ[LAUNCHED] = str(os.getpid())
+    with tempfile.TemporaryDirectory(prefix="deltacell-") as logs, _Watch() as watch:
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -88,8 +98,9 @@ def launch(words: Sequence[str], processes: int) -> int:
         try:
             elastic_launch(config, sys.executable)("-m", "deltacell", *words)
         except ChildFailedError as error:
-            rank, failure = _first(error)
-            raise RankError(rank, _said(failure)) from None
+            rank, failure = _first(error, watch.first)
+            said = watch.said if failure.pid == watch.first and watch.said else _said(failure)
+            raise RankError(rank, said) from None
         except SignalException as error:
             return int(error.sigval)
         finally:
@@ -103,13 +114,82 @@ def is_launched() -> bool:
     return LAUNCHED in os.environ and "TORCHELASTIC_RUN_ID" in os.environ
 
 
+def end_with_parent() -> None:
+    """Let this rank save and end once the process that launched it is gone."""
+    parent = int(os.environ[LAUNCHED])
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(TO_SAVE)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def reported(function: Callable[..., T]) -> Callable[..., T]:
     """Return a function whose error reaches the process that launched this one."""
     return cast(Callable[..., T], record(function))
 
 
-def _first(error: ChildFailedError) -> tuple[int, ProcessFailure]:
+class _Watch(threading.Thread):
+    """Sees which child of this process dies first, and kills one that stands still.
+
+    Whoever waits for all of them looks five times per second, by when the others have died of it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.first: int | None = None
+        self.said = ""
+        self._over = threading.Event()
+        self._still_since: dict[int, float] = {}
+
+    def __enter__(self) -> Self:
+        if sys.platform == "linux":
+            self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def run(self) -> None:
+        while self.first is None and not self._over.wait(0.02):
+            with suppress(OSError):
+                # It stays to be waited for by whoever started it.
+                flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
+                dead = os.waitid(os.P_ALL, 0, flags)
+                if dead is not None and dead.si_status != 0:
+                    self.first = dead.si_pid
+            for child in _children():
+                self._look_at(child)
+
+    def _look_at(self, child: int) -> None:
+        with suppress(OSError):
+            state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+            if state != "T":
+                self._still_since.pop(child, None)
+            elif time.monotonic() - self._still_since.setdefault(child, time.monotonic()) > (
+                STOPPED_FOR
+            ):
+                self.first = child
+                self.said = f"stood still for {STOPPED_FOR:.0f} s (SIGSTOP); all were stopped"
+                os.kill(child, signal.SIGKILL)
+
+
+def _children() -> list[int]:
+    mine = os.getpid()
+    with suppress(OSError):
+        return [int(one) for one in Path(f"/proc/{mine}/task/{mine}/children").read_text().split()]
+    return []
+
+
+def _first(error: ChildFailedError, seen: int | None = None) -> tuple[int, ProcessFailure]:
     """Return the rank that died first; those that the launcher stopped after it do not count."""
+    for rank, failure in error.failures.items():
+        if failure.pid == seen:
+            return rank, failure
     own = {r: f for r, f in error.failures.items() if f.exitcode != -signal.SIGTERM}
     if not own:
         return error.get_first_failure()

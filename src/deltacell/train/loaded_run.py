@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deltacell.errors import InputError
-from deltacell.profile.record import CHECKPOINTS, RunRecord, Status, read_run
+from deltacell.errors import DeltacellError, InputError
+from deltacell.profile.record import CHECKPOINTS, SPLIT, RunRecord, Status, read_run
+from deltacell.store import read_manifest
 from deltacell.train.build import build_fitted, build_for, recorded_propagation
-from deltacell.train.changes import resumed_config
+from deltacell.train.changes import check_meaning, is_complete, resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, check_same, load_data
 from deltacell.train.ensemble import Ensemble
+from deltacell.train.facts import reached
 from deltacell.train.predictor import Predictor
 from deltacell.train.registry import is_fitted
+from deltacell.train.run_directory import RunDirectory
 from deltacell.train.standard import Standard
 
 
@@ -61,12 +66,14 @@ def load_run(
         What it was trained on, where that is loaded already.
     """
     record, config = read_run(path), resumed_config(Path(path))
-    data = load_data(config) if data is None else data
+    data = load_data(config, record.path / SPLIT) if data is None else data
     check_same(record, data)
     checkpoints = Checkpoints(record.path / CHECKPOINTS)
     if which == "best" and checkpoints.best is None:
         which = "last"
     state = checkpoints.load(which)
+    check_meaning(state, config, data, record.path)
+    record = _settled(record, config, checkpoints)
     if is_fitted(config.model):
         fitted = build_fitted(config)
         if isinstance(fitted, Ensemble):
@@ -76,6 +83,25 @@ def load_run(
     else:
         predictor = _network(record, config, data, state)
     return LoadedRun(record, config, data, predictor)
+
+
+def _settled(record: RunRecord, config: Config, checkpoints: Checkpoints) -> RunRecord:
+    """Return the record with how the run ended, where a kill kept the run from saying so.
+
+    The record on the disk is mended too, where it can be written and nobody trains the run.
+    """
+    complete = False
+    with suppress(DeltacellError):
+        # What is loaded may be another one, and whole where the last is damaged.
+        if record.status is Status.running:
+            complete = is_complete(checkpoints.load("last"), config)
+    if not complete:
+        return record
+    with suppress(DeltacellError), RunDirectory.open(record.path) as directory:
+        if directory.record.status is Status.running:
+            directory.settle(Status.finished, **reached(checkpoints))
+        return directory.record
+    return dataclasses.replace(record, status=Status.finished)
 
 
 def _network(
@@ -171,5 +197,7 @@ def _shared(runs: Sequence[LoadedRun], path: str | os.PathLike[str]) -> Training
     config = resumed_config(Path(path))
     for run in runs:
         if (run.config.data, run.config.split) == (config.data, config.split):
-            return run.data
+            kept = Path(path) / SPLIT
+            if kept.exists() and read_manifest(kept)["checksum"] == run.data.split.checksum:
+                return run.data
     return None

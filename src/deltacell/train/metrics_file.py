@@ -11,7 +11,7 @@ from typing import cast
 
 from deltacell.errors import InputError
 from deltacell.files import write_text
-from deltacell.profile.record import read_metrics
+from deltacell.profile.record import CHECK, check_of_row, read_metrics
 
 COLUMNS = (
     "epoch",
@@ -31,7 +31,7 @@ class MetricsFile:
     """The file, which is written anew and whole with every row.
 
     Columns are those of any row: first `COLUMNS` in their order, then the others as they came up. A
-    row that lacks one has nothing there.
+    row that lacks one has nothing there. The last column, ``crc32``, shows damage.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class MetricsFile:
             if type(row[name]) is not int:
                 raise TypeError(f"'{name}' of a row of metrics has to be an int, not {row[name]!r}")
         for name, value in row.items():
-            if not name or not name.isprintable():
+            if not name or not name.isprintable() or name == CHECK:
                 raise ValueError(f"{name!r} cannot be the name of a column")
             if value is not None and not isinstance(value, (int, float)):
                 raise TypeError(
@@ -89,7 +89,11 @@ class MetricsFile:
         if not self.path.exists():
             return []
         try:
-            return read_metrics(self.path).to_dicts()
+            rows = read_metrics(self.path).to_dicts()
+            with self.path.open("rb") as file:
+                if not file.readline().rstrip().endswith(f",{CHECK}".encode()):
+                    raise InputError(f"there is no column '{CHECK}'", where=self.path, line=1)
+            return rows
         except InputError as error:
             raise InputError(
                 error.what,
@@ -102,8 +106,12 @@ class MetricsFile:
         names = list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows([_written(row.get(name)) for name in names] for row in rows)
+        writer.writerow([*names, CHECK])
+        crc = check_of_row(names, 0)
+        for row in rows:
+            written = [_written(row.get(name)) for name in names]
+            crc = check_of_row(written, crc)
+            writer.writerow([*written, crc])
         write_text(self.path, text.getvalue(), what="the metrics")
         self._rows = rows
 

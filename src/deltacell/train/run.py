@@ -15,11 +15,21 @@ from deltacell.profile.host_profilers import HostProfiler, host_profiler
 from deltacell.profile.limits import PhaseSummary, summarise
 from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.phases import NoTimer, PhaseTimer
-from deltacell.profile.record import CHECKPOINTS, METRICS_FILE, PHASES, TRACES
+from deltacell.profile.record import (
+    CHECKPOINTS,
+    METRICS_FILE,
+    PHASES,
+    RUN_FILE,
+    SPLIT,
+    TRACES,
+    Status,
+    read_run,
+)
 from deltacell.profile.window import Window, check_window
 from deltacell.train.assemble import make_loop, most_batches, samples_per_epoch
 from deltacell.train.build import recorded_propagation
 from deltacell.train.callback import Callback
+from deltacell.train.changes import MEANING, check_meaning, meaning, resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.communication import from_first_rank
 from deltacell.train.config import Config
@@ -59,14 +69,22 @@ def train(config: Config, *, command: Sequence[str] = (), tell: Sequence[Callbac
     if is_fitted(config.model):
         return fit_run(config, command=command)
     fabric = make_fabric(config)
-    path = Path(from_first_rank(str(new_path(config)), fabric.device))
+    path = new_path(config)
+    found: list[Any] = [str(path), fabric.is_global_zero and _is_not_begun(path, config)]
+    where, again = from_first_rank(found, fabric.device)
+    path = Path(where)
+    if again:
+        return _resume(fabric, path, config, "last", tell)
     # What can be wrong with a config is found here, before there is a directory.
-    run = _Run(fabric, config, load_data(config), path, tell)
+    data = load_data(config)
+    run = _Run(fabric, config, data, path, tell)
     with ExitStack() as stack:
         directory = None
         if fabric.is_global_zero:
             directory = stack.enter_context(
-                RunDirectory.create(path, config, command, world_size=fabric.world_size)
+                RunDirectory.create(
+                    path, config, command, world_size=fabric.world_size, split=data.split
+                )
             )
         return run.go(directory)
 
@@ -74,7 +92,10 @@ def train(config: Config, *, command: Sequence[str] = (), tell: Sequence[Callbac
 def resume(
     path: Path, config: Config, *, which: str = "last", tell: Sequence[Callback] = ()
 ) -> Outcome:
-    """Go on with a run from a checkpoint, as if it had never stopped.
+    """Resume a run from a checkpoint, as if it had never stopped.
+
+    A run that was stopped before its first checkpoint starts from the beginning. One that had done
+    all its work when it was killed is recorded as finished.
 
     Parameters
     ----------
@@ -89,8 +110,13 @@ def resume(
     """
     if is_fitted(config.model):
         return resume_fit(path, config)
-    fabric = make_fabric(config)
-    data = load_data(config)
+    return _resume(make_fabric(config), path, config, which, tell)
+
+
+def _resume(
+    fabric: lightning.Fabric, path: Path, config: Config, which: str, tell: Sequence[Callback]
+) -> Outcome:
+    data = load_data(config, path / SPLIT)
     with ExitStack() as stack:
         directory = None
         if fabric.is_global_zero:
@@ -99,6 +125,14 @@ def resume(
         recorded = None if directory is None else directory.record.propagation
         recorded = from_first_rank(recorded, fabric.device)
         return _Run(fabric, config, data, path, tell, which=which, recorded=recorded).go(directory)
+
+
+def _is_not_begun(path: Path, config: Config) -> bool:
+    """Return whether a directory holds a run of this config that has no checkpoint yet."""
+    if not (path / RUN_FILE).is_file() or Checkpoints(path / CHECKPOINTS).last is not None:
+        return False
+    # A mode that saves nothing ends without a checkpoint.
+    return read_run(path).status is not Status.finished and resumed_config(path) == config
 
 
 class _Run:
@@ -183,9 +217,13 @@ class _Run:
     def _begin(self) -> None:
         """Bring the record and the loop to where the attempt starts."""
         loop = self.loop
-        if self.which is not None:
-            loop.load_state_dict(self.checkpoints.load(self.which))
-            if loop.finished:
+        if self.which is not None and (self.which != "last" or self.checkpoints.last is not None):
+            state = self.checkpoints.load(self.which)
+            check_meaning(state, self.config, self.data, self.path)
+            loop.load_state_dict(state)
+            status = None if self.directory is None else str(self.directory.record.status)
+            status = from_first_rank(status, self.fabric.device)
+            if loop.finished and status == Status.finished:
                 raise InputError(
                     f"the run has done its {loop.position.epoch} epochs",
                     where=self.path,
@@ -195,7 +233,8 @@ class _Run:
         step = loop.position.step
         if self.directory is not None and self.metrics is not None:
             if self.which is not None:
-                self.checkpoints.continue_from(self.which)
+                if self.checkpoints.last is not None:
+                    self.checkpoints.continue_from(self.which)
                 self.metrics.truncate_after(step)
                 self.directory.resume(from_step=step, world_size=self.fabric.world_size)
                 self.directory.save_config(self.config)
@@ -271,6 +310,7 @@ class _Run:
     def _save(self, state: dict[str, Any], metric: float | None) -> None:
         if self.directory is not None:
             position = self.loop.position
+            state = state | {MEANING: meaning(self.config, self.data)}
             self.checkpoints.save(state, step=position.step, epoch=position.epoch, metric=metric)
             self.directory.update(**reached(self.checkpoints))
         self.timer.flush(self.path / PHASES, self.fabric.global_rank, self.attempt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import sys
 import warnings
 import weakref
@@ -14,12 +15,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from deltacell.errors import InputError, StoreError
-from deltacell.files import write_text
+from deltacell.files import TEMPORARY
 from deltacell.profile import record as names
 from deltacell.profile.limits import PhaseSummary
 from deltacell.profile.record import Attempt, RunRecord, Status, now, read_run, write_run
+from deltacell.screen import Split
 from deltacell.train import provenance
-from deltacell.train.compose import from_yaml, to_yaml
+from deltacell.train.changes import resumed_config, write_config
 from deltacell.train.config import Config
 
 if sys.platform != "win32":
@@ -78,6 +80,7 @@ class RunDirectory:
         command: Sequence[str] = (),
         *,
         world_size: int | None = None,
+        split: Split | None = None,
         **facts: Any,
     ) -> Self:
         """Make a run's directory, with the first attempt running.
@@ -92,6 +95,8 @@ class RunDirectory:
             As it was typed, in words.
         world_size
             Processes; those of the config where not given.
+        split
+            What the run is trained and tested on, which it keeps.
         facts
             Other fields of `RunRecord` that are known by now.
         """
@@ -130,9 +135,13 @@ class RunDirectory:
                 world_size=size,
                 **facts,
             )
-            write_text(path / names.CONFIG_FILE, to_yaml(config), what=_THE_CONFIG)
+            write_config(path, config)
+            if split is not None:
+                split.save(path / names.SPLIT, overwrite=True)
+            # The record comes last: with it there is a run.
             write_run(path, record)
         except BaseException:
+            shutil.rmtree(path / names.SPLIT, ignore_errors=True)
             _remove([path / names.RUN_FILE, path / names.CONFIG_FILE, path / LOCK_FILE], made)
             lock.release()
             raise
@@ -188,17 +197,12 @@ class RunDirectory:
 
     def config(self) -> Config:
         """Return the resolved config that the run was made with."""
-        file = self.path / names.CONFIG_FILE
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise StoreError(f"the config cannot be read: {error}", where=file) from error
-        return from_yaml(text, where=file)
+        return resumed_config(self.path)
 
     def save_config(self, config: Config) -> None:
         """Write a config in place of the one there."""
         self._lock.check()
-        write_text(self.path / names.CONFIG_FILE, to_yaml(config), what=_THE_CONFIG)
+        write_config(self.path, config)
 
     def update(self, **changes: Any) -> None:
         """Change fields of the record, on the disk first.
@@ -241,6 +245,13 @@ class RunDirectory:
     def finish(self, **changes: Any) -> None:
         """End the attempt: all that was asked for is done."""
         self._end(Status.finished, changes)
+
+    def settle(self, status: Status, **changes: Any) -> None:
+        """Record how an attempt ended that was killed before it could say so."""
+        if self._running or self._record.status is not Status.running:
+            raise RuntimeError("only what a killed attempt has left is settled")
+        self._running = True
+        self._end(status, changes)
 
     def fail(self, error: str, **changes: Any) -> None:
         """End the attempt with the message of an error."""
@@ -288,9 +299,6 @@ class RunDirectory:
         changed = dataclasses.replace(self._record, **changes)
         write_run(self.path, changed)
         self._record = changed
-
-
-_THE_CONFIG = "the config of the run"
 
 
 class _Lock:
@@ -386,6 +394,10 @@ def _refuse_to_clobber(path: Path) -> None:
             where=path,
             fix=f"Go on with it (deltacell train --resume {path}), or choose another place.",
         )
+    begun = [name for name in there if not (name.startswith(".") and name.endswith(TEMPORARY))]
+    if set(begun) <= {names.CONFIG_FILE, names.SPLIT} and (path / LOCK_FILE).exists():
+        # The making of a run that was killed here; without a record there is no run yet.
+        return
     if there:
         raise InputError(
             f"the directory is not empty; it holds '{there[0]}'",

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 
 import pytest
 
 from deltacell.cell import Genes
 from deltacell.cell.readers import recognise, sbml
-from deltacell.errors import GeneNameError, InputError
+from deltacell.errors import GeneNameError, InputError, MissingExtraError
 
 
 def gene(name: str) -> str:
@@ -250,3 +251,9 @@ def test_cobra_is_quiet_and_nothing_is_left_behind(write, caplog, recwarn):
     assert after == before
     assert not caplog.records
     assert not recwarn.list
+
+
+def test_without_cobra_the_extra_is_named(write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cobra", None)
+    with pytest.raises(MissingExtraError, match=r"deltacell\[metabolism\]"):
+        sbml.read(write("<sbml/>"))

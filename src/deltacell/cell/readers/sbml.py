@@ -24,7 +24,7 @@ from deltacell.cell.readers.names import (
 )
 from deltacell.cell.rule import clauses_of
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
-from deltacell.errors import InputError
+from deltacell.errors import InputError, MissingExtraError
 from deltacell.table import Text, open_text
 
 NAME = "sbml"
@@ -186,8 +186,10 @@ def _pathways(model: Any) -> list[list[str]]:
 
 def _cobra_model(text: Text) -> tuple[Any, int]:
     """Return cobra's model and the number of its complaints."""
-    import cobra
-
+    try:
+        import cobra
+    except ImportError:
+        raise MissingExtraError("reading metabolism from SBML", "metabolism") from None
     try:
         xml = text.data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

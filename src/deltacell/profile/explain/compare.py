@@ -256,6 +256,8 @@ def _epoch_ratio(a: Account, b: Account) -> EpochRatio | None:
         return None
     in_steps_a, in_steps_b = a.steps_per_epoch * a.step_s, b.steps_per_epoch * b.step_s
     epoch_a, epoch_b = in_steps_a + a.outside_s, in_steps_b + b.outside_s
+    if not min(in_steps_a, in_steps_b, epoch_a, epoch_b) > 0:
+        return None
     return EpochRatio(
         steps=b.steps_per_epoch / a.steps_per_epoch,
         step=b.step_s / a.step_s,

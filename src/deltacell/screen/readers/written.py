@@ -18,7 +18,13 @@ from deltacell.cell.genes import AMBIGUOUS, UNKNOWN
 from deltacell.cell.readers.names import unresolved_notes
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
 from deltacell.errors import GeneNameError, InputError
-from deltacell.screen.columns import NO_INTERACTION, ONE_GENE_TWICE, SAME_GENE_TWICE
+from deltacell.screen.columns import (
+    IMPOSSIBLE,
+    NO_INTERACTION,
+    ONE_GENE_TWICE,
+    SAME_GENE_TWICE,
+    is_impossible,
+)
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.keys import repeats_a_gene, set_keys
@@ -95,7 +101,7 @@ class WrittenScreen:
         nameless = (self.names == "").to_numpy()
         if nameless.any():
             raise self._error(self._owner[np.argmax(nameless)], "the name of a gene is missing")
-        self._refuse_impossible_p_values()
+        self._refuse_impossible()
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -245,16 +251,17 @@ class WrittenScreen:
         alone: Bools = interaction & (np.diff(self.offsets) < 2)
         return alone
 
-    def _refuse_impossible_p_values(self) -> None:
-        p_value = np.broadcast_to(np.asarray(self.p_value, dtype=np.float64), len(self))
-        wrong = (p_value < 0) | (p_value > 1)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise self._error(
-                row,
-                f"the p-value {p_value[row]:g} is not between 0 and 1",
-                "Correct it, leave the field empty, or give the column another name.",
-            )
+    def _refuse_impossible(self) -> None:
+        for column in IMPOSSIBLE:
+            values = np.broadcast_to(np.asarray(getattr(self, column), dtype=np.float64), len(self))
+            wrong = is_impossible(column, values)
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise self._error(
+                    row,
+                    f"the {column} {values[row]:g} is {IMPOSSIBLE[column]}",
+                    "Correct it, leave the field empty, or give the column another name.",
+                )
 
     def _refuse_unresolved(
         self, genes: Genes, gene: Ints, not_found: Bools, twice: Bools, as_written: Bools
