@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from deltacell.profile.limits import unevenness
-from deltacell.profile.phase_rows import PHASES
+from deltacell.profile.phase_rows import PHASES, unevenness
 
 
 def steps(*phases):

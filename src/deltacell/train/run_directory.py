@@ -16,7 +16,7 @@ from typing import Any, Self
 from deltacell.errors import InputError, StoreError
 from deltacell.files import write_text
 from deltacell.profile import record as names
-from deltacell.profile.limits import PhaseSummary
+from deltacell.profile.phase_rows import PhaseSummary
 from deltacell.profile.record import Attempt, RunRecord, Status, now, read_run, write_run
 from deltacell.train import provenance
 from deltacell.train.compose import from_yaml, to_yaml

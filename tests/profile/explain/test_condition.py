@@ -6,7 +6,7 @@ import pytest
 
 from deltacell.errors import InputError
 from deltacell.profile.explain import Account, Explanation, compare
-from deltacell.profile.explain.condition import read_condition
+from deltacell.profile.explain.explanation import read_condition
 
 
 def two(a: Account, b: Account) -> Explanation:

@@ -9,7 +9,7 @@ import pytest
 import deltacell
 from deltacell.errors import InputError
 from deltacell.profile.explain import explain
-from deltacell.profile.explain.run_account import CATEGORY_OF
+from deltacell.profile.explain.subject import CATEGORY_OF
 from deltacell.profile.phase_rows import PHASES
 from deltacell.profile.record import Status
 from deltacell.profile.trace.categories import Category

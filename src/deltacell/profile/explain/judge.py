@@ -18,15 +18,22 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from deltacell.profile.explain.compare import Bar, Waterfall
-from deltacell.profile.explain.stragglers import late_rank
-from deltacell.profile.explain.trace_account import DEVICE_PARTS, counted_steps, device_parts
-from deltacell.profile.explain.words import (
+from deltacell.profile.explain.account import (
+    Bar,
+    Waterfall,
     change_text,
     ratio_text,
     seconds_text,
     share_text,
     short_name,
+)
+from deltacell.profile.explain.subject import (
+    CATEGORIES,
+    CATEGORY_OF,
+    DEVICE_PARTS,
+    counted_steps,
+    device_parts,
+    title_of,
 )
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.work import NO_OPERATOR
@@ -530,3 +537,300 @@ def kernel_name(name: str) -> str:
     plain = name.removeprefix("void ")
     short = re.split(r"[<(]", plain, maxsplit=1)[0].strip()
     return short_name(plain if not short or plain.startswith(("Memcpy", "Memset")) else short)
+
+
+BETWEEN = {"device": 0.025, "host": 0.08}
+"""The share by which two runs of one program differ even where their steps hardly vary: of steps
+that a device paces, and of those that a host does, which has other things to do."""
+
+FEW = 5
+"""With fewer steps than this, noise is assumed and not measured."""
+
+_DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The time per step of B by that of A.
+
+    Parameters
+    ----------
+    ratio
+        Of the medians, or of the means where only these differ: then a few steps do.
+    low, high
+        The interval that noise leaves for the ratio.
+    of
+        ``median`` or ``mean``.
+    steps
+        How many there were in A and in B.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    of: str
+    steps: tuple[int, int]
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it is more than noise."""
+        return self.low > 1 or self.high < 1
+
+    @property
+    def detectable(self) -> float:
+        """The smallest share by which B could have been slower for it to show."""
+        return math.sqrt(self.high / self.low) - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dict."""
+        return {
+            "ratio": self.ratio,
+            "low": self.low,
+            "high": self.high,
+            "of": self.of,
+            "steps": list(self.steps),
+            "is_beyond": self.is_beyond,
+            "detectable": self.detectable,
+        }
+
+
+def difference(
+    a: npt.ArrayLike, b: npt.ArrayLike, *, paced_by: str = "device"
+) -> Difference | None:
+    """Compare the times of steps; None where there is none, or one takes no time.
+
+    Parameters
+    ----------
+    a, b
+        Of each step, in any unit.
+    paced_by
+        ``device`` or ``host``.
+    """
+    times = [np.asarray(one, dtype=np.float64) for one in (a, b)]
+    if any(not len(one) or not (one > 0).all() for one in times):
+        return None
+    found = _compare(times[0], times[1], "median", BETWEEN[paced_by])
+    if found.is_beyond:
+        return found
+    means = _compare(times[0], times[1], "mean", BETWEEN[paced_by])
+    return means if means.is_beyond else found
+
+
+def _compare(
+    a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], of: str, between: float
+) -> Difference:
+    middle: Callable[..., Any] = np.median if of == "median" else np.mean
+    ratio = math.log(float(middle(b)) / float(middle(a)))
+    # The same draws for A and B the other way round: what is said of one is said of the other.
+    drawn = [
+        np.log(middle(one[np.random.default_rng(7).integers(0, len(one), (_DRAWS, len(one)))], 1))
+        for one in (a, b)
+    ]
+    spread = math.hypot(*(float(np.std(one)) for one in drawn))
+    assumed = math.hypot(*(_assumed(len(one)) / math.sqrt(len(one)) for one in (a, b)))
+    half = max(_WIDE * max(spread, assumed), between)
+    return Difference(
+        math.exp(ratio), math.exp(ratio - half), math.exp(ratio + half), of, (len(a), len(b))
+    )
+
+
+# Half the width of the interval in standard deviations, with something for few draws.
+_WIDE = 2.9
+
+
+def _assumed(steps: int) -> float:
+    """Return the spread of a step that is assumed at least."""
+    return 0.10 if steps == 1 else 0.06 if steps < FEW else 0.015
+
+
+WORTH_NAMING = 0.05
+"""The share of a step by which a rank has to be late to be named."""
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """The rank that arrives last where gradients are summed.
+
+    The barrier makes every rank's step equally long, so ranks are compared by the time until
+    they arrive: the step without its communication.
+
+    Parameters
+    ----------
+    rank
+        Its number.
+    late_s
+        Seconds a step by which it arrives after the mean of the others.
+    share
+        Of a step.
+    part
+        The category in which it spends the most time more than the others.
+    part_s
+        How much more.
+    """
+
+    rank: int
+    late_s: float
+    share: float
+    part: str
+    part_s: float
+
+    @property
+    def sentence(self) -> str:
+        """What it is, with the numbers."""
+        return (
+            f"rank {self.rank} arrives last at the exchange of gradients, "
+            f"{seconds_text(self.late_s)} a step after the others, and spends "
+            f"{seconds_text(self.part_s)} more than they do in {self.part}"
+        )
+
+
+def straggler(by_rank: pl.DataFrame) -> Straggler | None:
+    """Return the rank that the others wait for; None where there is none worth naming."""
+    if len(by_rank) < 2:
+        return None
+    waiting = CATEGORY_OF["communication"]
+    arrival = by_rank["ms per step"] - by_rank[waiting]
+    last = int(arrival.arg_max() or 0)
+    others = pl.Series(range(len(by_rank))) != last
+    late = float(arrival[last]) - float(arrival.filter(others).mean() or 0.0)  # type: ignore[arg-type]
+    step = float(by_rank["ms per step"].mean() or 0.0)  # type: ignore[arg-type]
+    if not step or late < WORTH_NAMING * step:
+        return None
+    more = {
+        part: float(by_rank[part][last]) - float(by_rank[part].filter(others).mean() or 0.0)  # type: ignore[arg-type]
+        for part in CATEGORIES
+        if part != waiting
+    }
+    part = max(more, key=lambda name: more[name])
+    return Straggler(int(by_rank["rank"][last]), late / 1e3, late / step, part, more[part] / 1e3)
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """The rank that the others wait for.
+
+    Parameters
+    ----------
+    rank, first
+        Its number, and that of the one that came first to the collective it was latest to.
+    late_s, before_s
+        From the first arrival to the last, there; and what of it was before its step began.
+    collective, index, step
+        Which one that was: its name, the how-manieth of its kind in its step, and the step.
+    doing, category, more_s
+        What it spends more time with than the others do, of what kind, and how much per step.
+    waited_share
+        Of the time of all ranks: what they waited where it was last.
+    last, collectives
+        How often it came last, of how many.
+    """
+
+    rank: int
+    first: int
+    late_s: float
+    before_s: float
+    collective: str
+    index: int
+    step: int
+    doing: str | None
+    category: str | None
+    more_s: float
+    waited_share: float
+    last: int
+    collectives: int
+
+    @property
+    def sentence(self) -> str:
+        """What it is, with the numbers."""
+        which = "the first" if self.index == 0 else f"number {self.index + 1} of its kind of"
+        busy = ""
+        if self.category is not None:
+            busy = f", spends {seconds_text(self.more_s)} more than they do in {self.category}"
+            if self.doing is not None:
+                busy += f" ({short_name(self.doing)})"
+        entered = (
+            f"enters {which} {short_name(self.collective)} {seconds_text(self.late_s)} after rank "
+            f"{self.first}"
+        )
+        often = f"comes last to {self.last} of {self.collectives} collectives"
+        share = f"waiting for it is {share_text(self.waited_share)} of the time of all ranks"
+        if 2 * self.before_s >= self.late_s:
+            return (
+                f"the ranks wait for rank {self.rank}, which starts its step "
+                f"{seconds_text(self.before_s)} late: it {entered} and {often}; {share}"
+            )
+        return f"the ranks wait for rank {self.rank}: it {entered}{busy}, and {often}; {share}"
+
+
+def late_rank(traces: RanksAttribution) -> LateRank | None:
+    """Return the rank that the others wait for most; None where it is not known or not much."""
+    alignment = traces.alignment
+    if alignment is None:
+        return None
+    counted = {
+        int(number)
+        for one in traces.ranks
+        for number in one.steps.number[one.steps.counted].tolist()
+    }
+    rows = alignment.collectives.filter(pl.col("step").is_in(list(counted)))
+    if not len(rows):
+        return None
+    by_rank = rows.group_by("last_rank").agg(pl.col("waited").sum(), pl.len().alias("last"))
+    worst = by_rank.sort("waited", "last_rank", descending=[True, False]).row(0, named=True)
+    wall = sum(int(one.steps.wall[one.steps.counted].sum()) for one in traces.ranks)
+    mine = rows.filter(pl.col("last_rank") == worst["last_rank"])
+    latest = mine.sort("late_by", descending=True).row(0, named=True)
+    number = int(worst["last_rank"])
+    doing, category, more = _excess(traces, number)
+    if category is None:
+        doing, category = latest["doing"], title_of(latest["category"])
+    return LateRank(
+        rank=number,
+        first=int(latest["first_rank"]),
+        late_s=latest["late_by"] / 1e9,
+        before_s=latest["late_before"] / 1e9,
+        collective=latest["name"],
+        index=int(latest["index"]),
+        step=int(latest["step"]),
+        doing=doing,
+        category=category,
+        more_s=more,
+        waited_share=worst["waited"] / wall if wall else 0.0,
+        last=int(worst["last"]),
+        collectives=len(rows),
+    )
+
+
+def _excess(traces: RanksAttribution, rank: int) -> tuple[str | None, str | None, float]:
+    """Return what a rank spends more time with than the mean of the others, per step."""
+    spent = [_spent(one) for one in traces.ranks]
+    numbers = [
+        i if one.trace.rank is None else one.trace.rank for i, one in enumerate(traces.ranks)
+    ]
+    mine = spent[numbers.index(rank)]
+    others = [one for one, number in zip(spent, numbers, strict=True) if number != rank]
+    more = {
+        key: time - sum(one.get(key, 0.0) for one in others) / len(others)
+        for key, time in mine.items()
+    }
+    by_category: dict[str, float] = {}
+    for (category, _), time in more.items():
+        by_category[category] = by_category.get(category, 0.0) + time
+    waiting = CATEGORY_OF["communication"]
+    best = max((c for c in by_category if c != waiting), key=lambda c: by_category[c], default=None)
+    step = sum(mine.values())
+    if best is None or by_category[best] < WORTH_NAMING * step:
+        return None, None, 0.0
+    name = max((key for key in more if key[0] == best), key=lambda key: more[key])[1]
+    return name, best, by_category[best]
+
+
+def _spent(one: Attribution) -> dict[tuple[str, str], float]:
+    """Return the seconds of a step by category and name, computation of the device beside them."""
+    steps = 1e9 * int(one.steps.counted.sum())
+    rows = one.doing.select("category", "name", "time").iter_rows()
+    found = {(category, name): time / steps for category, name, time in rows}
+    if one.device is not None:
+        for name, time in one.work.operators.select("name", "time").iter_rows():
+            found["computing", name] = time / steps
+    return found

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from deltacell.profile.trace.decode import Piece
-from deltacell.profile.trace.events import (
+from deltacell.profile.trace.decode import (
     NO_TEXT,
     Arguments,
     Begin,
@@ -24,6 +23,7 @@ from deltacell.profile.trace.events import (
     Instant,
     Metadata,
     OldInstant,
+    Piece,
     is_known,
     kind_by_name,
     kind_of,

@@ -6,15 +6,18 @@ the backward, it is theirs; where it waits for a collective of the host, it is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from deltacell.profile.trace.categories import (
     Category,
     categories,
+    classify,
     is_collective,
     is_loader,
     nearest,
@@ -302,3 +305,382 @@ def _loader(trace: Trace, nesting: Nesting, steps: Steps) -> Ints:
     named = np.array([is_loader(name) for name in trace.names], dtype=bool)
     rows = named[trace.name] & (nesting.lane == steps.thread) & (trace.kind != Kind.runtime)
     return Covered.of(trace.begin[rows], nesting.cut[rows]).within(steps.begin, steps.end)
+
+
+NOT_RECORDED = "(nothing recorded)"
+"""The name of moments in which no event is open."""
+
+
+def operations(trace: Trace, steps: Steps, host: HostTime) -> pl.DataFrame:
+    """Return the operations of counted steps by self time.
+
+    Returns
+    -------
+    ``operation``, ``category``, ``count``, ``time`` in nanoseconds of all counted steps,
+    ``per_step`` in nanoseconds, ``share`` of the wall; shares add up to 1.
+    """
+    summed = _summed(steps, host, _plain(trace))
+    names = {**dict(enumerate(plain_names(trace))), -1: NOT_RECORDED}
+    return _named(summed, steps, names)
+
+
+@dataclass(frozen=True, eq=False)
+class Doing:
+    """What the host does, in names that tell a person something.
+
+    Parameters
+    ----------
+    names
+        Of what it does, once each.
+    code
+        The name of each piece of the host's time, int32 [k].
+    """
+
+    names: list[str]
+    code: Codes
+
+
+def doing(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Doing:
+    """Name every piece of the host's time.
+
+    A call into the driver is its operator. Python is the innermost function that is not of a
+    library, or the one whose name says what it is for, such as ``torch.save``. Where nothing is
+    recorded, it is what lies before and after.
+    """
+    names = list(dict.fromkeys(shown := [_spoken(name) for name in plain_names(trace)]))
+    of_name = {name: code for code, name in enumerate(names)}
+    codes = np.array([of_name[name] for name in shown] or [0], dtype=np.int32)
+    row = _told_by(trace, nesting)
+    piece = np.where(host.row >= 0, row[host.row], NOTHING)
+    code = np.where(piece >= 0, codes[trace.name[piece]], np.int32(len(names)))
+    names.append(NOT_RECORDED)
+    bare = np.flatnonzero(piece < 0)
+    if len(bare):
+        _name_bare(names, code, bare, steps, host)
+    return Doing(names, code.astype(np.int32))
+
+
+def _told_by(trace: Trace, nesting: Nesting) -> Codes:
+    """Return the event whose name tells what each is about, int32 [n]; `NOTHING` where none."""
+    rows = np.arange(len(trace), dtype=np.int32)
+    parent = nesting.parent
+    above = np.where(parent >= 0, trace.kind[parent], np.int8(NOTHING))
+    is_python = trace.kind == Kind.python
+    climbs = (trace.kind == Kind.runtime) & (above == Kind.operator)
+    inner = np.array([name == "aten::_local_scalar_dense" for name in trace.names], dtype=bool)
+    climbs |= inner[trace.name] & (above == Kind.operator)
+    untold = np.array([_untold(name) for name in trace.names], dtype=bool)
+    climbs |= is_python & untold[trace.name] & (above == Kind.python)
+    place = np.where(climbs, parent, rows)
+    while not np.array_equal(further := place[place], place):
+        place = further
+    steps = np.array([bool(_STEP.match(name)) for name in trace.names], dtype=bool)
+    found: Codes = np.where(steps[trace.name[place]], np.int32(NOTHING), place)
+    return found
+
+
+def _name_bare(names: list[str], code: Codes, bare: Ints, steps: Steps, host: HostTime) -> None:
+    """Name pieces in which nothing is recorded by what lies around them, where they are long."""
+    first = bare[np.flatnonzero(np.diff(bare, prepend=-2) > 1)]
+    last = bare[np.flatnonzero(np.diff(bare, append=len(code) + 1) > 1)]
+    length = host.end[last] - host.begin[first]
+    long = length > BARE * float(np.median(steps.wall))
+    known: dict[str, int] = {}
+    for begin, end in zip(first[long].tolist(), last[long].tolist(), strict=True):
+        before = _brief(names[code[begin - 1]]) if begin else "the start"
+        after = _brief(names[code[end + 1]]) if end + 1 < len(code) else "the end"
+        text = f"code that records nothing, between {before} and {after}"
+        if text not in known:
+            known[text] = len(names)
+            names.append(text)
+        code[begin : end + 1] = known[text]
+
+
+def _brief(name: str) -> str:
+    if is_loader(name):
+        return "the loader"
+    return name if len(name) <= 40 else f"{name[:39]}…"
+
+
+BARE = 0.02
+"""The share of a step from which on a stretch without any event is named by what is around it."""
+
+_STEP = re.compile(r"^ProfilerStep#\d+$")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_VENDOR = re.compile(r"^(?:hip|xpu|musa|mtia)(?=[A-Z])")
+_LIBRARY = re.compile(
+    r"(?:site|dist)-packages/|^torch/|/torch/|^<|/lib/python3|^(?:threading|contextlib|runpy)\.py"
+)
+_SPOKEN = {
+    re.compile(r"torch/serialization\.py\(\d+\): save$"): "torch.save",
+    re.compile(r"torch/serialization\.py\(\d+\): load$"): "torch.load",
+}
+
+
+def _spoken(name: str) -> str:
+    # Names are untrusted; the ones that are looked for are short.
+    if len(name) < 300:
+        for pattern, spoken in _SPOKEN.items():
+            if pattern.search(name):
+                return spoken
+    return name
+
+
+def _untold(name: str) -> bool:
+    """Return whether a Python function's name says nothing of what the program does."""
+    if classify(name, Kind.python) is not None:
+        return False
+    return bool(_LIBRARY.search(name[:1000]))
+
+
+def plain_name(name: str) -> str:
+    """Return a name without what differs from run to run: numbers of steps, addresses, vendors."""
+    if _STEP.match(name):
+        return "ProfilerStep"
+    if " at 0x" in name:
+        name = _ADDRESS.sub("", name)
+    return _VENDOR.sub("cuda", name).replace("rccl", "nccl")
+
+
+def plain_names(trace: Trace) -> list[str]:
+    """Return the names of a trace as `plain_name` has them."""
+    return [plain_name(name) for name in trace.names]
+
+
+def _plain(trace: Trace) -> Codes:
+    """Return the name of each event; all steps have one."""
+    names = plain_names(trace)
+    first: dict[str, int] = {}
+    codes = [first.setdefault(name, code) for code, name in enumerate(names)]
+    plain: Codes = np.array(codes, dtype=np.int32)[trace.name]
+    return plain
+
+
+def _summed(steps: Steps, host: HostTime, codes: Codes) -> pl.DataFrame:
+    """Return the pieces of counted steps summed by code and category.
+
+    The code is that of the event that a piece belongs to, -1 of no event; ``count`` is of events.
+    """
+    counted = steps.counted[host.step]
+    size = int(codes.max()) + 2
+    frames = []
+    for category in Category:
+        places = np.flatnonzero(counted & (host.category == category)).astype(np.int32)
+        if not len(places):
+            continue
+        time = np.zeros(size, dtype=np.int64)
+        # The last is of no event: -1 is the last place.
+        seen = np.zeros(len(codes) + 1, dtype=bool)
+        for part in parts(len(places)):
+            place = places[part]
+            row = host.row[place]
+            seen[row] = True
+            code = np.where(row >= 0, codes[row], -1) + 1
+            length = host.end[place] - host.begin[place]
+            time += np.bincount(code, weights=length, minlength=size).astype(np.int64)
+        count = np.bincount(codes[seen[:-1]] + 1, minlength=size)
+        count[0] += int(seen[-1])
+        found = np.flatnonzero(count)
+        frames.append(
+            pl.DataFrame(
+                {
+                    "code": found - 1,
+                    "category": np.full(len(found), category, dtype=np.int8),
+                    "count": count[found],
+                    "time": time[found],
+                }
+            )
+        )
+    return pl.concat(frames)
+
+
+def _named(summed: pl.DataFrame, steps: Steps, names: Mapping[int, str]) -> pl.DataFrame:
+    """Return what was summed with names for the codes, by time."""
+    counted = int(steps.counted.sum())
+    wall = int(steps.wall[steps.counted].sum())
+    titles = [category.name for category in Category]
+    return summed.select(
+        pl.Series("operation", [names[code] for code in summed["code"].to_list()], dtype=pl.String),
+        pl.Series("category", [titles[code] for code in summed["category"].to_list()]),
+        "count",
+        "time",
+        (pl.col("time") / counted).alias("per_step"),
+        (pl.col("time") / wall).alias("share"),
+    ).sort("time", "operation", "category", descending=[True, False, False])
+
+
+def is_sync_call(name: str) -> bool:
+    """Return whether a call of the host into the driver waits for the device."""
+    return len(name) <= 100 and bool(_CALLS.match(name))
+
+
+def waiting_calls(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Return which events are calls that wait for the device, blocking copies too, bool [n]."""
+    named = np.array([is_sync_call(name) for name in trace.names], dtype=bool)
+    waits: npt.NDArray[np.bool_] = named[trace.name] & (trace.kind == Kind.runtime)
+    return waits | _copies_to_pageable(trace)
+
+
+def sync_points(trace: Trace, nesting: Nesting, steps: Steps) -> pl.DataFrame:
+    """Return where the host waits for the device, by what asked for it and from where.
+
+    They are calls that wait, such as ``cudaStreamSynchronize``, and operators that need a value on
+    the host: ``.item()``, ``nonzero``, a copy to the host. What asked is the outermost operator
+    around the call. Without a device ``.item()`` costs nothing, so a trace of the host only has
+    none.
+
+    Returns
+    -------
+    By time waited: ``operation``, ``call`` (what waits), ``site`` (file, line and function, where
+    the trace has stacks), ``range`` (the innermost named range around it), ``count``, ``time`` in
+    nanoseconds, ``per_step`` (how many).
+    """
+    calls = np.flatnonzero(waiting_calls(trace))
+    step = np.searchsorted(steps.begin, trace.begin[calls], side="right") - 1
+    inside = (step >= 0) & (trace.begin[calls] < steps.end[step]) & steps.counted[step]
+    calls = calls[inside]
+    keys: dict[tuple[str, str, str | None, str | None], list[int]] = {}
+    for row in calls.tolist():
+        operation, site, around = _asked_by(trace, nesting, row)
+        key = (operation, trace.text(row), site, around)
+        entry = keys.setdefault(key, [0, 0])
+        entry[0] += 1
+        entry[1] += int(trace.duration[row])
+    counted = int(steps.counted.sum())
+    rows = [
+        {
+            "operation": operation,
+            "call": call,
+            "site": site,
+            "range": around,
+            "count": count,
+            "time": time,
+            "per_step": count / counted,
+        }
+        for (operation, call, site, around), (count, time) in keys.items()
+    ]
+    by = ["time", "operation", "call", "site", "range"]
+    return pl.DataFrame(rows, schema=_COLUMNS).sort(by, descending=[True, *[False] * 4])
+
+
+_CALLS = re.compile(
+    r"(?:cuda|hip|cu|musa|xpu)\w*(?:Stream|Device|Event|Ctx)Synchronize(?:_\w+)?$"
+    r"|(?:cuda|hip)Memcpy(?:2D|3D)?(?:_\w+)?$|cuMemcpy(?:DtoH|HtoD)(?:_v2)?$|(?:cuda|hip)Free$"
+)
+_TO_HOST = re.compile(r"(?:DtoH|DeviceToHost)(?!.*Pinned)")
+_PROFILER_STEP = re.compile(r"ProfilerStep#")
+_COLUMNS = pl.Schema(
+    {
+        "operation": pl.String(),
+        "call": pl.String(),
+        "site": pl.String(),
+        "range": pl.String(),
+        "count": pl.Int64(),
+        "time": pl.Int64(),
+        "per_step": pl.Float64(),
+    }
+)
+_TORCH = re.compile(r"(?:site-packages|dist-packages)/|^torch/|/torch/|^<|nn\.Module: |<built-in")
+
+
+def _copies_to_pageable(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Return the calls of copies to pageable memory of the host, which return when it is there."""
+    to_host = np.array([bool(_TO_HOST.search(name[:200])) for name in trace.names], dtype=bool)
+    if not to_host.any():
+        return np.zeros(len(trace), dtype=bool)
+    copies = trace.correlation[to_host[trace.name] & (trace.kind == Kind.copy)]
+    waits = np.zeros(len(trace), dtype=bool)
+    calls = np.flatnonzero(trace.kind == Kind.runtime)
+    waits[calls] = np.isin(trace.correlation[calls], copies[copies >= 0])
+    return waits
+
+
+def _asked_by(trace: Trace, nesting: Nesting, row: int) -> tuple[str, str | None, str | None]:
+    """Return the outermost operator around a call, the call site, and the named range around."""
+    operation, site, around = trace.text(row), None, None
+    outside = False
+    at = int(nesting.parent[row])
+    while at != NOTHING:
+        kind = trace.kind[at]
+        outside |= kind != Kind.operator
+        if not outside:
+            operation = trace.text(at)
+        if kind == Kind.annotation and around is None and not _PROFILER_STEP.match(trace.text(at)):
+            around = trace.text(at)
+        if kind == Kind.python and site is None and not _TORCH.search(trace.text(at)):
+            site = trace.text(at)
+        if site is None and len(trace.stack) and trace.stack[at] != NOTHING:
+            site = _site(trace.stacks[trace.stack[at]])
+        at = int(nesting.parent[at])
+    return operation, site, around
+
+
+def _site(stack: str) -> str | None:
+    """Return the innermost call of a stack that is not of a library; else the innermost."""
+    calls = [call.strip() for call in stack.split(";") if call.strip()]
+    mine = [call for call in calls if not _TORCH.search(call)]
+    return next(iter(mine or calls), None)
+
+
+@dataclass(frozen=True)
+class MemoryPeak:
+    """The highest that was allocated on one device.
+
+    Parameters
+    ----------
+    device
+        ``cpu``, or the device's type and number.
+    size
+        In bytes.
+    time
+        When, in nanoseconds.
+    step
+        The number of the step it was in; None outside.
+    during
+        What the host was busy with, or nothing.
+    since_begin
+        Whether only what was allocated after the trace began is counted.
+    """
+
+    device: str
+    size: int
+    time: int
+    step: int | None
+    during: str | None
+    since_begin: bool
+
+
+def memory_peaks(trace: Trace, steps: Steps, host: HostTime) -> tuple[MemoryPeak, ...]:
+    """Return the peak of each device, the highest first; none where memory was not recorded."""
+    if "total" not in trace.memory or not len(trace.memory["total"]):
+        return ()
+    total, time, kind = (trace.memory[name] for name in ("total", "time", "device"))
+    number = trace.memory["device_id"] if "device_id" in trace.memory else np.zeros_like(kind)
+    peaks = []
+    for device, which in sorted(set(zip(kind.tolist(), number.tolist(), strict=True))):
+        rows = np.flatnonzero((kind == device) & (number == which))
+        top = rows[int(total[rows].argmax())]
+        if total[top] <= 0:
+            continue
+        at = int(time[top])
+        place = int(np.searchsorted(steps.begin, at, side="right")) - 1
+        inside = place >= 0 and at < steps.end[place]
+        pieces, _ = host.between(at, at + 1)
+        row = int(host.row[pieces[0]]) if len(pieces) else NOTHING
+        peaks.append(
+            MemoryPeak(
+                device=_name(device, which),
+                size=int(total[top]),
+                time=at,
+                step=int(steps.number[place]) if inside else None,
+                during=None if row == NOTHING else trace.text(row),
+                since_begin=bool(trace.settings.get("memory_since_begin")),
+            )
+        )
+    return tuple(sorted(peaks, key=lambda peak: -peak.size))
+
+
+def _name(kind: int, number: int) -> str:
+    if kind == 0:
+        return "cpu"
+    return f"cuda:{number}" if kind == 1 else f"device type {kind}:{number}"
