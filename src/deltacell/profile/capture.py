@@ -98,12 +98,7 @@ def steps_per_epoch(
 
 
 def optimizer_steps(
-    samples: int,
-    batch_size: int,
-    accumulate: int = 1,
-    epochs: int = 1,
-    *,
-    drop_last: bool = False,
+    samples: int, batch_size: int, accumulate: int = 1, epochs: int = 1, *, drop_last: bool = False
 ) -> int:
     """Return the optimizer steps of a training: `steps_per_epoch` times the epochs."""
     _check_counts(epochs=epochs)
@@ -204,7 +199,6 @@ def _smallest_change(window: Window, an_epoch: int, total: int, by_epochs: bool)
 
 
 def _nearest(window: Window, total: int) -> Window | None:
-    """Return the window most like this one that is reached, changing what matters least first."""
     repeats = max(window.repeat, 1)
     recorded = window.warmup + window.active
     if total // repeats >= recorded:
@@ -409,7 +403,6 @@ class Capture:
             self._timer.note_profiler()
 
     def _windows_there(self) -> int:
-        """Return how many windows, from the first, all ranks have written before."""
         number = 0
         while all((self.folder / _name(rank, number)).is_file() for rank in self._ranks):
             number += 1
@@ -424,7 +417,6 @@ def _name(rank: int, number: int) -> str:
 
 
 def _write(profiler: torch.profiler.profile, file: Path) -> None:
-    """Write a trace, all of it or nothing."""
     plain, packed = (file.with_name(f".{file.name}.{kind}.tmp") for kind in ("plain", "packed"))
     try:
         profiler.export_chrome_trace(str(plain))

@@ -332,7 +332,6 @@ _HELD = {
 
 
 def _place(code: CodeType | str) -> tuple[str, int, str]:
-    """Return the file, line and name of a function; one that is built in has only a name."""
     if isinstance(code, str):
         return "", 0, code
     return code.co_filename, code.co_firstlineno, code.co_name
@@ -348,14 +347,12 @@ def _plain_function(function: Callable[..., Any] | torch.nn.Module) -> Callable[
 
 
 def _lines_held() -> list[tuple[tuple[str, int], int, int]]:
-    """Return the lines that hold memory, with the bytes and the blocks."""
     own = tracemalloc.Filter(False, tracemalloc.__file__)
     statistics = tracemalloc.take_snapshot().filter_traces([own]).statistics("lineno")
     return [((s.traceback[0].filename, s.traceback[0].lineno), s.size, s.count) for s in statistics]
 
 
 def _rss() -> int | None:
-    """Return what the process holds in memory now, where the system says so (Linux)."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -364,7 +361,6 @@ def _rss() -> int | None:
 
 
 def _peak_rss() -> int | None:
-    """Return the most that the process ever held in memory."""
     if sys.platform == "win32":
         return None
     import resource
@@ -379,7 +375,6 @@ def _uses_cuda() -> bool:
 
 
 def _on_device() -> tuple[int | None, int | None]:
-    """Return what tensors hold on the device now, and the most since that was reset."""
     if not _uses_cuda():
         return None, None
     return torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()

@@ -107,7 +107,6 @@ def _read_part(file: Path) -> pl.DataFrame:
 
 
 def _redone_from(rows: pl.DataFrame) -> pl.Series:
-    """Return for each row the first step that a later attempt did again."""
     first = (
         rows.filter(pl.col("kind") == "train")
         .group_by("attempt")
@@ -453,7 +452,6 @@ _SECONDS = ("begin_s", "wall_s", *(f"{phase}_s" for phase in PHASES))
 
 
 def _readable(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Return the rows with a wall time, all columns there and finite, and how many had none."""
     missing = {"rank": pl.lit(0), "attempt": pl.lit(0), "profiled": pl.lit(False)}
     frame = frame.with_columns(
         value.alias(name) for name, value in missing.items() if name not in frame.columns
@@ -478,7 +476,6 @@ def _readable(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
 
 
 def _by_step(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return one row a training step, all ranks together, in the order they were done."""
     device = [name for name in rows.columns if name.startswith("device_")]
     return (
         rows.filter(pl.col("kind") == "train")
@@ -494,7 +491,6 @@ def _by_step(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _mark(steps: pl.DataFrame) -> pl.DataFrame:
-    """Add whether a step is warm-up."""
     cut = {
         attempt: _warmup_length(part["wall_s"].to_numpy())
         for (attempt,), part in steps.group_by("attempt")
@@ -531,7 +527,6 @@ def _sum(frame: pl.DataFrame, name: str) -> float:
 
 
 def _over_ranks(rows: pl.DataFrame, name: str) -> float:
-    """Return the seconds of a run: of each attempt the mean over its ranks."""
     attempts = rows.group_by("attempt").agg(pl.col(name).sum() / pl.col("rank").n_unique())
     return _sum(attempts, name)
 
@@ -574,7 +569,6 @@ def _median(steady: pl.DataFrame) -> float:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """Return a share; 0 where the whole is nothing, or so little that the share is no number."""
     ratio = part / whole if whole > 0 else 0.0
     return ratio if math.isfinite(ratio) else 0.0
 
@@ -591,7 +585,6 @@ def _percent(share: float) -> str:
 
 
 def _unit(seconds: float) -> tuple[str, float]:
-    """Return the unit in which a time is best read, and its size in seconds."""
     if seconds >= 1:
         return "s", 1.0
     return ("ms", 1e-3) if seconds >= 1e-4 else ("µs", 1e-6)

@@ -261,14 +261,12 @@ class PhaseTimer:
         self._close_ranges()
 
     def _settle(self) -> int:
-        """Give the time up to now to the current phase, and return now."""
         now = self._clock()
         self._spent[self._index] += now - self._since
         self._since = now
         return now
 
     def _mark(self) -> None:
-        """Make the change of phase seen by the device, by torch's profiler and by NVTX."""
         if self._device is not None:
             self._device.mark(self._index)
         self._close_ranges()
@@ -351,8 +349,6 @@ class NoTimer:
 
 
 class _Row(NamedTuple):
-    """A closed row; times in nanoseconds."""
-
     epoch: int
     step: int
     kind: str
@@ -365,8 +361,6 @@ class _Row(NamedTuple):
 
 
 class _Within:
-    """A block that is a phase."""
-
     __slots__ = ("_before", "_name", "_timer")
 
     def __init__(self, timer: PhaseTimer, name: str) -> None:

@@ -306,7 +306,6 @@ def _of_trace(one: Attribution) -> Iterator[str]:
 
 
 def _lost(one: Attribution) -> float:
-    """Return the share of kernel launches whose kernel is not there."""
     trace = one.trace
     named = np.array([name.endswith("LaunchKernel") for name in trace.names], dtype=bool)
     calls = named[trace.name] & (trace.kind == Kind.runtime) & (trace.correlation >= 0)
@@ -545,12 +544,7 @@ def _workers(one: Attribution) -> pl.DataFrame:
 
 
 def _memory(one: Attribution) -> pl.DataFrame:
-    schema = {
-        "device": pl.String(),
-        "MiB": pl.Float64(),
-        "step": pl.Int64(),
-        "during": pl.String(),
-    }
+    schema = {"device": pl.String(), "MiB": pl.Float64(), "step": pl.Int64(), "during": pl.String()}
     rows = [(peak.device, peak.size / 2**20, peak.step, peak.during) for peak in one.memory]
     return pl.DataFrame(rows, schema=schema, orient="row")
 

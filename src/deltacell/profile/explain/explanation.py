@@ -489,7 +489,6 @@ def _of_run(times: RunTimes, sentence: str) -> tuple[str, list[str]]:
 
 
 def _filled(by_rank: pl.DataFrame) -> pl.DataFrame:
-    """Leave out categories that no rank has."""
     empty = [part for part in CATEGORIES if not by_rank[part].sum()]
     return by_rank.drop(empty)
 
@@ -599,7 +598,6 @@ def _sentence_of_two(compared: Comparison, noise: Difference | None, causes: lis
 
 
 def _causes(a: Subject, b: Subject, compared: Comparison) -> list[Cause]:
-    """Return what makes the difference of two traces; of runs the waterfall says it."""
     if a.traces is None or b.traces is None or a.run is not None or b.run is not None:
         return []
     views = View(a.name, a.traces), View(b.name, b.traces)
@@ -607,7 +605,6 @@ def _causes(a: Subject, b: Subject, compared: Comparison) -> list[Cause]:
 
 
 def _cause(fall: Waterfall) -> str:
-    """Return which bar explains the gap, how much of it, and what counteracts it."""
     along = [bar for bar in fall.bars if bar.change * fall.gap > 0]
     lead = along[0]
     share = lead.change / fall.gap
@@ -621,7 +618,6 @@ def _cause(fall: Waterfall) -> str:
 
 
 def _noise(a: Subject, b: Subject) -> Difference | None:
-    """Return how the steps of both differ beside noise; None where they are not known."""
     if a.run is not None and b.run is not None:
         rates = (a.run.summary.samples_per_s, b.run.summary.samples_per_s)
         times = [steady_steps(one.run.rows)["wall_s"].to_numpy() for one in (a, b) if one.run]
@@ -648,7 +644,6 @@ _NOISE = 0.25
 
 
 def _epochs(compared: Comparison, *, close: float) -> str:
-    """Return what is to be added of epochs, where it is another ratio than that of steps."""
     ratio, fall = compared.epoch_ratio, compared.epochs
     if ratio is None or fall is None or fall.ratio is None or compared.steps.ratio is None:
         return ""
@@ -662,7 +657,6 @@ def _epochs(compared: Comparison, *, close: float) -> str:
 
 
 def _threads(compared: Comparison) -> str:
-    """Return that the two computed with unequal threads, which changes the time of every part."""
     a, b = (account.facts.get(THREADS) for account in (compared.a, compared.b))
     if a is None or b is None or a == b:
         return ""
@@ -673,7 +667,6 @@ def _threads(compared: Comparison) -> str:
 
 
 def _uneven(a: Subject, b: Subject) -> dict[str, str]:
-    """Return why the runs whose steps became slower in every part are doubted, by name."""
     doubts = {one.name: uneven_doubt(one.run, one.name) for one in (a, b) if one.run is not None}
     return {name: doubt for name, doubt in doubts.items() if doubt is not None}
 
@@ -688,7 +681,6 @@ def _uneven_sentence(uneven: Mapping[str, str]) -> str:
 
 
 def _of_traces(a: Subject, b: Subject) -> tuple[list[str], list[Table]]:
-    """Return what the traces of both show, in sentences and as tables."""
     if a.traces is None or b.traces is None:
         return [], []
     sentences = [loader_sentence(a.traces, b.traces), kernels_sentence(a.traces, b.traces)]
@@ -732,7 +724,6 @@ def device_fall(a: RanksAttribution, b: RanksAttribution) -> Waterfall | None:
 
 
 def _flat(view: View) -> dict[str, float]:
-    """Return what the host does by name, whatever it is for."""
     found: dict[str, float] = {}
     for named in view.host.values():
         for name, seconds in named.items():
@@ -741,7 +732,6 @@ def _flat(view: View) -> dict[str, float]:
 
 
 def _only_in_one(a: View, b: View) -> list[str]:
-    """Return what only one of them does, where it takes more than a hundredth of its step."""
     found = []
     for one, other in ((a, b), (b, a)):
         mine, theirs = _flat(one), _flat(other)

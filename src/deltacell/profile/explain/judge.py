@@ -213,7 +213,6 @@ def _on_device(view: View) -> list[Cause]:
 
 
 def _behind(view: View, part: str) -> tuple[str | None, str]:
-    """Return the operation that most of a part of the device's time is, and a clause."""
     found = view.kernels(part)
     if part == "compute" and any(name != NO_OPERATOR for name in view.operators):
         found = view.operators
@@ -333,7 +332,6 @@ _IDLE = {
 
 
 def _detail(a: View, b: View, part: str, change: float) -> tuple[str | None, str, str | None]:
-    """Return the operation behind a change, a clause on it, and the kind of cause it is."""
     kind, _, reason = part.partition(" ")
     if kind == "idle":
         name = _most_changed(a.meanwhile(reason), b.meanwhile(reason), change)
@@ -429,7 +427,6 @@ def common_ratio(a: Mapping[Any, float], b: Mapping[Any, float]) -> float:
 
 
 def _of_bar(bar: Bar, fall: Waterfall, a: View | None = None, b: View | None = None) -> Cause:
-    """Return a category of the host as a cause, with the operation that changes most in it."""
     name = None
     if a is not None and b is not None:
         before, after = a.host.get(bar.part, {}), b.host.get(bar.part, {})
@@ -490,7 +487,6 @@ def work_difference(a: View, b: View) -> tuple[str, str] | None:
 def _batches(
     a: Mapping[str, tuple[str, str]], b: Mapping[str, tuple[str, str]]
 ) -> tuple[int, int] | None:
-    """Return the first size of the inputs of both, where it differs and nothing else does."""
     votes: dict[tuple[int, int], int] = defaultdict(int)
     for name in a.keys() & b.keys():
         first, second = (_leading(shapes[name][0]) for shapes in (a, b))
@@ -504,13 +500,11 @@ def _batches(
 
 
 def _leading(dims: str) -> tuple[int, ...] | None:
-    """Return the sizes of the first input of an operator that has any."""
     found = re.search(r"\[(\d[\d, ]*)\]", dims[:2000])
     return None if found is None else tuple(int(x) for x in found[1].split(",") if x.strip())
 
 
 def _width(kind: str) -> int:
-    """Return the bits of a type."""
     return 64 if kind == "double" else 32 if kind == "float" else 16
 
 
@@ -520,7 +514,6 @@ _TYPE = re.compile(r"\b(double|float|c10::\w+|half|bfloat16)\b")
 def _types(
     a: Mapping[str, tuple[str, str]], b: Mapping[str, tuple[str, str]]
 ) -> tuple[str, str] | None:
-    """Return the type that most operators of each compute in, where they differ."""
     votes: dict[tuple[str, str], int] = defaultdict(int)
     for name in a.keys() & b.keys():
         kinds = [_TYPE.search(shapes[name][1]) for shapes in (a, b)]
@@ -639,7 +632,6 @@ _WIDE = 2.9
 
 
 def _assumed(steps: int) -> float:
-    """Return the spread of a step that is assumed at least."""
     return 0.10 if steps == 1 else 0.06 if steps < FEW else 0.015
 
 
@@ -802,7 +794,6 @@ def late_rank(traces: RanksAttribution) -> LateRank | None:
 
 
 def _excess(traces: RanksAttribution, rank: int) -> tuple[str | None, str | None, float]:
-    """Return what a rank spends more time with than the mean of the others, per step."""
     spent = [_spent(one) for one in traces.ranks]
     numbers = [
         i if one.trace.rank is None else one.trace.rank for i, one in enumerate(traces.ranks)
@@ -826,7 +817,6 @@ def _excess(traces: RanksAttribution, rank: int) -> tuple[str | None, str | None
 
 
 def _spent(one: Attribution) -> dict[tuple[str, str], float]:
-    """Return the seconds of a step by category and name, computation of the device beside them."""
     steps = 1e9 * int(one.steps.counted.sum())
     rows = one.doing.select("category", "name", "time").iter_rows()
     found = {(category, name): time / steps for category, name, time in rows}

@@ -159,9 +159,7 @@ def read_yaml(path: str | os.PathLike[str]) -> Entry:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise InputError(
-            f"this is not YAML: {problem}",
-            where=path,
-            line=None if mark is None else mark.line + 1,
+            f"this is not YAML: {problem}", where=path, line=None if mark is None else mark.line + 1
         ) from error
     if node is None:
         raise InputError("this file is empty", where=path)
@@ -496,7 +494,6 @@ def _made(
 
 
 def _check_startup(reading: Reading, entry: Entry, unit: Unit) -> None:
-    """Refuse a start that does not fit into what was measured."""
     if unit is Unit.rate:
         raise entry.wrong("startup_seconds cannot be taken out of a rate", fix="Give the seconds.")
     whole = reading.value / (1e3 if unit is Unit.milliseconds else 1.0)

@@ -132,12 +132,8 @@ def _first(figures: tuple[Figure, ...], kinds: tuple[Measured, ...]) -> Figure |
 
 
 def _comparison(
-    given: Measurements,
-    figures: tuple[Figure, ...],
-    epoch: Figure | None,
-    whole: Figure | None,
+    given: Measurements, figures: tuple[Figure, ...], epoch: Figure | None, whole: Figure | None
 ) -> Comparison | None:
-    """Return the two trainings as accounts that add up to the epoch, as far as it is known."""
     if whole is None or whole.a.step is None or whole.b.step is None:
         return None
     loader, forward = _parts(given, figures)
@@ -175,8 +171,6 @@ def _comparison(
 
 
 def _parts(given: Measurements, figures: tuple[Figure, ...]) -> tuple[Figure | None, Figure | None]:
-    """Return the loader alone, and loader and forward, where they are of the batch that trained."""
-
     def fits(one: Figure) -> bool:
         sides = ((given.a, one.measurement.a), (given.b, one.measurement.b))
         return one.supports is not None and all(

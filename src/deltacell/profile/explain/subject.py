@@ -256,7 +256,6 @@ def uneven_doubt(times: RunTimes, name: str) -> str | None:
 
 
 def _fast_and_slow(uneven: Uneven) -> str:
-    """Return how long the steps of the fastest and of the slowest part took, in their order."""
     told = [
         (steps, f"{seconds_text(seconds)} from step {steps[0]:,} to {steps[1]:,}")
         for steps, seconds in (
@@ -276,7 +275,6 @@ def _chosen(propagation: dict[str, Any]) -> str:
 
 
 def _outside(times: RunTimes) -> dict[str, float]:
-    """Return the seconds of an epoch that lie between its steps, by category."""
     if not times.epochs:
         return {}
     between = times.rows.filter(pl.col("kind") == "between")

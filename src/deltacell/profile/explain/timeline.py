@@ -54,7 +54,6 @@ def typical_steps(
 
 
 def _run(of: str, ranks: Sequence[Attribution], most: int) -> list[dict[str, Any]]:
-    """Return a typical step of each rank of a run."""
     places = _typical(ranks)
     begins = [
         rank.trace.origin + int(rank.steps.begin[place])
@@ -77,8 +76,6 @@ def _run(of: str, ranks: Sequence[Attribution], most: int) -> list[dict[str, Any
 
 @dataclass(frozen=True, eq=False)
 class _Bars:
-    """Bars of one rank, by lane, depth and beginning; [k] each."""
-
     lane: Ints
     depth: Ints
     begin: Ints
@@ -90,7 +87,6 @@ class _Bars:
 
 
 def _typical(ranks: Sequence[Attribution]) -> list[int]:
-    """Return the place of the typical step of each rank."""
     walls = [
         dict(
             zip(
@@ -193,7 +189,6 @@ def _called(trace: Trace, row: int, count: int) -> str:
 
 
 def _rows(rank: Attribution, begin: int, end: int) -> Ints:
-    """Return the events that are in the step and do not go on before and after it."""
     trace = rank.trace
     last = int(np.searchsorted(trace.begin, end))
     first, cut = trace.begin[:last], rank.nesting.cut[:last]
@@ -204,7 +199,6 @@ def _rows(rank: Attribution, begin: int, end: int) -> Ints:
 
 
 def _lanes(rank: Attribution, rows: Ints) -> tuple[Ints, list[str]]:
-    """Return the lanes to draw, the steps' thread first and streams last, and their names."""
     trace, nesting = rank.trace, rank.nesting
     there = np.unique(nesting.lane[rows])
     busy = np.bincount(nesting.lane[rows], weights=nesting.self_time[rows])
@@ -237,7 +231,6 @@ def _with_word(word: str, text: str) -> str:
 
 
 def _kept(rank: Attribution, rows: Ints) -> npt.NDArray[np.bool_]:
-    """Return which events are drawn, bool [n]: not the Python calls that only pass on another."""
     trace, nesting = rank.trace, rank.nesting
     kept = np.zeros(len(trace), dtype=bool)
     kept[rows] = True
@@ -251,7 +244,6 @@ def _kept(rank: Attribution, rows: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _depths(rank: Attribution, rows: Ints, kept: npt.NDArray[np.bool_]) -> Ints:
-    """Return in how many drawn events each of the rows lies, int64."""
     depth = np.zeros(len(rows), dtype=np.int64)
     above = rank.nesting.within[rows]
     while (inside := above >= 0).any():
@@ -261,7 +253,6 @@ def _depths(rank: Attribution, rows: Ints, kept: npt.NDArray[np.bool_]) -> Ints:
 
 
 def _colours(rank: Attribution, rows: Ints, begin: int, end: int) -> Ints:
-    """Return what each of the rows is for, as an index into `_COLOURS`."""
     trace, nesting = rank.trace, rank.nesting
     names, kinds = trace.name[rows], trace.kind[rows]
     told: dict[tuple[int, int], int] = {}
@@ -282,7 +273,6 @@ def _colours(rank: Attribution, rows: Ints, begin: int, end: int) -> Ints:
 
 
 def _own(name: str, kind: Kind) -> int:
-    """Return what a name alone tells, as an index into `_COLOURS`, or `NOTHING`."""
     if kind in ON_DEVICE:
         moved = "copies" if kind is not Kind.kernel else "compute"
         return _COLOURS.index("communication" if is_collective(name) else moved)
@@ -291,7 +281,6 @@ def _own(name: str, kind: Kind) -> int:
 
 
 def _by_host(rank: Attribution, rows: Ints, begin: int, end: int) -> Ints:
-    """Return what the host was mostly busy with during events of the steps' thread."""
     found = np.full(len(rows), int(Category.other), dtype=np.int64)
     places, inside = rank.host.between(begin, end)
     if not len(places):
@@ -311,7 +300,6 @@ def _by_host(rank: Attribution, rows: Ints, begin: int, end: int) -> Ints:
 
 
 def _bounded(bars: _Bars, most: int) -> _Bars:
-    """Merge short neighbours, and longer ones until there are at most so many bars."""
     order = np.lexsort((bars.begin, bars.depth, bars.lane))
     bars = _Bars(*(getattr(bars, name)[order] for name in _Bars.__dataclass_fields__))
     if len(bars.lane) <= most:
@@ -331,7 +319,6 @@ def _bounded(bars: _Bars, most: int) -> _Bars:
 
 
 def _groups(bars: _Bars, short: int, *, within_category: bool) -> Ints:
-    """Return the number of the bar that each becomes part of."""
     is_short = bars.end - bars.begin < short
     apart = ~(is_short[1:] & is_short[:-1])
     apart |= bars.begin[1:] - bars.end[:-1] >= short

@@ -312,7 +312,6 @@ def attribute_ranks(traces: Sequence[Trace]) -> RanksAttribution:
 
 
 def _categories(steps: Steps, host: HostTime) -> pl.DataFrame:
-    """Return the time of each category in counted steps."""
     counted = int(steps.counted.sum())
     wall = int(steps.wall[steps.counted].sum())
     time = host.by_category(len(steps))[steps.counted].sum(axis=0)
@@ -333,7 +332,6 @@ def _categories(steps: Steps, host: HostTime) -> pl.DataFrame:
 
 
 def _per_step(steps: Steps, host: HostTime) -> pl.DataFrame:
-    """Return the time of each category in each step."""
     time = host.by_category(len(steps))
     return pl.DataFrame(
         {
@@ -349,7 +347,6 @@ def _per_step(steps: Steps, host: HostTime) -> pl.DataFrame:
 
 
 def _doing(steps: Steps, host: HostTime, does: Doing) -> pl.DataFrame:
-    """Return the time of counted steps by what the host did and its category."""
     counted = np.flatnonzero(steps.counted[host.step])
     key = does.code[counted].astype(np.int64) * len(Category) + host.category[counted]
     found, place = np.unique(key, return_inverse=True)
@@ -365,13 +362,11 @@ def _doing(steps: Steps, host: HostTime, does: Doing) -> pl.DataFrame:
 
 
 def _device_residual(steps: pl.DataFrame) -> int:
-    """Return the worst that the parts of the device miss of a step."""
     missed = pl.col("wall") - pl.sum_horizontal(PARTS)
     return int(steps.select(missed.abs().max()).item())
 
 
 def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Loader:
-    """Return what was seen of the loader."""
     named = np.array([is_loader(name) for name in trace.names], dtype=bool)
     seen = np.unique(trace.name[named[trace.name] & (trace.thread == steps.thread)])
     wait = host.loader[steps.counted]
@@ -388,7 +383,6 @@ def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Loa
 def _workers(
     trace: Trace, nesting: Nesting, steps: Steps, host: HostTime, wall: int
 ) -> pl.DataFrame:
-    """Return the threads that are the loader's, and how busy they are."""
     begin, end = steps.begin[steps.counted], steps.end[steps.counted]
     rows = []
     told = ("pt_data", "pin_memory", "pt_data_pin", "dataloader", "data_worker")
@@ -410,7 +404,6 @@ def _workers(
 def _notices(
     trace: Trace, steps: Steps, device: DeviceTime | None, other: pl.DataFrame
 ) -> tuple[str, ...]:
-    """Return what a person should know first."""
     notices = list(trace.warnings)
     notices += [f"Step {cut.number} does not count: {cut.why}." for cut in steps.cut]
     if len(steps) == 1:
@@ -430,7 +423,6 @@ def _notices(
 
 
 def _devices(numbers: Sequence[int], ranks: Sequence[Attribution]) -> pl.DataFrame:
-    """Return the account of each rank's device, from its first event to its last."""
     rows = [
         {
             "rank": rank,
@@ -445,7 +437,6 @@ def _devices(numbers: Sequence[int], ranks: Sequence[Attribution]) -> pl.DataFra
 
 
 def _shares(device: pl.DataFrame) -> dict[str, float]:
-    """Return the mean over ranks of each part's share."""
     if not len(device):
         return {}
     shares = {part: float((device[part] / device["wall"]).to_numpy().mean()) for part in PARTS}
@@ -460,7 +451,6 @@ def _rank_notices(
     ranks: Sequence[Attribution],
     alignment: Alignment | None,
 ) -> tuple[str, ...]:
-    """Return what a person should know first, of all ranks."""
     notices = []
     if missing:
         shown = ", ".join(str(rank) for rank in missing[:8])
@@ -660,7 +650,6 @@ _KIND = re.compile(
 
 
 def _collectives(view: RankView, device: bool) -> dict[_Key, tuple[int, int, int]]:
-    """Return the collectives of a rank: when each is reached, when it ends, and its row."""
     trace, steps = view.trace, view.steps
     rows, ends = _device_rows(trace) if device else _host_rows(trace, steps)
     issued = trace.begin[rows]
@@ -690,7 +679,6 @@ def _device_rows(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _host_rows(trace: Trace, steps: Steps) -> tuple[Ints, Ints]:
-    """Return the calls that start a collective, and when each ends; `NOTHING` where unseen."""
     named = np.array([is_collective(name) for name in trace.names], dtype=bool)[trace.name]
     calls = np.array([name.startswith("c10d::") for name in trace.names], dtype=bool)
     rows = np.flatnonzero(calls[trace.name] & (trace.kind == Kind.operator))
@@ -721,7 +709,6 @@ def _times(
     origin: int,
     ends: bool,
 ) -> Ints:
-    """Return when each rank reaches or leaves each collective, int64 [ranks, collectives]."""
     times = [
         [view.trace.origin - origin + mine[key][1 if ends else 0] for key in keys]
         for view, mine in zip(views, seen, strict=True)
@@ -730,18 +717,15 @@ def _times(
 
 
 def _counted(views: Sequence[RankView], number: int) -> bool:
-    """Return whether a step counts on all ranks."""
     return all(bool(view.steps.counted[view.steps.number == number].all()) for view in views)
 
 
 def _length(collective: tuple[int, int, int]) -> int | None:
-    """Return how long a rank was in a collective, where its end was seen."""
     begin, end, _ = collective
     return None if end == NOTHING else end - begin
 
 
 def _waited(view: RankView, reached: int, early: int, device: bool) -> int:
-    """Return how long a rank waited that came to a collective early."""
     if device:
         return early
     places, inside = view.host.between(reached, reached + early)
@@ -749,7 +733,6 @@ def _waited(view: RankView, reached: int, early: int, device: bool) -> int:
 
 
 def _shift(begin: Ints, end: Ints, known: Sequence[bool]) -> Ints:
-    """Return what to take from each rank's clock, by the collectives whose ends are known."""
     none = np.zeros(len(begin), dtype=np.int64)
     begin, end = begin[:, np.flatnonzero(known)], end[:, np.flatnonzero(known)]
     if not begin.size:
@@ -762,7 +745,6 @@ def _shift(begin: Ints, end: Ints, known: Sequence[bool]) -> Ints:
 
 
 def _start(view: RankView, number: int) -> int:
-    """Return when a step of a rank begins, on the clock of all ranks."""
     place = int(np.flatnonzero(view.steps.number == number)[0])
     return view.trace.origin + int(view.steps.begin[place])
 
@@ -770,7 +752,6 @@ def _start(view: RankView, number: int) -> int:
 def _last_was_doing(
     view: RankView, collective: tuple[int, int, int], late: int, device: bool
 ) -> tuple[str | None, str | None]:
-    """Return what the last rank did since the first came."""
     reached, _, row = collective
     trace = view.trace
     since = reached - late
@@ -788,7 +769,6 @@ def _last_was_doing(
 
 
 def _device_name(view: RankView, begin: int, end: int) -> str | None:
-    """Return the event of the device with most of a stretch."""
     trace = view.trace
     rows, reached = view.work
     first = int(np.searchsorted(reached, begin, side="right"))
@@ -800,7 +780,6 @@ def _device_name(view: RankView, begin: int, end: int) -> str | None:
 def _per_rank(
     views: Sequence[RankView], collectives: pl.DataFrame, arrivals: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return how often each rank was last, and how long it waited and was waited for."""
     last = (
         collectives.filter("counted")
         .group_by(pl.col("last_rank").alias("rank"))

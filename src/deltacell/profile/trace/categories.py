@@ -141,7 +141,7 @@ _MOVES = {"aten::copy_", "aten::_to_copy", "aten::to", "aten::pin_memory"}
 _UNTOLD = (Kind.runtime, Kind.kernel, Kind.copy, Kind.fill, Kind.device_annotation, Kind.other)
 _LOADER = re.compile(
     r"^enumerate\(DataLoader\)#|^phase\.data_wait$|dataloader_next|wait_for_(?:batch|data)"
-    r"|\bdata_(?:load|wait)\b|DataLoaderIter\.__next__|^next\(.*[Ll]oader",
+    r"|\bdata_(?:load|wait)\b|DataLoaderIter\.__next__|^next\(.*[Ll]oader"
 )
 _COLLECTIVE = re.compile(
     r"^(?:nccl|gloo|mpi|ucc|xccl|rccl):|^c10d::|^_?c10d_functional::|[nr]cclKernel|[nr]cclDevKernel"
@@ -215,7 +215,6 @@ def _first(rules: _Rules, name: str) -> Category | None:
 
 
 def _sends(trace: Trace, nesting: Nesting, found: npt.NDArray[np.int8]) -> Ints:
-    """Return operators and calls that copy to the device and lie in nothing classified."""
     to_device = np.array(["HtoD" in name or "HostToDevice" in name for name in trace.names], bool)
     if not to_device.any():
         return np.empty(0, dtype=np.int64)

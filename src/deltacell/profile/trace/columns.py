@@ -113,7 +113,6 @@ class Columns:
                 self._thread_names[str(event.pid), str(event.tid)] = str(event.args.name)
 
     def _times(self, piece: Piece, complete: Sequence[Event]) -> tuple[Sequence[Event], Ints, Ints]:
-        """Return those that have a time and a duration, and these."""
         times: list[Any] = [e.ts for e in complete]
         durations: list[Any] = [e.dur for e in complete]
         # One that is missing is a value that is no number, and so not exact.
@@ -214,8 +213,6 @@ class Columns:
 
 
 class _Says(NamedTuple):
-    """What some event of a piece may say; looking into the text is faster than into each event."""
-
     stacks: bool
     shapes: bool
 
@@ -280,7 +277,6 @@ class Finished:
         return tuple(sorted({d for d in self._columns._keys.devices.values() if d >= 0}))
 
     def _is_of_autograd_on_device(self) -> npt.NDArray[np.bool_]:
-        """Return which threads are where autograd's own profiler puts what the device did."""
         pids = [pid for pid, _ in self._columns._keys.threads]
         return np.array([pid == "CUDA functions" for pid in pids], dtype=bool)
 
@@ -374,14 +370,11 @@ class _Blocks:
                 self._used = 0
 
     def whole(self) -> npt.NDArray[Any]:
-        """Return all of it; nothing can be added after it."""
         blocks, self._blocks = self._blocks, []
         return np.concatenate([*blocks[:-1], blocks[-1][: self._used]])
 
 
 class _Table(dict[Key, int]):
-    """Keys by the order they were first asked for."""
-
     def __missing__(self, key: Key) -> int:
         self[key] = code = len(self)
         return code
@@ -413,22 +406,18 @@ class _Keys(dict[tuple[str, str | None, int | str, int | str], int]):
         return code
 
     def learn(self, code: int, device: int) -> None:
-        """Take the device of an event as that of its stream."""
         if device >= 0 and self._columns[1][code] in _DEVICE_KINDS:
             self.devices.setdefault(self._columns[2][code], device)
 
     def columns(self, key: Codes) -> tuple[Codes, npt.NDArray[np.int8], Codes]:
-        """Return the name, the kind and the thread of each of these."""
         name, kind, thread = (np.array(column, dtype=np.int32) for column in self._columns)
         return name[key], kind.astype(np.int8)[key], thread[key]
 
     def is_python(self, key: Codes) -> npt.NDArray[np.bool_]:
-        """Return which of these are Python functions."""
         kinds = np.array(self._columns[1], dtype=np.int8)
         return np.asarray(kinds[key] == Kind.python, dtype=bool)
 
     def count_strange(self, key: Codes) -> None:
-        """Count those of categories that are not known."""
         if self._strange:
             counts = np.bincount(key, minlength=len(self))
             for code, category in self._strange.items():
@@ -455,7 +444,6 @@ def _with_names(
 
 
 def _order(begin: Ints, duration: Ints, kind: npt.NDArray[np.int8], external: Ints) -> Ints:
-    """Return the rows by beginning; of those together the longest, then the outermost first."""
     order = np.argsort(begin, kind="stable")
     together = np.diff(begin[order]) == 0
     tied = np.zeros(len(begin), dtype=bool)
@@ -472,8 +460,6 @@ def _order(begin: Ints, duration: Ints, kind: npt.NDArray[np.int8], external: In
 
 
 class _Halves(NamedTuple):
-    """Beginnings and ends: which are ends, their columns without a duration, what they say."""
-
     ends: npt.NDArray[np.bool_]
     part: dict[str, npt.NDArray[Any]]
     args: Sequence[Arguments]
@@ -561,7 +547,6 @@ def _nanoseconds(written: Sequence[Any]) -> Ints:
 
 
 def _exact_nanoseconds(written: Sequence[Any]) -> Ints:
-    """Return times in nanoseconds from their text; a number out of range is at the range's end."""
     texts = [number if isinstance(number, msgspec.Raw) else str(number) for number in written]
     if texts and all(isinstance(text, msgspec.Raw) for text in texts):
         joined = b",".join(texts) + b","  # type: ignore[arg-type]

@@ -429,7 +429,6 @@ class Decoder:
         return bool(more)
 
     def _begin(self) -> tuple[bytearray, bool]:
-        """Return a text that begins with the array of events, and whether it is all there is."""
         text = bytearray()
         searched = 0
         while True:
@@ -469,7 +468,6 @@ class Decoder:
         return f", and {self.source.damage}" if self.source.damage else ""
 
     def _guess(self, text: bytearray, guesses: int) -> tuple[Piece | None, int]:
-        """Decode up to where an event seems to end; return the place of the comma after it."""
         found = [m.start(1) for m in _BETWEEN.finditer(text, max(0, len(text) - _NEAR))]
         if not found:
             found = [m.start(1) for m in _BETWEEN.finditer(text)]
@@ -483,7 +481,6 @@ class Decoder:
         return None, 0
 
     def _decode(self, array: bytes | memoryview) -> Piece | None:
-        """Decode an array, or return nothing where it is none."""
         try:
             return Piece(_EVENT_LIST.decode(array), array)
         except msgspec.ValidationError:
@@ -500,7 +497,6 @@ class Decoder:
         return Piece(events)
 
     def _save(self, text: bytearray) -> tuple[Piece | None, int]:
-        """Decode one by one what seems to be events, all but the last; count those that fail."""
         commas = [m.start(1) for m in _BETWEEN.finditer(text)]
         events: list[Event] = []
         begin = 1
@@ -514,7 +510,6 @@ class Decoder:
         return (Piece(events), commas[-1]) if commas else (None, 0)
 
     def _give_up(self, text: bytearray, is_bare: bool, end: _End) -> None:
-        """Say what the last bytes are, which are no events."""
         if end.closed is not None or end.broken:
             # The array ends, so its last event is there and is no event.
             self.lost += 1
@@ -571,8 +566,6 @@ class _TimesAsText(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True)
 class _End:
-    """Just after the last event that is whole, where the array ends, and if brackets do not fit."""
-
     last: int
     closed: int | None = None
     broken: bool = False
@@ -667,7 +660,6 @@ def _one_by_one(array: bytes | bytearray | memoryview) -> tuple[list[Event], int
 
 
 def _alone(text: bytearray) -> Event | None:
-    """Decode one event, or return nothing where it is none."""
     repaired = bytearray(text.strip())
     _repair(repaired, len(repaired))
     return _tidy(repaired)
@@ -697,7 +689,6 @@ def _text(value: Any) -> str:
 
 
 def _number(raw: msgspec.Raw) -> Any:
-    """Return a `Decimal`, so that no digit is lost; the columns know what to do with it."""
     try:
         number = Decimal(bytes(raw).decode().strip('"'))
     except (InvalidOperation, UnicodeDecodeError):

@@ -197,8 +197,6 @@ def collective_rows(trace: Trace) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class _Gaps:
-    """Idle stretches within counted steps."""
-
     begin: Ints
     end: Ints
     step: Ints
@@ -212,7 +210,6 @@ _REASONS = tuple(REASONS)
 
 
 def _busiest(trace: Trace) -> tuple[Ints, int | None, int]:
-    """Return the events of the device with most time, which one it is, and how many others."""
     rows = np.flatnonzero(on_device(trace) & (trace.duration >= 0))
     if not len(rows):
         return rows, None, 0
@@ -227,7 +224,6 @@ def _busiest(trace: Trace) -> tuple[Ints, int | None, int]:
 
 
 def _covered(trace: Trace, rows: Ints) -> tuple[Covered, Covered, Covered]:
-    """Return when it computes; when it computes or communicates; and when it does anything."""
     named = np.array([is_collective(name) for name in trace.names], dtype=bool)
     is_kernel = trace.kind[rows] == Kind.kernel
     is_compute = is_kernel & ~named[trace.name[rows]]
@@ -242,7 +238,6 @@ def _covered(trace: Trace, rows: Ints) -> tuple[Covered, Covered, Covered]:
 def _parts(
     compute: Covered, busy_with: Covered, busy: Covered, begin: Ints, end: Ints
 ) -> dict[str, Ints]:
-    """Return the parts of each window; they add up to it."""
     computing, working, any_work = (x.within(begin, end) for x in (compute, busy_with, busy))
     parts = {
         "compute": computing,
@@ -257,7 +252,6 @@ def _parts(
 
 
 def _windows(trace: Trace, steps: Steps, rows: Ints, launch: Codes) -> Steps:
-    """Return the steps, or the device's own where it falls behind the host more and more."""
     known = rows[launch[rows] >= 0]
     step = _step_of(steps, trace.begin[launch[known]])
     known, step = known[step >= 0], step[step >= 0]
@@ -275,14 +269,8 @@ def _windows(trace: Trace, steps: Steps, rows: Ints, launch: Codes) -> Steps:
 
 
 def _step_frame(
-    trace: Trace,
-    steps: Steps,
-    rows: Ints,
-    launch: Codes,
-    parts: dict[str, Ints],
-    windows: Steps,
+    trace: Trace, steps: Steps, rows: Ints, launch: Codes, parts: dict[str, Ints], windows: Steps
 ) -> pl.DataFrame:
-    """Return one row a step."""
     kernels = rows[(trace.kind[rows] == Kind.kernel) & (launch[rows] >= 0)]
     named = np.array([is_collective(name) for name in trace.names], dtype=bool)
     kernels = kernels[~named[trace.name[kernels]]]
@@ -308,7 +296,6 @@ def _step_frame(
 
 
 def _step_of(steps: Steps, times: Ints) -> Ints:
-    """Return the place of the step that each time lies in; `NOTHING` where in none."""
     step = np.searchsorted(steps.begin, times, side="right") - 1
     return np.where((step >= 0) & (times < steps.end[step]), step, NOTHING)
 
@@ -316,7 +303,6 @@ def _step_of(steps: Steps, times: Ints) -> Ints:
 def _gaps(
     trace: Trace, steps: Steps, host: HostTime, rows: Ints, busy: Covered, launch: Codes
 ) -> _Gaps:
-    """Find the idle stretches of counted steps, and why each is."""
     begin, end, step = _idle_pieces(steps, busy)
     # What runs next begins where an interval of the union does.
     starts = trace.begin[rows]
@@ -354,7 +340,6 @@ def _gaps(
 
 
 def _idle_pieces(steps: Steps, busy: Covered) -> tuple[Ints, Ints, Ints]:
-    """Return what of the counted steps is idle, cut at the bounds of steps."""
     far = np.iinfo(np.int64).max
     begin = np.concatenate([[np.int64(-1)], busy.end])
     end = np.concatenate([busy.begin, [np.int64(far)]])
@@ -372,12 +357,10 @@ def _idle_pieces(steps: Steps, busy: Covered) -> tuple[Ints, Ints, Ints]:
 
 
 def _spent(host: HostTime, which: npt.NDArray[np.bool_], begin: Ints, end: Ints) -> Ints:
-    """Return how much of each window the host spent in these of its pieces."""
     return host.covered(which).within(begin, np.maximum(begin, end))
 
 
 def _by_reason(gaps: _Gaps, parts: dict[str, Ints], steps: Steps) -> pl.DataFrame:
-    """Return idle time by reason, the longest first; it adds up."""
     length = gaps.end - gaps.begin
     time = np.bincount(gaps.reason, weights=length, minlength=len(_REASONS)).astype(np.int64)
     count = np.bincount(gaps.reason, minlength=len(_REASONS))
@@ -417,7 +400,6 @@ def _by_name(gaps: _Gaps, host: HostTime, doing: Doing | None) -> pl.DataFrame:
 def _longest(
     trace: Trace, steps: Steps, host: HostTime, gaps: _Gaps, launch: Codes, longest: int
 ) -> pl.DataFrame:
-    """Return the longest gaps with the host's call that most of each waits for."""
     length = gaps.end - gaps.begin
     rows = []
     for place in np.argsort(-length, kind="stable")[:longest].tolist():
@@ -471,7 +453,6 @@ _GAP_COLUMNS = pl.Schema(
 
 
 def _small(trace: Trace, steps: Steps, rows: Ints, launch: Codes) -> pl.DataFrame:
-    """Return kernels that are shorter than their launch."""
     kernels = rows[(trace.kind[rows] == Kind.kernel) & (launch[rows] >= 0)]
     step = _step_of(steps, trace.begin[launch[kernels]])
     kernels = kernels[(step >= 0) & steps.counted[step]]
@@ -558,7 +539,6 @@ _Stretch = tuple[str, int, int, int]
 
 
 def _chain(trace: Trace, host: HostTime, launch: Codes, begin: int, end: int) -> list[_Stretch]:
-    """Return the stretches of a path from its end to its beginning."""
     work = _work(trace, begin, end)
     ends = trace.ends(work)
     waits = _waits(trace, host, begin, end)
@@ -583,15 +563,8 @@ def _chain(trace: Trace, host: HostTime, launch: Codes, begin: int, end: int) ->
 
 
 def _on_device(
-    trace: Trace,
-    launch: Codes,
-    work: Ints,
-    ends: Ints,
-    row: int,
-    begin: int,
-    chain: list[_Stretch],
+    trace: Trace, launch: Codes, work: Ints, ends: Ints, row: int, begin: int, chain: list[_Stretch]
 ) -> int:
-    """Follow the device back to where it waited for the host, and return that time."""
     at = _end(trace, row)
     while True:
         start = max(int(trace.begin[row]), begin)
@@ -614,7 +587,6 @@ def _on_device(
 
 
 def _work(trace: Trace, begin: int, end: int) -> Ints:
-    """Return the events of the device that end in a step, by end."""
     inside = on_device(trace) & (trace.duration > 0)
     rows = np.flatnonzero(inside)
     ends = trace.ends(rows)
@@ -627,13 +599,11 @@ def _end(trace: Trace, row: int) -> int:
 
 
 def _last(work: Ints, ends: Ints, time: int) -> int:
-    """Return the event of the device that ended last until a time."""
     place = int(np.searchsorted(ends, time, side="right")) - 1
     return int(work[place]) if place >= 0 else NOTHING
 
 
 def _waits(trace: Trace, host: HostTime, begin: int, end: int) -> list[tuple[int, int]]:
-    """Return when the host waited for the device, by time."""
     places, _ = host.between(begin, end)
     rows = host.row[places]
     found = np.unique(rows[(rows >= 0) & waiting_calls(trace)[rows]])
@@ -643,7 +613,6 @@ def _waits(trace: Trace, host: HostTime, begin: int, end: int) -> list[tuple[int
 def _pieces(
     trace: Trace, host: HostTime, stretch: _Stretch
 ) -> list[tuple[str, int, int, str, str | None]]:
-    """Return a stretch with its names; one of the host in pieces of one category each."""
     where, begin, end, row = stretch
     if where == "device":
         return [(where, begin, end, _part(trace, row), trace.text(row))]

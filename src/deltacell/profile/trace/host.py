@@ -111,11 +111,7 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     others = [timeline(trace, nesting, lane) for lane in helpers]
     collectives = _collectives(trace, nesting, steps)
     times = moments(
-        main.times,
-        steps.begin,
-        steps.end,
-        *(line.times for line in others),
-        *collectives,
+        main.times, steps.begin, steps.end, *(line.times for line in others), *collectives
     )
     begin, end, step = _within(steps, times)
     del times
@@ -140,7 +136,6 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
 
 
 def _within(steps: Steps, times: Ints) -> tuple[Ints, Ints, Codes]:
-    """Return the pieces between these times that lie in a step, and the step of each."""
     # The bounds of steps are among the times.
     first, last = np.searchsorted(times, steps.begin), np.searchsorted(times, steps.end)
     places = [slice(a, max(a, b)) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
@@ -157,7 +152,6 @@ def _busy(
     others: Sequence[Timeline],
     begin: Ints,
 ) -> tuple[Codes, npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
-    """Return of pieces the event and category of each, and whether the program waits in it."""
     row = main.at(begin)
     category = np.where(row >= 0, found[row], np.int8(NOTHING))
     waits = _waits(trace, row) & ((category == NOTHING) | (category == Category.backward))
@@ -172,14 +166,12 @@ def _busy(
 
 
 def _waits(trace: Trace, row: Codes) -> npt.NDArray[np.bool_]:
-    """Return where nothing is at work, or only a range that others may be at work in."""
     kind = trace.kind[row]
     waits: npt.NDArray[np.bool_] = (row < 0) | (kind == Kind.annotation) | (kind == Kind.python)
     return waits
 
 
 def _helpers(trace: Trace, steps: Steps, told: npt.NDArray[np.int8]) -> tuple[int, ...]:
-    """Return the other threads that ran a backward."""
     at_work = (told == Category.backward) & (trace.kind == Kind.operator)
     threads = np.unique(trace.thread[at_work & (trace.thread != steps.thread)])
     return tuple(int(thread) for thread in threads)
@@ -225,13 +217,11 @@ def _with_forward(
 
 
 def _same_key(rows: Ints, keys: Ints, others: Codes, expected: Ints) -> npt.NDArray[np.bool_]:
-    """Return whether these of the rows have the keys that are expected."""
     found: npt.NDArray[np.bool_] = keys[np.searchsorted(rows, others)] == expected
     return found
 
 
 def _collectives(trace: Trace, nesting: Nesting, steps: Steps) -> tuple[Ints, Ints]:
-    """Return when a collective of the host runs beside the thread of the steps."""
     named = np.array([is_collective(name) for name in trace.names], dtype=bool)
     if not named.any():
         return merge(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
@@ -249,7 +239,6 @@ def _exposed(
     begin: Ints,
     collectives: tuple[Ints, Ints],
 ) -> npt.NDArray[np.bool_]:
-    """Return where the host waits for a collective, and not only between two of its operators."""
     starts, stops = collectives
     if not len(starts):
         return np.zeros(len(begin), dtype=bool)
@@ -301,7 +290,6 @@ def _fill(
 
 
 def _loader(trace: Trace, nesting: Nesting, steps: Steps) -> Ints:
-    """Return how long the training was in its loader, of each step."""
     named = np.array([is_loader(name) for name in trace.names], dtype=bool)
     rows = named[trace.name] & (nesting.lane == steps.thread) & (trace.kind != Kind.runtime)
     return Covered.of(trace.begin[rows], nesting.cut[rows]).within(steps.begin, steps.end)
@@ -361,7 +349,6 @@ def doing(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Doing
 
 
 def _told_by(trace: Trace, nesting: Nesting) -> Codes:
-    """Return the event whose name tells what each is about, int32 [n]; `NOTHING` where none."""
     rows = np.arange(len(trace), dtype=np.int32)
     parent = nesting.parent
     above = np.where(parent >= 0, trace.kind[parent], np.int8(NOTHING))
@@ -380,7 +367,6 @@ def _told_by(trace: Trace, nesting: Nesting) -> Codes:
 
 
 def _name_bare(names: list[str], code: Codes, bare: Ints, steps: Steps, host: HostTime) -> None:
-    """Name pieces in which nothing is recorded by what lies around them, where they are long."""
     first = bare[np.flatnonzero(np.diff(bare, prepend=-2) > 1)]
     last = bare[np.flatnonzero(np.diff(bare, append=len(code) + 1) > 1)]
     length = host.end[last] - host.begin[first]
@@ -427,7 +413,6 @@ def _spoken(name: str) -> str:
 
 
 def _untold(name: str) -> bool:
-    """Return whether a Python function's name says nothing of what the program does."""
     if classify(name, Kind.python) is not None:
         return False
     return bool(_LIBRARY.search(name[:1000]))
@@ -448,7 +433,6 @@ def plain_names(trace: Trace) -> list[str]:
 
 
 def _plain(trace: Trace) -> Codes:
-    """Return the name of each event; all steps have one."""
     names = plain_names(trace)
     first: dict[str, int] = {}
     codes = [first.setdefault(name, code) for code, name in enumerate(names)]
@@ -495,7 +479,6 @@ def _summed(steps: Steps, host: HostTime, codes: Codes) -> pl.DataFrame:
 
 
 def _named(summed: pl.DataFrame, steps: Steps, names: Mapping[int, str]) -> pl.DataFrame:
-    """Return what was summed with names for the codes, by time."""
     counted = int(steps.counted.sum())
     wall = int(steps.wall[steps.counted].sum())
     titles = [category.name for category in Category]
@@ -584,7 +567,6 @@ _TORCH = re.compile(r"(?:site-packages|dist-packages)/|^torch/|/torch/|^<|nn\.Mo
 
 
 def _copies_to_pageable(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Return the calls of copies to pageable memory of the host, which return when it is there."""
     to_host = np.array([bool(_TO_HOST.search(name[:200])) for name in trace.names], dtype=bool)
     if not to_host.any():
         return np.zeros(len(trace), dtype=bool)
@@ -596,7 +578,6 @@ def _copies_to_pageable(trace: Trace) -> npt.NDArray[np.bool_]:
 
 
 def _asked_by(trace: Trace, nesting: Nesting, row: int) -> tuple[str, str | None, str | None]:
-    """Return the outermost operator around a call, the call site, and the named range around."""
     operation, site, around = trace.text(row), None, None
     outside = False
     at = int(nesting.parent[row])
@@ -616,7 +597,6 @@ def _asked_by(trace: Trace, nesting: Nesting, row: int) -> tuple[str, str | None
 
 
 def _site(stack: str) -> str | None:
-    """Return the innermost call of a stack that is not of a library; else the innermost."""
     calls = [call.strip() for call in stack.split(";") if call.strip()]
     mine = [call for call in calls if not _TORCH.search(call)]
     return next(iter(mine or calls), None)

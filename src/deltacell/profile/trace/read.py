@@ -85,10 +85,7 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
 
 
 def read_traces(
-    path: str | os.PathLike[str],
-    *,
-    window: int | None = None,
-    progress: Progress | None = None,
+    path: str | os.PathLike[str], *, window: int | None = None, progress: Progress | None = None
 ) -> list[Trace]:
     """Read the traces of all ranks of one run, by rank.
 
@@ -172,7 +169,6 @@ def _warnings(decoder: Decoder, columns: Columns, grown: int) -> tuple[str, ...]
 
 
 def _of_pytorch(trace: Trace) -> Trace:
-    """Return a trace, or raise an `InputError` where nothing of a program was recorded."""
     is_step = np.array([name.startswith("ProfilerStep") for name in trace.names], dtype=bool)
     if ((trace.kind != Kind.other) & ~is_step[trace.name]).any():
         return trace
@@ -191,7 +187,6 @@ def _of_pytorch(trace: Trace) -> Trace:
 
 
 def _damage(decoder: Decoder, columns: Columns) -> str:
-    """Return why events are missing, as a part of a sentence."""
     left_out = (
         decoder.lost
         + columns.unknown
@@ -335,7 +330,6 @@ def _by_rank(traces: Sequence[Trace]) -> dict[int | None, list[Trace]]:
 
 
 def _are_cycles(traces: Sequence[Trace]) -> bool:
-    """Return whether traces are of one process, one after the other."""
     threads = [{(t.pid, t.tid) for t in trace.threads if not t.is_device} for trace in traces]
     follow = all(one.origin + int(one.end.max()) <= other.origin for one, other in pairwise(traces))
     return follow and all(threads[0] & other for other in threads[1:])

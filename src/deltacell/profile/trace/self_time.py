@@ -162,7 +162,6 @@ _BESIDE = re.compile(r"(gloo|mpi|ucc|xccl):")
 
 
 def _lanes(trace: Trace) -> Codes:
-    """Return the thread of each event, or a lane beside it."""
     beside = np.array([bool(_BESIDE.match(name)) for name in trace.names], dtype=bool)
     if not beside.any():
         return trace.thread
@@ -171,7 +170,6 @@ def _lanes(trace: Trace) -> Codes:
 
 
 def _by_lane(lane: Codes) -> Iterator[Codes]:
-    """Give the rows of each lane."""
     count = int(lane.max()) + 1 if len(lane) else 0
     # Short numbers are sorted many times faster.
     short = lane.astype(np.int16) if count < 2**15 else lane
@@ -184,7 +182,6 @@ def _by_lane(lane: Codes) -> Iterator[Codes]:
 
 
 def _open_row(nesting: Nesting, rows: Codes, begin: Ints, times: Ints) -> Codes:
-    """Return which of the rows of a lane is open at each of these times, and innermost."""
     row = rows[np.searchsorted(begin, times, side="right") - 1]
     ended = np.flatnonzero(nesting.cut[row] <= times)
     while len(ended):
@@ -195,7 +192,6 @@ def _open_row(nesting: Nesting, rows: Codes, begin: Ints, times: Ints) -> Codes:
 
 
 def _laminar(begin: Ints, end: Ints) -> tuple[Ints, Codes, Codes]:
-    """Cut what overlaps without nesting; return the ends, the parents, and what goes on after."""
     parent = _parents(begin, end)
     if all(_fits(end, parent, part) for part in parts(len(end))):
         return end, parent, parent
@@ -205,7 +201,6 @@ def _laminar(begin: Ints, end: Ints) -> tuple[Ints, Codes, Codes]:
 
 
 def _fits(end: Ints, parent: Codes, part: slice) -> bool:
-    """Return whether none of a part ends after its parent."""
     above = parent[part]
     return bool(((above < 0) | (end[part] <= end[above])).all())
 
@@ -265,7 +260,6 @@ def _cut(begin: Ints, end: Ints) -> tuple[Ints, Codes]:
 
 
 def _own(begin: Ints, end: Ints, within: Codes) -> Ints:
-    """Return what is left of each event without those directly inside it."""
     own = end - begin
     inside = within >= 0
     # Sums of nanoseconds are whole numbers far below 2**53, so floats hold them exactly.

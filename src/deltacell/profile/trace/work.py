@@ -142,7 +142,6 @@ _BACKWARD = re.compile(r"Backward\d*>?$|^autograd::engine|^CheckpointFunctionBac
 
 
 def _recomputes(trace: Trace, nesting: Nesting, rows: Ints) -> bool:
-    """Return whether any of these operators lies inside of a backward."""
     back = np.array([bool(_BACKWARD.search(name[-200:])) for name in trace.names], dtype=bool)
     back |= np.array([name.startswith("autograd::engine") for name in trace.names], dtype=bool)
     at = nesting.parent[rows]
@@ -155,7 +154,6 @@ def _recomputes(trace: Trace, nesting: Nesting, rows: Ints) -> bool:
 
 
 def _shapes(trace: Trace, inside: Flags) -> dict[str, tuple[str, str]]:
-    """Return the most frequent sizes and types of each operator."""
     if not len(trace.shape):
         return {}
     rows = np.flatnonzero(inside & (trace.shape >= 0) & (trace.kind == Kind.operator))
@@ -184,19 +182,13 @@ def _kernels(trace: Trace, rows: Ints, part: Ints, plain: list[str]) -> pl.DataF
         entry = sums[plain[code // 3], ("compute", "communication", "copies")[code % 3]]
         entry[0] += int(count[i])
         entry[1] += int(time[i])
-    schema = {
-        "name": pl.String(),
-        "part": pl.String(),
-        "count": pl.Int64(),
-        "time": pl.Int64(),
-    }
+    schema = {"name": pl.String(), "part": pl.String(), "count": pl.Int64(), "time": pl.Int64()}
     rows_ = [(*key, *value) for key, value in sums.items()]
     frame = pl.DataFrame(rows_, schema=schema, orient="row")
     return frame.sort("time", "name", descending=[True, False])
 
 
 def _owner(wanted: Flags, parent: Codes) -> Codes:
-    """Return the nearest of each event and its ancestors that is wanted; `NOTHING` where none."""
     climbs = ~wanted & (parent >= 0)
     place = np.where(climbs, parent, np.arange(len(parent), dtype=np.int32))
     while not np.array_equal(further := place[place], place):
@@ -205,13 +197,7 @@ def _owner(wanted: Flags, parent: Codes) -> Codes:
     return found
 
 
-def _modules(
-    trace: Trace,
-    nesting: Nesting,
-    module: Flags,
-    operator: Flags,
-) -> Codes:
-    """Return the module of each event; that of a backward is the module of its forward."""
+def _modules(trace: Trace, nesting: Nesting, module: Flags, operator: Flags) -> Codes:
     of = _owner(module, nesting.parent)
     numbered = operator & (trace.sequence >= 0)
     forward = np.flatnonzero(numbered & (of >= 0))
@@ -235,7 +221,6 @@ def _by_owner(
     device: tuple[Codes, Ints],
     host: tuple[Codes, Ints],
 ) -> pl.DataFrame:
-    """Return the time of device and host by the name of whose it is, alone and with all inside."""
     sums: dict[str, list[int]] = defaultdict(lambda: [0] * 5)
     for place, (owner, time) in ((1, device), (3, host)):
         owners, of = np.unique(owner, return_inverse=True)
@@ -270,7 +255,6 @@ _NOT_A_PART = re.compile(r"^ProfilerStep#|^phase\.")
 
 
 def _module_rows(trace: Trace, steps: Steps) -> Flags:
-    """Return which events are modules; where there are none, ranges that the model names."""
     named = np.array([name.startswith("nn.Module: ") for name in trace.names], dtype=bool)
     modules: Flags = named[trace.name] & (trace.kind == Kind.python)
     if modules.any():
@@ -282,14 +266,12 @@ def _module_rows(trace: Trace, steps: Steps) -> Flags:
 
 
 def _in_counted(steps: Steps, times: Ints) -> Flags:
-    """Return which of these moments are in a step that counts."""
     step = np.searchsorted(steps.begin, times, side="right") - 1
     inside: Flags = (step >= 0) & (times < steps.end[step]) & steps.counted[step]
     return inside
 
 
 def _around(trace: Trace, parent: Codes, wanted: Flags, row: int, plain: list[str]) -> set[str]:
-    """Return the names of a wanted event and those around it, each once."""
     found = set()
     while row != NOTHING:
         if wanted[row]:
@@ -374,7 +356,6 @@ def roofline(trace: Trace, rows: Ints, owner: Codes) -> pl.DataFrame:
 
 
 def _work(name: str, sizes: str) -> tuple[float, float] | None:
-    """Return the FLOP of a call and how many numbers it reads and writes."""
     try:
         dims = [d for d in json.loads(sizes) if isinstance(d, list)]
         return _FLOP[name](dims)
