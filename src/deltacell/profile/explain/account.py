@@ -1,4 +1,4 @@
-"""Numbers in sentences: ratios, times, shares, and names that come from outside."""
+"""Accounts: where the time of a training goes, in parts that add up, and how two differ."""
 
 from __future__ import annotations
 
@@ -9,61 +9,22 @@ from typing import Any
 
 import polars as pl
 
-LONGEST_NAME = 80
-
-
-def ratio_text(ratio: float) -> str:
-    """Return how many times something is, such as ``54x``, ``1.6x`` or ``0.25x``."""
-    if not math.isfinite(ratio):
-        return "?"
-    if abs(ratio) >= 9.95:
-        return f"{ratio:,.0f}x"
-    return f"{ratio:.1f}x" if abs(ratio) >= 1.495 else f"{ratio:.3g}x"
-
-
-def seconds_text(seconds: float) -> str:
-    """Return a time in the unit in which it is best read, three digits of it."""
-    size = abs(seconds)
-    for unit, length in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if size >= 0.9995 * length:
-            return f"{_digits(seconds / length)} {unit}"
-    return "0 s" if size < 5e-10 else f"{_digits(seconds / 1e-9)} ns"
-
-
-def change_text(seconds: float) -> str:
-    """Return a difference of times with its sign."""
-    return f"{'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))}"
-
-
-def share_text(share: float) -> str:
-    """Return a share in percent."""
-    percent = 100 * share
-    if 0 < abs(percent) < 0.1:
-        return "under 0.1 %"
-    return f"{percent:.0f} %" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f} %"
-
-
-def short_name(name: str) -> str:
-    """Return a name from outside in one line, printable and of bounded length."""
-    line = "".join(c if c.isprintable() else "?" for c in name)
-    return line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"
-
-
-def listed(words: list[str] | tuple[str, ...]) -> str:
-    """Return words as a list in a sentence."""
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _digits(value: float) -> str:
-    if abs(value) >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
-
+from deltacell.words import ratio_text
 
 WITHIN = 0.01
 """The share of the wall time by which parts may miss it before that is a warning."""
+
+OUTSIDE = "outside the steps: "
+"""Prefix of a part of an epoch that lies outside of its steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Numbers behind an explanation, by a unique key. Names in the frame are not escaped."""
+
+    key: str
+    title: str
+    frame: pl.DataFrame
 
 
 @dataclass(frozen=True)
@@ -75,25 +36,23 @@ class Account:
 
     Parameters
     ----------
-    name
-        Of the training, as it is called in sentences.
-    source
-        What it was made from: ``run``, ``trace`` or ``figures``.
+    name, source
+        The name used in sentences; ``run``, ``trace`` or ``figures``.
     parts
         Seconds of a steady step, by category.
     samples_per_step
-        Of all processes together; None where it is not known.
+        All processes together; None where unknown.
     steps_per_epoch
-        None where it is not known, and then nothing is said of epochs.
+        None where unknown, and then nothing is said about epochs.
     outside
-        Seconds of an epoch that lie outside of its training steps, by category.
+        Seconds of an epoch outside of its training steps, by category.
     measured_s
-        The wall time of a steady step as a clock gave it; None where the parts are all there is.
+        The wall time of a steady step by a clock; None where there are only the parts.
     facts
-        What two trainings have to have in common to be compared, such as ``device``. A value of
-        None is not known.
+        What two trainings should have in common to be compared, such as ``device``; None is
+        unknown.
     warnings
-        What a person should know of this account, in sentences.
+        Sentences.
     """
 
     name: str
@@ -118,10 +77,8 @@ class Account:
 
     @property
     def sample_s(self) -> float | None:
-        """Seconds of a step by its samples."""
-        if not self.samples_per_step:
-            return None
-        return self.step_s / self.samples_per_step
+        """Seconds per sample in the steps."""
+        return self.step_s / self.samples_per_step if self.samples_per_step else None
 
     @property
     def outside_s(self) -> float:
@@ -138,63 +95,30 @@ class Account:
     @property
     def residual(self) -> float:
         """The share of the measured step that is in no part, or in several."""
-        if not self.measured_s:
-            return 0.0
-        return abs(self.measured_s - self.step_s) / self.measured_s
+        return abs(self.measured_s - self.step_s) / self.measured_s if self.measured_s else 0.0
 
     @property
     def adds_up(self) -> bool:
-        """Whether the parts are the measured step, within 1 %."""
+        """Whether the parts add up to the measured step within 1 %."""
         return self.residual <= WITHIN
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
+        """Return it as a JSON-serialisable dict."""
+        names = ("step_s", "sample_s", "epoch_s", "samples_per_step", "steps_per_epoch", "residual")
         return {
             "name": self.name,
             "source": self.source,
             "parts_s": dict(self.parts),
             "outside_s": dict(self.outside),
-            "step_s": self.step_s,
-            "sample_s": self.sample_s,
-            "epoch_s": self.epoch_s,
-            "samples_per_step": self.samples_per_step,
-            "steps_per_epoch": self.steps_per_epoch,
-            "residual": self.residual,
+            **{name: getattr(self, name) for name in names},
             "facts": dict(self.facts),
             "warnings": list(self.warnings),
         }
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Numbers behind an explanation.
-
-    Parameters
-    ----------
-    key
-        A name for programs, such as ``categories``; unique in an explanation.
-    title
-        What it shows.
-    frame
-        Its rows. Names in them come from outside and are not escaped.
-    """
-
-    key: str
-    title: str
-    frame: pl.DataFrame
-
-
 @dataclass(frozen=True)
 class Bar:
-    """One part in both accounts.
-
-    Parameters
-    ----------
-    part
-        Its category.
-    a, b
-        Its seconds in either; 0 where one does not have it.
-    """
+    """Seconds of one part in A and in B; 0 where one does not have it."""
 
     part: str
     a: float
@@ -208,14 +132,9 @@ class Bar:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """From A to B. ``a + sum of changes == b``, negative ones included.
+    """From A to B per ``sample``, ``step`` or ``epoch``, the largest change first.
 
-    Parameters
-    ----------
-    per
-        ``sample``, ``step`` or ``epoch``.
-    bars
-        One for each part that either has; the largest change first.
+    ``a + sum of changes == b``, negative ones included.
     """
 
     per: str
@@ -238,15 +157,17 @@ class Waterfall:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as long B takes; None where A takes no time."""
+        """The time of B by that of A; None where A takes no time."""
         return self.b / self.a if self.a > 0 else None
 
     def share(self, bar: Bar) -> float | None:
-        """Return the share of the gap that a bar is: above 1 or negative where bars cancel."""
+        """Return the share of the gap of a bar: above 1 or negative where bars cancel."""
         return bar.change / self.gap if self.gap else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
+        """Return it as a JSON-serialisable dict."""
+        bars = [{"part": x.part, "a_s": x.a, "b_s": x.b, "change_s": x.change} for x in self.bars]
+        shares = [self.share(bar) for bar in self.bars]
         return {
             "per": self.per,
             "a_s": self.a,
@@ -254,33 +175,28 @@ class Waterfall:
             "gap_s": self.gap,
             "ratio": self.ratio,
             "bars": [
-                {
-                    "part": bar.part,
-                    "a_s": bar.a,
-                    "b_s": bar.b,
-                    "change_s": bar.change,
-                    "share_of_gap": self.share(bar),
-                }
-                for bar in self.bars
+                {**bar, "share_of_gap": share} for bar, share in zip(bars, shares, strict=True)
             ],
         }
+
+    def frame(self) -> pl.DataFrame:
+        """Return the bars and their sum as a table."""
+        gap = self.gap
+        rows = [
+            *((x.part, x.a, x.b, x.change, x.change / gap if gap else None) for x in self.bars),
+            ("all", self.a, self.b, gap, 1.0 if gap else None),
+        ]
+        numbers = dict.fromkeys(("a_s", "b_s", "change_s", "share of the gap"), pl.Float64())
+        return pl.DataFrame(rows, schema={"part": pl.String(), **numbers}, orient="row")
 
 
 @dataclass(frozen=True)
 class EpochRatio:
-    """Why an epoch of B takes longer than one of A: ``epoch = steps * step * outside``.
+    """Why an epoch of B takes longer than one of A: ``epoch = steps * step * outside``, all B by A.
 
-    Parameters
-    ----------
-    steps
-        Steps of an epoch, B by A.
-    step
-        Seconds of a step, B by A.
-    outside
-        Seconds of an epoch by those of its steps, B by A. It is 1 where nothing, or the same
-        share, lies outside of the steps; below 1 where A spends the larger share there.
-    outside_a, outside_b
-        The share of an epoch that lies outside of its steps.
+    ``outside`` is the time of an epoch by that of its steps: 1 where nothing, or the same share,
+    lies outside of the steps, below 1 where A spends the larger share there. ``outside_a`` and
+    ``outside_b`` are the shares of an epoch outside of its steps.
     """
 
     steps: float
@@ -297,7 +213,7 @@ class EpochRatio:
     @property
     def epoch(self) -> float:
         """Seconds of an epoch, B by A."""
-        return self.steps * self.step * self.outside
+        return self.of_steps * self.outside
 
     @property
     def line(self) -> str:
@@ -308,7 +224,7 @@ class EpochRatio:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
+        """Return it as a JSON-serialisable dict."""
         return {
             "epoch": self.epoch,
             "steps": self.steps,
@@ -323,20 +239,11 @@ class EpochRatio:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A and B.
+    """Two accounts.
 
-    Parameters
-    ----------
-    a, b
-        The two accounts.
-    steps
-        The waterfall of a step: per sample where both know their samples, per step otherwise.
-    epochs
-        The waterfall of an epoch; None where one of them knows no epoch.
-    epoch_ratio
-        The ratio of the epochs and what it is made of.
-    unequal
-        What is not the same in both and makes the comparison unequal, in sentences.
+    ``steps`` is the waterfall per sample where both know their samples, per step otherwise;
+    ``epochs`` and ``epoch_ratio`` are None where one of them knows no epoch; ``unequal`` names
+    the facts that differ.
     """
 
     a: Account
@@ -346,76 +253,56 @@ class Comparison:
     epoch_ratio: EpochRatio | None
     unequal: tuple[str, ...]
 
+    @property
+    def falls(self) -> list[Waterfall]:
+        """The waterfalls that are known."""
+        return [fall for fall in (self.steps, self.epochs) if fall is not None]
+
     def to_json(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
-        found = [self.steps] if self.epochs is None else [self.steps, self.epochs]
+        """Return it as a JSON-serialisable dict."""
         return {
-            "waterfalls": [waterfall.to_json() for waterfall in found],
+            "waterfalls": [fall.to_json() for fall in self.falls],
             "epoch_ratio": None if self.epoch_ratio is None else self.epoch_ratio.to_json(),
             "unequal": list(self.unequal),
         }
 
 
 def compare(a: Account, b: Account) -> Comparison:
-    """Return what changes from A to B.
-
-    Parameters
-    ----------
-    a, b
-        Two accounts in the same categories.
-    """
-    return Comparison(
-        a, b, _of_steps(a, b), _of_epochs(a, b), _epoch_ratio(a, b), unequal_facts(a, b)
-    )
-
-
-def unequal_facts(a: Account, b: Account) -> tuple[str, ...]:
-    """Return the differences that make two accounts unequal, in sentences.
-
-    A fact that only one of them knows is named too: it may differ.
-    """
-    facts_a, facts_b = _all_facts(a), _all_facts(b)
-    found = []
-    for name in dict.fromkeys([*facts_a, *facts_b]):
-        in_a = facts_a.get(name)
-        in_b = facts_b.get(name)
-        if in_a == in_b or (name == _SAMPLES and _nearly(in_a, in_b)):
-            continue
-        if in_a is None or in_b is None:
-            only = a.name if in_b is None else b.name
-            found.append(f"{name}: known of {only} only ({_fact(in_a if in_b is None else in_b)})")
-        else:
-            found.append(f"{name}: {_fact(in_a)} against {_fact(in_b)}")
-    return tuple(found)
+    """Return what changes from A to B."""
+    if a.samples_per_step and b.samples_per_step:
+        scale = (1 / a.samples_per_step, 1 / b.samples_per_step)
+        steps = waterfall("sample", a.parts, b.parts, scale)
+    else:
+        steps = waterfall("step", a.parts, b.parts)
+    epochs, ratio = None, None
+    if a.steps_per_epoch and b.steps_per_epoch:
+        epochs = waterfall("epoch", _epoch_parts(a), _epoch_parts(b))
+        if a.step_s > 0 and b.step_s > 0:
+            within = [one.step_s * (one.steps_per_epoch or 0.0) for one in (a, b)]
+            whole = [inside + one.outside_s for inside, one in zip(within, (a, b), strict=True)]
+            ratio = EpochRatio(
+                steps=b.steps_per_epoch / a.steps_per_epoch,
+                step=b.step_s / a.step_s,
+                outside=(whole[1] / within[1]) / (whole[0] / within[0]),
+                outside_a=a.outside_s / whole[0],
+                outside_b=b.outside_s / whole[1],
+            )
+    return Comparison(a, b, steps, epochs, ratio, _unequal(a, b))
 
 
 def waterfall(
-    per: str, a: Mapping[str, float], b: Mapping[str, float], *, scale: tuple[float, float]
+    per: str,
+    a: Mapping[str, float],
+    b: Mapping[str, float],
+    scale: tuple[float, float] = (1.0, 1.0),
 ) -> Waterfall:
     """Return the waterfall between two sets of parts."""
     bars = [
-        Bar(part, scale[0] * _seconds(a, part), scale[1] * _seconds(b, part))
+        Bar(part, scale[0] * a.get(part, 0.0), scale[1] * b.get(part, 0.0))
         for part in dict.fromkeys([*a, *b])
     ]
     shown = [bar for bar in bars if bar.a or bar.b]
     return Waterfall(per, tuple(sorted(shown, key=lambda bar: (-abs(bar.change), bar.part))))
-
-
-OUTSIDE = "outside the steps: "
-"""Begins the name of a part of an epoch that lies outside of its steps."""
-
-
-def _of_steps(a: Account, b: Account) -> Waterfall:
-    if a.samples_per_step and b.samples_per_step:
-        scale = (1 / a.samples_per_step, 1 / b.samples_per_step)
-        return waterfall("sample", a.parts, b.parts, scale=scale)
-    return waterfall("step", a.parts, b.parts, scale=(1.0, 1.0))
-
-
-def _of_epochs(a: Account, b: Account) -> Waterfall | None:
-    if not a.steps_per_epoch or not b.steps_per_epoch:
-        return None
-    return waterfall("epoch", _epoch_parts(a), _epoch_parts(b), scale=(1.0, 1.0))
 
 
 def _epoch_parts(account: Account) -> dict[str, float]:
@@ -424,34 +311,31 @@ def _epoch_parts(account: Account) -> dict[str, float]:
     return within | {f"{OUTSIDE}{part}": seconds for part, seconds in account.outside.items()}
 
 
-def _epoch_ratio(a: Account, b: Account) -> EpochRatio | None:
-    if not a.steps_per_epoch or not b.steps_per_epoch or not a.step_s > 0 or not b.step_s > 0:
-        return None
-    in_steps_a, in_steps_b = a.steps_per_epoch * a.step_s, b.steps_per_epoch * b.step_s
-    epoch_a, epoch_b = in_steps_a + a.outside_s, in_steps_b + b.outside_s
-    return EpochRatio(
-        steps=b.steps_per_epoch / a.steps_per_epoch,
-        step=b.step_s / a.step_s,
-        outside=(epoch_b / in_steps_b) / (epoch_a / in_steps_a),
-        outside_a=a.outside_s / epoch_a,
-        outside_b=b.outside_s / epoch_b,
-    )
+_SAMPLES = "samples per step"
 
 
-_SAMPLES = "samples of a step"
-
-
-def _nearly(a: float | None, b: float | None) -> bool:
-    # The last batch of an epoch is short, so the mean depends on which steps were counted.
-    return a is not None and b is not None and abs(a - b) <= 0.05 * max(a, b)
-
-
-def _all_facts(account: Account) -> dict[str, Any]:
-    return {
-        "steps of an epoch": account.steps_per_epoch,
-        _SAMPLES: account.samples_per_step,
-        **account.facts,
-    }
+def _unequal(a: Account, b: Account) -> tuple[str, ...]:
+    facts = [
+        {
+            "steps per epoch": one.steps_per_epoch,
+            _SAMPLES: one.samples_per_step,
+            **one.facts,
+        }
+        for one in (a, b)
+    ]
+    found = []
+    for name in dict.fromkeys([*facts[0], *facts[1]]):
+        in_a, in_b = (one.get(name) for one in facts)
+        # The last batch of an epoch is short, so the mean depends on which steps were counted.
+        near = name == _SAMPLES and in_a and in_b and abs(in_a - in_b) <= 0.05 * max(in_a, in_b)
+        if in_a == in_b or near:
+            continue
+        if in_a is None or in_b is None:
+            only, value = (a, in_a) if in_b is None else (b, in_b)
+            found.append(f"{name}: known of {only.name} only ({_fact(value)})")
+        else:
+            found.append(f"{name}: {_fact(in_a)} against {_fact(in_b)}")
+    return tuple(found)
 
 
 def _fact(value: Any) -> str:
@@ -460,7 +344,3 @@ def _fact(value: Any) -> str:
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return f"{int(value):,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _seconds(parts: Mapping[str, float], part: str) -> float:
-    return parts.get(part, 0.0)

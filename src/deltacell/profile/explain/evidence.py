@@ -1,138 +1,53 @@
-"""What traces show beside the cause, in sentences."""
+"""What stands beside the cause: evidence, advice, doubts, and the tables of a trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
 
-from deltacell.profile.explain.account import Table, listed, seconds_text, share_text, short_name
-from deltacell.profile.explain.judge import FEW, late_rank
+from deltacell.profile.explain.account import Account, Table
+from deltacell.profile.explain.judge import FEW, MUCH, late_rank
 from deltacell.profile.explain.subject import (
+    CATEGORIES,
     DEVICE_PARTS,
     Subject,
-    counted_steps,
+    device_means,
     device_parts,
-    kernel_seconds,
     title_of,
 )
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.host import NOT_RECORDED
 from deltacell.profile.trace.trace import Kind
-from deltacell.words import count_text
+from deltacell.words import capital, count_text, listed, seconds_text, share_text, short_name
 
+ONE_PROGRAM = 0.5
+"""Traces with less of their time in operations of the same names are of different programs."""
 
-def trace_evidence(traces: RanksAttribution) -> list[str]:
-    """Return what else a trace shows, in sentences."""
-    found = []
-    first = traces.ranks[0]
-    parts = device_parts(traces)
-    if parts:
-        wall = sum(parts.values())
-        told = [
-            f"{DEVICE_PARTS[part]} {seconds_text(seconds)} ({share_text(seconds / wall)})"
-            for part, seconds in parts.items()
-        ]
-        found.append(f"In a step the device is {listed(told)}, which adds up to it.")
-    if traces.shares and len(traces.ranks) > 1:
-        shares = traces.shares
-        found.append(
-            "From the first event of the device to the last, on average over ranks: idle "
-            f"{100 * shares['idle']:.1f} %, communication and copies that nothing hides "
-            f"{100 * shares['non_compute']:.1f} %, compute {100 * shares['compute']:.1f} %."
-        )
-    late = late_rank(traces)
-    if late is not None and 0.01 < late.waited_share <= MUCH:
-        text = late.sentence
-        found.append(f"{text[0].upper()}{text[1:]}.")
-    found += _loader_sentences(first)
-    found += _sync_sentences(first)
-    found += _small_sentences(first)
-    return found
+LOST = 0.02
+"""The share of launches without a kernel from which on events of the device were lost."""
 
-
-def _loader_sentences(one: Attribution) -> list[str]:
-    loader = one.loader
-    if not loader.names:
-        return ["The trace has no range of a loader, so a wait for batches cannot be told from it."]
-    return [
-        f"The training waits {seconds_text(loader.per_step / 1e9)} per step for its loader "
-        f"({share_text(loader.share)})."
-    ]
-
-
-def _sync_sentences(one: Attribution) -> list[str]:
-    if not len(one.syncs):
-        return []
-    steps = counted_steps(one)
-    count, time = float(one.syncs["per_step"].sum()), int(one.syncs["time"].sum()) / 1e9 / steps
-    top = one.syncs.row(0, named=True)
-    site = "" if top["site"] is None else f" at {short_name(top['site'])}"
-    return [
-        f"The host waits for the device at {count:.3g} sync points per step, "
-        f"{seconds_text(time)} in all; the longest are of {short_name(top['operation'])}{site}."
-    ]
-
-
-def _small_sentences(one: Attribution) -> list[str]:
-    device = one.device
-    if device is None or not len(device.small):
-        return []
-    steps = counted_steps(one)
-    launched = int(device.steps.filter("counted")["launches"].sum())
-    count = int(device.small["count"].sum())
-    if not launched or count < MUCH * launched:
-        return []
-    return [
-        f"{count / steps:,.0f} of {launched / steps:,.0f} kernels per step are shorter than "
-        "the call that launches them."
-    ]
-
-
-def kernels_sentence(a: RanksAttribution, b: RanksAttribution) -> str | None:
-    """Return how the kernels of two compare; None where one has no device."""
-    in_a, in_b = kernel_seconds(a), kernel_seconds(b)
-    if in_a is None or in_b is None:
-        return None
-    same = abs(in_a - in_b) <= 0.02 * max(in_a, in_b)
-    return (
-        f"Kernels launched in a step take {seconds_text(in_a)} against {seconds_text(in_b)}"
-        f"{': the work of the device is the same' if same else ''}."
-    )
-
-
-def loader_sentence(a: RanksAttribution, b: RanksAttribution) -> str | None:
-    """Return how the waits for the loader compare; None where one does not show it."""
-    loaders = (a.ranks[0].loader, b.ranks[0].loader)
-    if not loaders[0].names or not loaders[1].names:
-        return None
-    return (
-        f"Waiting for the loader takes {seconds_text(loaders[0].per_step / 1e9)} against "
-        f"{seconds_text(loaders[1].per_step / 1e9)} per step."
-    )
-
-
-MUCH = 0.10
-"""The share of a step that is worth advice."""
+ROWS = 50
+"""The most rows of a table without a bound of its own."""
 
 MACHINE_ADVICE = (
     "the machine: See what else ran on it at that time, and train again while it is quiet."
 )
-"""Where a run became slower in every part."""
+"""Advice where a run became slower in every part."""
 
 CAUSE_ADVICE = {
     "compute": "Profile the named operation alone; look at its sizes, types and algorithm.",
-    "communication": "Let it overlap with the backward, make it smaller, or find who comes late.",
+    "communication": "Overlap it with the backward, make it smaller, or find who comes late.",
     "copies": "Pin the memory of batches, copy without waiting, and keep on the device what stays.",
     "idle": "Take what the host does meanwhile out of the step, or let workers do it.",
     "uniform": "Compare the clocks, the power limits and the load of both machines.",
     "machine": "See what else ran on the machine, and record both again while it is quiet.",
-    "batch": "Compare per sample, or with one batch.",
-    "type": "Compare with one precision.",
+    "batch": "Compare per sample, or with the same batch.",
+    "type": "Compare with the same precision.",
     "recompute": "Checkpoint fewer layers where memory allows it.",
 }
-"""What to try, by the kind of cause."""
+"""Advice by the kind of cause."""
 
 _ANYWHERE = {
     "data loading": "Let more loader workers read ahead, or make what a sample carries smaller: "
@@ -164,45 +79,6 @@ _HERE = {
     "trainer.checkpoint_every_minutes writes fewer checkpoints.",
     "other": "`deltacell train ... profiler.trace=true` shows what is in it.",
 }
-
-
-def advice_on(part: str, *, of_run: bool) -> str:
-    """Return what to try where a part is slow."""
-    if of_run and part in _HERE:
-        return _HERE[part]
-    return _ANYWHERE[part] if part in _ANYWHERE else _ANYWHERE["other"]
-
-
-def trace_advice(traces: RanksAttribution) -> list[str]:
-    """Return what to try, by what the device waits for; categories are advised on elsewhere."""
-    found = []
-    device = traces.ranks[0].device
-    parts = device_parts(traces)
-    if device is not None and parts:
-        wall = sum(parts.values())
-        steps = counted_steps(traces.ranks[0])
-        for reason, time in device.idle.select("reason", "time").rows():
-            if time / 1e9 / steps > MUCH * wall and reason in _IDLE_ADVICE:
-                found.append(f"idle device: {_IDLE_ADVICE[reason]}")
-        if parts["communication"] > MUCH * wall:
-            found.append(
-                "communication: let it overlap with the backward (buckets), make it smaller, or "
-                "find who comes late."
-            )
-        if parts["compute"] > 0.7 * wall:
-            found.append(
-                "computing: the device is busy, so only less or cheaper work helps: lower "
-                "precision, torch.compile, a cheaper algorithm."
-            )
-    late = late_rank(traces)
-    if late is not None and late.waited_share > MUCH / 2:
-        found.append(
-            f"rank {late.rank}: give it less work, or look at what delays it"
-            + (f" ({late.category})." if late.category else ".")
-        )
-    return found
-
-
 _IDLE_ADVICE = {
     "sync": "remove what makes the host wait for the device, such as .item() and .cpu() in a step.",
     "launch": "launch fewer and larger kernels: a larger batch, torch.compile, CUDA graphs, fused "
@@ -211,11 +87,112 @@ _IDLE_ADVICE = {
 }
 
 
-ONE_PROGRAM = 0.5
-"""Traces with less of their time in operations of the same names are of different programs."""
+def advice_on(part: str, *, of_run: bool) -> str:
+    """Return what to try where a part is slow."""
+    here = _HERE if of_run else {}
+    return here.get(part) or _ANYWHERE.get(part, _ANYWHERE["other"])
 
-LOST = 0.02
-"""The share of launches without a kernel from which on events of the device were lost."""
+
+def category_advice(subject: Subject) -> list[str]:
+    """Return what to try in the largest categories.
+
+    With a device, what the host is busy with is not what takes the time, except for the loader.
+    """
+    account, of_run, traces = subject.account, subject.run is not None, subject.traces
+    parts = sorted(account.parts, key=lambda name: -account.parts[name])
+    worth = [part for part in parts[:3] if account.parts[part] > MUCH * account.step_s]
+    if not of_run and traces is not None and traces.ranks[0].device is not None:
+        enough = account.parts.get("data loading", 0.0) > MUCH * account.step_s
+        worth = ["data loading"] if enough else []
+    elif account.epoch_s:
+        outside = sorted(account.outside, key=lambda name: -account.outside[name])
+        worth += [part for part in outside if account.outside[part] > MUCH * account.epoch_s]
+    return [f"{part}: {advice_on(part, of_run=of_run)}" for part in dict.fromkeys(worth)]
+
+
+def trace_advice(traces: RanksAttribution) -> Iterator[str]:
+    """Return what to try by what the device waits for; `category_advice` has the categories."""
+    one, parts = traces.ranks[0], device_parts(traces)
+    if one.device is not None and parts:
+        wall = sum(parts.values())
+        for reason, time in one.device.idle.select("reason", "time").rows():
+            if time / 1e9 / one.n_counted > MUCH * wall and reason in _IDLE_ADVICE:
+                yield f"idle device: {_IDLE_ADVICE[reason]}"
+        if parts["communication"] > MUCH * wall:
+            yield (
+                "communication: overlap it with the backward (buckets), make it smaller, or find "
+                "who comes late."
+            )
+        if parts["compute"] > 0.7 * wall:
+            yield (
+                "computing: the device is busy, so only less or cheaper work helps: lower "
+                "precision, torch.compile, a cheaper algorithm."
+            )
+    late = late_rank(traces)
+    if late is not None and late.waited_share > MUCH / 2:
+        where = f" ({late.category})" if late.category else ""
+        yield f"rank {late.rank}: give it less work, or look at what delays it{where}."
+
+
+def trace_evidence(traces: RanksAttribution) -> Iterator[str]:
+    """Return what else a trace shows, in sentences."""
+    one, shares = traces.ranks[0], traces.shares
+    parts = device_parts(traces)
+    if parts:
+        wall = sum(parts.values())
+        told = [
+            f"{DEVICE_PARTS[p]} {seconds_text(s)} ({share_text(s / wall)})"
+            for p, s in parts.items()
+        ]
+        yield f"In a step the device is {listed(told)}, which adds up to it."
+    if shares and len(traces.ranks) > 1:
+        yield (
+            "From the first event of the device to the last, on average over ranks: idle "
+            f"{100 * shares['idle']:.1f} %, communication and copies that nothing hides "
+            f"{100 * shares['non_compute']:.1f} %, compute {100 * shares['compute']:.1f} %."
+        )
+    late = late_rank(traces)
+    if late is not None and 0.01 < late.waited_share <= MUCH:
+        yield f"{capital(late.sentence)}."
+    if one.loader.names:
+        yield (
+            f"The training waits {seconds_text(one.loader.per_step / 1e9)} per step for its loader "
+            f"({share_text(one.loader.share)})."
+        )
+    else:
+        yield "The trace has no range of a loader, so a wait for batches does not show in it."
+    steps = one.n_counted
+    if len(one.syncs):
+        count, time = float(one.syncs["per_step"].sum()), int(one.syncs["time"].sum()) / 1e9 / steps
+        top = one.syncs.row(0, named=True)
+        site = "" if top["site"] is None else f" at {short_name(top['site'])}"
+        yield (
+            f"The host waits for the device at {count:.3g} sync points per step, "
+            f"{seconds_text(time)} in all; the longest are of {short_name(top['operation'])}{site}."
+        )
+    if one.device is not None and len(one.device.small):
+        launched = int(one.device.steps.filter("counted")["launches"].sum())
+        small = int(one.device.small["count"].sum())
+        if launched and small >= MUCH * launched:
+            yield (
+                f"{small / steps:,.0f} of {launched / steps:,.0f} kernels per step are shorter "
+                "than the call that launches them."
+            )
+
+
+def pair_evidence(a: RanksAttribution, b: RanksAttribution) -> Iterator[str]:
+    """Return how the waits for the loader and the kernels of two compare."""
+    loaders = (a.ranks[0].loader, b.ranks[0].loader)
+    if all(one.names for one in loaders):
+        times = [seconds_text(one.per_step / 1e9) for one in loaders]
+        yield f"Waiting for the loader takes {times[0]} against {times[1]} per step."
+    kernels = [device_means(one, ("kernels",)).get("kernels") for one in (a, b)]
+    if kernels[0] is not None and kernels[1] is not None:
+        same = abs(kernels[0] - kernels[1]) <= 0.02 * max(kernels[0], kernels[1])
+        yield (
+            f"Kernels launched in a step take {seconds_text(kernels[0])} against "
+            f"{seconds_text(kernels[1])}{': the work of the device is the same' if same else ''}."
+        )
 
 
 def doubts_of_one(subject: Subject) -> list[str]:
@@ -223,99 +200,86 @@ def doubts_of_one(subject: Subject) -> list[str]:
     found = []
     account = subject.account
     if not account.adds_up:
-        found.append(
-            f"the parts of {account.name} miss its wall time by {share_text(account.residual)}"
-        )
+        missed = share_text(account.residual)
+        found.append(f"the parts of {account.name} miss its wall time by {missed}")
     if subject.traces is not None and subject.run is None:
-        found += dict.fromkeys(d for one in subject.traces.ranks for d in _of_trace(one))
+        found += dict.fromkeys(d for one in subject.traces.ranks for d in _trace_doubts(one))
     return found
 
 
-def doubt_sentences(doubts: Sequence[str]) -> list[str]:
-    """Return each doubt as a sentence."""
-    return [f"Confidence is low: {doubt}." for doubt in doubts]
-
-
-def doubts_of_two(a: Subject, b: Subject) -> list[str]:
-    """Return why a comparison is to be doubted, beside what is to be doubted of either."""
-    found = [
-        f"{a.name} is a {a.account.source} and {b.name} a {b.account.source}, which count "
-        "differently"
-    ]
-    if a.account.source == b.account.source:
-        found = list(_unlike(a, b))
-    for one in (a, b):
-        found += [f"{one.name}: {doubt}" for doubt in doubts_of_one(one)]
-    return found
-
-
-def _unlike(a: Subject, b: Subject) -> Iterator[str]:
+def doubts_of_two(a: Subject, b: Subject) -> Iterator[str]:
+    """Return why a comparison is to be doubted, the doubts of either included."""
     modes = [one.account.facts.get("mode") for one in (a, b)]
-    if modes[0] != modes[1]:
+    if a.account.source != b.account.source:
         yield (
-            f"{a.name} was run in mode '{modes[0]}' and {b.name} in mode '{modes[1]}', so the gap "
-            "is a marginal cost, which is a share of the step only where nothing overlaps"
+            f"{a.name} is a {a.account.source} and {b.name} a {b.account.source}, which count "
+            "differently"
         )
-    if a.run is not None or a.traces is None or b.traces is None:
-        return
-    one, other = a.traces.ranks[0], b.traces.ranks[0]
-    if in_common(one, other) < ONE_PROGRAM:
-        yield f"{a.name} and {b.name} are different programs"
-    devices = [view.trace.device_name for view in (one, other)]
-    if devices[0] != devices[1] and None not in devices:
-        yield f"the devices differ ({listed([short_name(str(name)) for name in devices])})"
-    if difference := rank_difference(a, b):
-        yield difference
+    else:
+        if modes[0] != modes[1]:
+            yield (
+                f"{a.name} was run in mode '{modes[0]}' and {b.name} in mode '{modes[1]}', so the "
+                "gap is a marginal cost, which is a share of the step only where nothing overlaps"
+            )
+        if a.run is None and a.traces is not None and b.traces is not None:
+            one, other = a.traces.ranks[0], b.traces.ranks[0]
+            if _in_common(one, other) < ONE_PROGRAM:
+                yield f"{a.name} and {b.name} are different programs"
+            devices = [view.trace.device_name for view in (one, other)]
+            if devices[0] != devices[1] and None not in devices:
+                yield f"the devices differ ({listed([short_name(str(x)) for x in devices])})"
+            if difference := rank_difference(a, b):
+                yield difference
+    for subject in (a, b):
+        yield from (f"{subject.name}: {doubt}" for doubt in doubts_of_one(subject))
 
 
 def rank_difference(a: Subject, b: Subject) -> str | None:
     """Return that the traces of two are of unlike ranks, or of runs of unlike size."""
     if a.traces is None or b.traces is None:
         return None
-    sizes = [view.world_size for view in (a.traces, b.traces)]
-    numbers = [[one.trace.rank for one in view.ranks] for view in (a.traces, b.traces)]
-    if sizes[0] == sizes[1] and numbers[0] == numbers[1]:
+    seen = [(v.world_size, [o.trace.rank for o in v.ranks]) for v in (a.traces, b.traces)]
+    if seen[0] == seen[1]:
         return None
-    said = [
-        f"{one.name} is {_rank_text(of, size)}"
-        for one, of, size in zip((a, b), numbers, sizes, strict=True)
+    told = [
+        f"{one.name} is "
+        + (
+            f"{len(numbers)} of {count_text(size, 'rank')}"
+            if len(numbers) > 1
+            else f"rank {numbers[0] or 0} of {size}"
+        )
+        for one, (size, numbers) in zip((a, b), seen, strict=True)
     ]
-    return f"{said[0]}, {said[1]}"
+    return ", ".join(told)
 
 
-def _rank_text(numbers: list[int | None], size: int) -> str:
-    if len(numbers) > 1:
-        return f"{len(numbers)} of {count_text(size, 'rank')}"
-    return f"rank {0 if numbers[0] is None else numbers[0]} of {size}"
-
-
-def _of_trace(one: Attribution) -> Iterator[str]:
+def _trace_doubts(one: Attribution) -> Iterator[str]:
     trace, steps = one.trace, one.steps
-    counted = int(steps.counted.sum())
     if trace.damage:
         yield f"events were lost ({trace.damage})"
     elif (lost := _lost(one)) > LOST:
         yield f"{share_text(lost)} of the launches have no kernel in the trace, so events were lost"
     if steps.how != "ProfilerStep":
         yield f"the trace does not mark its steps; they were found from {short_name(steps.how)}"
-    if counted < FEW:
-        yield f"only {count_text(counted, 'step was', 'steps were')} measured"
+    if one.n_counted < FEW:
+        yield f"only {count_text(one.n_counted, 'step was', 'steps were')} measured"
     if trace.strange:
         told = [f"{count:,} of '{short_name(name)}'" for name, count in trace.strange.items()]
         yield f"events of unknown categories were left out ({listed(told[:3])})"
 
 
 def _lost(one: Attribution) -> float:
+    """Return the share of kernel launches whose kernel is missing."""
     trace = one.trace
-    named = np.array([name.endswith("LaunchKernel") for name in trace.names], dtype=bool)
-    calls = named[trace.name] & (trace.kind == Kind.runtime) & (trace.correlation >= 0)
+    calls = trace.named(lambda name: name.endswith("LaunchKernel"))
+    calls &= (trace.kind == Kind.runtime) & (trace.correlation >= 0)
     if one.device is None or not calls.any():
         return 0.0
     done = trace.correlation[trace.kind == Kind.kernel]
     return 1 - float(np.isin(trace.correlation[calls], done).mean())
 
 
-def in_common(a: Attribution, b: Attribution) -> float:
+def _in_common(a: Attribution, b: Attribution) -> float:
     """Return the share of the time of either whose operations the other has too, the smaller one.
 
     Names of operations are what tells one program from another.
@@ -329,231 +293,203 @@ def in_common(a: Attribution, b: Attribution) -> float:
     return min(shares)
 
 
-ROWS = 50
-"""How many rows of a list that has no end."""
-
-
-def trace_tables(traces: RanksAttribution, *, suffix: str = "", of: str = "") -> list[Table]:
-    """Return what a trace shows, as tables; those without a row are left out.
-
-    Of several ranks, what is of one host or device is that of the first.
-    """
-    one = traces.ranks[0]
-    rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
-    found = [
-        ("operators", f"device time by operator{rank}", _owned(one, one.work.operators)),
-        ("kernels", f"device time by kernel{rank}", _kernels(one)),
-        ("modules", f"time by module{rank}", _owned(one, one.work.modules)),
-        ("operations", f"operations of the host by self time{rank}", _operations(one)),
-        ("roofline", f"products against the peak of the device, estimated{rank}", _roofline(one)),
-        ("device", "the device of each rank, from its first event to its last", _device(traces)),
-        ("idle", f"why the device is idle{rank}", _idle(one)),
-        ("gaps", f"longest idle gaps of the device{rank}", _gaps(one)),
-        ("syncs", f"where the host waits for the device{rank}", _syncs(one)),
-        ("small", f"kernels shorter than their launch{rank}", _small(one)),
-        ("critical_path", f"critical path of a typical step{rank}", _critical_path(one)),
-        ("waited_for", "ranks: who is waited for", _ranks(traces)),
-        ("collectives", "collectives by how late the last rank comes", _collectives(traces)),
-        ("steps", f"steps{rank}", _steps(one)),
-        ("workers", f"threads of the loader{rank}", _workers(one)),
-        ("memory", f"memory peaks{rank}", _memory(one)),
-    ]
-    return [
-        Table(f"{key}{suffix}", f"{title}{of}", frame) for key, title, frame in found if len(frame)
-    ]
-
-
-def _operations(one: Attribution) -> pl.DataFrame:
-    steps = counted_steps(one)
-    return one.operations.head(ROWS).select(
-        "operation",
-        _title("category"),
-        (pl.col("count") / steps).alias("calls per step"),
-        _ms("per_step").alias("ms per step"),
-        pl.col("share").alias("share of a step"),
+def category_table(account: Account) -> pl.DataFrame:
+    """Return the time of each category: per step, per sample, per epoch, and its shares."""
+    rows = []
+    samples, steps, epoch = account.samples_per_step, account.steps_per_epoch, account.epoch_s
+    for part in dict.fromkeys([*CATEGORIES, *account.parts, *account.outside]):
+        seconds, outside = account.parts.get(part, 0.0), account.outside.get(part, 0.0)
+        if not seconds and not outside:
+            continue
+        in_epoch = None if not steps else steps * seconds + outside
+        rows.append(
+            {
+                "category": part,
+                "ms per step": 1e3 * seconds,
+                "µs per sample": 1e6 * seconds / samples if samples else None,
+                "share of a step": seconds / account.step_s if account.step_s else 0.0,
+                "s per epoch": in_epoch,
+                "share of an epoch": in_epoch / epoch if in_epoch is not None and epoch else None,
+            }
+        )
+    numbers = (
+        "ms per step",
+        "µs per sample",
+        "share of a step",
+        "s per epoch",
+        "share of an epoch",
     )
-
-
-def _owned(one: Attribution, frame: pl.DataFrame) -> pl.DataFrame:
-    steps = counted_steps(one)
-    shown = frame.head(ROWS).select(
-        "name",
-        (pl.col("count") / steps).alias("kernels per step"),
-        _ms(pl.col("time") / steps).alias("device ms per step"),
-        _ms(pl.col("total") / steps).alias("with all inside"),
-        _ms(pl.col("host") / steps).alias("host ms per step"),
-        _ms(pl.col("host_total") / steps).alias("host with all inside"),
-    )
-    return shown.drop(
-        name
-        for name in shown.columns[1:]
-        if not shown[name].sum() or ("host" in name and not frame["host"].sum())
-    )
-
-
-def _kernels(one: Attribution) -> pl.DataFrame:
-    steps = counted_steps(one)
-    whole = max(int(one.work.kernels["time"].sum()), 1)
-    return one.work.kernels.head(ROWS).select(
-        "name",
-        "part",
-        (pl.col("count") / steps).alias("times per step"),
-        _ms(pl.col("time") / steps).alias("ms per step"),
-        (pl.col("time") / whole).alias("share of device time"),
-    )
-
-
-def _roofline(one: Attribution) -> pl.DataFrame:
-    steps = counted_steps(one)
-    return one.work.roofline.head(ROWS).select(
-        "operation",
-        "sizes",
-        "type",
-        (pl.col("count") / steps).alias("calls per step"),
-        "gflop",
-        _ms(pl.col("time") / steps).alias("ms per step"),
-        _ms(pl.col("least") / steps).alias("ms at the peak"),
-        "share of the peak",
-    )
+    schema = {"category": pl.String(), **dict.fromkeys(numbers, pl.Float64())}
+    found = pl.DataFrame(rows, schema=schema)
+    return found.drop(name for name in found.columns if found[name].null_count() == len(found))
 
 
 def change_table(a: Mapping[str, float], b: Mapping[str, float]) -> pl.DataFrame:
     """Return the seconds of what either does and how they change, the largest change first."""
-    schema = {
-        "name": pl.String(),
-        "a_s": pl.Float64(),
-        "b_s": pl.Float64(),
-        "change_s": pl.Float64(),
-    }
-    rows = [
-        (name, a.get(name, 0.0), b.get(name, 0.0), b.get(name, 0.0) - a.get(name, 0.0))
-        for name in {**a, **b}
+    both = [(name, a.get(name, 0.0), b.get(name, 0.0)) for name in {**a, **b}]
+    rows = sorted(((*row, row[2] - row[1]) for row in both), key=lambda row: (-abs(row[3]), row[0]))
+    numbers = dict.fromkeys(("a_s", "b_s", "change_s"), pl.Float64())
+    return pl.DataFrame(rows[:ROWS], schema={"name": pl.String(), **numbers}, orient="row")
+
+
+def trace_tables(traces: RanksAttribution, *, suffix: str = "", of: str = "") -> list[Table]:
+    """Return what a trace shows, as tables; empty ones are left out.
+
+    Of several ranks, tables of one host or device are those of the first.
+    """
+    one = traces.ranks[0]
+    steps = one.n_counted
+
+    def per(column: str, name: str) -> pl.Expr:
+        return (pl.col(column) / steps).alias(name)
+
+    def ms(column: str, name: str = "ms per step", by: float = 1e6 * steps) -> pl.Expr:
+        return (pl.col(column) / by).alias(name)
+
+    def share(frame: pl.DataFrame, name: str) -> pl.Expr:
+        return (pl.col("time") / max(int(frame["time"].sum()), 1)).alias(name)
+
+    def owned(frame: pl.DataFrame) -> pl.DataFrame:
+        shown = frame.head(ROWS).select(
+            "name",
+            per("count", "kernels per step"),
+            ms("time", "device ms per step"),
+            ms("total", "with all inside"),
+            ms("host", "host ms per step"),
+            ms("host_total", "host with all inside"),
+        )
+        has_host = bool(frame["host"].sum())
+        return shown.drop(
+            n for n in shown.columns[1:] if not shown[n].sum() or ("host" in n and not has_host)
+        )
+
+    title = pl.col("category").map_elements(title_of, return_dtype=pl.String)
+    work, path = one.work, one.critical_path.parts
+    found = [
+        ("operators", "device time by operator", owned(work.operators)),
+        (
+            "kernels",
+            "device time by kernel",
+            work.kernels.head(ROWS).select(
+                "name",
+                "part",
+                per("count", "times per step"),
+                ms("time"),
+                share(work.kernels, "share of device time"),
+            ),
+        ),
+        ("modules", "time by module", owned(work.modules)),
+        (
+            "operations",
+            "operations of the host by self time",
+            one.operations.head(ROWS).select(
+                "operation",
+                title,
+                per("count", "calls per step"),
+                ms("time"),
+                pl.col("share").alias("share of a step"),
+            ),
+        ),
+        (
+            "roofline",
+            "products against the peak of the device, estimated",
+            work.roofline.head(ROWS).select(
+                *("operation", "sizes", "type", per("count", "calls per step"), "gflop"),
+                *(ms("time"), ms("least", "ms at the peak"), "share of the peak"),
+            ),
+        ),
     ]
-    rows.sort(key=lambda row: (-abs(row[3]), row[0]))
-    return pl.DataFrame(rows[:ROWS], schema=schema, orient="row")
-
-
-def _device(traces: RanksAttribution) -> pl.DataFrame:
-    frame = traces.device
-    if not len(frame):
-        return frame
-    parts = [name for name in frame.columns if name not in ("rank", "wall")]
-    return frame.select(
-        "rank",
-        _ms("wall").alias("ms"),
-        *((pl.col(part) / pl.col("wall")).alias(f"share {part}") for part in parts),
+    if len(traces.device):
+        parts = [name for name in traces.device.columns if name not in ("rank", "wall")]
+        shares = [(pl.col(part) / pl.col("wall")).alias(f"share {part}") for part in parts]
+        frame = traces.device.select("rank", ms("wall", "ms", 1e6), *shares)
+        found.append(("device", "the device of each rank, from its first event to its last", frame))
+    if (device := one.device) is not None:
+        found += [
+            (
+                "idle",
+                "why the device is idle",
+                device.idle.select(
+                    pl.col("meaning").alias("reason"),
+                    ms("time"),
+                    per("gaps", "gaps per step"),
+                    share(device.idle, "share of idle"),
+                ),
+            ),
+            (
+                "gaps",
+                "longest idle gaps of the device",
+                device.gaps.head(20).select(
+                    "step",
+                    ms("length", "ms", 1e6),
+                    "reason",
+                    pl.col("host").alias("the host was in"),
+                    title,
+                    pl.col("next").alias("what ran next"),
+                    pl.col("launch").alias("launched by"),
+                ),
+            ),
+        ]
+    found.append(
+        (
+            "syncs",
+            "where the host waits for the device",
+            one.syncs.head(ROWS).select(
+                *("operation", "call", "site", "range"),
+                pl.col("per_step").alias("times per step"),
+                ms("time"),
+            ),
+        )
     )
-
-
-def _idle(one: Attribution) -> pl.DataFrame:
-    if one.device is None:
-        return pl.DataFrame()
-    steps = counted_steps(one)
-    whole = max(int(one.device.idle["time"].sum()), 1) if len(one.device.idle) else 1
-    return one.device.idle.select(
-        pl.col("meaning").alias("reason"),
-        _ms(pl.col("time") / steps).alias("ms per step"),
-        (pl.col("gaps") / steps).alias("gaps per step"),
-        (pl.col("time") / whole).alias("share of idle"),
-    )
-
-
-def _gaps(one: Attribution) -> pl.DataFrame:
-    if one.device is None:
-        return pl.DataFrame()
-    return one.device.gaps.head(20).select(
-        "step",
-        _ms("length").alias("ms"),
-        "reason",
-        pl.col("host").alias("the host was in"),
-        _title("category"),
-        pl.col("next").alias("what ran next"),
-        pl.col("launch").alias("launched by"),
-    )
-
-
-def _syncs(one: Attribution) -> pl.DataFrame:
-    return one.syncs.head(ROWS).select(
-        "operation",
-        "call",
-        "site",
-        "range",
-        pl.col("per_step").alias("times per step"),
-        _ms(pl.col("time") / counted_steps(one)).alias("ms per step"),
-    )
-
-
-def _small(one: Attribution) -> pl.DataFrame:
-    if one.device is None:
-        return pl.DataFrame()
-    steps = counted_steps(one)
-    return one.device.small.head(ROWS).select(
-        "kernel",
-        (pl.col("count") / steps).alias("times per step"),
-        _ms(pl.col("time") / steps).alias("ms per step"),
-        _ms(pl.col("launch_time") / steps).alias("ms of launches per step"),
-    )
-
-
-def _critical_path(one: Attribution) -> pl.DataFrame:
-    parts = one.critical_path.parts
-    whole = max(int(parts["time"].sum()), 1) if len(parts) else 1
-    return parts.select(
+    if device is not None:
+        frame = device.small.head(ROWS).select(
+            "kernel",
+            per("count", "times per step"),
+            ms("time"),
+            ms("launch_time", "ms of launches per step"),
+        )
+        found.append(("small", "kernels shorter than their launch", frame))
+    on_host = pl.col("part").map_elements(title_of, return_dtype=pl.String)
+    frame = path.select(
         "where",
-        pl.when(pl.col("where") == "host").then(_title("part")).otherwise("part").alias("part"),
-        _ms("time").alias("ms"),
-        (pl.col("time") / whole).alias("share of the step"),
+        pl.when(pl.col("where") == "host").then(on_host).otherwise("part").alias("part"),
+        ms("time", "ms", 1e6),
+        share(path, "share of the step"),
     )
-
-
-def _ranks(traces: RanksAttribution) -> pl.DataFrame:
-    if traces.alignment is None:
-        return pl.DataFrame()
-    return traces.alignment.ranks.select(
-        "rank",
-        pl.col("last").alias("times last"),
-        _ms("waited_for").alias("ms it was waited for"),
-        _ms("waited").alias("ms it waited"),
-    )
-
-
-def _collectives(traces: RanksAttribution) -> pl.DataFrame:
-    if traces.alignment is None:
-        return pl.DataFrame()
-    frame = traces.alignment.collectives.sort("late_by", descending=True).head(ROWS)
-    return frame.select(
-        "step",
-        "name",
-        pl.col("index").alias("number"),
-        pl.col("first_rank").alias("first"),
-        pl.col("last_rank").alias("last"),
-        _ms("late_by").alias("ms late"),
-        pl.col("doing").alias("the last was in"),
-        _title("category"),
-    )
-
-
-def _steps(one: Attribution) -> pl.DataFrame:
-    return one.per_step.head(ROWS).select(
-        "number", "counted", _ms("wall").alias("ms"), _ms("loader").alias("ms in the loader")
-    )
-
-
-def _workers(one: Attribution) -> pl.DataFrame:
-    return one.loader.workers.select("thread", _ms("busy").alias("ms busy"), pl.col("share"))
-
-
-def _memory(one: Attribution) -> pl.DataFrame:
+    found.append(("critical_path", "critical path of a typical step", frame))
+    if traces.alignment is not None:
+        frame = traces.alignment.ranks.select(
+            "rank",
+            pl.col("last").alias("times last"),
+            ms("waited_for", "ms it was waited for", 1e6),
+            ms("waited", "ms it waited", 1e6),
+        )
+        found.append(("waited_for", "ranks: who is waited for", frame))
+        latest = traces.alignment.collectives.sort("late_by", descending=True).head(ROWS)
+        frame = latest.select(
+            *("step", "name", pl.col("index").alias("number")),
+            *(pl.col(f"{end}_rank").alias(end) for end in ("first", "last")),
+            ms("late_by", "ms late", 1e6),
+            pl.col("doing").alias("the last was in"),
+            title,
+        )
+        found.append(("collectives", "collectives by how late the last rank comes", frame))
     schema = {"device": pl.String(), "MiB": pl.Float64(), "step": pl.Int64(), "during": pl.String()}
-    rows = [(peak.device, peak.size / 2**20, peak.step, peak.during) for peak in one.memory]
-    return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def _ms(column: str | pl.Expr) -> pl.Expr:
-    return (pl.col(column) if isinstance(column, str) else column) / 1e6
-
-
-def _title(column: str) -> pl.Expr:
-    return (
-        pl.col(column).map_elements(title_of, return_dtype=pl.String, skip_nulls=True).alias(column)
-    )
+    peaks = [(peak.device, peak.size / 2**20, peak.step, peak.during) for peak in one.memory]
+    wall = (ms("wall", "ms", 1e6), ms("loader", "ms in the loader", 1e6))
+    found += [
+        ("steps", "steps", one.per_step.head(ROWS).select("number", "counted", *wall)),
+        (
+            "workers",
+            "threads of the loader",
+            one.loader.workers.select("thread", ms("busy", "ms busy", 1e6), "share"),
+        ),
+        ("memory", "memory peaks", pl.DataFrame(peaks, schema=schema, orient="row")),
+    ]
+    of_all = ("device", "waited_for", "collectives")
+    rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
+    return [
+        Table(f"{key}{suffix}", f"{title}{'' if key in of_all else rank}{of}", frame)
+        for key, title, frame in found
+        if len(frame)
+    ]

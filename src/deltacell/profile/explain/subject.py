@@ -1,9 +1,10 @@
-"""What is to be explained: a run of this program, a trace, or the traces of several ranks."""
+"""What is explained: a run of this program, a trace, or the traces of several ranks."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,31 +12,54 @@ from typing import Any
 import polars as pl
 
 from deltacell.errors import InputError
-from deltacell.profile.explain.account import Account, listed, seconds_text, short_name
+from deltacell.profile.explain.account import Account
 from deltacell.profile.phase_rows import COLUMNS, PhaseSummary, Uneven, steady_steps, summarise
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import RUN_FILE, TRACES, RunRecord, Status, read_run
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution, attribute_ranks
+from deltacell.profile.trace.categories import CATEGORY_OF_PHASE, Category
 from deltacell.profile.trace.decode import Progress
 from deltacell.profile.trace.device import PARTS
 from deltacell.profile.trace.read import missing_ranks, read_traces
-from deltacell.words import count_text
+from deltacell.words import count_text, listed, seconds_text, short_name
+
+CATEGORY_OF = {phase: category.title for phase, category in CATEGORY_OF_PHASE.items()}
+"""The category of each phase, in the words of traces."""
+
+CATEGORIES = tuple(CATEGORY_OF.values())
+"""All categories, in the order in which a step goes through them."""
+
+THREADS = "threads of a process"
+"""The fact that says with how many threads a process computes on a CPU."""
+
+DEVICE_PARTS = {
+    "compute": "computing",
+    "communication": "communication that nothing hides",
+    "copies": "copies that nothing hides",
+    "idle": "idle",
+}
+"""The parts of a device's time, in words."""
+
+BEHIND = "device behind the host"
+"""The part of a step in which the host has finished it and the device has not."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunTimes:
+    """A run, its phases and their summary; ``epochs`` done may be a fraction, or unknown."""
+
+    record: RunRecord
+    rows: pl.DataFrame
+    summary: PhaseSummary
+    epochs: float | None
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """One of what is to be explained.
+    """One run or trace to explain.
 
-    Parameters
-    ----------
-    path
-        Where it was read from.
-    account
-        Its time in parts that add up.
-    run
-        Its phases; None where it is no run of this program, or none were recorded.
-    traces
-        Where the time of its traces goes; None where there are none.
+    ``run`` is None where it is not a run of this program, or no phases were recorded; ``traces``
+    is None where there are none.
     """
 
     path: Path
@@ -45,12 +69,12 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """What it is called in sentences."""
+        """The name used in sentences."""
         return self.account.name
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it was, for a person to read."""
+        """The facts that are known."""
         known = {name: value for name, value in self.account.facts.items() if value is not None}
         return {"path": str(self.path), "read as": self.account.source, **known}
 
@@ -58,89 +82,45 @@ class Subject:
 def open_subject(
     path: str | os.PathLike[str], *, name: str | None = None, progress: Progress | None = None
 ) -> Subject:
-    """Read what is to be explained."""
+    """Read a run's directory, a trace, or a directory of traces."""
     path = Path(path)
     if not path.exists():
         raise InputError(
-            "there is nothing here",
+            "no such file or directory",
             where=path,
             fix="Give a run's directory, a trace (.json or .json.gz), or a directory of traces.",
         )
-    called = run_name(path) if name is None else name
     folder = path.parent if path.name == RUN_FILE else path
-    if (folder / RUN_FILE).is_file():
-        return _open_run(folder, run_name(folder) if name is None else name, progress)
-    traces = attributed(path, progress)
-    return Subject(path, trace_account(traces, called), traces=traces)
-
-
-def _open_run(path: Path, name: str, progress: Progress | None) -> Subject:
-    record = read_run(path)
+    if not (folder / RUN_FILE).is_file():
+        traces = attribute_ranks(read_traces(path, progress=progress))
+        return Subject(path, trace_account(traces, name or run_name(path)), traces=traces)
+    name = name or run_name(folder)
+    record = read_run(folder)
     times = run_times(record)
-    traces = attributed(path, progress) if _has_traces(path) else None
-    if times.summary.steps or traces is None:
-        return Subject(path, run_account(times, name), times, traces)
-    account = trace_account(traces, name)
+    inside = folder / TRACES
+    has_traces = inside.is_dir() and any(f.suffix in (".json", ".gz") for f in inside.iterdir())
+    found = attribute_ranks(read_traces(folder, progress=progress)) if has_traces else None
+    if times.summary.steps or found is None:
+        return Subject(folder, run_account(times, name), times, found)
+    account = trace_account(found, name)
     told = {name: value for name, value in account.facts.items() if value is not None}
-    facts = {**run_facts(record), **told, "steps of an epoch": record.steps_per_epoch}
-    return Subject(path, replace(account, facts=facts), None, traces)
+    facts = {**run_facts(record), **told, "steps per epoch": record.steps_per_epoch}
+    return Subject(folder, replace(account, facts=facts), None, found)
 
 
-def _has_traces(path: Path) -> bool:
-    folder = path / TRACES
-    return folder.is_dir() and any(file.suffix in (".json", ".gz") for file in folder.iterdir())
-
-
-CATEGORY_OF = {
-    "data_wait": "data loading",
-    "transfer": "transfer to device",
-    "preparation": "graph preparation",
-    "forward": "forward",
-    "loss": "loss",
-    "backward": "backward",
-    "communication": "gradient communication",
-    "optimizer": "optimizer",
-    "logging": "logging and callbacks",
-    "validation": "validation",
-    "checkpoint": "checkpoints and figures",
-    "other": "other",
-}
-"""What the time of a phase is for, in the words that traces have too."""
-
-CATEGORIES = tuple(CATEGORY_OF.values())
-"""All categories, in the order in which a step goes through them."""
-
-THREADS = "threads of a process"
-"""The fact that says with how many threads a process computes on a CPU."""
-
-
-@dataclass(frozen=True, eq=False)
-class RunTimes:
-    """A run and its times.
-
-    Parameters
-    ----------
-    record
-        What it recorded of itself.
-    rows
-        Its phases.
-    summary
-        Of them.
-    epochs
-        How many it did, in parts of one too; None where it is not known.
-    """
-
-    record: RunRecord
-    rows: pl.DataFrame
-    summary: PhaseSummary
-    epochs: float | None
+def run_name(path: Path) -> str:
+    """Return the name of a run or a trace: that of its file or directory, without endings."""
+    path = path.resolve()
+    name = path.name or str(path)
+    if name == TRACES and path.parent.name:
+        name = f"{path.parent.name}/{name}"
+    for ending in (".gz", ".json", ".trace", ".pt"):
+        name = name.removesuffix(ending) or name
+    return short_name(name)
 
 
 def run_times(record: RunRecord) -> RunTimes:
-    """Read the phases of a run.
-
-    A run without phases has none of any step, and is no error: a trace may say more.
-    """
+    """Read the phases of a run; one without phases has no steps, because a trace may have."""
     folder = record.path / PHASES_FOLDER
     rows = record.phases() if folder.is_dir() else pl.DataFrame(schema=COLUMNS)
     steps = rows.filter(pl.col("kind") == "train").select("attempt", "step").n_unique()
@@ -151,8 +131,8 @@ def run_times(record: RunRecord) -> RunTimes:
 def run_account(times: RunTimes, name: str) -> Account:
     """Return the account of a run.
 
-    The step is the mean of the steady ones. What lies outside the steps is the mean of an epoch;
-    warm-up and steps with a profiler on are in neither, and are said beside it.
+    The step is the mean of the steady ones; what lies outside of the steps is the mean of an
+    epoch. Warm-up and steps with a profiler on are in neither.
     """
     record, summary = times.record, times.summary
     if not summary.steps or not summary.wall_s > 0:
@@ -161,28 +141,26 @@ def run_account(times: RunTimes, name: str) -> Account:
             where=record.path,
             fix="Train with profiler.phases=true (the default), or give a trace.",
         )
-    parts = {
-        CATEGORY_OF[phase.phase]: phase.seconds / summary.steps
-        for phase in summary.phases
-        if phase.seconds > 0
-    }
+    profiled = bool(steady_steps(times.rows)["profiled"].any())
     return Account(
         name,
         "run",
-        parts,
+        {
+            CATEGORY_OF[phase.phase]: phase.seconds / summary.steps
+            for phase in summary.phases
+            if phase.seconds > 0
+        },
         samples_per_step=summary.samples / summary.steps or None,
         steps_per_epoch=record.steps_per_epoch,
         outside=_outside(times),
         measured_s=summary.wall_s / summary.steps,
-        facts=run_facts(record)
-        | {"steps measured": summary.steps, "profiler on": _is_profiled(times)},
-        warnings=tuple(_warnings(times)),
+        facts=run_facts(record) | {"steps measured": summary.steps, "profiler on": profiled},
+        warnings=tuple(_warnings(times, profiled)),
     )
 
 
 def run_facts(record: RunRecord) -> dict[str, Any]:
     """Return what two runs should have in common to be compared."""
-    propagation = record.propagation
     return {
         "batch": record.batch_size,
         "ranks": record.world_size,
@@ -193,49 +171,28 @@ def run_facts(record: RunRecord) -> dict[str, Any]:
         "torch": record.versions.get("torch"),
         "mode": record.mode,
         "parameters": record.n_parameters,
-        "propagation": None if propagation is None else _chosen(propagation),
+        "propagation": None if record.propagation is None else _chosen(record.propagation),
         "cell": None if record.cell is None else record.cell.checksum[:12],
         "screen": None if record.screen is None else record.screen.checksum[:12],
         "training samples": None if record.samples is None else record.samples.train,
     }
 
 
-def run_name(path: Path) -> str:
-    """Return what a run or a trace is called in sentences.
-
-    It is the name of its file or directory, without what only says that it is a trace.
-    """
-    path = path.resolve()
-    name = path.name or str(path)
-    if name == TRACES and path.parent.name:
-        name = f"{path.parent.name}/{name}"
-    for ending in (".gz", ".json", ".trace", ".pt"):
-        name = name.removesuffix(ending) or name
-    return short_name(name)
-
-
 def phases_by_rank(times: RunTimes) -> pl.DataFrame:
     """Return the mean milliseconds of the steady steps of each rank, by category."""
     steady = steady_steps(times.rows).select("attempt", "step")
-    rows = times.rows.filter(pl.col("kind") == "train").join(
-        steady, on=["attempt", "step"], how="semi"
-    )
+    rows = times.rows.filter(pl.col("kind") == "train")
+    rows = rows.join(steady, on=["attempt", "step"], how="semi")
+    means = [("wall", "ms per step"), *CATEGORY_OF.items()]
     return (
         rows.group_by("rank")
-        .agg(
-            pl.len().alias("steps"),
-            (pl.col("wall_s").mean() * 1e3).alias("ms per step"),
-            *(
-                (pl.col(f"{phase}_s").mean() * 1e3).alias(category)
-                for phase, category in CATEGORY_OF.items()
-            ),
-        )
+        .agg(pl.len().alias("steps"), *((pl.col(f"{x}_s").mean() * 1e3).alias(y) for x, y in means))
         .sort("rank")
     )
 
 
 def propagation_lines(record: RunRecord) -> tuple[str, ...]:
-    """Return how mutants were propagated and why, line by line; nothing where it is not known."""
+    """Return how mutants were propagated and why; nothing where it is unknown."""
     propagation = record.propagation
     if propagation is None or not isinstance(propagation.get("why"), str):
         return ()
@@ -256,14 +213,8 @@ def uneven_doubt(times: RunTimes, name: str) -> str | None:
 
 
 def _fast_and_slow(uneven: Uneven) -> str:
-    told = [
-        (steps, f"{seconds_text(seconds)} from step {steps[0]:,} to {steps[1]:,}")
-        for steps, seconds in (
-            (uneven.fast_steps, uneven.fast_s),
-            (uneven.slow_steps, uneven.slow_s),
-        )
-    ]
-    return listed([text for _, text in sorted(told)])
+    parts = ((uneven.fast_steps, uneven.fast_s), (uneven.slow_steps, uneven.slow_s))
+    return listed([f"{seconds_text(s)} from step {x[0]:,} to {x[1]:,}" for x, s in sorted(parts)])
 
 
 def _chosen(propagation: dict[str, Any]) -> str:
@@ -277,9 +228,8 @@ def _chosen(propagation: dict[str, Any]) -> str:
 def _outside(times: RunTimes) -> dict[str, float]:
     if not times.epochs:
         return {}
-    between = times.rows.filter(pl.col("kind") == "between")
     ranks = times.rows.group_by("attempt").agg(pl.col("rank").n_unique().alias("ranks"))
-    between = between.join(ranks, on="attempt")
+    between = times.rows.filter(pl.col("kind") == "between").join(ranks, on="attempt")
     found = {}
     for phase, category in CATEGORY_OF.items():
         seconds = math.fsum((between[f"{phase}_s"] / between["ranks"]).drop_nulls().to_list())
@@ -288,110 +238,83 @@ def _outside(times: RunTimes) -> dict[str, float]:
     return found
 
 
-def _is_profiled(times: RunTimes) -> bool:
-    return bool(steady_steps(times.rows)["profiled"].any())
-
-
-def _warnings(times: RunTimes) -> list[str]:
+def _warnings(times: RunTimes, profiled: bool) -> Iterator[str]:
     record, summary = times.record, times.summary
-    found = []
     if record.status is not Status.finished:
-        found.append(f"The run is {record.status}, so this is of what it has done so far.")
+        yield f"The run is {record.status}, so this covers what it has done so far."
     if summary.steps < 5:
         timed = count_text(summary.steps, "steady step was timed", "steady steps were timed")
-        found.append(f"Only {timed}.")
+        yield f"Only {timed}."
     if summary.unreadable_rows:
-        rows = count_text(
-            summary.unreadable_rows,
-            "row of its phases has no time",
-            "rows of its phases have no time",
-        )
-        found.append(f"{rows}.")
+        rows = count_text(summary.unreadable_rows, "row of phases has", "rows of phases have")
+        yield f"{rows} no time."
     if summary.uneven is not None and not summary.uneven.is_everywhere:
         changed = listed([CATEGORY_OF[phase] for phase in summary.uneven.changed])
         where = f"; what took longer is {changed}" if changed else ""
-        found.append(f"Its steps took {_fast_and_slow(summary.uneven)}{where}.")
+        yield f"Its steps took {_fast_and_slow(summary.uneven)}{where}."
     if not summary.adds_up:
-        found.append(f"Its phases miss the wall time by {100 * summary.residual:.1f} %.")
-    if _is_profiled(times):
-        found.append("A profiler was on in all steady steps, which makes them longer.")
+        yield f"Its phases miss the wall time by {100 * summary.residual:.1f} %."
+    if profiled:
+        yield "A profiler was on in all steady steps, which makes them longer."
     cut = summary.warmup_steps + summary.profiled_steps
     if cut:
         steps = times.rows.filter(pl.col("kind") == "train")
-        ranks = max(steps["rank"].n_unique(), 1)
-        more = float(steps["wall_s"].sum()) / ranks - summary.wall_s
-        found.append(
-            f"Cut as warm-up: {summary.warmup_steps}, for a profiler that was on: "
+        more = float(steps["wall_s"].sum()) / max(steps["rank"].n_unique(), 1) - summary.wall_s
+        yield (
+            f"Cut as warm-up: {summary.warmup_steps}, because a profiler was on: "
             f"{summary.profiled_steps}, of {count_text(summary.steps + cut, 'step')} "
             f"({seconds_text(more)})."
         )
-    return found
-
-
-DEVICE_PARTS = {
-    "compute": "computing",
-    "communication": "communication that nothing hides",
-    "copies": "copies that nothing hides",
-    "idle": "idle",
-}
-"""What a device's time is made of, in words."""
-
-
-BEHIND = "device behind the host"
-"""The part of a step in which the host is done with it and the device is not."""
-
-
-def attributed(path: Path, progress: Progress | None = None) -> RanksAttribution:
-    """Read the traces of a path and tell where their time goes."""
-    return attribute_ranks(read_traces(path, progress=progress))
 
 
 def trace_account(traces: RanksAttribution, name: str) -> Account:
     """Return the account of traces: the mean over ranks of a counted step."""
     ranks = traces.ranks
-    titles = ranks[0].categories.select("category", "title").rows()
     parts = {
-        title: sum(one.seconds_per_step()[category] for one in ranks) / len(ranks)
-        for category, title in titles
+        category.title: sum(one.seconds_per_step()[category.name] for one in ranks) / len(ranks)
+        for category in Category
     }
-    behind = sum(one.behind for one in ranks) / len(ranks) / 1e9
-    if behind:
-        parts[BEHIND] = behind
+    parts[BEHIND] = sum(one.behind for one in ranks) / len(ranks) / 1e9
+    first, trace = ranks[0], ranks[0].trace
     return Account(
         name,
         "trace",
         {title: seconds for title, seconds in parts.items() if seconds > 0},
         measured_s=sum(one.wall_per_step for one in ranks) / len(ranks) / 1e9,
-        facts=_facts(traces),
+        facts={
+            "ranks": traces.world_size,
+            "ranks with a trace": len(ranks),
+            "device": None if trace.device_name is None else short_name(trace.device_name),
+            "has a device": first.device is not None,
+            "torch": None if trace.torch_version is None else short_name(trace.torch_version),
+            "steps measured": first.n_counted,
+            "steps found from": short_name(first.steps.how),
+            "profiler on": True,
+            "with stacks": bool(trace.settings.get("with_stack")),
+            "with shapes": bool(trace.settings.get("record_shapes")),
+            "with memory": bool(trace.settings.get("profile_memory")),
+        },
         warnings=trace_notices(traces),
     )
 
 
 def device_parts(traces: RanksAttribution) -> dict[str, float]:
     """Return the seconds of a counted step by what the device did; empty without a device."""
-    found = [one.device for one in traces.ranks if one.device is not None]
-    if not found:
-        return {}
-    means = [device.steps.filter("counted").select(pl.col(*PARTS).mean()) for device in found]
-    return {part: sum(float(mean[part][0]) for mean in means) / len(means) / 1e9 for part in PARTS}
+    return device_means(traces, PARTS)
 
 
-def kernel_seconds(traces: RanksAttribution) -> float | None:
-    """Return the seconds of kernels that a counted step launches; None without a device."""
-    found = [one.device for one in traces.ranks if one.device is not None]
-    if not found:
-        return None
-    times = [device.steps.filter("counted")["kernels"].to_numpy().mean() for device in found]
-    return float(sum(times)) / len(times) / 1e9
-
-
-def counted_steps(one: Attribution) -> int:
-    """Return how many steps of a trace count."""
-    return int(one.steps.counted.sum())
+def device_means(traces: RanksAttribution, columns: tuple[str, ...]) -> dict[str, float]:
+    """Return seconds of a counted step, the mean over ranks with a device; empty without one."""
+    found = [one.device.steps.filter("counted") for one in traces.ranks if one.device is not None]
+    means = [frame.select(pl.col(*columns).mean()) for frame in found]
+    return {
+        part: sum(float(mean[part][0]) for mean in means) / len(means) / 1e9
+        for part in (columns if means else ())
+    }
 
 
 def trace_notices(traces: RanksAttribution) -> tuple[str, ...]:
-    """Return what a person should know of traces, without what would steer a terminal."""
+    """Return the notices of traces, printable."""
     # The reader names missing ranks too.
     twice = set(missing_ranks([one.trace for one in traces.ranks])) if traces.missing else set()
     return tuple(
@@ -402,26 +325,11 @@ def trace_notices(traces: RanksAttribution) -> tuple[str, ...]:
 
 
 def title_of(category: str | None) -> str | None:
-    """Return what a person reads for the category of an event; the device is its own."""
-    if category is None:
-        return None
-    phase = "data_wait" if category == "data_loading" else category
-    return CATEGORY_OF.get(phase, category)
+    """Return the title of a category's name; the device is its own."""
+    titles = {one.name: one.title for one in Category}
+    return None if category is None else titles.get(category, category)
 
 
-def _facts(traces: RanksAttribution) -> dict[str, object]:
-    first = traces.ranks[0]
-    trace = first.trace
-    return {
-        "ranks": traces.world_size,
-        "ranks with a trace": len(traces.ranks),
-        "device": None if trace.device_name is None else short_name(trace.device_name),
-        "has a device": first.device is not None,
-        "torch": None if trace.torch_version is None else short_name(trace.torch_version),
-        "steps measured": counted_steps(first),
-        "steps found from": short_name(first.steps.how),
-        "profiler on": True,
-        "with stacks": bool(trace.settings.get("with_stack")),
-        "with shapes": bool(trace.settings.get("record_shapes")),
-        "with memory": bool(trace.settings.get("profile_memory")),
-    }
+def counted_steps(one: Attribution) -> int:
+    """Return how many steps of a trace count."""
+    return one.n_counted

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deltacell.profile.explain.account import short_name
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.categories import Category, classify, is_collective
 from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Ints, Kind, Trace
+from deltacell.words import short_name
 
 MOST_BARS = 5000
 """Bars of all ranks together."""

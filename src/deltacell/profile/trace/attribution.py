@@ -157,6 +157,11 @@ class Attribution:
         return self.trace.path
 
     @property
+    def n_counted(self) -> int:
+        """How many steps count."""
+        return int(self.steps.counted.sum())
+
+    @property
     def step_times(self) -> Ints:
         """Nanoseconds of each counted step: the host's, or the device's where that is behind."""
         steps = self.steps if self.device is None else self.device.windows

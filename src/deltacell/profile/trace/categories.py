@@ -31,7 +31,7 @@ class Category(IntEnum):
     @property
     def title(self) -> str:
         """What a person reads."""
-        return _TITLES[self]
+        return _TITLES.get(self, self.name)
 
 
 def classify(name: str, kind: Kind) -> Category | None:
@@ -44,7 +44,7 @@ def classify(name: str, kind: Kind) -> Category | None:
     if kind is Kind.python:
         return _first(_PYTHON, name)
     if name.startswith("phase."):
-        return _PHASES.get(name[6:])
+        return CATEGORY_OF_PHASE.get(name[6:])
     if kind is Kind.annotation:
         return _first(_RANGES, name)
     return _first(_OPERATORS, name)
@@ -108,33 +108,18 @@ def is_loader(name: str) -> bool:
     return bool(_LOADER.search(name))
 
 
+CATEGORY_OF_PHASE = {
+    "data_wait" if one.name == "data_loading" else one.name: one for one in Category
+}
+"""The category of each phase of `deltacell.profile.phase_rows.PHASES`."""
+
 _TITLES = {
     Category.data_loading: "data loading",
     Category.transfer: "transfer to device",
     Category.preparation: "graph preparation",
-    Category.forward: "forward",
-    Category.loss: "loss",
-    Category.backward: "backward",
     Category.communication: "gradient communication",
-    Category.optimizer: "optimizer",
     Category.logging: "logging and callbacks",
-    Category.validation: "validation",
     Category.checkpoint: "checkpoints and figures",
-    Category.other: "other",
-}
-_PHASES = {
-    "data_wait": Category.data_loading,
-    "transfer": Category.transfer,
-    "preparation": Category.preparation,
-    "forward": Category.forward,
-    "loss": Category.loss,
-    "backward": Category.backward,
-    "communication": Category.communication,
-    "optimizer": Category.optimizer,
-    "logging": Category.logging,
-    "validation": Category.validation,
-    "checkpoint": Category.checkpoint,
-    "other": Category.other,
 }
 _LONG = 1000
 _MOVES = {"aten::copy_", "aten::_to_copy", "aten::to", "aten::pin_memory"}

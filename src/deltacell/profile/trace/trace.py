@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -171,6 +171,11 @@ class Trace:
     def has_device(self) -> bool:
         """Whether anything ran on a device."""
         return bool(np.isin(self.kind, [int(kind) for kind in ON_DEVICE]).any())
+
+    def named(self, test: Callable[[str], object]) -> npt.NDArray[np.bool_]:
+        """Return which events have a name for which a test is true, bool [n]."""
+        found = np.array([bool(test(name)) for name in self.names], dtype=bool)
+        return found[self.name] if found.any() else np.zeros(len(self.name), dtype=bool)
 
     def text(self, row: int) -> str:
         """Return the name of an event; it is untrusted, so escape it where it is shown."""
