@@ -200,17 +200,15 @@ def _first(rules: _Rules, name: str) -> Category | None:
 
 
 def _sends(trace: Trace, nesting: Nesting, found: npt.NDArray[np.int8]) -> Ints:
-    to_device = np.array(["HtoD" in name or "HostToDevice" in name for name in trace.names], bool)
-    if not to_device.any():
-        return np.empty(0, dtype=np.int64)
-    copies = trace.correlation[to_device[trace.name] & (trace.kind == Kind.copy)]
+    to_device = trace.named(lambda name: "HtoD" in name or "HostToDevice" in name)
+    copies = trace.correlation[to_device & (trace.kind == Kind.copy)]
     rows = np.flatnonzero((trace.kind == Kind.runtime) & (found == NOTHING))
     rows = rows[np.isin(trace.correlation[rows], copies[copies >= 0])]
     sends = [rows]
-    moves = np.array([name in _MOVES for name in trace.names], dtype=bool)
+    moves = trace.named(_MOVES.__contains__)
     while len(rows):
         above = nesting.parent[rows]
         above = above[above >= 0]
-        rows = np.unique(above[moves[trace.name[above]]]).astype(np.int64)
+        rows = np.unique(above[moves[above]]).astype(np.int64)
         sends.append(rows)
     return np.concatenate(sends)

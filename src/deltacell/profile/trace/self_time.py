@@ -81,16 +81,6 @@ def nest(trace: Trace) -> Nesting:
     return Nesting(lane, parent, within, cut, own, residual)
 
 
-def self_times(trace: Trace) -> Ints:
-    """Return the nanoseconds of each event that belong to none inside it, int64 [n]."""
-    return nest(trace).self_time
-
-
-def parent_rows(trace: Trace) -> Codes:
-    """Return the row of the event that each lies in, int32 [n]; `NOTHING` at the top."""
-    return nest(trace).parent
-
-
 def union(begin: Ints, end: Ints) -> int:
     """Return how much time is covered by at least one of these intervals, by beginning."""
     if not len(begin):
@@ -162,10 +152,9 @@ _BESIDE = re.compile(r"(gloo|mpi|ucc|xccl):")
 
 
 def _lanes(trace: Trace) -> Codes:
-    beside = np.array([bool(_BESIDE.match(name)) for name in trace.names], dtype=bool)
-    if not beside.any():
+    moved = trace.named(_BESIDE.match) & (trace.kind == Kind.annotation)
+    if not moved.any():
         return trace.thread
-    moved = beside[trace.name] & (trace.kind == Kind.annotation)
     return np.where(moved, trace.thread + len(trace.threads), trace.thread).astype(np.int32)
 
 

@@ -66,6 +66,16 @@ class Steps:
         """Nanoseconds of each step, int64 [s]."""
         return self.end - self.begin
 
+    def place(self, times: Ints) -> Ints:
+        """Return the place of the step that each time lies in; -1 outside of all."""
+        step = np.searchsorted(self.begin, times, side="right") - 1
+        return np.where((step >= 0) & (times < self.end[step]), step, -1)
+
+    def in_counted(self, times: Ints) -> npt.NDArray[np.bool_]:
+        """Return which of these times are in a step that counts."""
+        step = self.place(times)
+        return np.asarray((step >= 0) & self.counted[step], dtype=bool)
+
 
 def find_steps(trace: Trace) -> Steps:
     """Find the steps of a trace.
@@ -114,10 +124,8 @@ _RANGES = (int(Kind.annotation), int(Kind.operator))
 
 def _rows(trace: Trace, pattern: re.Pattern[str], kinds: tuple[int, ...] = _RANGES) -> Ints:
     # Names are untrusted; the ones that are looked for are short.
-    named = np.array([len(n) <= 1000 and bool(pattern.search(n)) for n in trace.names], dtype=bool)
-    if not named.any():
-        return np.empty(0, dtype=np.int64)
-    return np.flatnonzero(named[trace.name] & np.isin(trace.kind, kinds))
+    named = trace.named(lambda name: len(name) <= 1000 and pattern.search(name))
+    return np.flatnonzero(named & np.isin(trace.kind, kinds))
 
 
 def _on_one_thread(trace: Trace, rows: Ints) -> tuple[Ints, int]:
