@@ -170,24 +170,16 @@ class View:
 
     def kernels(self, part: str) -> Seconds:
         """Return a part of the device's time by kernel."""
-        return self._sum(lambda one: one.work.kernels.filter(part=part), "name")
+        return self._kernels.get(part, {})
 
     def meanwhile(self, reason: str) -> Seconds:
         """Return what the host did while the device was idle for a reason."""
-
-        def rows(one: Attribution) -> pl.DataFrame | None:
-            return None if one.device is None else one.device.idle_by_name.filter(reason=reason)
-
-        return self._sum(rows, "name")
+        return self._meanwhile.get(reason, {})
 
     @cached_property
     def host(self) -> dict[str, Seconds]:
         """The time of the host by category and name."""
-        return {
-            title: found
-            for title in CATEGORIES
-            if (found := self._sum(lambda one, t=title: one.doing.filter(category=t), "name"))  # type: ignore[misc]
-        }
+        return self._sums(lambda one: one.doing, "name", "category")
 
     @cached_property
     def times(self) -> npt.NDArray[np.float64]:
@@ -196,14 +188,33 @@ class View:
         alike = len({len(one) for one in times}) == 1
         return np.asarray(np.mean(times, axis=0) if alike else times[0], dtype=np.float64)
 
-    def _sum(self, rows: Callable[[Attribution], pl.DataFrame | None], key: str) -> Seconds:
-        found: Seconds = defaultdict(float)
+    @cached_property
+    def _kernels(self) -> dict[str, Seconds]:
+        return self._sums(lambda one: one.work.kernels, "name", "part")
+
+    @cached_property
+    def _meanwhile(self) -> dict[str, Seconds]:
+        return self._sums(lambda one: one.device and one.device.idle_by_name, "name", "reason")
+
+    def _sum(self, rows: Callable[[Attribution], Any], key: str) -> Seconds:
+        return self._sums(rows, key).get("", {})
+
+    def _sums(
+        self, rows: Callable[[Attribution], Any], key: str, by: str | None = None
+    ) -> dict[str, Seconds]:
+        """Return the mean seconds per step over ranks of the rows of a frame, by two columns."""
+        found: dict[str, Seconds] = defaultdict(lambda: defaultdict(float))
         for one in self.traces.ranks:
-            steps = one.n_counted * len(self.traces.ranks) * 1e9
             frame = rows(one)
-            for name, time in () if frame is None else frame.select(key, "time").iter_rows():
-                found[name] += time / steps
-        return dict(found)
+            if frame is None:
+                continue
+            steps = one.n_counted * len(self.traces.ranks) * 1e9
+            groups = [""] * len(frame) if by is None else frame[by].to_list()
+            for group, name, time in zip(
+                groups, frame[key].to_list(), frame["time"].to_list(), strict=True
+            ):
+                found[group][name] += time / steps
+        return {group: dict(sums) for group, sums in found.items()}
 
 
 def _largest(found: Mapping[str, float]) -> str | None:
