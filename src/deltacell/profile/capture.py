@@ -1,4 +1,7 @@
-"""The window of a capture, and whether a training is long enough for it."""
+"""The capture: a trace of some steps of a training, one file per window and rank.
+
+It must not harm the training: what goes wrong in it is kept as a notice, and the training goes on.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch.profiler import ProfilerAction
@@ -22,16 +24,8 @@ from deltacell.profile.phases import NoTimer, PhaseTimer
 class Window:
     """Optimizer steps to wait, to warm up and to record, and how often.
 
-    Parameters
-    ----------
-    wait
-        Steps before, in which nothing is on.
-    warmup
-        Steps in which the profiler is on and what it sees is thrown away.
-    active
-        Steps that are recorded.
-    repeat
-        How often all that is done; 0 for as often as the training lasts.
+    In the warm-up the profiler is on and what it sees is thrown away; a repeat of 0 goes on for as
+    long as the training lasts.
     """
 
     wait: int
@@ -79,19 +73,9 @@ def steps_per_epoch(
 ) -> int:
     """Return the optimizer steps of one epoch.
 
-    That is ``ceil(ceil(samples / batch_size) / accumulate)``: what is left of the samples is a
-    smaller batch, and what is left of the batches a step of fewer.
-
-    Parameters
-    ----------
-    samples
-        Training samples an epoch.
-    batch_size
-        Samples a batch over all processes.
-    accumulate
-        Batches a step.
-    drop_last
-        Whether the smaller batch is left out.
+    That is ``ceil(ceil(samples / batch_size) / accumulate)``, the batch being that of all
+    processes: what is left of the samples is a smaller batch, left out with ``drop_last``, and
+    what is left of the batches a step of fewer.
     """
     _check_counts(samples=samples, batch_size=batch_size, accumulate=accumulate)
     return _up(_batches(samples, batch_size, drop_last), accumulate)
@@ -118,16 +102,7 @@ def check_window(
 ) -> None:
     """Raise an error with the arithmetic where the training ends before the window does.
 
-    Parameters
-    ----------
-    window
-        What is to be recorded.
-    samples, batch_size, accumulate, epochs, drop_last
-        As in `optimizer_steps`.
-    world_size
-        Processes that share a batch.
-    steps
-        How many steps there are, where that is set and not the epochs.
+    ``world_size`` processes share a batch; ``steps`` is set where it is given instead of epochs.
     """
     _check_counts(world_size=world_size)
     an_epoch = steps_per_epoch(samples, batch_size, accumulate, drop_last=drop_last)
@@ -180,9 +155,9 @@ def _steps_sentence(
         share, left = divmod(batch_size, world_size)
         ranks = f" (over {world_size} ranks)" if left else f" ({world_size} ranks x {share})"
     batches = _batches(samples, batch_size, drop_last)
-    text = f"{_count(samples, 'sample')} / {batch_size} a batch{ranks} = "
+    text = f"{_count(samples, 'sample')} / {batch_size} per batch{ranks} = "
     if accumulate > 1:
-        text += f"{_count(batches, 'batch')} / {accumulate} a step = "
+        text += f"{_count(batches, 'batch')} / {accumulate} per step = "
     return text + _count(_up(batches, accumulate), "step")
 
 
@@ -213,8 +188,9 @@ def _nearest(window: Window, total: int) -> Window | None:
 class Capture:
     """torch's profiler in a window of optimizer steps.
 
-    Outside the window it costs a comparison a step. A window that the training ends in is not
-    written. After a restart, windows that are there already are not recorded again.
+    Outside the window it costs a comparison per step. A window that the training ends in is not
+    written. After a restart, windows that are there already are not recorded again. ``notices``
+    say what was not recorded, and why; ``files`` are the traces written.
 
     Parameters
     ----------
@@ -222,21 +198,12 @@ class Capture:
         The steps to record.
     folder
         Where the traces go, as ``trace-rank{rank}-window{k}.json.gz``; made where it is missing.
-    rank
-        Of this process.
     record_shapes, profile_memory, with_stack
         As in `torch.profiler.profile`.
-    world_size
-        Processes that trace. With more than one, a window counts as there when all ranks have it.
+    rank, world_size
+        Of several processes that trace, a window counts as there when all ranks have it.
     timer
-        Of the phases. It is told in which of its rows the profiler was on.
-
-    Attributes
-    ----------
-    notices
-        Sentences on what was not recorded, and why. They are for whoever runs the training.
-    files
-        The traces written since it was made.
+        The phases' timer, which learns in which of its rows the profiler was on.
     """
 
     def __init__(
@@ -334,12 +301,7 @@ class Capture:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def _open_if_due(self) -> None:

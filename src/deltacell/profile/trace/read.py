@@ -20,22 +20,11 @@ from deltacell.words import count_text
 
 
 def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Trace:
-    """Read the trace of one process.
+    """Read the trace of one process: a Chrome trace as PyTorch writes it, plain or gzip.
 
     It is read in pieces, so that memory holds the columns and a few megabytes of text. What is
-    wrong with the file and can be read around is in the trace's warnings.
-
-    Parameters
-    ----------
-    path
-        A Chrome trace as PyTorch writes it, plain or packed with gzip.
-    progress
-        Called as ``progress(label, done, total)``.
-
-    Raises
-    ------
-    InputError
-        Where it is not a trace, or has no event with a duration.
+    wrong with the file and can be read around is in the trace's warnings. An `InputError` is
+    raised where it is not a trace, or has no event with a duration.
     """
     path = Path(path)
     columns = Columns()
@@ -54,30 +43,17 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         )
     about = decoder.about
     rank, world_size = _rank(about, path)
+    columns_of = ("names", "threads", *_COLUMNS, "memory", "stacks", "shapes")
     return Trace(
+        **{name: getattr(finished, name) for name in columns_of},
         path=path,
-        names=finished.names,
-        name=finished.name,
-        kind=finished.kind,
-        begin=finished.begin,
-        duration=finished.duration,
-        thread=finished.thread,
-        threads=finished.threads,
-        correlation=finished.correlation,
-        sequence=finished.sequence,
-        parent=finished.parent,
         origin=finished.origin + (_int(about, "baseTimeNanoseconds") or 0),
         rank=rank,
         world_size=world_size,
         torch_version=_torch_version(about),
         device_name=_device_name(about, finished),
         settings=_settings(about, finished),
-        memory=finished.memory,
         warnings=warnings,
-        stack=finished.stack,
-        stacks=finished.stacks,
-        shape=finished.shape,
-        shapes=finished.shapes,
         damage=_damage(decoder, columns),
         strange=dict(columns.strange.most_common(20)),
         text_bytes=decoder.source.given,
@@ -89,22 +65,18 @@ def read_traces(
 ) -> list[Trace]:
     """Read the traces of all ranks of one run, by rank.
 
-    Ranks that are missing are named in the warnings of every trace. Several profiler cycles of a
-    rank are one trace.
+    Missing ranks are named in the warnings of every trace. Several profiler cycles of a rank are
+    one trace. An `InputError` is raised where there is no trace, or where they are not the ranks
+    of one run.
 
     Parameters
     ----------
     path
-        A trace; a directory with one trace a rank; or a run, whose traces are in ``traces``.
+        A trace; a directory with one trace per rank; or a run, whose traces are in ``traces``.
     window
-        Which of a run's windows; all where not given.
+        Which of a run's windows; by default all.
     progress
         Called as ``progress(label, done, total)``, for each file anew.
-
-    Raises
-    ------
-    InputError
-        Where there is no trace, or where they are not the ranks of one run.
     """
     path = Path(path)
     files = find_traces(path, window)
@@ -169,8 +141,8 @@ def _warnings(decoder: Decoder, columns: Columns, grown: int) -> tuple[str, ...]
 
 
 def _of_pytorch(trace: Trace) -> Trace:
-    is_step = np.array([name.startswith("ProfilerStep") for name in trace.names], dtype=bool)
-    if ((trace.kind != Kind.other) & ~is_step[trace.name]).any():
+    is_step = trace.named(lambda name: name.startswith("ProfilerStep"))
+    if ((trace.kind != Kind.other) & ~is_step).any():
         return trace
     if trace.strange:
         told = ", ".join(f"'{name}'" for name in list(trace.strange)[:3])
@@ -187,13 +159,8 @@ def _of_pytorch(trace: Trace) -> Trace:
 
 
 def _damage(decoder: Decoder, columns: Columns) -> str:
-    left_out = (
-        decoder.lost
-        + columns.unknown
-        + columns.without_duration
-        + columns.negative
-        + columns.unpaired
-    )
+    bad = (columns.unknown, columns.without_duration, columns.negative, columns.unpaired)
+    left_out = decoder.lost + sum(bad)
     if decoder.cut or decoder.source.damage:
         return "the file is cut off"
     return f"{count_text(left_out, 'event')} could not be read" if left_out else ""
