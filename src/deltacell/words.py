@@ -1,6 +1,11 @@
-"""Numbers in words that agree with them."""
+"""Numbers and names as they stand in sentences."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+LONGEST_NAME = 80
 
 
 def count_text(number: int, one: str, many: str | None = None) -> str:
@@ -14,3 +19,55 @@ def count_text(number: int, one: str, many: str | None = None) -> str:
         What follows where it is one, and where it is not; by default with an s.
     """
     return f"{number:,} {one if number == 1 else f'{one}s' if many is None else many}"
+
+
+def ratio_text(ratio: float) -> str:
+    """Return a ratio such as ``54x``, ``1.6x`` or ``0.25x``."""
+    if not math.isfinite(ratio):
+        return "?"
+    if abs(ratio) >= 9.95:
+        return f"{ratio:,.0f}x"
+    return f"{ratio:.1f}x" if abs(ratio) >= 1.495 else f"{ratio:.3g}x"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a time with three digits, in the unit in which it reads best."""
+    size = abs(seconds)
+    if size < 5e-10:
+        return "0 s"
+    for unit, length in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
+        if size >= 0.9995 * length or unit == "ns":
+            break
+    value = seconds / length
+    if abs(value) >= 99.95:
+        return f"{value:,.0f} {unit}"
+    return f"{value:.1f} {unit}" if abs(value) >= 9.995 else f"{value:.2f} {unit}"
+
+
+def change_text(seconds: float) -> str:
+    """Return a difference of times with its sign."""
+    return f"{'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))}"
+
+
+def share_text(share: float) -> str:
+    """Return a share in percent."""
+    percent = 100 * share
+    if 0 < abs(percent) < 0.1:
+        return "under 0.1 %"
+    return f"{percent:.0f} %" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f} %"
+
+
+def short_name(name: str) -> str:
+    """Return an untrusted name in one line, printable and of bounded length."""
+    line = "".join(c if c.isprintable() else "?" for c in name)
+    return line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as a list in a sentence."""
+    return "".join(words) if len(words) < 2 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def capital(text: str) -> str:
+    """Return a text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]

@@ -22,21 +22,21 @@ def test_the_sentence_of_the_specification():
     text = refusal(Window(600, 1, 25, 1), samples=88, batch_size=32, epochs=55, world_size=4)
     assert text == (
         "the window [600,1,25,1] is never reached: "
-        "88 samples / 32 a batch (4 ranks x 8) = 3 steps x 55 epochs = 165 < 626\n"
+        "88 samples / 32 per batch (4 ranks x 8) = 3 steps x 55 epochs = 165 < 626\n"
         "  Set trainer.epochs=209, or profiler.window=[139,1,25,1]."
     )
 
 
 def test_one_rank_one_step_and_one_epoch_are_said_so():
     text = refusal(Window(5, 2, 5, 1), samples=1, batch_size=32)
-    assert "1 sample / 32 a batch = 1 step x 1 epoch = 1 < 12" in text
+    assert "1 sample / 32 per batch = 1 step x 1 epoch = 1 < 12" in text
     assert "trainer.epochs=12, or profiler.window=[0,0,1,1]." in text
 
 
 def test_accumulation_and_uneven_ranks_are_in_the_arithmetic():
     window = Window(5, 2, 5, 2)
     text = refusal(window, samples=100, batch_size=33, accumulate=3, epochs=9, world_size=4)
-    assert "100 samples / 33 a batch (over 4 ranks) = 4 batches / 3 a step = 2 steps" in text
+    assert "100 samples / 33 per batch (over 4 ranks) = 4 batches / 3 per step = 2 steps" in text
     assert "x 9 epochs = 18 < 24" in text
     assert "trainer.epochs=12, or profiler.window=[2,2,5,2]." in text
 
@@ -50,7 +50,7 @@ def test_steps_that_are_set_are_counted_in_place_of_epochs():
 
 def test_no_samples_have_no_fix_by_waiting_less():
     text = refusal(Window(0, 0, 1, 1), samples=0, batch_size=8, epochs=5)
-    assert "0 samples / 8 a batch = 0 steps x 5 epochs = 0 < 1" in text
+    assert "0 samples / 8 per batch = 0 steps x 5 epochs = 0 < 1" in text
     assert "more samples" in text
     assert "profiler.window=" not in text
     assert "more samples" in refusal(Window(0, 0, 1, 1), samples=0, batch_size=8, steps=5)

@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from deltacell.profile.explain import Account, compare
-from deltacell.profile.explain.explanation import Explanation, Table
+from deltacell.profile.explain.account import Table
+from deltacell.profile.explain.explanation import Explanation
 from deltacell.report.explanation_page import MOST_ROWS, explanation_page
 from deltacell.report.numbers import change_text, ratio_text, share_text, time_text
 

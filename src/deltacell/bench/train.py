@@ -16,8 +16,7 @@ import torch
 from deltacell.bench.machine import machine
 from deltacell.bench.process import counted, in_own_process, peak_mib
 from deltacell.errors import InputError
-from deltacell.profile.limits import steady_steps
-from deltacell.profile.phase_rows import PHASES, read_phases
+from deltacell.profile.phase_rows import PHASES, read_phases, steady_steps
 from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import read_run

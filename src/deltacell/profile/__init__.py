@@ -9,36 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deltacell.profile.capture import Capture
+    from deltacell.profile.capture import (
+        Capture,
+        Window,
+        check_window,
+        optimizer_steps,
+        steps_per_epoch,
+    )
     from deltacell.profile.host_profilers import HostProfiler, host_profiler
-    from deltacell.profile.limits import PhaseSummary, PhaseTime, Rate, steady_steps, summarise
-    from deltacell.profile.phase_rows import PHASES, read_phases
+    from deltacell.profile.phase_rows import (
+        PHASES,
+        PhaseSummary,
+        PhaseTime,
+        Rate,
+        read_phases,
+        steady_steps,
+        summarise,
+    )
     from deltacell.profile.phases import NoTimer, PhaseTimer
-    from deltacell.profile.window import Window, check_window, optimizer_steps, steps_per_epoch
-
-_HOME = {
-    "capture": ("Capture",),
-    "host_profilers": (
-        "HostProfiler",
-        "host_profiler",
-    ),
-    "limits": (
-        "PhaseSummary",
-        "PhaseTime",
-        "Rate",
-        "steady_steps",
-        "summarise",
-    ),
-    "phase_rows": ("PHASES", "read_phases"),
-    "phases": ("NoTimer", "PhaseTimer"),
-    "window": (
-        "Window",
-        "check_window",
-        "optimizer_steps",
-        "steps_per_epoch",
-    ),
-}
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "PHASES",
@@ -59,12 +47,19 @@ __all__ = [
     "summarise",
 ]
 
+_MODULES = {
+    "capture": ("Capture", "Window", "check_window", "optimizer_steps", "steps_per_epoch"),
+    "host_profilers": ("HostProfiler", "host_profiler"),
+    "phases": ("NoTimer", "PhaseTimer"),
+}
+
 
 def __getattr__(name: str) -> Any:
     # Names are looked up when used, so that reading a trace does not wait for PyTorch.
-    if name not in _MODULE:
+    if name not in __all__:
         raise AttributeError(f"module 'deltacell.profile' has no attribute '{name}'")
-    return getattr(import_module(f"deltacell.profile.{_MODULE[name]}"), name)
+    module = next((module for module, names in _MODULES.items() if name in names), "phase_rows")
+    return getattr(import_module(f"deltacell.profile.{module}"), name)
 
 
 def __dir__() -> list[str]:

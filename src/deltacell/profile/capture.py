@@ -1,7 +1,6 @@
-"""The capture: a trace of some steps of a training, one file a window and rank.
+"""The capture: a trace of some steps of a training, one file per window and rank.
 
-A capture is there to look at a training and must not harm it. What goes wrong in it is kept as a
-notice, and the training goes on.
+It must not harm the training: what goes wrong in it is kept as a notice, and the training goes on.
 """
 
 from __future__ import annotations
@@ -9,22 +8,189 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch.profiler import ProfilerAction
 
+from deltacell.errors import InputError
 from deltacell.profile.phases import NoTimer, PhaseTimer
-from deltacell.profile.window import Window
+
+
+@dataclass(frozen=True)
+class Window:
+    """Optimizer steps to wait, to warm up and to record, and how often.
+
+    In the warm-up the profiler is on and what it sees is thrown away; a repeat of 0 goes on for as
+    long as the training lasts.
+    """
+
+    wait: int
+    warmup: int
+    active: int
+    repeat: int = 1
+
+    def __post_init__(self) -> None:
+        lowest = {"wait": 0, "warmup": 0, "active": 1, "repeat": 0}
+        for name, least in lowest.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(
+                    f"the window's {name} is {value!r}, and a whole number of at least {least} "
+                    "was expected",
+                    fix=_HOW,
+                )
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> Window:
+        """Return the window of four numbers: wait, warmup, active, repeat."""
+        if len(numbers) != 4:
+            raise InputError(
+                f"the window has {len(numbers)} numbers ({list(numbers)}), and 4 were expected",
+                fix=_HOW,
+            )
+        return cls(*numbers)
+
+    @property
+    def cycle(self) -> int:
+        """Steps from the beginning of one wait to the next."""
+        return self.wait + self.warmup + self.active
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps after which all that was asked for is recorded."""
+        return self.cycle * max(self.repeat, 1)
+
+    def __str__(self) -> str:
+        return f"[{self.wait},{self.warmup},{self.active},{self.repeat}]"
+
+
+def steps_per_epoch(
+    samples: int, batch_size: int, accumulate: int = 1, *, drop_last: bool = False
+) -> int:
+    """Return the optimizer steps of one epoch.
+
+    That is ``ceil(ceil(samples / batch_size) / accumulate)``, the batch being that of all
+    processes: what is left of the samples is a smaller batch, left out with ``drop_last``, and
+    what is left of the batches a step of fewer.
+    """
+    _check_counts(samples=samples, batch_size=batch_size, accumulate=accumulate)
+    return _up(_batches(samples, batch_size, drop_last), accumulate)
+
+
+def optimizer_steps(
+    samples: int, batch_size: int, accumulate: int = 1, epochs: int = 1, *, drop_last: bool = False
+) -> int:
+    """Return the optimizer steps of a training: `steps_per_epoch` times the epochs."""
+    _check_counts(epochs=epochs)
+    return steps_per_epoch(samples, batch_size, accumulate, drop_last=drop_last) * epochs
+
+
+def check_window(
+    window: Window,
+    *,
+    samples: int,
+    batch_size: int,
+    accumulate: int = 1,
+    epochs: int = 1,
+    world_size: int = 1,
+    drop_last: bool = False,
+    steps: int | None = None,
+) -> None:
+    """Raise an error with the arithmetic where the training ends before the window does.
+
+    ``world_size`` processes share a batch; ``steps`` is set where it is given instead of epochs.
+    """
+    _check_counts(world_size=world_size)
+    an_epoch = steps_per_epoch(samples, batch_size, accumulate, drop_last=drop_last)
+    if steps is None:
+        total = optimizer_steps(samples, batch_size, accumulate, epochs, drop_last=drop_last)
+    else:
+        _check_counts(steps=steps)
+        total = steps if an_epoch else 0
+    if total >= window.steps:
+        return
+    arithmetic = _steps_sentence(samples, batch_size, accumulate, world_size, drop_last)
+    if steps is None:
+        arithmetic += f" x {_count(epochs, 'epoch')} = {total} < {window.steps}"
+    elif an_epoch:
+        arithmetic = f"{_count(steps, 'step')} in all < {window.steps}"
+    raise InputError(
+        f"the window {window} is never reached: {arithmetic}",
+        fix=_smallest_change(window, an_epoch, total, steps is None),
+    )
+
+
+_HOW = "Write profiler.window=[wait,warmup,active,repeat], for example [5,2,5,1]."
+
+
+def _batches(samples: int, batch_size: int, drop_last: bool) -> int:
+    return samples // batch_size if drop_last else _up(samples, batch_size)
+
+
+def _up(count: int, size: int) -> int:
+    return -(-count // size)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s" if noun != "batch" else "es")
+
+
+def _check_counts(**counts: int) -> None:
+    may_be_nothing = {"samples", "epochs", "steps"}
+    for name, value in counts.items():
+        least = 0 if name in may_be_nothing else 1
+        if value < least:
+            raise InputError(f"{name} is {value}, and at least {least} was expected")
+
+
+def _steps_sentence(
+    samples: int, batch_size: int, accumulate: int, world_size: int, drop_last: bool
+) -> str:
+    ranks = ""
+    if world_size > 1:
+        share, left = divmod(batch_size, world_size)
+        ranks = f" (over {world_size} ranks)" if left else f" ({world_size} ranks x {share})"
+    batches = _batches(samples, batch_size, drop_last)
+    text = f"{_count(samples, 'sample')} / {batch_size} per batch{ranks} = "
+    if accumulate > 1:
+        text += f"{_count(batches, 'batch')} / {accumulate} per step = "
+    return text + _count(_up(batches, accumulate), "step")
+
+
+def _smallest_change(window: Window, an_epoch: int, total: int, by_epochs: bool) -> str:
+    if not an_epoch:
+        return "There is no step in an epoch: give it more samples or a smaller batch."
+    longer = (
+        f"trainer.epochs={_up(window.steps, an_epoch)}"
+        if by_epochs
+        else f"mode_steps={window.steps}"
+    )
+    nearer = _nearest(window, total)
+    return f"Set {longer}" + ("." if nearer is None else f", or profiler.window={nearer}.")
+
+
+def _nearest(window: Window, total: int) -> Window | None:
+    repeats = max(window.repeat, 1)
+    recorded = window.warmup + window.active
+    if total // repeats >= recorded:
+        return replace(window, wait=total // repeats - recorded)
+    if total >= recorded:
+        return replace(window, wait=0, repeat=total // recorded)
+    if total > window.warmup:
+        return replace(window, wait=0, active=total - window.warmup, repeat=1)
+    return Window(0, total - 1, 1, 1) if total else None
 
 
 class Capture:
     """torch's profiler in a window of optimizer steps.
 
-    Outside the window it costs a comparison a step. A window that the training ends in is not
-    written. After a restart, windows that are there already are not recorded again.
+    Outside the window it costs a comparison per step. A window that the training ends in is not
+    written. After a restart, windows that are there already are not recorded again. ``notices``
+    say what was not recorded, and why; ``files`` are the traces written.
 
     Parameters
     ----------
@@ -32,21 +198,12 @@ class Capture:
         The steps to record.
     folder
         Where the traces go, as ``trace-rank{rank}-window{k}.json.gz``; made where it is missing.
-    rank
-        Of this process.
     record_shapes, profile_memory, with_stack
         As in `torch.profiler.profile`.
-    world_size
-        Processes that trace. With more than one, a window counts as there when all ranks have it.
+    rank, world_size
+        Of several processes that trace, a window counts as there when all ranks have it.
     timer
-        Of the phases. It is told in which of its rows the profiler was on.
-
-    Attributes
-    ----------
-    notices
-        Sentences on what was not recorded, and why. They are for whoever runs the training.
-    files
-        The traces written since it was made.
+        The phases' timer, which learns in which of its rows the profiler was on.
     """
 
     def __init__(
@@ -144,12 +301,7 @@ class Capture:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def _open_if_due(self) -> None:
@@ -213,7 +365,6 @@ class Capture:
             self._timer.note_profiler()
 
     def _windows_there(self) -> int:
-        """Return how many windows, from the first, all ranks have written before."""
         number = 0
         while all((self.folder / _name(rank, number)).is_file() for rank in self._ranks):
             number += 1
@@ -228,7 +379,6 @@ def _name(rank: int, number: int) -> str:
 
 
 def _write(profiler: torch.profiler.profile, file: Path) -> None:
-    """Write a trace, all of it or nothing."""
     plain, packed = (file.with_name(f".{file.name}.{kind}.tmp") for kind in ("plain", "packed"))
     try:
         profiler.export_chrome_trace(str(plain))

@@ -17,35 +17,22 @@ import sys
 import tracemalloc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any
 
 import polars as pl
 import torch
 
-from deltacell.errors import InputError, MissingExtraError
+from deltacell.errors import InputError, MissingExtraError, did_you_mean
 
 KINDS = ("cprofile", "lines", "memory")
 
 
 class HostProfiler(ABC):
-    """What the profilers of the host have in common. A failure of theirs is never the training's.
+    """A profiler that writes ``files`` into a folder, named by rank.
 
-    Parameters
-    ----------
-    folder
-        Where the files go; made where it is missing.
-    rank
-        Of this process, which the names of the files carry.
-
-    Attributes
-    ----------
-    notices
-        Sentences on what was not recorded, and why.
-    files
-        What was written.
+    A failure of it is never the training's: ``notices`` say what was not recorded, and why.
     """
 
     def __init__(self, folder: str | os.PathLike[str], rank: int = 0) -> None:
@@ -75,12 +62,7 @@ class HostProfiler(ABC):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     @abstractmethod
@@ -142,14 +124,8 @@ class CProfile(HostProfiler):
         pstats.Stats(self._profile, stream=text).sort_stats("tottime").print_stats(_TEXT_LINES)
         self._write_text("cprofile.pstats.txt", text.getvalue())
         calls = [
-            (
-                *_place(entry.code),
-                entry.callcount,
-                entry.callcount - entry.reccallcount,
-                entry.inlinetime,
-                entry.totaltime,
-            )
-            for entry in self._profile.getstats()
+            (*_place(x.code), x.callcount, x.callcount - x.reccallcount, x.inlinetime, x.totaltime)
+            for x in self._profile.getstats()
         ]
         table = pl.DataFrame(calls, schema=_CALLS, orient="row")
         self._write_table("cprofile.parquet", table.sort("self_s", descending=True))
@@ -161,12 +137,7 @@ class Lines(HostProfiler):
     It writes ``lines-rank{rank}.txt`` and ``lines-rank{rank}.parquet`` with the columns file,
     function, line, text, hits and seconds.
 
-    Parameters
-    ----------
-    folder, rank
-        As in `HostProfiler`.
-    functions
-        Functions or methods to look into; of a module of torch, its ``forward``.
+    ``functions`` are the functions or methods to look into; of a module of torch, its ``forward``.
     """
 
     def __init__(
@@ -268,71 +239,41 @@ def host_profiler(
     rank: int = 0,
     functions: Sequence[Callable[..., Any] | torch.nn.Module] = (),
 ) -> HostProfiler:
-    """Return the profiler of a kind.
-
-    Parameters
-    ----------
-    kind
-        ``cprofile``, ``lines`` or ``memory``.
-    folder, rank
-        As in `HostProfiler`.
-    functions
-        What ``lines`` looks into.
-    """
-    if kind == "cprofile":
-        return CProfile(folder, rank)
+    """Return the profiler of a kind: ``cprofile``, ``lines`` of some functions, or ``memory``."""
     if kind == "lines":
         return Lines(folder, rank, functions)
-    if kind == "memory":
-        return Memory(folder, rank)
-    near = get_close_matches(kind, KINDS, n=1)
-    raise InputError(
-        f"profiler.kind is '{kind}', and one of {', '.join(KINDS)} was expected",
-        fix=f"Did you mean '{near[0]}'?" if near else None,
-    )
+    if kind not in KINDS:
+        raise InputError(
+            f"profiler.kind is '{kind}', and one of {', '.join(KINDS)} was expected"
+            f"{did_you_mean(kind, KINDS)}"
+        )
+    return CProfile(folder, rank) if kind == "cprofile" else Memory(folder, rank)
 
 
 _TEXT_LINES = 100
 _CALLS = {
-    "file": pl.String,
-    "line": pl.Int64,
-    "function": pl.String,
-    "calls": pl.Int64,
-    "primitive_calls": pl.Int64,
-    "self_s": pl.Float64,
-    "total_s": pl.Float64,
+    **{"file": pl.String, "line": pl.Int64, "function": pl.String},
+    **dict.fromkeys(("calls", "primitive_calls"), pl.Int64),
+    **dict.fromkeys(("self_s", "total_s"), pl.Float64),
 }
 _LINES = {
-    "file": pl.String,
-    "function": pl.String,
-    "line": pl.Int64,
-    "text": pl.String,
-    "hits": pl.Int64,
-    "seconds": pl.Float64,
+    **{"file": pl.String, "function": pl.String, "line": pl.Int64},
+    **{"text": pl.String, "hits": pl.Int64, "seconds": pl.Float64},
 }
 _STEPS = dict.fromkeys(
     (
-        "step",
-        "traced_bytes",
-        "traced_peak_bytes",
-        "rss_bytes",
-        "peak_rss_bytes",
-        "device_bytes",
-        "device_peak_bytes",
+        *("step", "traced_bytes", "traced_peak_bytes", "rss_bytes"),
+        *("peak_rss_bytes", "device_bytes", "device_peak_bytes"),
     ),
     pl.Int64,
 )
 _HELD = {
     "file": pl.String,
-    "line": pl.Int64,
-    "bytes": pl.Int64,
-    "blocks": pl.Int64,
-    "grown_bytes": pl.Int64,
+    **dict.fromkeys(("line", "bytes", "blocks", "grown_bytes"), pl.Int64),
 }
 
 
 def _place(code: CodeType | str) -> tuple[str, int, str]:
-    """Return the file, line and name of a function; one that is built in has only a name."""
     if isinstance(code, str):
         return "", 0, code
     return code.co_filename, code.co_firstlineno, code.co_name
@@ -348,14 +289,12 @@ def _plain_function(function: Callable[..., Any] | torch.nn.Module) -> Callable[
 
 
 def _lines_held() -> list[tuple[tuple[str, int], int, int]]:
-    """Return the lines that hold memory, with the bytes and the blocks."""
     own = tracemalloc.Filter(False, tracemalloc.__file__)
     statistics = tracemalloc.take_snapshot().filter_traces([own]).statistics("lineno")
     return [((s.traceback[0].filename, s.traceback[0].lineno), s.size, s.count) for s in statistics]
 
 
 def _rss() -> int | None:
-    """Return what the process holds in memory now, where the system says so (Linux)."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -364,7 +303,6 @@ def _rss() -> int | None:
 
 
 def _peak_rss() -> int | None:
-    """Return the most that the process ever held in memory."""
     if sys.platform == "win32":
         return None
     import resource
@@ -379,7 +317,6 @@ def _uses_cuda() -> bool:
 
 
 def _on_device() -> tuple[int | None, int | None]:
-    """Return what tensors hold on the device now, and the most since that was reset."""
     if not _uses_cuda():
         return None, None
     return torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,19 +93,8 @@ class PhaseTimer:
     """
 
     __slots__ = (
-        "_begin",
-        "_clock",
-        "_device",
-        "_index",
-        "_marked",
-        "_nvtx",
-        "_nvtx_open",
-        "_profiled",
-        "_range",
-        "_rows",
-        "_since",
-        "_spent",
-        "_start",
+        *("_begin", "_clock", "_device", "_index", "_marked", "_nvtx", "_nvtx_open"),
+        *("_profiled", "_range", "_rows", "_since", "_spent", "_start"),
     )
 
     def __init__(
@@ -162,11 +150,7 @@ class PhaseTimer:
         """Move time of the open row from one phase to another, at most what is there.
 
         This is for what is known only afterwards, such as the communication that the backward
-        could not hide. Times of the device stay as they are.
-
-        Returns
-        -------
-        The seconds that were moved.
+        could not hide. Times of the device stay as they are. Returns the seconds moved.
         """
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"{seconds} seconds cannot be moved")
@@ -197,20 +181,10 @@ class PhaseTimer:
         now = self._settle()
         device = None if self._device is None else self._device.end_row(self._index)
         profiled = torch_profiler._is_profiler_enabled
-        self._rows.append(
-            _Row(
-                epoch,
-                step,
-                kind,
-                samples,
-                # What starts and writes a trace runs between two rows, so it falls into the next.
-                profiled or self._profiled,
-                self._begin - self._start,
-                now - self._begin,
-                self._spent,
-                device,
-            )
-        )
+        # What starts and writes a trace runs between two rows, so it falls into the next.
+        marked = profiled or self._profiled
+        times = (self._begin - self._start, now - self._begin, self._spent, device)
+        self._rows.append(_Row(epoch, step, kind, samples, marked, *times))
         self._profiled = profiled
         self._spent = [0] * len(PHASES)
         self._begin = now
@@ -224,18 +198,8 @@ class PhaseTimer:
     def flush(self, folder: str | os.PathLike[str], rank: int, attempt: int) -> Path | None:
         """Write the rows that are not yet in a file as a new part, all of it or nothing.
 
-        Parameters
-        ----------
-        folder
-            Where the parts are; made where it is missing.
-        rank
-            Of this process.
-        attempt
-            How often this run was started before, resumptions counted.
-
-        Returns
-        -------
-        The file, or nothing where there were no rows. Rows that could not be written are kept.
+        The folder is made where it is missing; ``attempt`` is how often this run was started
+        before. Returns the file, or None without rows; rows that could not be written are kept.
         """
         if not self._rows:
             return None
@@ -261,14 +225,12 @@ class PhaseTimer:
         self._close_ranges()
 
     def _settle(self) -> int:
-        """Give the time up to now to the current phase, and return now."""
         now = self._clock()
         self._spent[self._index] += now - self._since
         self._since = now
         return now
 
     def _mark(self) -> None:
-        """Make the change of phase seen by the device, by torch's profiler and by NVTX."""
         if self._device is not None:
             self._device.mark(self._index)
         self._close_ranges()
@@ -293,13 +255,12 @@ class PhaseTimer:
     def _table(self, rank: int, attempt: int) -> pa.Table:
         rows = self._rows
         columns: dict[str, Any] = {
-            "rank": pa.array([rank] * len(rows), pa.int64()),
-            "attempt": pa.array([attempt] * len(rows), pa.int64()),
-            "epoch": pa.array([row.epoch for row in rows], pa.int64()),
-            "step": pa.array([row.step for row in rows], pa.int64()),
-            "kind": pa.array([row.kind for row in rows], pa.string()),
-            "samples": pa.array([row.samples for row in rows], pa.int64()),
-            "profiled": pa.array([row.profiled for row in rows], pa.bool_()),
+            "rank": [rank] * len(rows),
+            "attempt": [attempt] * len(rows),
+            **{
+                name: [getattr(row, name) for row in rows]
+                for name in ("epoch", "step", "kind", "samples", "profiled")
+            },
             "begin_s": np.array([row.begin for row in rows], dtype=np.int64) / 1e9,
             "wall_s": np.array([row.wall for row in rows], dtype=np.int64) / 1e9,
         }
@@ -351,8 +312,6 @@ class NoTimer:
 
 
 class _Row(NamedTuple):
-    """A closed row; times in nanoseconds."""
-
     epoch: int
     step: int
     kind: str
@@ -365,8 +324,6 @@ class _Row(NamedTuple):
 
 
 class _Within:
-    """A block that is a phase."""
-
     __slots__ = ("_before", "_name", "_timer")
 
     def __init__(self, timer: PhaseTimer, name: str) -> None:
@@ -378,12 +335,7 @@ class _Within:
         self._before = self._timer.current
         self._timer.switch(self._name)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._timer.switch(self._before)
 
 

@@ -326,7 +326,6 @@ def _encoded(part: Part, where: str) -> dict[str, Any]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Return what JSON can hold, or say which field cannot be."""
     if isinstance(value, Part):
         return _encoded(value, f"{where}.")
     if isinstance(value, Mapping):
@@ -362,7 +361,6 @@ def _decoded(kind: type[P], data: Any, file: Path, where: str) -> P:
 
 
 def _checked(hint: Any, value: Any, file: Path, where: str) -> Any:
-    """Return a value as the type that its field has, or say what was expected."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return None if value is None else _checked(inner[0], value, file, where)

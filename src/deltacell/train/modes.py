@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltacell.errors import DeltacellError
-from deltacell.profile.limits import PhaseSummary, summarise
-from deltacell.profile.phase_rows import read_phases
+from deltacell.profile.phase_rows import PhaseSummary, read_phases, summarise
 from deltacell.profile.record import PHASES
 from deltacell.train.config import Mode
 

@@ -10,10 +10,9 @@ from typing import Any
 import lightning
 
 from deltacell.errors import DeltacellError, InputError
-from deltacell.profile.capture import Capture
+from deltacell.profile.capture import Capture, Window, check_window
 from deltacell.profile.host_profilers import HostProfiler, host_profiler
-from deltacell.profile.limits import PhaseSummary, summarise
-from deltacell.profile.phase_rows import read_phases
+from deltacell.profile.phase_rows import PhaseSummary, read_phases, summarise
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.profile.record import (
     CHECKPOINTS,
@@ -25,7 +24,6 @@ from deltacell.profile.record import (
     Status,
     read_run,
 )
-from deltacell.profile.window import Window, check_window
 from deltacell.train.assemble import make_loop, most_batches, samples_per_epoch
 from deltacell.train.build import recorded_propagation
 from deltacell.train.callback import Callback

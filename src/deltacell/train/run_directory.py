@@ -17,7 +17,7 @@ from typing import Any, Self
 from deltacell.errors import InputError, StoreError
 from deltacell.files import TEMPORARY
 from deltacell.profile import record as names
-from deltacell.profile.limits import PhaseSummary
+from deltacell.profile.phase_rows import PhaseSummary
 from deltacell.profile.record import Attempt, RunRecord, Status, now, read_run, write_run
 from deltacell.screen import Split
 from deltacell.train import provenance

@@ -1,6 +1,6 @@
 """Small trainings that are really run and recorded, each with one thing that makes it slow.
 
-Run as a program it records one of them: ``python programs.py NAME FILE``.
+Run as a program it records some of them: ``python programs.py FOLDER NAME...``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
-STEPS = 12
+STEPS = 8
 
 
 class Rows(Dataset[torch.Tensor]):
@@ -26,6 +26,7 @@ class Rows(Dataset[torch.Tensor]):
 
     def __init__(self, count: int, seconds: float) -> None:
         self.count, self.seconds = count, seconds
+        self.row = torch.ones(256)
 
     def __len__(self) -> int:
         return self.count
@@ -33,7 +34,7 @@ class Rows(Dataset[torch.Tensor]):
     def __getitem__(self, row: int) -> torch.Tensor:
         if self.seconds:
             time.sleep(self.seconds)
-        return torch.full((256,), float(row % 7))
+        return self.row
 
 
 class Model(nn.Module):
@@ -55,7 +56,7 @@ class Model(nn.Module):
 def record(
     path: Path,
     *,
-    batch: int = 256,
+    batch: int = 64,
     load_s: float = 0.0,
     workers: int = 0,
     foreach: bool = True,
@@ -70,9 +71,8 @@ def record(
     torch.manual_seed(0)
     model = Model(recompute=recompute, small=small)
     optimizer = torch.optim.Adam(model.parameters(), foreach=foreach)
-    loader: Any = DataLoader(
-        Rows(batch * (STEPS + 3), load_s), batch_size=batch, num_workers=workers
-    )
+    rows = Rows(batch * (STEPS + 3), load_s)
+    loader: Any = DataLoader(rows, batch_size=batch, num_workers=workers, collate_fn=torch.stack)
     kept = np.random.default_rng(0).random(prepare)
     with profile(
         activities=[ProfilerActivity.CPU],
@@ -100,17 +100,19 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "slow loader": {"load_s": 4e-4},
     "slow loader with a worker": {"load_s": 4e-4, "workers": 1},
-    "many parameters": {"small": 1500},
-    "no foreach": {"small": 1500, "foreach": False},
-    "items": {"items": 6000},
+    "many parameters": {"small": 300},
+    "no foreach": {"small": 300, "foreach": False},
+    "items": {"items": 4000},
     "larger batch": {"batch": 1024},
     "checkpointing": {"recompute": True},
-    "numpy": {"prepare": 1_500_000},
-    "save": {"save": 12, "stacks": True},
+    "numpy": {"prepare": 500_000},
+    "save": {"save": 8, "stacks": True},
     "with stacks": {"stacks": True},
 }
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    record(Path(sys.argv[2]), **PROGRAMS[sys.argv[1]])
+    folder, *names = sys.argv[1:]
+    for number, name in enumerate(names):
+        record(Path(folder) / f"{number} {name}.json", **PROGRAMS[name])

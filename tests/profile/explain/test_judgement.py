@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from deltacell.bench.explain import CPU, GPU, Case, cases, judge, run
 from deltacell.bench.simulate import Program, write
 from deltacell.profile.explain import Explanation, explain
-from deltacell.profile.explain.condition import read_condition
-from deltacell.profile.explain.judge import common_ratio, uniform_ratio
-from deltacell.profile.explain.noise import difference
+from deltacell.profile.explain.explanation import read_condition
+from deltacell.profile.explain.judge import common_ratio, difference, uniform_ratio
 
 
 def explained(folder: Path, a: Program, b: Program | None = None, seed: int = 3) -> Explanation:
@@ -59,10 +58,11 @@ def test_noise_does_not_trip_a_check(tmp_path: Path, noise: float) -> None:
     assert read_condition("slower > 10%").holds(slow)
 
 
-def test_a_busier_machine_does_not_trip_a_check(tmp_path: Path) -> None:
+def test_a_uniform_slowdown_trips_a_check_and_is_named(tmp_path: Path) -> None:
     found = explained(tmp_path, CPU, replace(CPU, host_factor=1.5))
     assert found.causes[0].kind == "machine"
-    assert not read_condition("slower > 10%").holds(found)
+    assert read_condition("slower > 10%").holds(found)
+    assert "uniform slowdown" in read_condition("slower > 10%").told(found)
 
 
 @pytest.mark.parametrize(

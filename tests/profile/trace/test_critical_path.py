@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from made import Event, make_trace
 
-from deltacell.profile.trace.critical_path import CriticalPath, critical_path, typical
-from deltacell.profile.trace.device import launches
+from deltacell.profile.trace.device import CriticalPath, critical_path, launches, typical
 from deltacell.profile.trace.host import host_time
 from deltacell.profile.trace.self_time import nest
 from deltacell.profile.trace.steps import find_steps

@@ -8,8 +8,7 @@ import json
 import pytest
 
 from deltacell.errors import InputError
-from deltacell.profile.trace.ranks_of_run import listed
-from deltacell.profile.trace.read import read_traces
+from deltacell.profile.trace.read import listed, read_traces
 
 
 @pytest.fixture

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from made import Event, make_trace, row_of
 
-from deltacell.profile.trace.self_time import nest, parent_rows, self_times, timeline
+from deltacell.profile.trace.self_time import nest, timeline
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 
 def own(trace: Trace) -> dict[str, int]:
-    times = self_times(trace)
+    times = nest(trace).self_time
     return {trace.text(row): int(times[row]) for row in range(len(trace))}
 
 
 def parents(trace: Trace) -> dict[str, str | None]:
-    rows = parent_rows(trace)
+    rows = nest(trace).parent
     return {
         trace.text(row): None if rows[row] == NOTHING else trace.text(int(rows[row]))
         for row in range(len(trace))
@@ -94,7 +94,7 @@ def test_a_negative_length_is_none() -> None:
 
 
 def test_an_empty_trace_has_no_self_times() -> None:
-    assert len(self_times(make_trace([]))) == 0
+    assert len(nest(make_trace([])).self_time) == 0
 
 
 def test_the_timeline_says_whose_each_moment_is() -> None:
@@ -112,5 +112,5 @@ def test_a_deep_stack_is_no_trouble(crossing: bool) -> None:
     events = [Event(f"{i}", i, 2 * depth - 2 * i) for i in range(depth)]
     if crossing:
         events.append(Event("over", depth, depth + 7))
-    times = self_times(make_trace(events))
+    times = nest(make_trace(events)).self_time
     assert times.sum() == 2 * depth + (7 if crossing else 0)

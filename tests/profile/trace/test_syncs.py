@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from made import Event, make_trace, row_of
 
+from deltacell.profile.trace.host import is_sync_call, sync_points
 from deltacell.profile.trace.self_time import nest
 from deltacell.profile.trace.steps import find_steps
-from deltacell.profile.trace.syncs import is_sync_call, sync_points
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 

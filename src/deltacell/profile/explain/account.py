@@ -1,4 +1,4 @@
-"""An account: where the time of one training goes, in parts that add up."""
+"""Accounts: where the time of a training goes, in parts that add up, and how two differ."""
 
 from __future__ import annotations
 
@@ -7,8 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import polars as pl
+
+from deltacell.words import ratio_text
+
 WITHIN = 0.01
 """The share of the wall time by which parts may miss it before that is a warning."""
+
+OUTSIDE = "outside the steps: "
+"""Prefix of a part of an epoch that lies outside of its steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Numbers behind an explanation, by a unique key. Names in the frame are not escaped."""
+
+    key: str
+    title: str
+    frame: pl.DataFrame
 
 
 @dataclass(frozen=True)
@@ -20,25 +36,23 @@ class Account:
 
     Parameters
     ----------
-    name
-        Of the training, as it is called in sentences.
-    source
-        What it was made from: ``run``, ``trace`` or ``figures``.
+    name, source
+        The name used in sentences; ``run``, ``trace`` or ``figures``.
     parts
         Seconds of a steady step, by category.
     samples_per_step
-        Of all processes together; None where it is not known.
+        All processes together; None where unknown.
     steps_per_epoch
-        None where it is not known, and then nothing is said of epochs.
+        None where unknown, and then nothing is said about epochs.
     outside
-        Seconds of an epoch that lie outside of its training steps, by category.
+        Seconds of an epoch outside of its training steps, by category.
     measured_s
-        The wall time of a steady step as a clock gave it; None where the parts are all there is.
+        The wall time of a steady step by a clock; None where there are only the parts.
     facts
-        What two trainings have to have in common to be compared, such as ``device``. A value of
-        None is not known.
+        What two trainings should have in common to be compared, such as ``device``; None is
+        unknown.
     warnings
-        What a person should know of this account, in sentences.
+        Sentences.
     """
 
     name: str
@@ -63,10 +77,8 @@ class Account:
 
     @property
     def sample_s(self) -> float | None:
-        """Seconds of a step by its samples."""
-        if not self.samples_per_step:
-            return None
-        return self.step_s / self.samples_per_step
+        """Seconds per sample in the steps."""
+        return self.step_s / self.samples_per_step if self.samples_per_step else None
 
     @property
     def outside_s(self) -> float:
@@ -83,28 +95,252 @@ class Account:
     @property
     def residual(self) -> float:
         """The share of the measured step that is in no part, or in several."""
-        if not self.measured_s:
-            return 0.0
-        return abs(self.measured_s - self.step_s) / self.measured_s
+        return abs(self.measured_s - self.step_s) / self.measured_s if self.measured_s else 0.0
 
     @property
     def adds_up(self) -> bool:
-        """Whether the parts are the measured step, within 1 %."""
+        """Whether the parts add up to the measured step within 1 %."""
         return self.residual <= WITHIN
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
+        """Return it as a JSON-serialisable dict."""
+        names = ("step_s", "sample_s", "epoch_s", "samples_per_step", "steps_per_epoch", "residual")
         return {
             "name": self.name,
             "source": self.source,
             "parts_s": dict(self.parts),
             "outside_s": dict(self.outside),
-            "step_s": self.step_s,
-            "sample_s": self.sample_s,
-            "epoch_s": self.epoch_s,
-            "samples_per_step": self.samples_per_step,
-            "steps_per_epoch": self.steps_per_epoch,
-            "residual": self.residual,
+            **{name: getattr(self, name) for name in names},
             "facts": dict(self.facts),
             "warnings": list(self.warnings),
         }
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Seconds of one part in A and in B; 0 where one does not have it."""
+
+    part: str
+    a: float
+    b: float
+
+    @property
+    def change(self) -> float:
+        """Seconds from A to B; negative where B is faster in this."""
+        return self.b - self.a
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """From A to B per ``sample``, ``step`` or ``epoch``, the largest change first.
+
+    ``a + sum of changes == b``, negative ones included.
+    """
+
+    per: str
+    bars: tuple[Bar, ...]
+
+    @property
+    def a(self) -> float:
+        """Seconds in A."""
+        return math.fsum(bar.a for bar in self.bars)
+
+    @property
+    def b(self) -> float:
+        """Seconds in B."""
+        return math.fsum(bar.b for bar in self.bars)
+
+    @property
+    def gap(self) -> float:
+        """Seconds from A to B."""
+        return math.fsum(value for bar in self.bars for value in (bar.b, -bar.a))
+
+    @property
+    def ratio(self) -> float | None:
+        """The time of B by that of A; None where A takes no time."""
+        return self.b / self.a if self.a > 0 else None
+
+    def share(self, bar: Bar) -> float | None:
+        """Return the share of the gap of a bar: above 1 or negative where bars cancel."""
+        return bar.change / self.gap if self.gap else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dict."""
+        bars = [{"part": x.part, "a_s": x.a, "b_s": x.b, "change_s": x.change} for x in self.bars]
+        shares = [self.share(bar) for bar in self.bars]
+        return {
+            "per": self.per,
+            "a_s": self.a,
+            "b_s": self.b,
+            "gap_s": self.gap,
+            "ratio": self.ratio,
+            "bars": [
+                {**bar, "share_of_gap": share} for bar, share in zip(bars, shares, strict=True)
+            ],
+        }
+
+    def frame(self) -> pl.DataFrame:
+        """Return the bars and their sum as a table."""
+        gap = self.gap
+        rows = [
+            *((x.part, x.a, x.b, x.change, x.change / gap if gap else None) for x in self.bars),
+            ("all", self.a, self.b, gap, 1.0 if gap else None),
+        ]
+        numbers = dict.fromkeys(("a_s", "b_s", "change_s", "share of the gap"), pl.Float64())
+        return pl.DataFrame(rows, schema={"part": pl.String(), **numbers}, orient="row")
+
+
+@dataclass(frozen=True)
+class EpochRatio:
+    """Why an epoch of B takes longer than one of A: ``epoch = steps * step * outside``, all B by A.
+
+    ``outside`` is the time of an epoch by that of its steps: 1 where nothing, or the same share,
+    lies outside of the steps, below 1 where A spends the larger share there. ``outside_a`` and
+    ``outside_b`` are the shares of an epoch outside of its steps.
+    """
+
+    steps: float
+    step: float
+    outside: float
+    outside_a: float
+    outside_b: float
+
+    @property
+    def of_steps(self) -> float:
+        """What the steps alone predict."""
+        return self.steps * self.step
+
+    @property
+    def epoch(self) -> float:
+        """Seconds of an epoch, B by A."""
+        return self.of_steps * self.outside
+
+    @property
+    def line(self) -> str:
+        """The identity with its numbers."""
+        return (
+            f"epoch {ratio_text(self.epoch)} = steps {self.steps:.3g}x "
+            f"* time per step {self.step:.3g}x * outside the steps {self.outside:.3g}x"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dict."""
+        return {
+            "epoch": self.epoch,
+            "steps": self.steps,
+            "time_per_step": self.step,
+            "outside": self.outside,
+            "of_steps": self.of_steps,
+            "outside_share_a": self.outside_a,
+            "outside_share_b": self.outside_b,
+            "line": self.line,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two accounts.
+
+    ``steps`` is the waterfall per sample where both know their samples, per step otherwise;
+    ``epochs`` and ``epoch_ratio`` are None where one of them knows no epoch; ``unequal`` names
+    the facts that differ.
+    """
+
+    a: Account
+    b: Account
+    steps: Waterfall
+    epochs: Waterfall | None
+    epoch_ratio: EpochRatio | None
+    unequal: tuple[str, ...]
+
+    @property
+    def falls(self) -> list[Waterfall]:
+        """The waterfalls that are known."""
+        return [fall for fall in (self.steps, self.epochs) if fall is not None]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dict."""
+        return {
+            "waterfalls": [fall.to_json() for fall in self.falls],
+            "epoch_ratio": None if self.epoch_ratio is None else self.epoch_ratio.to_json(),
+            "unequal": list(self.unequal),
+        }
+
+
+def compare(a: Account, b: Account) -> Comparison:
+    """Return what changes from A to B."""
+    if a.samples_per_step and b.samples_per_step:
+        scale = (1 / a.samples_per_step, 1 / b.samples_per_step)
+        steps = waterfall("sample", a.parts, b.parts, scale)
+    else:
+        steps = waterfall("step", a.parts, b.parts)
+    epochs, ratio = None, None
+    if a.steps_per_epoch and b.steps_per_epoch:
+        epochs = waterfall("epoch", _epoch_parts(a), _epoch_parts(b))
+        if a.step_s > 0 and b.step_s > 0:
+            within = [one.step_s * (one.steps_per_epoch or 0.0) for one in (a, b)]
+            whole = [inside + one.outside_s for inside, one in zip(within, (a, b), strict=True)]
+            ratio = EpochRatio(
+                steps=b.steps_per_epoch / a.steps_per_epoch,
+                step=b.step_s / a.step_s,
+                outside=(whole[1] / within[1]) / (whole[0] / within[0]),
+                outside_a=a.outside_s / whole[0],
+                outside_b=b.outside_s / whole[1],
+            )
+    return Comparison(a, b, steps, epochs, ratio, _unequal(a, b))
+
+
+def waterfall(
+    per: str,
+    a: Mapping[str, float],
+    b: Mapping[str, float],
+    scale: tuple[float, float] = (1.0, 1.0),
+) -> Waterfall:
+    """Return the waterfall between two sets of parts."""
+    bars = [
+        Bar(part, scale[0] * a.get(part, 0.0), scale[1] * b.get(part, 0.0))
+        for part in dict.fromkeys([*a, *b])
+    ]
+    shown = [bar for bar in bars if bar.a or bar.b]
+    return Waterfall(per, tuple(sorted(shown, key=lambda bar: (-abs(bar.change), bar.part))))
+
+
+def _epoch_parts(account: Account) -> dict[str, float]:
+    steps = account.steps_per_epoch or 0.0
+    within = {part: steps * seconds for part, seconds in account.parts.items()}
+    return within | {f"{OUTSIDE}{part}": seconds for part, seconds in account.outside.items()}
+
+
+_SAMPLES = "samples per step"
+
+
+def _unequal(a: Account, b: Account) -> tuple[str, ...]:
+    facts = [
+        {
+            "steps per epoch": one.steps_per_epoch,
+            _SAMPLES: one.samples_per_step,
+            **one.facts,
+        }
+        for one in (a, b)
+    ]
+    found = []
+    for name in dict.fromkeys([*facts[0], *facts[1]]):
+        in_a, in_b = (one.get(name) for one in facts)
+        # The last batch of an epoch is short, so the mean depends on which steps were counted.
+        near = name == _SAMPLES and in_a and in_b and abs(in_a - in_b) <= 0.05 * max(in_a, in_b)
+        if in_a == in_b or near:
+            continue
+        if in_a is None or in_b is None:
+            only, value = (a, in_a) if in_b is None else (b, in_b)
+            found.append(f"{name}: known of {only.name} only ({_fact(value)})")
+        else:
+            found.append(f"{name}: {_fact(in_a)} against {_fact(in_b)}")
+    return tuple(found)
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return f"{int(value):,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

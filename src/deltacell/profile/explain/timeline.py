@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deltacell.profile.explain.words import short_name
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.categories import Category, classify, is_collective
+from deltacell.profile.trace.device import typical
 from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Ints, Kind, Trace
+from deltacell.words import short_name
 
 MOST_BARS = 5000
 """Bars of all ranks together."""
@@ -29,7 +30,7 @@ MOST_EVENTS = 200_000
 def typical_steps(
     runs: Sequence[tuple[str, RanksAttribution]], *, most: int = MOST_BARS
 ) -> dict[str, Any] | None:
-    """Return a typical step of each rank of each run, as what JSON can hold.
+    """Return a typical step of each rank of each run, as a JSON-serialisable dict.
 
     It is the counted step whose wall time is nearest to the median; the same one of all ranks
     where they number their steps alike, and then on one clock where their clocks agree.
@@ -54,7 +55,6 @@ def typical_steps(
 
 
 def _run(of: str, ranks: Sequence[Attribution], most: int) -> list[dict[str, Any]]:
-    """Return a typical step of each rank of a run."""
     places = _typical(ranks)
     begins = [
         rank.trace.origin + int(rank.steps.begin[place])
@@ -77,8 +77,6 @@ def _run(of: str, ranks: Sequence[Attribution], most: int) -> list[dict[str, Any
 
 @dataclass(frozen=True, eq=False)
 class _Bars:
-    """Bars of one rank, by lane, depth and beginning; [k] each."""
-
     lane: Ints
     depth: Ints
     begin: Ints
@@ -90,33 +88,23 @@ class _Bars:
 
 
 def _typical(ranks: Sequence[Attribution]) -> list[int]:
-    """Return the place of the typical step of each rank."""
-    walls = [
-        dict(
-            zip(
-                rank.steps.number[rank.steps.counted].tolist(),
-                rank.steps.wall[rank.steps.counted].tolist(),
-                strict=True,
-            )
-        )
-        for rank in ranks
-    ]
+    walls = []
+    for rank in ranks:
+        steps, counted = rank.steps, rank.steps.counted
+        pairs = zip(steps.number[counted].tolist(), steps.wall[counted].tolist(), strict=True)
+        walls.append(dict(pairs))
     shared = sorted(set.intersection(*(set(wall) for wall in walls)))
     if shared:
         means = np.array([np.mean([wall[number] for wall in walls]) for number in shared])
         number = shared[int(np.abs(means - np.median(means)).argmin())]
         return [int(np.flatnonzero(rank.steps.number == number)[-1]) for rank in ranks]
-    found = []
-    for rank in ranks:
-        counted = np.flatnonzero(rank.steps.counted)
-        times = rank.steps.wall[counted]
-        found.append(int(counted[np.abs(times - np.median(times)).argmin()]))
-    return found
+    return [typical(rank.steps) for rank in ranks]
 
 
 def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, Any]:
     trace = rank.trace
     begin, end = int(rank.steps.begin[place]), int(rank.steps.end[place])
+    number = int(rank.steps.number[place])
     every = _rows(rank, begin, end)
     lanes, names = _lanes(rank, every)
     rows = every[np.isin(rank.nesting.lane[every], lanes)]
@@ -130,23 +118,14 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
     shown = kept[rows] & (depth < MOST_LEVELS)
     rows, depth, colours = rows[shown], depth[shown], colours[shown]
     lane_of = {lane: i for i, lane in enumerate(lanes.tolist())}
-    bars = _bounded(
-        _Bars(
-            np.array([lane_of[lane] for lane in rank.nesting.lane[rows].tolist()], dtype=np.int64),
-            depth,
-            np.maximum(trace.begin[rows], begin),
-            np.minimum(rank.nesting.cut[rows], end),
-            rows,
-            colours,
-            np.ones(len(rows), dtype=np.int64),
-            np.minimum(rank.nesting.cut[rows], end) - np.maximum(trace.begin[rows], begin),
-        ),
-        most,
-    )
+    lane = np.array([lane_of[lane] for lane in rank.nesting.lane[rows].tolist()], dtype=np.int64)
+    first, last = np.maximum(trace.begin[rows], begin), np.minimum(rank.nesting.cut[rows], end)
+    one = np.ones(len(rows), dtype=np.int64)
+    bars = _bounded(_Bars(lane, depth, first, last, rows, colours, one, last - first), most)
     return {
-        "step": int(rank.steps.number[place]),
-        "begin_ms": _ms(offset),
-        "step_ms": _ms(end - begin),
+        "step": number,
+        "begin_ms": offset / 1e6,
+        "step_ms": (end - begin) / 1e6,
         "lanes": names,
         "lanes_left_out": len(np.unique(rank.nesting.lane[every])) - len(lanes),
         "events": len(every),
@@ -155,36 +134,24 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
             {
                 "lane": lane,
                 "name": _called(trace, row, count),
-                "begin_ms": _ms(start - begin + offset),
-                "duration_ms": _ms(stop - start),
+                "begin_ms": (start - begin + offset) / 1e6,
+                "duration_ms": (stop - start) / 1e6,
                 "category": _COLOURS[kind],
                 "depth": level,
                 "count": count,
-                "busy_ms": _ms(busy),
+                "busy_ms": busy / 1e6,
             }
             for lane, level, start, stop, row, kind, count, busy in zip(
-                bars.lane.tolist(),
-                bars.depth.tolist(),
-                bars.begin.tolist(),
-                bars.end.tolist(),
-                bars.row.tolist(),
-                bars.kind.tolist(),
-                bars.count.tolist(),
-                bars.busy.tolist(),
-                strict=True,
+                *(getattr(bars, name).tolist() for name in _FIELDS), strict=True
             )
         ],
     }
 
 
-_DEVICE_COLOURS = ("compute", "communication", "copies")
-_COLOURS = (*(category.title for category in Category), *_DEVICE_COLOURS)
+_FIELDS = tuple(_Bars.__dataclass_fields__)
+_COLOURS = (*(category.title for category in Category), "compute", "communication", "copies")
 _HARDLY_LONGER = 0.95
 _ONE_CATEGORY = 0.9
-
-
-def _ms(nanoseconds: int) -> float:
-    return nanoseconds / 1e6
 
 
 def _called(trace: Trace, row: int, count: int) -> str:
@@ -193,7 +160,6 @@ def _called(trace: Trace, row: int, count: int) -> str:
 
 
 def _rows(rank: Attribution, begin: int, end: int) -> Ints:
-    """Return the events that are in the step and do not go on before and after it."""
     trace = rank.trace
     last = int(np.searchsorted(trace.begin, end))
     first, cut = trace.begin[:last], rank.nesting.cut[:last]
@@ -204,7 +170,6 @@ def _rows(rank: Attribution, begin: int, end: int) -> Ints:
 
 
 def _lanes(rank: Attribution, rows: Ints) -> tuple[Ints, list[str]]:
-    """Return the lanes to draw, the steps' thread first and streams last, and their names."""
     trace, nesting = rank.trace, rank.nesting
     there = np.unique(nesting.lane[rows])
     busy = np.bincount(nesting.lane[rows], weights=nesting.self_time[rows])
@@ -237,7 +202,6 @@ def _with_word(word: str, text: str) -> str:
 
 
 def _kept(rank: Attribution, rows: Ints) -> npt.NDArray[np.bool_]:
-    """Return which events are drawn, bool [n]: not the Python calls that only pass on another."""
     trace, nesting = rank.trace, rank.nesting
     kept = np.zeros(len(trace), dtype=bool)
     kept[rows] = True
@@ -251,7 +215,6 @@ def _kept(rank: Attribution, rows: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _depths(rank: Attribution, rows: Ints, kept: npt.NDArray[np.bool_]) -> Ints:
-    """Return in how many drawn events each of the rows lies, int64."""
     depth = np.zeros(len(rows), dtype=np.int64)
     above = rank.nesting.within[rows]
     while (inside := above >= 0).any():
@@ -261,7 +224,6 @@ def _depths(rank: Attribution, rows: Ints, kept: npt.NDArray[np.bool_]) -> Ints:
 
 
 def _colours(rank: Attribution, rows: Ints, begin: int, end: int) -> Ints:
-    """Return what each of the rows is for, as an index into `_COLOURS`."""
     trace, nesting = rank.trace, rank.nesting
     names, kinds = trace.name[rows], trace.kind[rows]
     told: dict[tuple[int, int], int] = {}
@@ -282,7 +244,6 @@ def _colours(rank: Attribution, rows: Ints, begin: int, end: int) -> Ints:
 
 
 def _own(name: str, kind: Kind) -> int:
-    """Return what a name alone tells, as an index into `_COLOURS`, or `NOTHING`."""
     if kind in ON_DEVICE:
         moved = "copies" if kind is not Kind.kernel else "compute"
         return _COLOURS.index("communication" if is_collective(name) else moved)
@@ -291,7 +252,6 @@ def _own(name: str, kind: Kind) -> int:
 
 
 def _by_host(rank: Attribution, rows: Ints, begin: int, end: int) -> Ints:
-    """Return what the host was mostly busy with during events of the steps' thread."""
     found = np.full(len(rows), int(Category.other), dtype=np.int64)
     places, inside = rank.host.between(begin, end)
     if not len(places):
@@ -311,9 +271,8 @@ def _by_host(rank: Attribution, rows: Ints, begin: int, end: int) -> Ints:
 
 
 def _bounded(bars: _Bars, most: int) -> _Bars:
-    """Merge short neighbours, and longer ones until there are at most so many bars."""
     order = np.lexsort((bars.begin, bars.depth, bars.lane))
-    bars = _Bars(*(getattr(bars, name)[order] for name in _Bars.__dataclass_fields__))
+    bars = _Bars(*(getattr(bars, name)[order] for name in _FIELDS))
     if len(bars.lane) <= most:
         return bars
     longest = int(bars.end.max() - bars.begin.min()) + 1
@@ -327,11 +286,10 @@ def _bounded(bars: _Bars, most: int) -> _Bars:
     # One bar a lane and level is left, so this is reached only with a budget below that.
     merged = _merged(bars, group)
     largest = np.sort(np.argsort(-merged.busy, kind="stable")[:most])
-    return _Bars(*(getattr(merged, name)[largest] for name in _Bars.__dataclass_fields__))
+    return _Bars(*(getattr(merged, name)[largest] for name in _FIELDS))
 
 
 def _groups(bars: _Bars, short: int, *, within_category: bool) -> Ints:
-    """Return the number of the bar that each becomes part of."""
     is_short = bars.end - bars.begin < short
     apart = ~(is_short[1:] & is_short[:-1])
     apart |= bars.begin[1:] - bars.end[:-1] >= short

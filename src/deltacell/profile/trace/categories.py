@@ -31,7 +31,7 @@ class Category(IntEnum):
     @property
     def title(self) -> str:
         """What a person reads."""
-        return _TITLES[self]
+        return _TITLES.get(self, self.name)
 
 
 def classify(name: str, kind: Kind) -> Category | None:
@@ -44,7 +44,7 @@ def classify(name: str, kind: Kind) -> Category | None:
     if kind is Kind.python:
         return _first(_PYTHON, name)
     if name.startswith("phase."):
-        return _PHASES.get(name[6:])
+        return CATEGORY_OF_PHASE.get(name[6:])
     if kind is Kind.annotation:
         return _first(_RANGES, name)
     return _first(_OPERATORS, name)
@@ -108,40 +108,25 @@ def is_loader(name: str) -> bool:
     return bool(_LOADER.search(name))
 
 
+CATEGORY_OF_PHASE = {
+    "data_wait" if one.name == "data_loading" else one.name: one for one in Category
+}
+"""The category of each phase of `deltacell.profile.phase_rows.PHASES`."""
+
 _TITLES = {
     Category.data_loading: "data loading",
     Category.transfer: "transfer to device",
     Category.preparation: "graph preparation",
-    Category.forward: "forward",
-    Category.loss: "loss",
-    Category.backward: "backward",
     Category.communication: "gradient communication",
-    Category.optimizer: "optimizer",
     Category.logging: "logging and callbacks",
-    Category.validation: "validation",
     Category.checkpoint: "checkpoints and figures",
-    Category.other: "other",
-}
-_PHASES = {
-    "data_wait": Category.data_loading,
-    "transfer": Category.transfer,
-    "preparation": Category.preparation,
-    "forward": Category.forward,
-    "loss": Category.loss,
-    "backward": Category.backward,
-    "communication": Category.communication,
-    "optimizer": Category.optimizer,
-    "logging": Category.logging,
-    "validation": Category.validation,
-    "checkpoint": Category.checkpoint,
-    "other": Category.other,
 }
 _LONG = 1000
 _MOVES = {"aten::copy_", "aten::_to_copy", "aten::to", "aten::pin_memory"}
 _UNTOLD = (Kind.runtime, Kind.kernel, Kind.copy, Kind.fill, Kind.device_annotation, Kind.other)
 _LOADER = re.compile(
     r"^enumerate\(DataLoader\)#|^phase\.data_wait$|dataloader_next|wait_for_(?:batch|data)"
-    r"|\bdata_(?:load|wait)\b|DataLoaderIter\.__next__|^next\(.*[Ll]oader",
+    r"|\bdata_(?:load|wait)\b|DataLoaderIter\.__next__|^next\(.*[Ll]oader"
 )
 _COLLECTIVE = re.compile(
     r"^(?:nccl|gloo|mpi|ucc|xccl|rccl):|^c10d::|^_?c10d_functional::|[nr]cclKernel|[nr]cclDevKernel"
@@ -215,18 +200,15 @@ def _first(rules: _Rules, name: str) -> Category | None:
 
 
 def _sends(trace: Trace, nesting: Nesting, found: npt.NDArray[np.int8]) -> Ints:
-    """Return operators and calls that copy to the device and lie in nothing classified."""
-    to_device = np.array(["HtoD" in name or "HostToDevice" in name for name in trace.names], bool)
-    if not to_device.any():
-        return np.empty(0, dtype=np.int64)
-    copies = trace.correlation[to_device[trace.name] & (trace.kind == Kind.copy)]
+    to_device = trace.named(lambda name: "HtoD" in name or "HostToDevice" in name)
+    copies = trace.correlation[to_device & (trace.kind == Kind.copy)]
     rows = np.flatnonzero((trace.kind == Kind.runtime) & (found == NOTHING))
     rows = rows[np.isin(trace.correlation[rows], copies[copies >= 0])]
     sends = [rows]
-    moves = np.array([name in _MOVES for name in trace.names], dtype=bool)
+    moves = trace.named(_MOVES.__contains__)
     while len(rows):
         above = nesting.parent[rows]
         above = above[above >= 0]
-        rows = np.unique(above[moves[trace.name[above]]]).astype(np.int64)
+        rows = np.unique(above[moves[above]]).astype(np.int64)
         sends.append(rows)
     return np.concatenate(sends)

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from deltacell.profile.trace.decode import Piece
-from deltacell.profile.trace.events import (
+from deltacell.profile.trace.decode import (
     NO_TEXT,
     Arguments,
     Begin,
@@ -24,6 +23,7 @@ from deltacell.profile.trace.events import (
     Instant,
     Metadata,
     OldInstant,
+    Piece,
     is_known,
     kind_by_name,
     kind_of,
@@ -91,13 +91,10 @@ class Columns:
         rest = [e for e in events if e.__class__ in _OTHERS] if len(complete) < len(events) else []
         timed, begin, duration = self._times(piece, complete)
         args = [e.args for e in timed]
-        part = self._part(_Says.of(piece), timed, args, begin, duration)
-        memory = [
-            e
-            for e in rest
-            if isinstance(e, Instant | OldInstant) and e.name == "[memory]" and e.ts is not None
-        ]
-        halves = [e for e in rest if isinstance(e, Begin | End)]
+        part = self._part(piece, timed, args, begin, duration)
+        instants = [e for e in rest if e.__class__ in _INSTANTS and e.name == "[memory]"]
+        memory = [e for e in instants if e.ts is not None]
+        halves = [e for e in rest if e.__class__ in _HALVES]
         memory_part = self._memory_part(piece, memory) if memory else None
         halves_part = self._halves_part(piece, halves) if halves else None
         # From here on nothing fails.
@@ -113,9 +110,7 @@ class Columns:
                 self._thread_names[str(event.pid), str(event.tid)] = str(event.args.name)
 
     def _times(self, piece: Piece, complete: Sequence[Event]) -> tuple[Sequence[Event], Ints, Ints]:
-        """Return those that have a time and a duration, and these."""
-        times: list[Any] = [e.ts for e in complete]
-        durations: list[Any] = [e.dur for e in complete]
+        times, durations = [e.ts for e in complete], [e.dur for e in complete]
         # One that is missing is a value that is no number, and so not exact.
         with suppress(_Inexact):
             return complete, _nanoseconds(times), _nanoseconds(durations)
@@ -138,7 +133,7 @@ class Columns:
 
     def _part(
         self,
-        says: _Says,
+        piece: Piece,
         events: Sequence[Event],
         args: Sequence[Arguments],
         begin: Ints,
@@ -159,14 +154,18 @@ class Columns:
             "stack": np.full(len(args), NOTHING, dtype=np.int32),
             "shape": np.full(len(args), NOTHING, dtype=np.int32),
         }
-        if says.stacks:
-            for row in [row for row, a in enumerate(args) if a.stack is not None]:
-                part["stack"][row] = stacks[str(args[row].stack)]
-        told = [row for row, a in enumerate(args) if a.types is not NO_TEXT] if says.shapes else []
-        for row in told:
-            a = args[row]
-            dims = a.old_dims if a.dims is NO_TEXT else a.dims
-            part["shape"][row] = shapes[bytes(dims), bytes(a.types)]
+        # Looking into the text is faster than into each event.
+        text = bytes(piece.text)
+        if not text or b'"Call stack"' in text:
+            rows = [row for row, a in enumerate(args) if a.stack is not None]
+            part["stack"][rows] = [stacks[str(args[row].stack)] for row in rows]
+        if not text or b'"Input type"' in text:
+            rows = [row for row, a in enumerate(args) if a.types is not NO_TEXT]
+            told = [args[row] for row in rows]
+            part["shape"][rows] = [
+                shapes[bytes(a.old_dims if a.dims is NO_TEXT else a.dims), bytes(a.types)]
+                for a in told
+            ]
         return part
 
     def _keep(self, part: dict[str, npt.NDArray[Any]], args: Sequence[Arguments]) -> None:
@@ -192,13 +191,7 @@ class Columns:
 
     def _memory_part(self, piece: Piece, events: Sequence[Event]) -> tuple[Ints, Ints]:
         rows = [
-            (
-                a.changed,
-                0 if a.allocated is None else a.allocated,
-                a.device_type,
-                a.device_id,
-                a.allocated is not None,
-            )
+            (a.changed, a.allocated or 0, a.device_type, a.device_id, a.allocated is not None)
             for a in (e.args for e in events)
         ]
         return self._instants(piece, events), np.array(rows, dtype=np.int64).T
@@ -209,20 +202,8 @@ class Columns:
         begin = self._instants(piece, timed)
         args = [e.args for e in timed]
         none = np.zeros(len(timed), dtype=np.int64)
-        part = self._part(_Says.of(piece), timed, args, begin, none)
+        part = self._part(piece, timed, args, begin, none)
         return _Halves(np.array([isinstance(e, End) for e in timed], dtype=bool), part, args)
-
-
-class _Says(NamedTuple):
-    """What some event of a piece may say; looking into the text is faster than into each event."""
-
-    stacks: bool
-    shapes: bool
-
-    @staticmethod
-    def of(piece: Piece) -> _Says:
-        text = bytes(piece.text)
-        return _Says(not text or b'"Call stack"' in text, not text or b'"Input type"' in text)
 
 
 class Finished:
@@ -248,7 +229,9 @@ class Finished:
         name, kind, thread = keys.columns(key)
         del key
         kind = _with_names(kind, name, self.names)
-        kind[(kind == Kind.operator) & self._is_of_autograd_on_device()[thread]] = Kind.kernel
+        # There autograd's own profiler puts what the device did.
+        of_device = np.array([pid == "CUDA functions" for pid, _ in keys.threads], dtype=bool)
+        kind[(kind == Kind.operator) & of_device[thread]] = Kind.kernel
         self.threads = self._make_threads(kind, thread)
         self.origin = int(begin.min()) if self.n else 0
         begin -= self.origin
@@ -280,7 +263,6 @@ class Finished:
         return tuple(sorted({d for d in self._columns._keys.devices.values() if d >= 0}))
 
     def _is_of_autograd_on_device(self) -> npt.NDArray[np.bool_]:
-        """Return which threads are where autograd's own profiler puts what the device did."""
         pids = [pid for pid, _ in self._columns._keys.threads]
         return np.array([pid == "CUDA functions" for pid in pids], dtype=bool)
 
@@ -322,30 +304,19 @@ class Finished:
             for one in set(zip(device.tolist(), device_id.tolist(), strict=True)):
                 of_it = (device == one[0]) & (device_id == one[1])
                 total[of_it] = np.cumsum(change[of_it])
-        memory = {
-            "time": time[order],
-            "total": total,
-            "change": change,
-            "device": device,
-            "device_id": device_id,
-        }
-        return memory, since_begin
+        memory = {"time": time[order], "total": total, "change": change}
+        return memory | {"device": device, "device_id": device_id}, since_begin
 
 
 _TYPES: dict[str, Any] = {
-    "key": np.int32,
-    "begin": np.int64,
-    "duration": np.int64,
-    "correlation": np.int64,
-    "sequence": np.int64,
-    "external": np.int64,
-    "stack": np.int32,
-    "shape": np.int32,
+    **dict.fromkeys(("key", "stack", "shape"), np.int32),
+    **dict.fromkeys(("begin", "duration", "correlation", "sequence", "external"), np.int64),
 }
 # Rows of a block.
 _BLOCK = 1 << 20
 # So far apart that differences of times still fit; 73 years.
 _FAR = 2**61
+_INSTANTS, _HALVES = (Instant, OldInstant), (Begin, End)
 _OTHERS = frozenset([Begin, End, Instant, OldInstant, Metadata, Event])
 _DEVICE_KINDS = [int(kind) for kind in (*ON_DEVICE, Kind.device_annotation)]
 _OUTER_FIRST = {Kind.annotation: 0, Kind.python: 1, Kind.operator: 2}
@@ -374,14 +345,11 @@ class _Blocks:
                 self._used = 0
 
     def whole(self) -> npt.NDArray[Any]:
-        """Return all of it; nothing can be added after it."""
         blocks, self._blocks = self._blocks, []
         return np.concatenate([*blocks[:-1], blocks[-1][: self._used]])
 
 
 class _Table(dict[Key, int]):
-    """Keys by the order they were first asked for."""
-
     def __missing__(self, key: Key) -> int:
         self[key] = code = len(self)
         return code
@@ -413,22 +381,18 @@ class _Keys(dict[tuple[str, str | None, int | str, int | str], int]):
         return code
 
     def learn(self, code: int, device: int) -> None:
-        """Take the device of an event as that of its stream."""
         if device >= 0 and self._columns[1][code] in _DEVICE_KINDS:
             self.devices.setdefault(self._columns[2][code], device)
 
     def columns(self, key: Codes) -> tuple[Codes, npt.NDArray[np.int8], Codes]:
-        """Return the name, the kind and the thread of each of these."""
         name, kind, thread = (np.array(column, dtype=np.int32) for column in self._columns)
         return name[key], kind.astype(np.int8)[key], thread[key]
 
     def is_python(self, key: Codes) -> npt.NDArray[np.bool_]:
-        """Return which of these are Python functions."""
         kinds = np.array(self._columns[1], dtype=np.int8)
         return np.asarray(kinds[key] == Kind.python, dtype=bool)
 
     def count_strange(self, key: Codes) -> None:
-        """Count those of categories that are not known."""
         if self._strange:
             counts = np.bincount(key, minlength=len(self))
             for code, category in self._strange.items():
@@ -455,7 +419,6 @@ def _with_names(
 
 
 def _order(begin: Ints, duration: Ints, kind: npt.NDArray[np.int8], external: Ints) -> Ints:
-    """Return the rows by beginning; of those together the longest, then the outermost first."""
     order = np.argsort(begin, kind="stable")
     together = np.diff(begin[order]) == 0
     tied = np.zeros(len(begin), dtype=bool)
@@ -472,8 +435,6 @@ def _order(begin: Ints, duration: Ints, kind: npt.NDArray[np.int8], external: In
 
 
 class _Halves(NamedTuple):
-    """Beginnings and ends: which are ends, their columns without a duration, what they say."""
-
     ends: npt.NDArray[np.bool_]
     part: dict[str, npt.NDArray[Any]]
     args: Sequence[Arguments]
@@ -527,10 +488,6 @@ def _pair(
     return part, [args[row] for row in beginnings], alone
 
 
-_Written = int | float | Decimal | msgspec.Raw
-"""A number of a trace: decoded, or its text."""
-
-
 class _Inexact(Exception):
     """These numbers have lost their nanoseconds; take them from the text."""
 
@@ -561,7 +518,6 @@ def _nanoseconds(written: Sequence[Any]) -> Ints:
 
 
 def _exact_nanoseconds(written: Sequence[Any]) -> Ints:
-    """Return times in nanoseconds from their text; a number out of range is at the range's end."""
     texts = [number if isinstance(number, msgspec.Raw) else str(number) for number in written]
     if texts and all(isinstance(text, msgspec.Raw) for text in texts):
         joined = b",".join(texts) + b","  # type: ignore[arg-type]

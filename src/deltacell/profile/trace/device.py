@@ -14,11 +14,9 @@ import numpy.typing as npt
 import polars as pl
 
 from deltacell.profile.trace.categories import Category, is_collective
-from deltacell.profile.trace.host import HostTime
-from deltacell.profile.trace.operations import Doing
+from deltacell.profile.trace.host import Doing, HostTime, waiting_calls
 from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.steps import Steps
-from deltacell.profile.trace.syncs import waiting_calls
 from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Codes, Ints, Kind, Trace
 
 REASONS = {
@@ -43,15 +41,7 @@ PARTS = ("compute", "communication", "copies", "idle")
 
 @dataclass(frozen=True)
 class DeviceAccount:
-    """What a device did in a window; nanoseconds.
-
-    Parameters
-    ----------
-    begin, end
-        Of the window.
-    compute, communication, copies, idle
-        Computation; communication and copies that are not hidden; and nothing at all.
-    """
+    """What a device did in a window, in nanoseconds; see `PARTS`."""
 
     begin: int
     end: int
@@ -62,13 +52,8 @@ class DeviceAccount:
 
     @property
     def wall(self) -> int:
-        """Of the window."""
+        """The length of the window."""
         return self.end - self.begin
-
-    @property
-    def residual(self) -> int:
-        """What the parts miss of the wall."""
-        return self.wall - self.compute - self.communication - self.copies - self.idle
 
     def share(self, part: str) -> float:
         """Return a part as a share of the wall, 0 to 1."""
@@ -85,7 +70,7 @@ class DeviceTime:
     device
         Which one; None where the trace does not say.
     steps
-        One row a step: its ``number``, whether it is ``counted``, ``wall``, ``compute``,
+        One row per step: its ``number``, whether it is ``counted``, ``wall``, ``compute``,
         ``communication``, ``copies``, ``idle``; ``kernels`` and ``launches``, the time covered by
         kernels that the host launched in this step and how many; all times in nanoseconds.
     windows
@@ -97,7 +82,7 @@ class DeviceTime:
     kernels
         From the first event of the device to its last, as HolisticTraceAnalysis counts.
     idle
-        Of counted steps, one row a reason: ``reason``, ``time``, ``gaps``; times add up to the
+        Of counted steps, one row per reason: ``reason``, ``time``, ``gaps``; times add up to the
         idle time.
     idle_by_name
         Of counted steps: ``reason``, ``name`` of what the host did meanwhile, and ``time``.
@@ -134,41 +119,43 @@ def device_time(
 ) -> DeviceTime | None:
     """Tell where the time of the device goes, and what it waits for when it is idle.
 
-    Returns
-    -------
-    Nothing where the trace has no device.
+    None where the trace has no device.
     """
     rows, device, others = _busiest(trace)
     if not len(rows):
         return None
-    compute, busy_with, busy = _covered(trace, rows)
     launch = launches(trace) if launch is None else launch
-    host_steps = steps
-    steps = _windows(trace, steps, rows, launch)
-    parts = _parts(compute, busy_with, busy, steps.begin, steps.end)
-    first, last = int(trace.begin[rows].min()), int(trace.ends(rows).max())
-    whole = _parts(compute, busy_with, busy, np.array([first]), np.array([last]))
-    account = DeviceAccount(first, last, *(int(whole[part][0]) for part in PARTS))
-    gaps = _gaps(trace, steps, host, rows, busy, launch)
+    collective = trace.named(is_collective)
+    is_kernel = trace.kind[rows] == Kind.kernel
+    compute = is_kernel & ~collective[rows]
+    start, stop = trace.begin[rows], trace.ends(rows)
+    # Computing; computing or communicating; doing anything.
+    busy = [
+        Covered.of(start[which], stop[which])
+        for which in (compute, is_kernel, np.ones(len(rows), dtype=bool))
+    ]
+    windows = _windows(trace, steps, rows, launch)
+    parts = _parts(busy, windows.begin, windows.end)
+    first, last = int(start.min()), int(stop.max())
+    whole = _parts(busy, np.array([first]), np.array([last]))
+    launched = rows[is_kernel & (launch[rows] >= 0)]
+    gaps = _gaps(trace, windows, host, rows, busy[2], launch)
     return DeviceTime(
         device=device,
-        steps=_step_frame(trace, host_steps, rows, launch, parts, steps),
-        windows=steps,
-        queued=steps is not host_steps,
-        kernels=account,
-        idle=_by_reason(gaps, parts, steps),
+        steps=_step_frame(trace, steps, launched[~collective[launched]], launch, parts, windows),
+        windows=windows,
+        queued=windows is not steps,
+        kernels=DeviceAccount(first, last, *(int(whole[part][0]) for part in PARTS)),
+        idle=_by_reason(gaps, parts, windows),
         idle_by_name=_by_name(gaps, host, doing),
-        gaps=_longest(trace, steps, host, gaps, launch, longest),
-        small=_small(trace, host_steps, rows, launch),
+        gaps=_longest(trace, windows, host, gaps, launch, longest),
+        small=_small(trace, steps, launched, launch),
         others=others,
     )
 
 
 def launches(trace: Trace) -> Codes:
-    """Return the row of the host's call that caused each event of the device, int32 [n].
-
-    `NOTHING` where there is none.
-    """
+    """Return the row of the host's call that caused each event of the device, or `NOTHING`."""
     found = np.full(len(trace), NOTHING, dtype=np.int32)
     calls = np.flatnonzero((trace.kind == Kind.runtime) & (trace.correlation >= 0))
     work = np.flatnonzero(on_device(trace) & (trace.correlation >= 0))
@@ -193,20 +180,18 @@ def on_device(trace: Trace) -> npt.NDArray[np.bool_]:
 
 def collective_rows(trace: Trace) -> Ints:
     """Return the kernels that are collectives, by beginning."""
-    named = np.array([is_collective(name) for name in trace.names], dtype=bool)
-    return np.flatnonzero(named[trace.name] & (trace.kind == Kind.kernel))
+    return np.flatnonzero(trace.named(is_collective) & (trace.kind == Kind.kernel))
 
 
 @dataclass(frozen=True, eq=False)
 class _Gaps:
-    """Idle stretches within counted steps."""
+    """Idle stretches within counted steps; ``late`` is until when the host is waited for."""
 
     begin: Ints
     end: Ints
     step: Ints
     following: Ints
     late: Ints
-    """Until when the host is what is waited for; the beginning where it is not."""
     reason: Ints
 
 
@@ -218,50 +203,26 @@ def _busiest(trace: Trace) -> tuple[Ints, int | None, int]:
     rows = np.flatnonzero(on_device(trace) & (trace.duration >= 0))
     if not len(rows):
         return rows, None, 0
-    devices = np.array(
-        [NOTHING if thread.device is None else thread.device for thread in trace.threads]
-    )
-    of = devices[trace.thread[rows]]
-    numbers, place = np.unique(of, return_inverse=True)
+    devices = np.array([NOTHING if t.device is None else t.device for t in trace.threads])
+    numbers, place = np.unique(devices[trace.thread[rows]], return_inverse=True)
     chosen = int(np.bincount(place, weights=trace.duration[rows]).argmax())
     device = int(numbers[chosen])
     return rows[place == chosen], None if device == NOTHING else device, len(numbers) - 1
 
 
-def _covered(trace: Trace, rows: Ints) -> tuple[Covered, Covered, Covered]:
-    """Return when it computes; when it computes or communicates; and when it does anything."""
-    named = np.array([is_collective(name) for name in trace.names], dtype=bool)
-    is_kernel = trace.kind[rows] == Kind.kernel
-    is_compute = is_kernel & ~named[trace.name[rows]]
-    begin, end = trace.begin[rows], trace.ends(rows)
-    return (
-        Covered.of(begin[is_compute], end[is_compute]),
-        Covered.of(begin[is_kernel], end[is_kernel]),
-        Covered.of(begin, end),
-    )
-
-
-def _parts(
-    compute: Covered, busy_with: Covered, busy: Covered, begin: Ints, end: Ints
-) -> dict[str, Ints]:
-    """Return the parts of each window; they add up to it."""
-    computing, working, any_work = (x.within(begin, end) for x in (compute, busy_with, busy))
-    parts = {
-        "compute": computing,
-        "communication": working - computing,
-        "copies": any_work - working,
-        "idle": end - begin - any_work,
-    }
-    total = np.sum(list(parts.values()), axis=0)
-    if (total != end - begin).any() or any((part < 0).any() for part in parts.values()):
+def _parts(busy: list[Covered], begin: Ints, end: Ints) -> dict[str, Ints]:
+    computing, working, any_work = (x.within(begin, end) for x in busy)
+    idle = end - begin - any_work
+    found = (computing, working - computing, any_work - working, idle)
+    if (np.sum(found, axis=0) != end - begin).any() or any((part < 0).any() for part in found):
         raise AssertionError("the parts of the device's time miss the wall")
-    return parts
+    return dict(zip(PARTS, found, strict=True))
 
 
 def _windows(trace: Trace, steps: Steps, rows: Ints, launch: Codes) -> Steps:
     """Return the steps, or the device's own where it falls behind the host more and more."""
     known = rows[launch[rows] >= 0]
-    step = _step_of(steps, trace.begin[launch[known]])
+    step = steps.place(trace.begin[launch[known]])
     known, step = known[step >= 0], step[step >= 0]
     if len(np.unique(step)) < len(steps):
         return steps
@@ -277,18 +238,9 @@ def _windows(trace: Trace, steps: Steps, rows: Ints, launch: Codes) -> Steps:
 
 
 def _step_frame(
-    trace: Trace,
-    steps: Steps,
-    rows: Ints,
-    launch: Codes,
-    parts: dict[str, Ints],
-    windows: Steps,
+    trace: Trace, steps: Steps, kernels: Ints, launch: Codes, parts: dict[str, Ints], windows: Steps
 ) -> pl.DataFrame:
-    """Return one row a step."""
-    kernels = rows[(trace.kind[rows] == Kind.kernel) & (launch[rows] >= 0)]
-    named = np.array([is_collective(name) for name in trace.names], dtype=bool)
-    kernels = kernels[~named[trace.name[kernels]]]
-    step = _step_of(steps, trace.begin[launch[kernels]])
+    step = steps.place(trace.begin[launch[kernels]])
     covered, count = [], []
     order = np.argsort(step, kind="stable")
     bounds = np.searchsorted(step[order], np.arange(len(steps) + 1))
@@ -309,16 +261,9 @@ def _step_frame(
     )
 
 
-def _step_of(steps: Steps, times: Ints) -> Ints:
-    """Return the place of the step that each time lies in; `NOTHING` where in none."""
-    step = np.searchsorted(steps.begin, times, side="right") - 1
-    return np.where((step >= 0) & (times < steps.end[step]), step, NOTHING)
-
-
 def _gaps(
     trace: Trace, steps: Steps, host: HostTime, rows: Ints, busy: Covered, launch: Codes
 ) -> _Gaps:
-    """Find the idle stretches of counted steps, and why each is."""
     begin, end, step = _idle_pieces(steps, busy)
     # What runs next begins where an interval of the union does.
     starts = trace.begin[rows]
@@ -344,9 +289,8 @@ def _gaps(
     reason[2 * operating >= late - begin] = _REASONS.index("launch")
     syncing = (host.row >= 0) & waiting_calls(trace)[host.row]
     # A call that waits returns a moment after the device is done.
-    reason[_spent(host, syncing, begin - 1, np.minimum(begin + 1, late)) > 0] = _REASONS.index(
-        "sync"
-    )
+    synced = _spent(host, syncing, begin - 1, np.minimum(begin + 1, late)) > 0
+    reason[synced] = _REASONS.index("sync")
     reason[2 * loading > late - begin] = _REASONS.index("data")
     reason[late == begin] = _REASONS.index("device")
     # Not a call that is too late, but no call that is known.
@@ -356,7 +300,6 @@ def _gaps(
 
 
 def _idle_pieces(steps: Steps, busy: Covered) -> tuple[Ints, Ints, Ints]:
-    """Return what of the counted steps is idle, cut at the bounds of steps."""
     far = np.iinfo(np.int64).max
     begin = np.concatenate([[np.int64(-1)], busy.end])
     end = np.concatenate([busy.begin, [np.int64(far)]])
@@ -374,12 +317,10 @@ def _idle_pieces(steps: Steps, busy: Covered) -> tuple[Ints, Ints, Ints]:
 
 
 def _spent(host: HostTime, which: npt.NDArray[np.bool_], begin: Ints, end: Ints) -> Ints:
-    """Return how much of each window the host spent in these of its pieces."""
     return host.covered(which).within(begin, np.maximum(begin, end))
 
 
 def _by_reason(gaps: _Gaps, parts: dict[str, Ints], steps: Steps) -> pl.DataFrame:
-    """Return idle time by reason, the longest first; it adds up."""
     length = gaps.end - gaps.begin
     time = np.bincount(gaps.reason, weights=length, minlength=len(_REASONS)).astype(np.int64)
     count = np.bincount(gaps.reason, minlength=len(_REASONS))
@@ -419,7 +360,6 @@ def _by_name(gaps: _Gaps, host: HostTime, doing: Doing | None) -> pl.DataFrame:
 def _longest(
     trace: Trace, steps: Steps, host: HostTime, gaps: _Gaps, launch: Codes, longest: int
 ) -> pl.DataFrame:
-    """Return the longest gaps with the host's call that most of each waits for."""
     length = gaps.end - gaps.begin
     rows = []
     for place in np.argsort(-length, kind="stable")[:longest].tolist():
@@ -427,19 +367,16 @@ def _longest(
         row, category = host_row(host, begin, late if late > begin else end)
         following = int(gaps.following[place])
         call = int(launch[following]) if following >= 0 else NOTHING
-        rows.append(
-            {
-                "begin": begin,
-                "length": int(length[place]),
-                "step": int(steps.number[gaps.step[place]]),
-                "reason": _REASONS[int(gaps.reason[place])],
-                "host": None if row < 0 else trace.text(row),
-                "category": None if category is None else category.name,
-                "next": None if following < 0 else trace.text(following),
-                "launch": None if call < 0 else trace.text(call),
-            }
-        )
-    return pl.DataFrame(rows, schema=_GAP_COLUMNS)
+        about = (begin, int(length[place]), int(steps.number[gaps.step[place]]))
+        named = [None if one < 0 else trace.text(one) for one in (row, following, call)]
+        reason = _REASONS[int(gaps.reason[place])]
+        kind = None if category is None else category.name
+        rows.append((*about, reason, named[0], kind, named[1], named[2]))
+    schema = {
+        **dict.fromkeys(("begin", "length", "step"), pl.Int64()),
+        **dict.fromkeys(("reason", "host", "category", "next", "launch"), pl.String()),
+    }
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def host_row(host: HostTime, begin: int, end: int) -> tuple[int, Category | None]:
@@ -458,36 +395,170 @@ def host_row(host: HostTime, begin: int, end: int) -> tuple[int, Category | None
     return int(rows[most]), Category(category)
 
 
-_GAP_COLUMNS = pl.Schema(
-    {
-        "begin": pl.Int64(),
-        "length": pl.Int64(),
-        "step": pl.Int64(),
-        "reason": pl.String(),
-        "host": pl.String(),
-        "category": pl.String(),
-        "next": pl.String(),
-        "launch": pl.String(),
-    }
-)
-
-
-def _small(trace: Trace, steps: Steps, rows: Ints, launch: Codes) -> pl.DataFrame:
-    """Return kernels that are shorter than their launch."""
-    kernels = rows[(trace.kind[rows] == Kind.kernel) & (launch[rows] >= 0)]
-    step = _step_of(steps, trace.begin[launch[kernels]])
-    kernels = kernels[(step >= 0) & steps.counted[step]]
+def _small(trace: Trace, steps: Steps, kernels: Ints, launch: Codes) -> pl.DataFrame:
+    """Return kernels that are shorter than the call that launched them, by name."""
+    kernels = kernels[steps.in_counted(trace.begin[launch[kernels]])]
     call = trace.duration[launch[kernels]]
     short = trace.duration[kernels] < call
     kernels, call = kernels[short], call[short]
     codes, place = np.unique(trace.name[kernels], return_inverse=True)
-    time = np.bincount(place, weights=trace.duration[kernels], minlength=len(codes))
-    calls = np.bincount(place, weights=call, minlength=len(codes))
-    return pl.DataFrame(
-        {
-            "kernel": pl.Series([trace.names[code] for code in codes.tolist()], dtype=pl.String),
-            "count": np.bincount(place, minlength=len(codes)).astype(np.int64),
-            "time": time.astype(np.int64),
-            "launch_time": calls.astype(np.int64),
-        }
-    ).sort("launch_time", "kernel", descending=[True, False])
+    sums = {
+        name: np.bincount(place, weights=weights, minlength=len(codes)).astype(np.int64)
+        for name, weights in (
+            ("count", None),
+            ("time", trace.duration[kernels]),
+            ("launch_time", call),
+        )
+    }
+    names = pl.Series([trace.names[code] for code in codes.tolist()], dtype=pl.String)
+    return pl.DataFrame({"kernel": names, **sums}).sort(
+        "launch_time", "kernel", descending=[True, False]
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class CriticalPath:
+    """The chain of work, on host and device, that the length of one step is made of.
+
+    ``stretches`` has by time: ``where`` (host, device, or launch: from the host's call to its
+    beginning), ``begin``, ``end`` in nanoseconds, ``part`` (a category of the host; compute,
+    communication or copies of the device; waiting) and ``name`` of the event. ``parts`` is the
+    same summed: ``where``, ``part``, ``time``; they add up to the step.
+    """
+
+    number: int
+    stretches: pl.DataFrame
+    parts: pl.DataFrame
+    residual: int
+
+
+def critical_path(
+    trace: Trace, steps: Steps, host: HostTime, launch: Codes, place: int | None = None
+) -> CriticalPath:
+    """Follow the critical path of a step, by default a typical one, backwards from its end.
+
+    The host did what it did until it last waited for the device; there the path goes to the event
+    of the device that it waited for. That event began when the one before it on the device had
+    ended, or when the host had launched it, whichever was later.
+    """
+    if place is None:
+        place = typical(steps)
+    begin, end = int(steps.begin[place]), int(steps.end[place])
+    chain = _chain(trace, host, launch, begin, end)
+    rows = [piece for stretch in reversed(chain) for piece in _pieces(trace, host, stretch)]
+    stretches = pl.DataFrame(rows, schema=_COLUMNS, orient="row")
+    length = pl.col("end") - pl.col("begin")
+    parts = (
+        stretches.group_by("where", "part")
+        .agg(length.sum().alias("time"))
+        .sort("time", "where", "part", descending=[True, False, False])
+    )
+    residual = end - begin - int(parts["time"].sum())
+    if residual:
+        raise AssertionError(f"the critical path misses its step by {residual} ns")
+    return CriticalPath(int(steps.number[place]), stretches, parts, residual)
+
+
+def typical(steps: Steps) -> int:
+    """Return the place of the counted step that is nearest to the median of them."""
+    counted = np.flatnonzero(steps.counted)
+    wall = steps.wall[counted]
+    return int(counted[np.abs(wall - np.median(wall)).argmin()])
+
+
+_COLUMNS = {
+    **{"where": pl.String(), "begin": pl.Int64(), "end": pl.Int64()},
+    **{"part": pl.String(), "name": pl.String()},
+}
+_Stretch = tuple[str, int, int, int]
+"""Where, begin, end, and the row of an event of the device or nothing."""
+
+
+def _chain(trace: Trace, host: HostTime, launch: Codes, begin: int, end: int) -> list[_Stretch]:
+    work = np.flatnonzero(on_device(trace) & (trace.duration > 0))
+    ends = trace.ends(work)
+    work = work[(ends > begin) & (ends <= end)]
+    work = work[np.argsort(trace.ends(work), kind="stable")]
+    ends = trace.ends(work)
+    waits = _waits(trace, host, begin, end)
+    chain: list[_Stretch] = []
+    at, wait = end, len(waits) - 1
+    while at > begin:
+        row = NOTHING
+        while wait >= 0 and row == NOTHING:
+            start, stop = waits[wait]
+            wait -= 1
+            if stop <= at:
+                row = _last(work, ends, stop)
+                if row != NOTHING and _end(trace, row) <= start:
+                    row = NOTHING
+        if row == NOTHING:
+            chain.append(("host", begin, at, NOTHING))
+            break
+        done = _end(trace, row)
+        chain.append(("host", done, at, NOTHING))
+        at = _on_device(trace, launch, work, ends, row, begin, chain)
+    return [stretch for stretch in chain if stretch[2] > stretch[1]]
+
+
+def _on_device(
+    trace: Trace, launch: Codes, work: Ints, ends: Ints, row: int, begin: int, chain: list[_Stretch]
+) -> int:
+    at = _end(trace, row)
+    while True:
+        start = max(int(trace.begin[row]), begin)
+        chain.append(("device", start, at, row))
+        at = start
+        if at <= begin:
+            return at
+        call = int(launch[row])
+        ready = min(_end(trace, call), at) if call >= 0 else begin
+        before = _last(work, ends, at)
+        if before == NOTHING or _end(trace, before) < ready:
+            ready = max(ready, begin)
+            chain.append(("launch", ready, at, row))
+            return ready
+        done = max(_end(trace, before), begin)
+        chain.append(("launch", done, at, row))
+        at, row = done, before
+        if at <= begin:
+            return at
+
+
+def _end(trace: Trace, row: int) -> int:
+    return int(trace.begin[row] + trace.duration[row])
+
+
+def _last(work: Ints, ends: Ints, time: int) -> int:
+    place = int(np.searchsorted(ends, time, side="right")) - 1
+    return int(work[place]) if place >= 0 else NOTHING
+
+
+def _waits(trace: Trace, host: HostTime, begin: int, end: int) -> list[tuple[int, int]]:
+    places, _ = host.between(begin, end)
+    rows = host.row[places]
+    found = np.unique(rows[(rows >= 0) & waiting_calls(trace)[rows]])
+    return [(int(trace.begin[row]), _end(trace, row)) for row in found.tolist()]
+
+
+def _pieces(
+    trace: Trace, host: HostTime, stretch: _Stretch
+) -> list[tuple[str, int, int, str, str | None]]:
+    where, begin, end, row = stretch
+    if where == "device":
+        is_compute = not is_collective(trace.text(row))
+        part = "compute" if is_compute else "communication"
+        part = part if trace.kind[row] == Kind.kernel else "copies"
+        return [(where, begin, end, part, trace.text(row))]
+    if where == "launch":
+        return [(where, begin, end, "waiting", trace.text(row))]
+    places, inside = host.between(begin, end)
+    found: list[tuple[str, int, int, str, str | None]] = []
+    cuts = np.flatnonzero(np.diff(host.category[places])) + 1
+    for piece, time in zip(np.split(places, cuts), np.split(inside, cuts), strict=True):
+        most = int(host.row[piece[int(time.argmax())]])
+        start = max(int(host.begin[piece[0]]), begin)
+        stop = min(int(host.end[piece[-1]]), end)
+        name = None if most == NOTHING else trace.text(most)
+        found.append((where, start, stop, Category(host.category[piece[0]]).name, name))
+    return found

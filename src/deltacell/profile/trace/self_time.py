@@ -81,16 +81,6 @@ def nest(trace: Trace) -> Nesting:
     return Nesting(lane, parent, within, cut, own, residual)
 
 
-def self_times(trace: Trace) -> Ints:
-    """Return the nanoseconds of each event that belong to none inside it, int64 [n]."""
-    return nest(trace).self_time
-
-
-def parent_rows(trace: Trace) -> Codes:
-    """Return the row of the event that each lies in, int32 [n]; `NOTHING` at the top."""
-    return nest(trace).parent
-
-
 def union(begin: Ints, end: Ints) -> int:
     """Return how much time is covered by at least one of these intervals, by beginning."""
     if not len(begin):
@@ -162,16 +152,13 @@ _BESIDE = re.compile(r"(gloo|mpi|ucc|xccl):")
 
 
 def _lanes(trace: Trace) -> Codes:
-    """Return the thread of each event, or a lane beside it."""
-    beside = np.array([bool(_BESIDE.match(name)) for name in trace.names], dtype=bool)
-    if not beside.any():
+    moved = trace.named(_BESIDE.match) & (trace.kind == Kind.annotation)
+    if not moved.any():
         return trace.thread
-    moved = beside[trace.name] & (trace.kind == Kind.annotation)
     return np.where(moved, trace.thread + len(trace.threads), trace.thread).astype(np.int32)
 
 
 def _by_lane(lane: Codes) -> Iterator[Codes]:
-    """Give the rows of each lane."""
     count = int(lane.max()) + 1 if len(lane) else 0
     # Short numbers are sorted many times faster.
     short = lane.astype(np.int16) if count < 2**15 else lane
@@ -184,7 +171,6 @@ def _by_lane(lane: Codes) -> Iterator[Codes]:
 
 
 def _open_row(nesting: Nesting, rows: Codes, begin: Ints, times: Ints) -> Codes:
-    """Return which of the rows of a lane is open at each of these times, and innermost."""
     row = rows[np.searchsorted(begin, times, side="right") - 1]
     ended = np.flatnonzero(nesting.cut[row] <= times)
     while len(ended):
@@ -195,7 +181,6 @@ def _open_row(nesting: Nesting, rows: Codes, begin: Ints, times: Ints) -> Codes:
 
 
 def _laminar(begin: Ints, end: Ints) -> tuple[Ints, Codes, Codes]:
-    """Cut what overlaps without nesting; return the ends, the parents, and what goes on after."""
     parent = _parents(begin, end)
     if all(_fits(end, parent, part) for part in parts(len(end))):
         return end, parent, parent
@@ -205,7 +190,6 @@ def _laminar(begin: Ints, end: Ints) -> tuple[Ints, Codes, Codes]:
 
 
 def _fits(end: Ints, parent: Codes, part: slice) -> bool:
-    """Return whether none of a part ends after its parent."""
     above = parent[part]
     return bool(((above < 0) | (end[part] <= end[above])).all())
 
@@ -265,7 +249,6 @@ def _cut(begin: Ints, end: Ints) -> tuple[Ints, Codes]:
 
 
 def _own(begin: Ints, end: Ints, within: Codes) -> Ints:
-    """Return what is left of each event without those directly inside it."""
     own = end - begin
     inside = within >= 0
     # Sums of nanoseconds are whole numbers far below 2**53, so floats hold them exactly.

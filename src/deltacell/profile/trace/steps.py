@@ -66,6 +66,16 @@ class Steps:
         """Nanoseconds of each step, int64 [s]."""
         return self.end - self.begin
 
+    def place(self, times: Ints) -> Ints:
+        """Return the place of the step that each time lies in; -1 outside of all."""
+        step = np.searchsorted(self.begin, times, side="right") - 1
+        return np.where((step >= 0) & (times < self.end[step]), step, -1)
+
+    def in_counted(self, times: Ints) -> npt.NDArray[np.bool_]:
+        """Return which of these times are in a step that counts."""
+        step = self.place(times)
+        return np.asarray((step >= 0) & self.counted[step], dtype=bool)
+
 
 def find_steps(trace: Trace) -> Steps:
     """Find the steps of a trace.
@@ -113,22 +123,17 @@ _RANGES = (int(Kind.annotation), int(Kind.operator))
 
 
 def _rows(trace: Trace, pattern: re.Pattern[str], kinds: tuple[int, ...] = _RANGES) -> Ints:
-    """Return the rows of the host of these kinds whose names match."""
     # Names are untrusted; the ones that are looked for are short.
-    named = np.array([len(n) <= 1000 and bool(pattern.search(n)) for n in trace.names], dtype=bool)
-    if not named.any():
-        return np.empty(0, dtype=np.int64)
-    return np.flatnonzero(named[trace.name] & np.isin(trace.kind, kinds))
+    named = trace.named(lambda name: len(name) <= 1000 and pattern.search(name))
+    return np.flatnonzero(named & np.isin(trace.kind, kinds))
 
 
 def _on_one_thread(trace: Trace, rows: Ints) -> tuple[Ints, int]:
-    """Return those rows that are on the thread with most of them, and the thread."""
     thread = int(np.bincount(trace.thread[rows]).argmax())
     return rows[trace.thread[rows] == thread], thread
 
 
 def _outermost(trace: Trace, rows: Ints) -> Ints:
-    """Return those of the rows that begin inside none of the others."""
     reached = np.maximum.accumulate(trace.ends(rows))
     first = np.ones(len(rows), dtype=bool)
     first[1:] = trace.begin[rows][1:] >= reached[:-1]
@@ -188,7 +193,6 @@ def _optimizer_steps(trace: Trace) -> _Found | None:
 
 
 def _whole(trace: Trace) -> _Found:
-    """Return all of a trace as one step: from the first event of host or device to the last."""
     rows = np.flatnonzero(trace.kind != Kind.other)
     rows = rows if len(rows) else np.arange(len(trace))
     host = np.array([not thread.is_device for thread in trace.threads], dtype=bool)
@@ -207,7 +211,6 @@ def _number(pattern: re.Pattern[str], text: str) -> int:
 
 
 def _events(trace: Trace, thread: int, begin: Ints, end: Ints) -> Ints:
-    """Return how many events of a thread begin in each step."""
     times = trace.begin[trace.thread == thread]
     return np.searchsorted(times, end) - np.searchsorted(times, begin)
 
@@ -215,7 +218,6 @@ def _events(trace: Trace, thread: int, begin: Ints, end: Ints) -> Ints:
 def _count(
     wall: Ints, number: Ints, events: Ints
 ) -> tuple[npt.NDArray[np.bool_], tuple[CutStep, ...]]:
-    """Return which steps count, and why the others do not."""
     counted = np.ones(len(wall), dtype=bool)
     cut: list[CutStep] = []
     whole = len(wall)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -22,23 +22,14 @@ class Kind(IntEnum):
     """What an event is, whatever the version of PyTorch called its category."""
 
     operator = 0
-    """Of PyTorch on the host: ``Operator``, ``cpu_op``."""
-    runtime = 1
-    """A call of the host into CUDA or ROCm: ``Runtime``, ``cuda_runtime``, ``cuda_driver``."""
-    kernel = 2
-    """On the device: ``Kernel``, ``kernel``; collectives are among them."""
+    runtime = 1  # a call of the host into CUDA or ROCm
+    kernel = 2  # collectives are among them
     copy = 3
-    """On the device: ``Memcpy``, ``gpu_memcpy``."""
     fill = 4
-    """On the device: ``Memset``, ``gpu_memset``."""
-    annotation = 5
-    """A named range of the host: ``user_annotation``, ``record_function``, ``ProfilerStep``."""
-    device_annotation = 6
-    """The same as the device saw it: ``gpu_user_annotation``."""
+    annotation = 5  # a named range of the host
+    device_annotation = 6  # the same as the device saw it
     python = 7
-    """A Python function: ``python_function``."""
-    other = 8
-    """Anything else, such as the profiler's own overhead."""
+    other = 8  # such as the profiler's own overhead
 
 
 ON_DEVICE = (Kind.kernel, Kind.copy, Kind.fill)
@@ -47,19 +38,7 @@ ON_DEVICE = (Kind.kernel, Kind.copy, Kind.fill)
 
 @dataclass(frozen=True)
 class Thread:
-    """Where events are: a thread of the host, or a stream of a device.
-
-    Parameters
-    ----------
-    pid, tid
-        As written; text where they were.
-    name
-        What the trace calls it, or nothing.
-    is_device
-        Whether it is a stream.
-    device
-        Of a stream; None where it is not known.
-    """
+    """A thread of the host, or a stream of a device, with ids as written."""
 
     pid: str
     tid: str
@@ -72,50 +51,46 @@ class Thread:
 class Trace:
     """Events of one process, by beginning; among those that begin together the longest is first.
 
+    Columns have one entry per event, and `NOTHING` where it has none.
+
     Parameters
     ----------
     path
         The file.
-    name, names
-        Of each event, as an index into the names, int32 [n].
+    name, names, thread, threads
+        Name and thread of each event as an index, int32 [n].
     kind
-        Of each event, one of `Kind`, int8 [n].
+        One of `Kind`, int8 [n].
     begin, duration
         In nanoseconds, int64 [n]; the first event begins at 0, see ``origin``.
-    thread, threads
-        Where each event is, as an index, int32 [n].
     correlation
-        What a call of the host and the event of the device that it caused have in common, int64
-        [n]; `NOTHING` where there is none.
+        Shared by a call of the host and the event of the device that it caused, int64 [n].
     sequence
-        That a forward operator and its backward have in common, int64 [n]; or `NOTHING`.
+        Shared by a forward operator and its backward, int64 [n].
     parent
-        The row of the Python function that a Python function was called from, int32 [n]; or
-        `NOTHING`.
+        The row of the Python function that a Python function was called from, int32 [n].
     origin
-        The time of the first event as written, in nanoseconds; where the trace says what its times
-        are counted from (``baseTimeNanoseconds``), that is added, so ranks share a clock.
+        The time of the first event as written, in nanoseconds, plus ``baseTimeNanoseconds`` where
+        the trace has it, so that ranks share a clock.
     rank, world_size
-        As ``distributedInfo`` or the file's name says; None where neither does.
+        By ``distributedInfo`` or the file's name; None where neither tells.
     torch_version, device_name
-        As written; None where they are not.
+        As written, or None.
     settings
-        What the profiler was told, where written: ``record_shapes``, ``with_stack``,
-        ``profile_memory``.
+        Of the profiler, where written, such as ``record_shapes`` and ``with_stack``.
     memory
         Where recorded, int64 [m] each, by time: ``time`` in nanoseconds, ``total`` bytes allocated
         after it, ``change`` in bytes, ``device`` (its type: 0 the host, 1 CUDA) and ``device_id``.
         Old traces have only changes; the total is then what was allocated since the trace began,
         and ``settings["memory_since_begin"]`` is true.
     warnings
-        What a person should know of how it was read, in sentences.
+        How it was read, in sentences.
     stack, stacks
         The Python call stack that old traces wrote with an operator, innermost call first, calls
-        parted by ``;``, as an index, int32 [n]; or `NOTHING`. Empty where no event has one; new
-        traces have Python functions instead.
+        separated by ``;``, as an index, int32 [n]. Empty where no event has one; new traces have
+        Python functions instead.
     shape, shapes
-        The sizes and the types of an operator's inputs as written, as an index, int32 [n]; or
-        `NOTHING`. Empty where no event has any.
+        Sizes and types of an operator's inputs as written, as an index, int32 [n]; or empty.
     damage
         Why events are missing, as a part of a sentence; empty where none are known to be.
     strange
@@ -171,6 +146,11 @@ class Trace:
     def has_device(self) -> bool:
         """Whether anything ran on a device."""
         return bool(np.isin(self.kind, [int(kind) for kind in ON_DEVICE]).any())
+
+    def named(self, test: Callable[[str], object]) -> npt.NDArray[np.bool_]:
+        """Return which events have a name for which a test is true, bool [n]."""
+        found = np.array([bool(test(name)) for name in self.names], dtype=bool)
+        return found[self.name] if found.any() else np.zeros(len(self.name), dtype=bool)
 
     def text(self, row: int) -> str:
         """Return the name of an event; it is untrusted, so escape it where it is shown."""

@@ -1,4 +1,4 @@
-"""What limits a run: the numbers, the steps that are cut, and the sentence."""
+"""What limits a run: the numbers, the steps that are cut, the sentence, and uneven steps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from deltacell.errors import InputError
 from deltacell.profile import PHASES, PhaseTimer, read_phases, steady_steps, summarise
+from deltacell.profile.phase_rows import unevenness
 
 
 def rows(*steps, samples=64, kind="train", rank=0, attempt=0, begin=0.0, first=1, profiled=()):
@@ -40,14 +41,6 @@ def rows(*steps, samples=64, kind="train", rank=0, attempt=0, begin=0.0, first=1
 STEP = {"forward": 7.6e-3, "backward": 12.1e-3, "data_wait": 0.06e-3, "other": 0.04e-3}
 
 
-def test_the_sentence_of_a_usual_run():
-    summary = summarise(rows(*[STEP] * 10))
-    assert summary.sentence == (
-        "Backward takes 61 % of the time (12.1 of 19.8 ms a step, 0.19 ms a sample); "
-        "waiting for data takes 0.3 %."
-    )
-
-
 def test_the_numbers():
     summary = summarise(rows(*[STEP] * 10))
     assert (summary.steps, summary.warmup_steps, summary.samples) == (9, 1, 9 * 64)
@@ -69,62 +62,83 @@ def test_the_numbers():
     assert rate.low == rate.median == rate.high == pytest.approx(64 / 19.8e-3)
 
 
-def test_waiting_for_data_leads_with_advice_where_it_is_the_most():
-    # The lazy pipeline of the specification: 1.138 s a step of 28 samples.
-    summary = summarise(rows(*[{"data_wait": 0.763, "forward": 0.375}] * 5, samples=28))
-    assert summary.sentence == (
-        "Waiting for data takes 67 % of the time (0.76 of 1.14 s a step, 27.2 ms a sample), "
-        "and mode=data shows the loader alone; forward takes 33 %."
-    )
+def end_of(frame):
+    return frame["begin_s"][-1] + frame["wall_s"][-1]
 
 
-def test_findings_come_with_advice():
-    step = {
-        "forward": 30e-3,
-        "backward": 20e-3,
-        "data_wait": 12e-3,
-        "communication": 25e-3,
-        "other": 13e-3,
-    }
-    sentence = summarise(rows(*[step] * 5)).sentence
-    assert sentence.startswith("Forward takes 30 % of the time (30.0 of 100 ms a step")
-    assert "; communication of gradients takes 25 %, which a larger data.batch_size" in sentence
-    assert "; what is in no named phase takes 13 %, and profiler.trace=true" in sentence
-    assert sentence.endswith("; waiting for data takes 12 %, and mode=data shows the loader alone.")
-    assert "\n" not in sentence
+MIXED = {
+    "forward": 0.03,
+    "backward": 0.02,
+    "data_wait": 0.012,
+    "communication": 0.025,
+    "other": 0.013,
+}
+BELOW = {"forward": 62e-3, "data_wait": 10e-3, "communication": 19e-3, "other": 9e-3}
 
 
-def test_findings_below_their_bounds_are_not_mentioned():
-    step = {"forward": 62e-3, "data_wait": 10e-3, "communication": 19e-3, "other": 9e-3}
-    assert summarise(rows(*[step] * 5)).sentence == (
-        "Forward takes 62 % of the time (62.0 of 100 ms a step, 0.97 ms a sample); "
-        "waiting for data takes 10 %."
-    )
-
-
-def test_the_time_outside_the_steps_leads_where_it_is_more():
-    train = rows(*[STEP] * 10)
-    end = train["begin_s"][-1] + train["wall_s"][-1]
-    between = rows({"validation": 0.4, "checkpoint": 0.1}, kind="between", begin=end, first=10)
-    summary = summarise(pl.concat([train, between]))
-    assert summary.of("validation").run_share == pytest.approx(0.4 / 0.698)
-    assert summary.of("validation").share == 0
+@pytest.mark.parametrize(
+    ("step", "between", "samples", "clauses"),
+    [
+        (
+            STEP,
+            None,
+            64,
+            ["Backward 61 12.1 ms of 19.8 ms per step, 189 µs per sample", "waiting 0.3"],
+        ),
+        # The lazy pipeline of the specification: 1.138 s per step of 28 samples.
+        (
+            {"data_wait": 0.763, "forward": 0.375},
+            None,
+            28,
+            ["Waiting 67 27.2 ms mode=data", "forward 33"],
+        ),
+        (
+            MIXED,
+            None,
+            64,
+            [
+                "Forward 30",
+                "communication 25 batch_size",
+                "what 13 profiler.trace",
+                "waiting 12 mode=data",
+            ],
+        ),
+        # Findings below their bounds are not mentioned.
+        (BELOW, None, 64, ["Forward 62", "waiting 10"]),
+        # The time outside the steps leads where it is more, and follows where it is less.
+        (
+            STEP,
+            {"validation": 0.4, "checkpoint": 0.1},
+            64,
+            ["Validation 72 trainer.validate_every", "backward 61 step", "waiting 0.3"],
+        ),
+        (
+            STEP,
+            {"checkpoint": 0.08},
+            64,
+            ["Backward 61 step", "validation 29 figures_every", "waiting"],
+        ),
+        ({"forward": 50e-6}, None, 1, ["Forward 100 50.0 µs of 50.0 µs", "waiting 0 %"]),
+        ({"forward": 1.0, "data_wait": 1e-6}, None, 1, ["Forward 100", "waiting under 0.1 %"]),
+        (STEP, None, 0, ["Backward (12.1 ms of 19.8 ms per step)", "waiting"]),
+    ],
+)
+def test_the_sentence(step, between, samples, clauses):
+    frame = rows(*[step] * 10, samples=samples)
+    if between is not None:
+        begin = end_of(frame)
+        frame = pl.concat([frame, rows(between, kind="between", begin=begin, first=10)])
+    summary = summarise(frame)
     assert summary.adds_up
-    assert summary.sentence == (
-        "Validation, checkpoints and figures take 72 % of the run, and a larger "
-        "trainer.validate_every makes it less; backward takes 61 % of a step (12.1 of 19.8 ms a "
-        "step, 0.19 ms a sample); waiting for data takes 0.3 %."
-    )
+    said = summary.sentence.removesuffix(".").split("; ")
+    assert len(said) == len(clauses)
+    for clause, words in zip(said, clauses, strict=True):
+        assert clause.startswith(words.split()[0])
+        assert [word for word in words.split() if word not in clause] == []
 
 
-def test_the_time_outside_the_steps_follows_where_it_is_less():
-    train = rows(*[STEP] * 10)
-    end = train["begin_s"][-1] + train["wall_s"][-1]
-    between = rows({"checkpoint": 0.08}, kind="between", begin=end, first=10)
-    sentence = summarise(pl.concat([train, between])).sentence
-    assert sentence.startswith("Backward takes 61 % of a step")
-    assert "; validation, checkpoints and figures take 29 % of the run, and trainer." in sentence
-    assert "trainer.figures_every" in sentence
+def steady(*steps):
+    return rows(*steps).select(pl.exclude("begin_s"))
 
 
 def slow(seconds: float) -> dict[str, float]:
@@ -226,16 +240,16 @@ def test_device_times_are_averaged_where_they_are_known():
     assert summary.of("loss").device_ms_per_step is None
 
 
-NOTHING = "No training step was timed, so nothing can be said of what limits this run."
+NOTHING = "No training step was timed"
 
 
 def test_without_training_steps_it_says_so(tmp_path):
-    assert summarise(read_phases(tmp_path)).sentence == NOTHING
+    assert summarise(read_phases(tmp_path)).sentence.startswith(NOTHING)
     summary = summarise(rows({"validation": 1.0}, kind="between"))
-    assert summary.sentence == NOTHING
+    assert summary.sentence.startswith(NOTHING)
     assert summary.of("validation").run_share == 1
     assert summary.samples_per_s is None
-    assert summarise(rows({})).sentence == NOTHING
+    assert summarise(rows({})).sentence.startswith(NOTHING)
 
 
 def test_rows_that_cannot_be_read_are_counted_and_left_out():
@@ -257,7 +271,6 @@ def test_no_samples_are_no_division():
     summary = summarise(rows(*[STEP] * 3, samples=0))
     assert summary.us_per_sample == 0
     assert summary.samples_per_s is None
-    assert "(12.1 of 19.8 ms a step);" in summary.sentence
 
 
 def test_the_rank_the_attempt_and_the_profiler_need_not_be_there():
@@ -265,25 +278,6 @@ def test_the_rank_the_attempt_and_the_profiler_need_not_be_there():
     assert summarise(frame.drop("rank", "attempt", "profiled")) == summarise(frame)
     with pytest.raises(InputError, match="no column 'loss_s'"):
         summarise(frame.drop("loss_s"))
-
-
-@pytest.mark.parametrize(
-    ("step", "expected"),
-    [
-        ({"forward": 50e-6}, "100 % of the time (50.0 of 50.0 µs a step, 50.0 µs a sample)"),
-        ({"forward": 120.0}, "100 % of the time (120 of 120 s a step, 120 s a sample)"),
-        ({"forward": 3e-4}, "100 % of the time (0.3 of 0.3 ms a step, 0.3 ms a sample)"),
-    ],
-)
-def test_units_are_those_that_read_best(step, expected):
-    assert expected in summarise(rows(*[step] * 3, samples=1)).sentence
-
-
-def test_a_share_that_rounds_to_nothing_is_not_nothing():
-    sentence = summarise(rows(*[{"forward": 1.0, "data_wait": 1e-6}] * 3)).sentence
-    assert sentence.endswith("waiting for data takes under 0.1 %.")
-    sentence = summarise(rows(*[{"forward": 1.0}] * 3)).sentence
-    assert sentence.endswith("waiting for data takes 0 %.")
 
 
 def test_the_interval_holds_the_median_and_narrows():
@@ -349,7 +343,69 @@ def test_a_timer_and_its_summary_agree(tmp_path):
             now[0] += ticks * 1_000_000
         timer.end_step(0, step, 32)
     timer.flush(tmp_path, 0, 0)
-    assert summarise(read_phases(tmp_path)).sentence == (
-        "Backward takes 60 % of the time (6.00 of 10.0 ms a step, 0.19 ms a sample); "
-        "waiting for data takes 10 %."
-    )
+    summary = summarise(read_phases(tmp_path))
+    assert summary.of("backward").ms_per_step == pytest.approx(6)
+    assert summary.us_per_sample == pytest.approx(10_000 / 32)
+
+
+FAST = {"forward": 3.0, "backward": 4.0, "loss": 0.1, "optimizer": 1.0}
+SLOW = {phase: 10 * seconds for phase, seconds in FAST.items()}
+
+
+def test_a_change_in_every_large_phase():
+    found = unevenness(steady(*[FAST] * 50, *[SLOW] * 50))
+    assert found.is_everywhere
+    assert (found.fast_s, found.slow_s) == pytest.approx((8.1, 81))
+    assert (found.fast_steps, found.slow_steps) == ((1, 10), (51, 60))
+    # The loss is a small part and is not looked at.
+    assert found.changed == ("forward", "backward", "optimizer")
+    assert found.unchanged == ()
+
+
+def test_it_may_also_become_faster():
+    found = unevenness(steady(*[SLOW] * 50, *[FAST] * 50))
+    assert found.is_everywhere
+    assert (found.fast_steps, found.slow_steps) == ((51, 60), (1, 10))
+
+
+@pytest.mark.parametrize("still", ["forward", "backward", "optimizer"])
+def test_a_large_phase_that_stays_is_the_programs_own_doing(still):
+    found = unevenness(steady(*[FAST] * 50, *[SLOW | {still: FAST[still]}] * 50))
+    assert not found.is_everywhere
+    assert found.unchanged == (still,)
+
+
+def test_a_phase_that_becomes_all_of_the_step_is_not_every_part():
+    # The others are small in the slow part, and were large in the fast one.
+    found = unevenness(steady(*[FAST] * 50, *[FAST | {"data_wait": 1000.0}] * 50))
+    assert found.changed == ("data_wait",)
+    assert not found.is_everywhere
+
+
+def test_the_only_phase_is_not_every_part():
+    found = unevenness(steady(*[{"data_wait": 1.0}] * 30, *[{"data_wait": 9.0}] * 30))
+    assert not found.is_everywhere
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [FAST] * 100,
+        # One step in ten, wherever it is, is no part of the run.
+        [*[FAST] * 4, SLOW, *[FAST] * 5] * 10,
+        [*[FAST] * 99, SLOW],
+        # Twice as long is within what machines do.
+        [*[FAST] * 50, *[{p: 2 * s for p, s in FAST.items()}] * 50],
+        # Too few to tell.
+        [FAST, FAST, SLOW, SLOW, SLOW],
+        [{}] * 40,
+    ],
+)
+def test_what_is_even(given):
+    assert unevenness(steady(*given)) is None
+
+
+def test_few_steps_are_cut_into_fewer_parts():
+    found = unevenness(steady(*[FAST] * 3, *[SLOW] * 3))
+    assert (found.fast_steps, found.slow_steps) == ((1, 3), (4, 6))
+    assert found.is_everywhere
