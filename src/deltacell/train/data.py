@@ -15,6 +15,7 @@ from deltacell.errors import InputError, did_you_mean
 from deltacell.models.pairs.trees import Zeros
 from deltacell.profile.record import RunRecord
 from deltacell.screen import Genotypes, Grid, Screen, Split
+from deltacell.screen.import_folder import read_parts
 from deltacell.train.config import Config, DataConfig, SplitConfig
 from deltacell.train.standard import Standard
 
@@ -132,7 +133,7 @@ def load_data(config: Config) -> TrainingData:
         cell = cell.subset(np.unique(screen.genotypes.genes.numpy()))
         screen = screen.on(cell)
         repeats = None if repeats is None else repeats.on(cell, on_unknown="drop")
-    split = make_split(screen, config.split)
+    split = make_split(screen, config.split, _imported_split(config.data))
     if not len(split.train):
         raise InputError("the split leaves no genotype for training")
     if not len(split.test):
@@ -171,7 +172,7 @@ def check_same(record: RunRecord, data: TrainingData) -> None:
             )
 
 
-def make_split(screen: Screen, config: SplitConfig) -> Split:
+def make_split(screen: Screen, config: SplitConfig, imported: Path | None = None) -> Split:
     """Return the split that a config describes.
 
     Parameters
@@ -180,6 +181,8 @@ def make_split(screen: Screen, config: SplitConfig) -> Split:
         What was measured.
     config
         How to split it.
+    imported
+        The split that came with the screen, if any.
     """
     if config.method == "random":
         return Split.random(screen, config.seed, config.validation, config.test)
@@ -189,7 +192,26 @@ def make_split(screen: Screen, config: SplitConfig) -> Split:
         return Split.sets(screen, config.by, config.seed, config.validation, config.test)  # type: ignore[arg-type]
     if config.method == "source":
         return Split.source(screen, config.studies, config.validation, config.seed)
-    raise InputError(f"there is no split '{config.method}'; there are random, gene, set, source")
+    if config.method == "named":
+        where = imported if config.file is None else Path(config.file)
+        if where is None:
+            raise InputError(
+                "split.method is named, and no split was imported with the screen",
+                fix="Set split.file to a table of genes and split, or import one with the screen.",
+            )
+        sets, parts = read_parts(where)
+        return Split.named(screen, sets, parts)
+    raise InputError(
+        f"there is no split '{config.method}'; there are random, gene, set, source, named"
+    )
+
+
+def _imported_split(config: DataConfig) -> Path | None:
+    if config.folder is None:
+        return None
+    folder = Path(config.folder)
+    path = folder / "splits" / _screen_in(folder, config.screen).name
+    return path if path.is_dir() else None
 
 
 def _sources(config: DataConfig) -> tuple[Cell, Screen]:
