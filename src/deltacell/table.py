@@ -11,7 +11,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -24,9 +24,6 @@ from pyarrow import csv as arrow_csv
 from deltacell.arrays import Ints
 from deltacell.errors import InputError
 
-#: What a field without a value may hold.
-ABSENT = ("", "NA")
-
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 _IS_WORKBOOK = "[Content_Types].xml"
 _CELL_TEXT = re.compile(r"<t(?: [^>]*)?>([^<]*)</t>")
@@ -34,8 +31,8 @@ _HEADER_WITHIN = 20
 _HEAD_AT_MOST = 8 << 20
 # Tables of genes are packed 3 to 30 times smaller.
 _ALWAYS_UNPACKED, _AT_MOST_TIMES = 64 << 20, 100
-# No text of a table has it, so that quoted fields may hold the table's own separator.
-_UNIT = "\x1f"
+#: No text of a table has it, so that quoted fields may hold the table's own separator.
+UNIT = "\x1f"
 
 
 @dataclass(frozen=True)
@@ -107,12 +104,14 @@ class Table:
             absent = written.str.to_lowercase().is_in(["", "na", "nan"]).to_numpy()
             numbers[absent] = np.nan
             bad &= ~absent
-        if bad.any():
-            row = int(np.argmax(bad))
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            others = rows[1:]
             raise InputError(
-                f"column '{column}': {written[row]!r} is not a finite number",
+                f"column '{column}': {written[int(rows[0])]!r} is not a finite number"
+                + _and_more(self.lines[others], written.gather(others[:2]).to_list()),
                 where=self.path,
-                line=int(self.lines[row]),
+                line=int(self.lines[rows[0]]),
             )
         return numbers
 
@@ -133,11 +132,14 @@ class Workbook:
         Checksum of that file.
     data
         The workbook itself.
+    sheet
+        The sheet to read; the first where not given.
     """
 
     path: Path
     sha256: str
     data: bytes
+    sheet: str | None = None
 
     def head(self) -> list[str]:
         """Return the first texts of its cells as one line, separated by tabs.
@@ -213,6 +215,7 @@ class Workbook:
         try:
             return pl.read_excel(
                 io.BytesIO(self.data),
+                sheet_name=self.sheet,
                 engine="calamine",
                 has_header=False,
                 drop_empty_rows=False,
@@ -224,12 +227,16 @@ class Workbook:
         except pl.exceptions.PolarsError as error:
             raise InputError(f"the workbook cannot be read: {error}", where=self.path) from error
 
-    def other_sheets(self) -> list[str]:
-        """Return the names of all sheets but the first, which is the one that is read."""
+    def sheet_names(self) -> list[str]:
+        """Return the names of all sheets."""
         import fastexcel
 
         names: list[str] = fastexcel.read_excel(self.data).sheet_names
-        return names[1:]
+        return names
+
+    def with_sheet(self, name: str) -> Workbook:
+        """Return the workbook with another sheet to read."""
+        return replace(self, sheet=name)
 
 
 def open_text(path: str | os.PathLike[str]) -> Text:
@@ -297,7 +304,7 @@ def read_table(
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     _check_utf8(data, text.path)
-    data, lines = _without_blank_lines(data)
+    data, lines = without_blank_lines(data)
     if not len(lines):
         raise InputError("the file is empty", where=text.path)
     has_header = columns is None
@@ -339,18 +346,6 @@ def fields_of(line: str, separator: str) -> list[str]:
         return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
     except csv.Error:  # A field too long for it: its quotes then count as text.
         return line.split(separator)
-
-
-def read_quoted_table(text: Text, separator: str) -> Table:
-    """Read delimited text with a header, whose fields may be quoted, see `fields_of`."""
-    data = text.data.removeprefix(b"\xef\xbb\xbf")
-    if separator != " " and b'"' not in data:
-        return read_table(Text(text.path, text.sha256, data), separator=separator)
-    # Bytes that are not UTF-8 go through unchanged, for `read_table` to name their line.
-    lines = re.split(r"\r\n|\r|\n", data.decode("utf-8", errors="surrogateescape"))
-    plain = "\n".join(_UNIT.join(fields_of(line, separator)) for line in lines)
-    data = plain.encode("utf-8", errors="surrogateescape")
-    return read_table(Text(text.path, text.sha256, data), separator=_UNIT)
 
 
 def open_workbook(path: str | os.PathLike[str], member: str) -> Workbook | None:
@@ -502,7 +497,7 @@ def _check_utf8(data: bytes, path: Path) -> None:
         ) from error
 
 
-def _without_blank_lines(data: bytes) -> tuple[bytes, Ints]:
+def without_blank_lines(data: bytes) -> tuple[bytes, Ints]:
     """Return the text without its blank lines, and the number of each line that is left."""
     if data and not data.endswith(b"\n"):
         data += b"\n"
@@ -516,16 +511,32 @@ def _without_blank_lines(data: bytes) -> tuple[bytes, Ints]:
     return b"\n".join(kept) + b"\n" if kept else b"", lines[lengths > 0]
 
 
-def _check_widths(data: bytes, separator: str, width: int, lines: Ints, path: Path) -> None:
+def line_widths(data: bytes, separator: str) -> Ints:
+    """Return the number of fields of each line, none of which is blank."""
     characters = np.frombuffer(data, dtype=np.uint8)
     ends = np.flatnonzero(characters == ord("\n"))
     separators = np.flatnonzero(characters == ord(separator))
-    per_line = np.diff(np.searchsorted(separators, ends), prepend=0) + 1
-    wrong = per_line != width
-    if wrong.any():
-        row = int(np.argmax(wrong))
+    widths: Ints = np.diff(np.searchsorted(separators, ends), prepend=0) + 1
+    return widths
+
+
+def _check_widths(data: bytes, separator: str, width: int, lines: Ints, path: Path) -> None:
+    per_line = line_widths(data, separator)
+    wrong = np.flatnonzero(per_line != width)
+    if len(wrong):
         raise InputError(
-            f"{per_line[row]} columns where {width} were expected",
+            f"{per_line[wrong[0]]} columns where {width} were expected"
+            + _and_more(lines[wrong[1:]], per_line[wrong[1:]].tolist()),
             where=path,
-            line=int(lines[row]),
+            line=int(lines[wrong[0]]),
         )
+
+
+def _and_more(lines: Ints, written: Sequence[object]) -> str:
+    """Return how many more rows are bad in the same way, with examples; nothing where none is."""
+    if not len(lines):
+        return ""
+    examples = ", ".join(
+        f"{what!r} in line {line}" for line, what in list(zip(lines, written, strict=False))[:2]
+    )
+    return f", and so in {len(lines):,} more row{'s' * (len(lines) > 1)}, such as {examples}"

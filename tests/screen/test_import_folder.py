@@ -49,9 +49,9 @@ def test_hidden_files_and_folders_are_not_read(tmp_path):
     assert not imported.left_alone
 
 
-def test_scores_that_were_read_as_a_network_are_spoken_of(tmp_path):
+def test_weights_below_zero_are_spoken_of(tmp_path):
     (tmp_path / "ppi.csv").write_text("gene1,gene2,weight\nYAL001C,YAL002W,0.5\n")
-    (tmp_path / "screen.csv").write_text("name1,name2,score\nYAL001C,YAL002W,-0.5\n")
+    (tmp_path / "screen.csv").write_text("gene1,gene2,weight\nYAL001C,YAL002W,-0.5\n")
     (tmp_path / "triples.csv").write_text("a,b,c,score\nYAL001C,YAL002W,YAL003W,-0.5\n")
     imported = import_folder(tmp_path)
     (note,) = [note for note in imported.notes if "weights are below 0" in note]

@@ -1,9 +1,19 @@
-"""The wild type: its genes, its relations, its metabolism."""
+"""The wild type: its genes, relations, metabolism, features and annotations."""
 
+from deltacell.cell.annotation import Annotation
 from deltacell.cell.cell import Cell
 from deltacell.cell.feature import Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import LostReactions, Metabolism
 from deltacell.cell.relation import Edges, Relation
 
-__all__ = ["Cell", "Edges", "Feature", "Genes", "LostReactions", "Metabolism", "Relation"]
+__all__ = [
+    "Annotation",
+    "Cell",
+    "Edges",
+    "Feature",
+    "Genes",
+    "LostReactions",
+    "Metabolism",
+    "Relation",
+]

@@ -1,4 +1,4 @@
-"""The wild type: its genes, its relations, and optionally its metabolism and features."""
+"""The wild type: its genes, its relations, and optionally metabolism, features, annotations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from deltacell import store
 from deltacell.arrays import Ints
+from deltacell.cell.annotation import Annotation
 from deltacell.cell.feature import Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import Metabolism
@@ -35,7 +36,9 @@ class Cell:
     metabolism
         Reactions and their rules over these genes.
     features
-        Named matrices with one row a gene.
+        Named matrices with one row per gene.
+    annotations
+        Terms that the genes have, such as GO or complexes.
     sources
         The files it was made from.
     synthetic
@@ -48,6 +51,7 @@ class Cell:
         relations: Iterable[Relation] | Mapping[str, Relation],
         metabolism: Metabolism | None = None,
         features: Iterable[Feature] | Mapping[str, Any] | None = None,
+        annotations: Iterable[Annotation] = (),
         *,
         sources: Sequence[Source] = (),
         synthetic: Mapping[str, Any] | None = None,
@@ -56,6 +60,7 @@ class Cell:
         self.relations: dict[str, Relation] = _named_relations(relations)
         self.metabolism = metabolism
         self.features: dict[str, Feature] = _named_features(features)
+        self.annotations: dict[str, Annotation] = _named_annotations(annotations)
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
         self._check_sizes()
@@ -99,6 +104,7 @@ class Cell:
             relations=[r.take(chosen) for r in self.relations.values()],
             metabolism=None if self.metabolism is None else self.metabolism.take(chosen),
             features=[f.take(chosen) for f in self.features.values()],
+            annotations=[a.take(chosen) for a in self.annotations.values()],
         )
 
     def with_relations(self, names: Iterable[str]) -> Cell:
@@ -143,6 +149,22 @@ class Cell:
         """Return the cell with one more feature, or with one of the same name replaced."""
         return self._with(features={**self.features, feature.name: feature})
 
+    def feature(self, name: str) -> Feature:
+        """Return a feature, or an annotation as a feature, by its name."""
+        if name in self.features:
+            return self.features[name]
+        if name in self.annotations:
+            return self.annotations[name].feature
+        there = [*self.features, *self.annotations]
+        raise InputError(
+            f"the cell has no feature '{name}'{did_you_mean(name, there)}; "
+            f"it has {', '.join(there) or 'none'}"
+        )
+
+    def with_annotation(self, annotation: Annotation) -> Cell:
+        """Return the cell with one more annotation, or with one of the same name replaced."""
+        return self._with(annotations=({**self.annotations, annotation.name: annotation}).values())
+
     def stats(self) -> dict[str, Any]:
         """Return what the cell holds, in numbers."""
         relations = [
@@ -178,6 +200,15 @@ class Cell:
                     "missing": f.missing,
                 }
                 for f in self.features.values()
+            ],
+            "annotations": [
+                {
+                    "annotation": a.name,
+                    "terms": len(a.terms),
+                    "genes": int(a.known.sum()),
+                    "pairs": len(a.indices),
+                }
+                for a in self.annotations.values()
             ],
             "sources": [s.to_json() for s in self.sources],
             "checksum": self.checksum,
@@ -225,6 +256,10 @@ class Cell:
                 Feature.from_arrow(_feature_parts(parts, i), described)
                 for i, described in enumerate(parts["features"].to_pylist())
             ],
+            [
+                Annotation.from_arrow(_under(parts, f"annotation-{i:03d}."), name)
+                for i, name in enumerate(_annotation_names(parts))
+            ],
             sources=[Source.from_json(s) for s in meta["sources"]],
             synthetic=meta["synthetic"],
         )
@@ -237,7 +272,7 @@ class Cell:
         return store.checksum(self._parts())
 
     def equals(self, other: Cell) -> bool:
-        """Whether both hold the same genes, relations, metabolism and features."""
+        """Whether both hold the same genes, relations, metabolism, features and annotations."""
         if (self.metabolism is None) != (other.metabolism is None):
             return False
         return (
@@ -246,6 +281,8 @@ class Cell:
             and all(r.equals(other.relations[r.name]) for r in self.relations.values())
             and list(self.features) == list(other.features)
             and all(f.equals(other.features[f.name]) for f in self.features.values())
+            and list(self.annotations) == list(other.annotations)
+            and all(a.equals(other.annotations[a.name]) for a in self.annotations.values())
             and (
                 self.metabolism is None
                 or (other.metabolism is not None and self.metabolism.equals(other.metabolism))
@@ -278,6 +315,7 @@ class Cell:
             "relations": self.relations,
             "metabolism": self.metabolism,
             "features": self.features,
+            "annotations": self.annotations.values(),
             "sources": self.sources,
             "synthetic": self.synthetic_recipe,
         }
@@ -299,6 +337,12 @@ class Cell:
         for i, feature in enumerate(features):
             for name, table in feature.to_arrow().items():
                 parts[f"feature-{i:03d}.{name}"] = table
+        # A cell without annotations keeps the checksum that it had before there were any.
+        if self.annotations:
+            parts["annotations"] = pa.table({"name": pa.array(self.annotations, pa.string())})
+        for i, annotation in enumerate(self.annotations.values()):
+            for name, table in annotation.to_arrow().items():
+                parts[f"annotation-{i:03d}.{name}"] = table
         return parts
 
     def _check_sizes(self) -> None:
@@ -314,6 +358,14 @@ class Cell:
                     f"feature '{feature.name}' has {len(feature.values)} rows, "
                     f"and the cell has {self.n_genes} genes"
                 )
+        for annotation in self.annotations.values():
+            if annotation.n_genes != self.n_genes:
+                raise InputError(
+                    f"annotation '{annotation.name}' is over {annotation.n_genes} genes, "
+                    f"and the cell has {self.n_genes}"
+                )
+            if annotation.name in self.features:
+                raise InputError(f"a feature and an annotation are both called '{annotation.name}'")
         if self.metabolism is not None and self.metabolism.n_genes != self.n_genes:
             raise InputError(
                 f"the metabolism is over {self.metabolism.n_genes} genes, "
@@ -352,6 +404,19 @@ def _named_features(features: Iterable[Feature] | Mapping[str, Any] | None) -> d
         if named.setdefault(feature.name, feature) is not feature:
             raise InputError(f"two features are called '{feature.name}'")
     return named
+
+
+def _named_annotations(annotations: Iterable[Annotation]) -> dict[str, Annotation]:
+    named: dict[str, Annotation] = {}
+    for annotation in annotations:
+        if named.setdefault(annotation.name, annotation) is not annotation:
+            raise InputError(f"two annotations are called '{annotation.name}'")
+    return named
+
+
+def _annotation_names(parts: Mapping[str, pa.Table]) -> list[str]:
+    names: list[str] = parts["annotations"]["name"].to_pylist() if "annotations" in parts else []
+    return names
 
 
 def _feature_parts(parts: Mapping[str, pa.Table], i: int) -> dict[str, pa.Table]:

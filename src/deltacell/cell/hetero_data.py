@@ -10,6 +10,7 @@ import torch
 from torch_geometric.data import HeteroData
 
 from deltacell.arrays import AnyArray, Ints
+from deltacell.cell.annotation import Annotation
 from deltacell.cell.cell import Cell
 from deltacell.cell.feature import Feature
 from deltacell.cell.genes import Genes
@@ -36,6 +37,8 @@ def to_hetero_data(cell: Cell) -> HeteroData:
       ``data["reaction", "converts", "metabolite"]`` with a signed ``coefficient``;
       ``data["gene", "enables", "reaction"]``, the genes of each rule; and the rules themselves as
       ``clause_reaction``, ``clause_genes`` and ``clause_offsets``.
+    - With annotations, ``data.annotations``: by name (indptr, indices, terms, ids), see
+      `Annotation`.
 
     Parameters
     ----------
@@ -62,6 +65,11 @@ def to_hetero_data(cell: Cell) -> HeteroData:
         edges.counts = relation.counts.to_json()
     if cell.metabolism is not None:
         _put_metabolism(data, cell.metabolism)
+    if cell.annotations:
+        data.annotations = {
+            a.name: (_tensor(a.indptr), _tensor(a.indices), list(a.terms), list(a.ids))
+            for a in cell.annotations.values()
+        }
     data.sources = [source.to_json() for source in cell.sources]
     data.synthetic = cell.synthetic_recipe
     return data
@@ -106,6 +114,10 @@ def from_hetero_data(data: HeteroData) -> Cell:
         ],
         _metabolism(data, len(genes)) if REACTION in data.node_types else None,
         _features(data[GENE]),
+        [
+            Annotation(name, indptr.numpy(), indices.numpy(), tuple(terms), tuple(ids))
+            for name, (indptr, indices, terms, ids) in facts.get("annotations", {}).items()
+        ],
         sources=[Source.from_json(s) for s in facts["sources"]] if "sources" in facts else (),
         synthetic=facts.get("synthetic"),
     )

@@ -37,6 +37,15 @@ def import_(
     phenotype: Annotated[
         Phenotype | None, typer.Option(help="What to take as the score where a file has both.")
     ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=COLUMN,…",
+            help="Which columns of a table with other headers are what: "
+            "gene1=…,gene2=…,score=… for a screen, weight=… for a network; by number where there "
+            "is no header. For each table with such columns; can be given more than once.",
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace an earlier import.")] = False,
     json: Annotated[Path | None, typer.Option(help="Also write the account to a file.")] = None,
 ) -> None:
@@ -57,6 +66,7 @@ def import_(
             folder,
             on_unknown=unknown.value,
             phenotype=None if phenotype is None else phenotype.value,
+            columns=columns or (),
             progress=report,
         )
         imported.save(out, overwrite=overwrite)

@@ -14,7 +14,7 @@ from torch import nn
 
 from deltacell.arrays import Floats
 from deltacell.cell import Cell, Feature
-from deltacell.errors import InputError, did_you_mean
+from deltacell.errors import InputError
 
 DIMENSIONS = 64
 """The most components of one feature that the models take."""
@@ -60,14 +60,8 @@ def vector_width(feature: Feature, dimensions: int = DIMENSIONS) -> int:
 
 
 def chosen_features(cell: Cell, names: Sequence[str] | None) -> list[Feature]:
-    """Return features of a cell by name, all where None; one it does not have is an error."""
-    for name in names or ():
-        if name not in cell.features:
-            raise InputError(
-                f"the cell has no feature '{name}'{did_you_mean(name, cell.features)}; "
-                f"it has {', '.join(cell.features) or 'none'}"
-            )
-    return [cell.features[name] for name in (cell.features if names is None else names)]
+    """Return features of a cell by name, see `Cell.feature`; all but annotations where None."""
+    return [cell.feature(name) for name in (cell.features if names is None else names)]
 
 
 class FeatureEncoder(nn.Module):
@@ -97,7 +91,7 @@ class FeatureEncoder(nn.Module):
     def forward(self, cell: Cell, x: torch.Tensor) -> torch.Tensor:
         """Return x [n_genes, hidden] with the features of the cell's genes added."""
         for name, linear in zip(self.names, self.linears, strict=True):
-            vectors, known = _tensors(cell.features[name], x.device, x.dtype)
+            vectors, known = _tensors(cell.feature(name), x.device, x.dtype)
             x = x + linear(vectors) * known
         return x
 

@@ -10,20 +10,54 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from deltacell import store
-from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
+from deltacell.cell import Annotation, Cell, Feature, Genes, Metabolism, Relation
 from deltacell.cell import readers as cell_readers
 from deltacell.cell.genes import UNKNOWN, OnUnknown
-from deltacell.cell.readers import NamedEdges, NoFeatureError, relation_of, sbml, string_genes
+from deltacell.cell.readers import (
+    NamedEdges,
+    NoFeatureError,
+    edge_list,
+    relation_of,
+    sbml,
+    string_genes,
+)
+from deltacell.cell.readers import terms as term_readers
 from deltacell.counts import Source
 from deltacell.errors import InputError, PhenotypeError, did_you_mean
 from deltacell.screen import readers as screen_readers
-from deltacell.screen.readers import WrittenScreen
+from deltacell.screen.readers import WrittenScreen, tables
 from deltacell.screen.screen import Screen
+from deltacell.screen.split import Split
 from deltacell.screen.unread import why_unread
+from deltacell.sheet import ColumnNames
 
 Progress = Callable[[str, int, int], None]
+_SPLIT = "split"
+
+
+class UnknownColumnsError(InputError):
+    """Tables of genes and numbers that may be screens or networks; nothing is written.
+
+    Parameters
+    ----------
+    folder
+        The folder of the files.
+    asked
+        What to say of each file.
+    """
+
+    def __init__(self, folder: Path, asked: Mapping[Path, str]) -> None:
+        self.files = [path.name for path in asked]
+        told = "\n  ".join(f"{path.name}: {why}." for path, why in asked.items())
+        super().__init__(
+            f"it is not known what {len(asked)} of the files {'is' if len(asked) == 1 else 'are'}, "
+            "so nothing was written",
+            where=folder,
+            fix=told,
+        )
 
 
 @dataclass(frozen=True)
@@ -46,6 +80,9 @@ class Imported:
         By study.
     left_alone
         Files that were not read.
+    splits
+        By study, the gene sets (lists of systematic names) and their parts, where a table or a
+        file of its own names them.
     notes
         What a person should know of the import, in sentences.
     """
@@ -54,6 +91,7 @@ class Imported:
     screens: Mapping[str, Screen]
     left_alone: Sequence[LeftAlone] = ()
     notes: Sequence[str] = field(default_factory=tuple)
+    splits: Mapping[str, pl.DataFrame] = field(default_factory=dict)
 
     def account(self) -> dict[str, Any]:
         """Return what became of every file."""
@@ -73,10 +111,13 @@ class Imported:
             self.cell.save(temporary / "cell")
             for name, screen in self.screens.items():
                 screen.save(temporary / "screens" / name)
+            for name, parts in self.splits.items():
+                store.write(temporary / "splits" / name, "parts", {"sets": parts.to_arrow()}, {})
             meta = {
                 "screens": list(self.screens),
                 "left_alone": [{"file": x.file, "why": x.why} for x in self.left_alone],
                 "notes": list(self.notes),
+                "splits": list(self.splits),
             }
             store.write_manifest(temporary, "import", {}, meta)
 
@@ -90,7 +131,20 @@ class Imported:
             {name: Screen.load(path / "screens" / Path(name).name) for name in meta["screens"]},
             [LeftAlone(x["file"], x["why"]) for x in meta["left_alone"]],
             meta["notes"],
+            {
+                name: pl.DataFrame({"genes": sets, "part": parts})
+                for name in meta.get("splits", ())
+                for sets, parts in [read_parts(path / "splits" / name)]
+            },
         )
+
+
+def read_parts(path: str | os.PathLike[str]) -> tuple[list[list[str]], list[str]]:
+    """Return gene sets and their parts: of an imported split, or of a table that names them."""
+    if not Path(path).is_dir():
+        return tables.read_parts(path)
+    sets = store.read(path, "parts").parts["sets"]
+    return sets["genes"].to_pylist(), sets["part"].to_pylist()
 
 
 def import_folder(
@@ -98,6 +152,7 @@ def import_folder(
     *,
     on_unknown: OnUnknown = "drop",
     phenotype: str | None = None,
+    columns: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Imported:
     """Read every file of a folder that is recognised by its content.
@@ -114,6 +169,10 @@ def import_folder(
         it, or ``add`` it.
     phenotype
         What to take as the score where a file has both.
+    columns
+        What the columns of tables with other headers are, each as
+        ``gene1=ORF 1,gene2=ORF 2,score=S``; of tables without a header, by number. With
+        ``weight`` in place of ``score`` the table is a network.
     progress
         Called with a label, the bytes done and the bytes in all.
     """
@@ -126,19 +185,24 @@ def import_folder(
             where=folder,
             fix="Give the folder that holds the source files.",
         )
-    files = _Files(folder, progress)
+    told = [ColumnNames.parse(names) for names in columns]
+    files = _Files(folder, progress, told)
     genes, gene_sources, gene_note = _read_genes(files)
     edges = [
         e for reader in cell_readers.EDGE_READERS for e in files.read_each(reader.NAME, reader.read)
     ]
+    edges += files.read_each(edge_list.NAME, partial(edge_list.read, columns=told))
     for path in files.of(string_genes.NAME):
         files.passed_over(path, "it numbers the genes of the STRING adjacency files beside it")
     written = _read_metabolism(files)
     screens = [
         screen
         for reader in screen_readers.SCREEN_READERS
-        for screen in files.read_all(reader.NAME, partial(_read_screen, reader, phenotype))
+        for screen in files.read_all(reader.NAME, partial(_read_screen, reader.read, phenotype))
     ]
+    own = partial(tables.read, columns=told)
+    screens += files.read_each(tables.NAME, partial(_read_screen, own, phenotype))
+    terms = _read_terms(files)
     if genes is None or on_unknown == "add":
         known = genes if genes is not None else Genes([])
         named = [
@@ -164,22 +228,33 @@ def import_folder(
     relations, relation_sources, renamed = _build_relations(edges, genes, policy)
     metabolism, metabolism_sources = _build_metabolism(written, genes, policy)
     features, feature_sources, feature_notes = _read_features(files, genes, policy)
+    taken = {feature.name for feature in features}
+    annotations, term_sources = _build_annotations(terms, genes, policy, taken)
     cell = Cell(
         genes,
         relations,
         metabolism,
         features,
-        sources=[*gene_sources, *relation_sources, *metabolism_sources, *feature_sources],
+        annotations,
+        sources=[
+            *gene_sources,
+            *relation_sources,
+            *metabolism_sources,
+            *feature_sources,
+            *term_sources,
+        ],
     )
     by_study = _build_screens(screens, genes, policy)
+    splits = _build_splits(screens, files.read_all(_SPLIT, tables.read_parts), by_study)
     notes = [
         gene_note,
         *renamed,
         *feature_notes,
         *_told_by_header(screens),
+        *(f"The split of {name} is named: train with split.method=named." for name in splits),
         *_told_by_absence(cell, by_study),
     ]
-    return Imported(cell, by_study, files.unread(), notes)
+    return Imported(cell, by_study, files.unread(), notes, splits)
 
 
 def open_screen(path: str | os.PathLike[str], name: str | None = None) -> Screen:
@@ -218,7 +293,9 @@ def open_screen(path: str | os.PathLike[str], name: str | None = None) -> Screen
 class _Files:
     """The files of a folder by the reader that recognises them, and which of them were read."""
 
-    def __init__(self, folder: Path, progress: Progress | None) -> None:
+    def __init__(
+        self, folder: Path, progress: Progress | None, columns: Sequence[ColumnNames]
+    ) -> None:
         self.folder = folder
         self._progress = progress
         self.paths = sorted(_files_under(folder))
@@ -226,14 +303,22 @@ class _Files:
         self._done = 0
         self._reader: dict[Path, str | None] = {}
         self._why: dict[Path, str] = {}
+        self.asked: dict[Path, str] = {}
         self._read: set[Path] = set()
         for path in self.paths:
             if path.stat().st_size == 0:
                 self._reader[path], self._why[path] = None, "it is empty"
                 continue
-            self._reader[path] = screen_readers.recognise(path) or cell_readers.recognise(path)
+            self._reader[path] = screen_readers.recognise(path, columns) or (
+                _SPLIT if tables.is_split(path) else cell_readers.recognise(path, columns)
+            )
             if self._reader[path] is None:
-                self._why[path] = why_unread(path)
+                asked = tables.asks(path) or edge_list.asks(path)
+                self._why[path] = asked or why_unread(path)
+                if asked:
+                    self.asked[path] = asked
+        if self.asked:
+            raise UnknownColumnsError(self.folder, self.asked)
 
     def of(self, *readers: str) -> list[Path]:
         return [p for p in self.paths if self._reader[p] in readers]
@@ -335,18 +420,18 @@ def _build_relations(
 ) -> tuple[list[Relation], list[Source], list[str]]:
     relations: dict[str, Relation] = {}
     sources, notes = [], []
-    for edge_list in edges:
-        relation, source = relation_of(edge_list, genes, policy)
+    for written in edges:
+        relation, source = relation_of(written, genes, policy)
         name, number = relation.name, 2
         while name in relations:
             name, number = f"{relation.name}_{number}", number + 1
         if name != relation.name:
             notes.append(
-                f"{edge_list.path.name} is called '{name}', as there is another '{relation.name}'."
+                f"{written.path.name} is called '{name}', as there is another '{relation.name}'."
             )
-        if edge_list.weight is not None and (np.asarray(edge_list.weight) < 0).any():
+        if written.weight is not None and (np.asarray(written.weight) < 0).any():
             notes.append(
-                f"{edge_list.path.name} was read as a network, and some weights are below 0. If "
+                f"{written.path.name} was read as a network, and some weights are below 0. If "
                 "these are scores of a screen, take it out of the folder, or models will see what "
                 "they are to predict: docs/how-to/screen.md."
             )
@@ -419,13 +504,35 @@ def _same_values(one: Feature, other: Feature) -> bool:
     )
 
 
-def _read_screen(
-    reader: screen_readers.ScreenReader, phenotype: str | None, path: Path
-) -> WrittenScreen:
+def _read_terms(files: _Files) -> list[term_readers.NamedTerms]:
+    ontologies = files.read_all("obo", term_readers.read_ontology)
+    ontology = ontologies[0] if ontologies else None
+    read = partial(term_readers.read, ontology=ontology)
+    kinds = [name for name in term_readers.NAMES if name != "obo"]
+    return [terms for kind in kinds for terms in files.read_each(kind, read)]
+
+
+def _build_annotations(
+    terms: Sequence[term_readers.NamedTerms], genes: Genes, policy: Any, taken: set[str]
+) -> tuple[list[Annotation], list[Source]]:
+    """Return the annotations, under names that neither a feature nor another one has."""
+    annotations, sources = [], []
+    for written in terms:
+        annotation, source = written.on(genes, policy)
+        name, number = annotation.name, 2
+        while name in taken:
+            name, number = f"{annotation.name}_{number}", number + 1
+        taken.add(name)
+        annotations.append(annotation.renamed(name))
+        sources.append(replace(source, into=name))
+    return annotations, sources
+
+
+def _read_screen(read: Callable[..., Any], phenotype: str | None, path: Path) -> Any:
     try:
-        return reader.read(path, phenotype=phenotype)
+        return read(path, phenotype=phenotype)
     except PhenotypeError:
-        return reader.read(path)
+        return read(path)
 
 
 def _build_screens(
@@ -437,12 +544,35 @@ def _build_screens(
     return {study: Screen.concat(parts) for study, parts in sorted(by_study.items())}
 
 
+def _build_splits(
+    written: Sequence[WrittenScreen],
+    files: Sequence[tuple[list[list[str]], list[str]]],
+    screens: Mapping[str, Screen],
+) -> dict[str, pl.DataFrame]:
+    """Return the named split of each screen that has one, and check it."""
+    splits = {}
+    for study, screen in screens.items():
+        sets: list[list[str]] = []
+        parts: list[str] = []
+        for one in written:
+            if one.study == study and one.parts is not None:
+                named = np.flatnonzero((one.parts != "").to_numpy()).tolist()
+                sets += [one.names_of(row) for row in named]
+                parts += one.parts.gather(named).to_list()
+        for their_sets, their_parts in files:
+            sets, parts = sets + their_sets, parts + their_parts
+        if sets:
+            Split.named(screen, sets, parts)
+            splits[study] = pl.DataFrame({"genes": sets, "part": parts})
+    return splits
+
+
 def _told_by_header(written: Sequence[WrittenScreen]) -> list[str]:
     return [
-        f"{screen.path.name} was read as a screen, as its header names genes and a score. If it is "
-        "a network, call that column weight."
+        f"{screen.path.name} was read as a screen of {len(screen):,} genotypes. If it is a "
+        "network, call its number weight."
         for screen in written
-        if screen.reader == screen_readers.headed.NAME
+        if screen.reader == tables.NAME
     ]
 
 

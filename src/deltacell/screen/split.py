@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltacell import store
-from deltacell.arrays import Ints
+from deltacell.arrays import Ints, offsets_of
 from deltacell.errors import InputError, StoreError
 from deltacell.screen.draw import (
     DROPPED,
@@ -28,11 +28,12 @@ from deltacell.screen.draw import (
     numbered,
     too_coarse,
 )
+from deltacell.screen.keys import comparable_keys
 from deltacell.screen.leakage import Leakage
 from deltacell.screen.pairs import gene_pairs, query_pairs
 from deltacell.screen.screen import Screen
 
-Method = Literal["random", "gene", "set", "source"]
+Method = Literal["random", "gene", "set", "source", "named"]
 By = Literal["query", "pair"]
 
 
@@ -52,7 +53,7 @@ class Split:
     train, validation, test
         Rows in ascending order, int64.
     method
-        How it was made: ``random``, ``gene``, ``set`` or ``source``.
+        How it was made: ``random``, ``gene``, ``set``, ``source`` or ``named``.
     seed
         Of all that was drawn.
     screen_checksum
@@ -300,6 +301,45 @@ class Split:
         _draw_validation(screen, part, validation, _rng(seed))
         options = {"test": wanted, "validation": validation}
         return _made(screen, part, "source", seed, options, notes=[why], why=why)
+
+    @classmethod
+    def named(cls, screen: Screen, sets: Sequence[Sequence[str]], parts: Sequence[str]) -> Split:
+        """Take over a split that names the part of each gene set.
+
+        Genotypes of the screen that are in no part are dropped, and a note says how many.
+
+        Parameters
+        ----------
+        screen
+            What was measured.
+        sets
+            Gene sets by the names of their genes; those that the screen does not have are ignored.
+        parts
+            ``train``, ``validation`` or ``test`` for each set.
+        """
+        strange = sorted(set(parts) - {"train", "validation", "test"})
+        if strange:
+            raise InputError(f"'{strange[0]}' is not a part: train, validation or test")
+        sizes = np.array([len(genes) for genes in sets], dtype=np.int64)
+        gene = screen.genes.resolve([name for genes in sets for name in genes]).index
+        owner = np.repeat(np.arange(len(sets)), sizes)
+        known = np.ones(len(sets), dtype=bool)
+        known[owner[gene < 0]] = False
+        theirs = screen.genotypes.genes.numpy(), screen.offsets
+        keys, ours = comparable_keys(
+            len(screen.genes), (gene[known[owner]], offsets_of(sizes[known])), theirs
+        )
+        numbers = np.array([_NUMBER[part] for part in parts], dtype=np.int64)[known]
+        part_of: dict[int, int] = {}
+        for key, number in zip(keys.tolist(), numbers.tolist(), strict=True):
+            if part_of.setdefault(key, number) != number:
+                at = int(np.flatnonzero(known)[np.flatnonzero(keys == key)[0]])
+                raise InputError(f"the genes {' '.join(sets[at])} are in two parts of the split")
+        part = np.array([part_of.get(key, DROPPED) for key in ours.tolist()], dtype=np.int64)
+        without = int((part == DROPPED).sum())
+        notes = [f"{without:,} genotypes are in no part of the split and are left out."]
+        options = {"validation": int("validation" in parts), "sets": len(sets)}
+        return _made(screen, part, "named", 0, options, notes=notes if without else ())
 
     def __len__(self) -> int:
         """Return the number of rows of the screen."""

@@ -88,7 +88,7 @@ class SplitConfig:
     Parameters
     ----------
     method
-        ``random``, ``gene``, ``set`` or ``source``.
+        ``random``, ``gene``, ``set``, ``source`` or ``named``.
     seed
         Of all that is drawn.
     validation, test
@@ -99,6 +99,9 @@ class SplitConfig:
         With ``set``: ``query`` or ``pair``.
     studies
         With ``source``: the studies of the test part.
+    file
+        With ``named``: a table of genes and ``split`` (train, validation, test); where not given,
+        the split that was imported with the screen.
     """
 
     method: str = "random"
@@ -108,6 +111,7 @@ class SplitConfig:
     held_out: float = 0.2
     by: str = "query"
     studies: list[str] = field(default_factory=list)
+    file: str | None = None
 
 
 @dataclass

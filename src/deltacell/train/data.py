@@ -16,6 +16,7 @@ from deltacell.errors import InputError, StoreError, did_you_mean
 from deltacell.models.pairs.trees import Zeros
 from deltacell.profile.record import RunRecord
 from deltacell.screen import Genotypes, Grid, Screen, Split
+from deltacell.screen.import_folder import read_parts
 from deltacell.train.config import Config, DataConfig, SplitConfig
 from deltacell.train.standard import Standard
 
@@ -136,7 +137,7 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
         screen = screen.on(cell)
         repeats = None if repeats is None else repeats.on(cell, on_unknown="drop")
     if split is None:
-        split = make_split(screen, config.split)
+        split = make_split(screen, config.split, _imported_split(config.data))
     elif isinstance(split, Split):
         split.check(screen)
     else:
@@ -190,7 +191,7 @@ def check_same(record: RunRecord, data: TrainingData) -> None:
             )
 
 
-def make_split(screen: Screen, config: SplitConfig) -> Split:
+def make_split(screen: Screen, config: SplitConfig, imported: Path | None = None) -> Split:
     """Return the split that a config describes.
 
     Parameters
@@ -199,6 +200,8 @@ def make_split(screen: Screen, config: SplitConfig) -> Split:
         What was measured.
     config
         How to split it.
+    imported
+        The split that came with the screen, if any.
     """
     if config.method == "random":
         return Split.random(screen, config.seed, config.validation, config.test)
@@ -208,7 +211,26 @@ def make_split(screen: Screen, config: SplitConfig) -> Split:
         return Split.sets(screen, config.by, config.seed, config.validation, config.test)  # type: ignore[arg-type]
     if config.method == "source":
         return Split.source(screen, config.studies, config.validation, config.seed)
-    raise InputError(f"there is no split '{config.method}'; there are random, gene, set, source")
+    if config.method == "named":
+        where = imported if config.file is None else Path(config.file)
+        if where is None:
+            raise InputError(
+                "split.method is named, and no split was imported with the screen",
+                fix="Set split.file to a table of genes and split, or import one with the screen.",
+            )
+        sets, parts = read_parts(where)
+        return Split.named(screen, sets, parts)
+    raise InputError(
+        f"there is no split '{config.method}'; there are random, gene, set, source, named"
+    )
+
+
+def _imported_split(config: DataConfig) -> Path | None:
+    if config.folder is None:
+        return None
+    folder = Path(config.folder)
+    path = folder / "splits" / _screen_in(folder, config.screen).name
+    return path if path.is_dir() else None
 
 
 def _sources(config: DataConfig) -> tuple[Cell, Screen]:

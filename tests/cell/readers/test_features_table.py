@@ -261,11 +261,12 @@ def test_text_among_numbers_is_counted_by_kind_with_three_examples(write, genes)
         features_table.read(path, genes)
     error = caught.value
     assert (error.where, error.line) == (path, 9)
-    assert "6 rows are bad" in error.what
-    assert "4 not a number (line 9, column 'fitness': 'high'; line 10" in error.what
-    assert "…" in error.what
-    assert "1 not a finite number (line 14, column 'fitness': '1e99')" in error.what
-    assert "1 with values and no gene name (line 13)" in error.what
+    assert error.kinds == {
+        "column 'fitness' is not a finite number": 4,
+        "column 'size' is not a finite number": 1,
+        "there are values and no gene name": 1,
+    }
+    assert "(line 9: 'high'; line 10: 'low'; line 11: '?', …)" in error.what
     assert not isinstance(error, NoFeatureError)
 
 
@@ -305,9 +306,9 @@ def test_a_table_without_a_feature_of_the_cell_says_so(text, what, write, genes)
 @pytest.mark.parametrize(
     ("columns", "what"),
     [
-        ({"gene": ["HO", "TFC3"], "x": [1.0, 1e300]}, "1 not a finite number"),
-        ({"gene": ["HO", "TFC3"], "x": [1.0, float("inf")]}, "1 not a finite number"),
-        ({"gene": ["HO", None], "x": [1.0, 2.0]}, "1 with values and no gene name"),
+        ({"gene": ["HO", "TFC3"], "x": [1.0, 1e300]}, "not a finite number in 1 row"),
+        ({"gene": ["HO", "TFC3"], "x": [1.0, float("inf")]}, "not a finite number in 1 row"),
+        ({"gene": ["HO", None], "x": [1.0, 2.0]}, "no gene name in 1 row"),
         ({"gene": pa.array([], pa.string()), "x": pa.array([], pa.float32())}, "no row"),
         ({"x": [1.0]}, "no column of names"),
         ({"gene": ["HO"]}, "no column of numbers"),

@@ -34,7 +34,6 @@ SAMPLES = {
         "Target.nonTFLink.ortho\n"
         "P1\tP2\t1\t2\tTFC3\tVPS8\tchip\t1\tS. cerevisiae\tX\tNo\t-\t-\t-\t-\n"
     ),
-    "edge_list": "YAL001C\tYAL002W\t0.5\nYAL002W\tYAL003W\t1\n",
     "string_genes": "YAL001C\nYAL002W\nQ0010\n",
     "string_info": (
         "#string_protein_id\tpreferred_name\tprotein_size\tannotation\n"
@@ -57,7 +56,6 @@ SCORES = {
     "string_physical": (" ", 2),
     "string_actions": ("\t", 6),
     "yeastract": ("\t", 2),
-    "edge_list": ("\t", 2),
 }
 
 
@@ -77,15 +75,10 @@ def test_a_file_is_recognised_by_its_content(name, ending, write):
     assert recognise(write(SAMPLES[name], "anything" + ending)) == name
 
 
-@pytest.mark.parametrize("name", [n for n in SAMPLES if n != "edge_list"])
-def test_only_the_plain_edge_list_overlaps_with_other_formats(name):
+@pytest.mark.parametrize("name", SAMPLES)
+def test_no_two_formats_overlap(name):
     head = SAMPLES[name].splitlines()
-    others = set(READERS) - {"edge_list"}
-    assert [o for o in others if READERS[o].recognise(head, "file.txt")] == [name]
-
-
-def test_the_plain_edge_list_comes_last():
-    assert EDGE_READERS[-1].NAME == "edge_list"
+    assert [o for o in READERS if READERS[o].recognise(head, "file.txt")] == [name]
 
 
 @pytest.mark.parametrize(
@@ -162,12 +155,7 @@ def test_wrong_number_of_columns(name, write, beside):
 # An edge list may lack weights: its own tests say what becomes of such rows.
 @pytest.mark.parametrize(
     ("name", "score"),
-    [
-        (name, score)
-        for name in SCORES
-        for score in ["high", "NaN", "nan", "", "inf"]
-        if (name, score) != ("edge_list", "")
-    ],
+    [(name, score) for name in SCORES for score in ["high", "NaN", "nan", "", "inf"]],
 )
 def test_score_that_is_not_a_finite_number(name, score, write, beside):
     separator, column = SCORES[name]
@@ -191,7 +179,6 @@ def test_score_that_is_not_a_finite_number(name, score, write, beside):
         ("biogrid", 1),
         ("yeastract", 0),
         ("tflink", 5),
-        ("edge_list", 1),
     ],
 )
 def test_row_without_a_gene_name(name, column, write):

@@ -1,8 +1,9 @@
-"""Readers of networks, genes, metabolism and features: one file per format."""
+"""Readers of networks, genes, metabolism, features and annotations."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from deltacell.cell.readers import (
@@ -19,6 +20,7 @@ from deltacell.cell.readers import (
     string_genes,
     string_info,
     string_physical,
+    terms,
     tflink,
     yeastract,
 )
@@ -26,6 +28,7 @@ from deltacell.cell.readers.edges import NamedEdges, names_of, relation_of
 from deltacell.cell.readers.features import NoFeatureError
 from deltacell.cell.readers.names import in_capitals, is_systematic
 from deltacell.cell.readers.reader import EdgeReader, FeatureReader, GeneReader, TextReader
+from deltacell.sheet import ColumnNames
 from deltacell.table import holds_several_files, peek
 
 __all__ = [
@@ -37,14 +40,16 @@ __all__ = [
     "GeneReader",
     "NamedEdges",
     "NoFeatureError",
+    "edge_list",
     "in_capitals",
     "is_systematic",
     "names_of",
     "recognise",
     "relation_of",
+    "terms",
 ]
 
-# The first that recognises a file reads it, so the plain edge list comes last.
+# The first that recognises a file reads it. Plain edge lists are asked after all others.
 EDGE_READERS: tuple[EdgeReader, ...] = (
     string_detailed,
     string_physical,
@@ -53,19 +58,20 @@ EDGE_READERS: tuple[EdgeReader, ...] = (
     yeastract,
     tflink,
     biogrid,
-    edge_list,
 )
 GENE_READERS: tuple[GeneReader, ...] = (sgd_features, string_info)
 FEATURE_READERS: tuple[FeatureReader, ...] = (features_npz, features_anndata, features_table)
 
 
-def recognise(path: str | os.PathLike[str]) -> str | None:
+def recognise(path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ()) -> str | None:
     """Return the name of the reader that understands a file, told by its content; None if none.
 
     Parameters
     ----------
     path
         The file. One that cannot be unpacked is an error.
+    columns
+        What the user says the columns of a table are.
     """
     path = Path(path)
     arrays: tuple[FeatureReader, ...] = (features_npz, features_anndata)
@@ -75,11 +81,14 @@ def recognise(path: str | os.PathLike[str]) -> str | None:
     if holds_several_files(path):
         return None
     head = peek(path)
-    text_readers: tuple[TextReader, ...] = (sbml, *GENE_READERS, string_genes, *EDGE_READERS[:-1])
+    text_readers: tuple[TextReader, ...] = (sbml, *GENE_READERS, string_genes, *EDGE_READERS)
     for reader in text_readers:
         if reader.recognise(head, path.name):
             return reader.NAME
+    of_terms = terms.recognise(path)
+    if of_terms is not None:
+        return of_terms
     # Two names of one gene and a number have the form of an edge, so features are asked first.
     if features_table.recognise(path):
         return features_table.NAME
-    return edge_list.NAME if edge_list.recognise(head, path.name) else None
+    return edge_list.NAME if edge_list.recognise(path, columns) else None

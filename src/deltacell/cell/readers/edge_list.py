@@ -1,56 +1,106 @@
-"""Plain edge lists: two genes a row, and perhaps a weight."""
+"""Plain edge lists: two genes per row, and perhaps a weight; forms as in `deltacell.sheet`."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import polars as pl
 
+from deltacell.arrays import AnyArray
 from deltacell.cell.readers.edges import NamedEdges
-from deltacell.cell.readers.head import first_line, stem_of
-from deltacell.cell.readers.names import names_in
+from deltacell.cell.readers.head import stem_of
 from deltacell.errors import InputError
-from deltacell.table import ABSENT, Table, Text, open_text, read_table
+from deltacell.sheet import (
+    MISSING,
+    BadRows,
+    ColumnNames,
+    Sheet,
+    is_missing,
+    is_number,
+    numbers_of,
+    sheets,
+    word,
+)
+from deltacell.table import Table
 
 NAME = "edge_list"
 
 #: Why a row is left out whose weight is empty.
 NO_WEIGHT = "no weight"
 
-_SEPARATORS = ("\t", ",", " ")
+_HEADER_WITHIN = 20
 _GENE = re.compile(r"[A-Za-z0-9](?:[\w.:@'()-]*[\w')])?")
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_HEADER = re.compile(
-    r"#?\s*(?:source|target|from|to|(?:gene|orf|protein|node|interactor|regulator|tf|factor|name|"
-    r"id|systematic|query|array)(?:[ _.-]?(?:name|id|orf|a|b|i|j|x|y|\d|source|target))*|a|b|i|j|"
-    r"x|y|u|v)",
-    re.IGNORECASE,
+_WEIGHT = re.compile(
+    r"(?:edge)?weights?|w|confidence|(?:combined|string)score|correlation|pearsonr?|pcc|similarity"
+    r"|probability|llr"
 )
-_FIX_HEADER = "If the line is a header, say so (header=True) or remove it."
+# Words that no screen has for its genes, beside which a score is a weight.
+_NODE = re.compile(
+    r"(?:source|target|from|to|(?:protein|node|interactor|regulator|tf|factor)\w*|u|v)"
+)
+_GENE_WORD = re.compile(
+    r"(?:gene|orf|name|id|systematic|query|array)(?:name|id|orf|a|b|i|j|x|y|\d|source|target)*"
+    r"|[abijxy]"
+)
 
 
-def recognise(head: Sequence[str], file_name: str) -> bool:
-    """Whether the lines are two names, separated alike, with or without a number behind them.
+@dataclass(frozen=True)
+class _Form:
+    """A sheet, the row of its header, and the columns of source, target and weight."""
 
-    The first line may be a header. A number may be missing where others are there. Names that are
-    numbers are not taken for genes. Of tabs and commas one line in five may be something else,
-    which `read` then names: a file with a mistake near its beginning is not to be left alone
-    without a word.
+    sheet: Sheet
+    at: int | None
+    columns: tuple[int, ...]
+
+
+def recognise(path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ()) -> bool:
+    """Whether a file has two names per row, with or without a weight.
+
+    Without a header there are two or three columns, and no weight is below 0, as scores of a
+    screen are. A header has words such as ``source``, ``gene1`` or ``orf_b`` for the names and
+    ``weight`` for the number; beside words that only networks have (``source``, ``protein1``, …)
+    it may be ``score``. Of ten rows two may be something else, which `read` then names.
+
+    Parameters
+    ----------
+    path
+        Text, plain or packed, or a workbook.
+    columns
+        What the user says the columns are, for tables that have them.
     """
-    lines = [line for line in head if line.strip()]
-    if not lines:
-        return False
-    separator = _separator(lines[0])
-    if separator is None or (separator == " " and len(lines) < 2):
-        return False
-    rows = [_fields(line, separator) for line in lines]
-    if _is_header(rows[0]):
-        rows = rows[1:]
-    wrong_at_most = 0 if separator == " " else len(rows) // 5
-    edges = max(_edges(rows, width) for width in (2, 3))
-    return edges > 0 and len(rows) - edges <= wrong_at_most
+    return bool(_forms(path, columns))
+
+
+def asks(path: str | os.PathLike[str]) -> str | None:
+    """Return why a table of gene, gene and number is not taken for a network; None if it is none.
+
+    Its number may be the score of a screen, which a model must not see as a network.
+    """
+    for sheet in sheets(path):
+        for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
+            rows = sheet.rows[at:]
+            if len(rows[0]) != 3 or (sheet.separator == " " and len(rows) < 3):
+                continue
+            if _share_of_edges(rows, 3, sheet.separator, negative=True):
+                return (
+                    "it has two genes and a number per row and no header. Say what the number is: "
+                    "--columns gene1=1,gene2=2,score=3 for a screen, weight=3 for a network"
+                )
+            if not is_number(rows[0][2]) and _share_of_edges(
+                rows[1:], 3, sheet.separator, negative=True
+            ):
+                one, other, number = sheet.header(at)
+                return (
+                    f"it has two genes and a number per row, and it is not known what '{number}' "
+                    f'is. Say so: --columns "gene1={one},gene2={other},score={number}" for a '
+                    f"screen, weight={number} for a network"
+                )
+    return None
 
 
 def read(
@@ -58,114 +108,159 @@ def read(
     *,
     name: str | None = None,
     directed: bool = False,
-    header: bool | None = None,
+    columns: Sequence[ColumnNames] = (),
 ) -> list[NamedEdges]:
-    """Return the one relation of the file; the weight is the third column, where there is one.
+    """Return the relation of a file; of a workbook, one for each sheet that is an edge list.
 
-    Rows whose weight is empty or ``NA`` are left out and counted.
+    Rows whose weight is missing are left out and counted. All rows that cannot be read are
+    reported at once.
 
     Parameters
     ----------
     path
-        Two or three columns separated by tabs, commas or spaces.
+        The file.
     name
-        What to call the relation. None: the file's name without its ending.
+        What to call the relation. None: the file's name without its ending, and with the sheet's
+        name where several sheets are read.
     directed
         Whether an edge goes from the first gene to the second.
-    header
-        Whether the first line is one. None: it is, if its names are words such as ``source``,
-        ``gene1`` or ``orf_b``.
+    columns
+        What the user says the columns are, for tables that have them.
     """
-    table = _table(open_text(path))
-    if header is None:
-        header = _is_header([str(field) for field in table.frame.row(0)])
-    if header:
-        table = Table(table.frame[1:], table.path, table.lines[1:], table.sha256)
-    if not len(table):
-        raise InputError("there is nothing below the header", where=table.path)
-    weight, n_rows = None, len(table)
-    if "weight" in table.frame.columns:
-        written = str(table.frame["weight"][0]).strip()
-        if not header and written not in ABSENT and not _NUMBER.fullmatch(written):
-            raise table.error(0, f"the weight {written!r} is not a finite number", _FIX_HEADER)
-        table = _weighted(table)
-        weight = table.floats("weight")
-    return [
-        NamedEdges(
-            name or stem_of(table.path.name),
-            names_in(table, "source"),
-            names_in(table, "target"),
-            weight,
-            directed=directed,
-            path=table.path,
-            lines=table.lines,
-            sha256=table.sha256,
-            reader=NAME,
-            left_out={NO_WEIGHT: n_rows - len(table)},
+    path = Path(path)
+    forms = _forms(path, columns)
+    if not forms:
+        raise InputError(
+            asks(path) or "two columns of genes, and perhaps one of weights, were expected",
+            where=path,
+            fix="Call them gene1, gene2 and weight: docs/how-to/networks.md.",
         )
+    stem = name or stem_of(path.name)
+    return [
+        _read(form, f"{stem}_{form.sheet.name}" if len(forms) > 1 else stem, directed)
+        for form in forms
     ]
 
 
-def _weighted(table: Table) -> Table:
-    """Return the rows that have a weight."""
-    there = ~table.frame["weight"].str.strip_chars().is_in(list(ABSENT)).to_numpy()
-    if not there.any():
+def _read(form: _Form, name: str, directed: bool) -> NamedEdges:
+    bad = BadRows(form.sheet.path)
+    table, notes = form.sheet.below(form.at, bad)
+    if not len(table):
+        bad.refuse()
+        raise InputError("there is nothing below the header", where=table.path)
+    source, target, *rest = (table.frame.columns[i] for i in form.columns)
+    weight: AnyArray | None = None
+    kept = np.ones(len(table), dtype=bool)
+    if rest:
+        weight, wrong = numbers_of(table.frame[rest[0]], decimal_comma=form.sheet.decimal_comma)
+        bad.add(
+            f"the weight in column '{rest[0]}' is not a finite number",
+            table.lines[wrong],
+            table.frame[rest[0]].filter(pl.Series(wrong)).to_list(),
+        )
+        kept = ~np.isnan(weight)
+    for column in (source, target):
+        unnamed = is_missing(table.frame[column])
+        bad.add(f"column '{column}' holds no gene name", table.lines[unnamed], [""] * unnamed.sum())
+    bad.refuse()
+    if not kept.any():
         raise InputError(
             "no row has a weight, and there is a column for it",
             where=table.path,
-            fix="Remove the third column: a network needs no weights.",
+            fix="Remove that column: a network needs no weights.",
         )
-    return Table(table.frame.filter(pl.Series(there)), table.path, table.lines[there], table.sha256)
+    rows = Table(table.frame.filter(pl.Series(kept)), table.path, table.lines[kept], table.sha256)
+    return NamedEdges(
+        name,
+        rows.frame[source].str.strip_chars(),
+        rows.frame[target].str.strip_chars(),
+        None if weight is None else weight[kept],
+        directed=directed,
+        path=table.path,
+        lines=rows.lines,
+        sha256=table.sha256,
+        reader=NAME,
+        notes=notes,
+        left_out={NO_WEIGHT: int((~kept).sum())},
+    )
 
 
-def _table(text: Text) -> Table:
-    lines = text.data.decode("utf-8", errors="replace").lstrip("\ufeff").split("\n", 1000)
-    first = first_line(lines)
-    separator = _separator(first)
-    if separator is None:
-        if not first:
-            raise InputError("the file is empty", where=text.path)
-        raise InputError(
-            f"no tab, comma or space separates two genes in '{first[:60].strip()}'",
-            where=text.path,
-            line=lines.index(first) + 1,
-        )
-    width = len(_fields(first, separator))
-    if width not in (2, 3):
-        raise InputError(
-            f"{width} columns where 2 or 3 were expected",
-            where=text.path,
-            line=lines.index(first) + 1,
-        )
-    data = text.data.replace(b'"', b"")
-    if separator == " ":
-        data = re.sub(rb"(?m)^ +| +(?=\r?$)", b"", re.sub(rb" +", b" ", data))
-    columns = ["source", "target", "weight"][:width]
-    return read_table(Text(text.path, text.sha256, data), separator=separator, columns=columns)
+def _forms(path: str | os.PathLike[str], given: Sequence[ColumnNames]) -> list[_Form]:
+    found = sheets(path)
+    ways = [_told, _by_words, _without_header]
+    if any(sheet.workbook is not None for sheet in found):
+        each = [next((f for way in ways if (f := way(s, given))), None) for s in found]
+        return [form for form in each if form is not None]
+    first = next((form for way in ways for sheet in found if (form := way(sheet, given))), None)
+    return [] if first is None else [first]
 
 
-def _separator(line: str) -> str | None:
-    return next((s for s in _SEPARATORS if s in line.strip()), None)
+def _told(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
+    for names in given:
+        if "weight" not in names.names or len(names.genes) != 2:
+            continue
+        keys = [*names.genes, "weight"]
+        if names.are_numbers:
+            positions = names.at([str(i) for i in range(1, len(sheet.rows[0]) + 1)])
+            if positions is not None and names.fit(sheet.rows[0], positions):
+                return _Form(sheet, None, tuple(positions[key] for key in keys))
+        for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
+            positions = names.at(sheet.header(at))
+            if positions is not None:
+                return _Form(sheet, at, tuple(positions[key] for key in keys))
+    return None
 
 
-def _fields(line: str, separator: str) -> list[str]:
-    # A tab at the end stands before an empty field.
-    written = line.split() if separator == " " else line.strip(" \r\n").split(separator)
-    return [field.strip().strip('"').strip() for field in written]
+def _by_words(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
+    for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
+        words = [word(name) for name in sheet.header(at)]
+        while words and words[-1].startswith("column"):
+            words.pop()
+        nodes = [i for i, w in enumerate(words) if _NODE.fullmatch(w)]
+        genes = [i for i, w in enumerate(words) if _NODE.fullmatch(w) or _GENE_WORD.fullmatch(w)]
+        if len(genes) != 2:
+            genes = genes[:2] if genes[:2] == [0, 1] else []
+        weights = [i for i, w in enumerate(words) if _WEIGHT.fullmatch(w)]
+        if len(genes) == len(nodes) == 2 and not weights:
+            weights = [i for i, w in enumerate(words) if w == "score"]
+        if len(genes) != 2 or len(weights) > 1 or (len(words) > 2 and not weights):
+            continue
+        rows = [
+            [row[i] for i in (*genes, *weights)]
+            for row in sheet.rows[at + 1 :]
+            if len(row) >= len(words)
+        ]
+        if (not at and not sheet.rows[1:]) or _share_of_edges(
+            rows, 2 + len(weights), sheet.separator, negative=True
+        ):
+            return _Form(sheet, at, (*genes, *weights))
+    return None
 
 
-def _edges(rows: Sequence[Sequence[str]], width: int) -> int:
-    """Count the rows that are edges; those without their number count if another has one."""
+def _without_header(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
+    width = len(sheet.rows[0])
+    if width not in (2, 3) or (sheet.separator in (" ", "") and len(sheet.rows) < 2):
+        return None
+    if _share_of_edges(sheet.rows, width, sheet.separator, negative=False):
+        return _Form(sheet, None, tuple(range(width)))
+    return None
+
+
+def _share_of_edges(
+    rows: Sequence[Sequence[str]], width: int, separator: str, *, negative: bool
+) -> bool:
+    """Whether most rows are edges; those without their number count if another has one."""
     pairs = [
         row[2:]
         for row in rows
         if len(row) == width
-        and all(_GENE.fullmatch(name) and not _NUMBER.fullmatch(name) for name in row[:2])
+        and all(_GENE.fullmatch(name) and not is_number(name) for name in row[:2])
     ]
-    whole = sum(all(_NUMBER.fullmatch(number) for number in numbers) for numbers in pairs)
-    absent = sum(any(number in ABSENT for number in numbers) for numbers in pairs)
-    return whole + absent if whole else 0
-
-
-def _is_header(fields: Sequence[str]) -> bool:
-    return all(_HEADER.fullmatch(field.strip()) for field in fields[:2])
+    if not negative and any(
+        is_number(n) and n.startswith(("-", "\u2212")) for p in pairs for n in p
+    ):
+        return False
+    whole = sum(all(is_number(number) for number in numbers) for numbers in pairs)
+    absent = sum(any(number.lower() in MISSING for number in numbers) for numbers in pairs)
+    wrong_at_most = 0 if separator == " " else len(rows) // 5
+    return whole > 0 and len(rows) - whole - absent <= wrong_at_most

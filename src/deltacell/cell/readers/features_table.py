@@ -21,24 +21,11 @@ from deltacell.cell.readers.head import stem_of
 from deltacell.cell.readers.names import OnUnresolved, is_systematic
 from deltacell.counts import Counts, Source
 from deltacell.errors import InputError
-from deltacell.table import (
-    Text,
-    Workbook,
-    fields_of,
-    open_text,
-    open_workbook,
-    peek,
-    read_quoted_table,
-)
+from deltacell.sheet import MISSING, BadRows, Sheet, is_number, numbers_of, sheets
 
 NAME = "features_table"
 
-_SEPARATORS = ("\t", ";", ",")
-_MISSING = ("", "na", "n/a", "nan", "#n/a", "null")
 _PARQUET = b"PAR1"
-_NUMBER = re.compile(r"[-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d+)?")
-_DECIMAL_COMMA = r"^[-+]?\d*,\d+(?:[eE][-+]?\d+)?$"
-_THOUSANDS = r"^[-+]?\d{1,3},\d{3}$"
 _GENE_NAME = re.compile(r"[A-Za-z][\w.:@'()\u0394\u2206,-]*")
 _STANDARD_NAME = re.compile(r"[A-Za-z]{3}\d{1,3}(?:[_-].*)?[\u0394\u2206]?")
 _OF_A_GENE = re.compile(r"gene|orf|strain|systematic|locus|symbol|protein", re.IGNORECASE)
@@ -54,7 +41,7 @@ _ONE_OF_SEVERAL = re.compile(
     re.IGNORECASE,
 )
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__|column 1|Unnamed: 0")
-_EXAMPLES = 3
+_HEADER_WITHIN = 20
 
 
 def recognise(path: str | os.PathLike[str]) -> bool:
@@ -67,8 +54,7 @@ def recognise(path: str | os.PathLike[str]) -> bool:
     Parameters
     ----------
     path
-        Text with tabs, semicolons or commas between columns, plain or packed; xlsx, whose header
-        may follow a title; or Parquet.
+        Text, plain or packed, or xlsx, see `deltacell.sheet`; or Parquet.
     """
     path = Path(path)
     try:
@@ -76,17 +62,9 @@ def recognise(path: str | os.PathLike[str]) -> bool:
             magic = file.read(4)
         if magic == _PARQUET:
             return is_feature_table(_top_of_parquet(path))
-        workbook = open_workbook(path, "")
-        if workbook is not None:
-            return _header_at(workbook) is not None
-        return _separator(peek(path)) is not None
+        return _form(sheets(path)) is not None
     except (InputError, pl.exceptions.PolarsError, OSError):
         return False
-
-
-def recognise_head(head: Sequence[str]) -> bool:
-    """Whether the first lines of a text are those of a feature table."""
-    return _separator(head) is not None
 
 
 def read(
@@ -183,8 +161,8 @@ def is_feature_table(rows: Sequence[Sequence[str]]) -> bool:
     if not below or len(below) * 2 < len(rows) - 1:
         return False
     columns = [[row[i].strip() for row in below] for i in range(len(header))]
-    present = [[f for f in column if f.lower() not in _MISSING] for column in columns]
-    n_numbers = [sum(_NUMBER.fullmatch(f) is not None for f in column) for column in present]
+    present = [[f for f in column if f.lower() not in MISSING] for column in columns]
+    n_numbers = [sum(is_number(f) for f in column) for column in present]
     numbers = [i for i, fields in enumerate(present) if fields and 2 * n_numbers[i] >= len(fields)]
     if not numbers:
         return False
@@ -197,7 +175,7 @@ def is_feature_table(rows: Sequence[Sequence[str]]) -> bool:
         return False
     # A number may be a dose in the header of a column, or a value where there is no header.
     called_so = any(_OF_A_GENE.search(header[i]) for i in named)
-    if not called_so and any(_NUMBER.fullmatch(header[i]) for i in numbers):
+    if not called_so and any(is_number(header[i]) for i in numbers):
         return False
     if any(_ONE_OF_SEVERAL.fullmatch(header[i]) for i in named):
         return False
@@ -239,27 +217,21 @@ def _are_two_genes(header: Sequence[str], columns: Sequence[Sequence[str]], i: i
     )
 
 
-def _separator(head: Sequence[str]) -> str | None:
-    """Return what separates the columns of a feature table; None where it is not one."""
-    lines = [line for line in head if line.strip()]
-    for separator in _SEPARATORS:
-        if lines and separator in lines[0]:
-            rows = [fields_of(line, separator) for line in lines]
-            if is_feature_table(_with_row_names(rows)):
-                return separator
+def _form(found: Sequence[Sheet]) -> tuple[Sheet, int] | None:
+    """Return the first sheet that is a feature table and the row of its header; None if none is."""
+    for sheet in found:
+        if sheet.separator == " ":
+            continue
+        for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
+            if is_feature_table([_given_header(sheet, at), *sheet.rows[at + 1 :]]):
+                return sheet, at
     return None
 
 
-def _with_row_names(rows: list[list[str]]) -> list[list[str]]:
-    """Return the rows with a field more in the header, where R left out that of the row names."""
-    if len(rows) > 1 and len(rows[0]) + 1 == len(rows[1]):
-        return [["", *rows[0]], *rows[1:]]
-    return rows
-
-
-def _header_at(workbook: Workbook) -> int | None:
-    rows = workbook.top()
-    return next((i for i in range(len(rows)) if is_feature_table(rows[i:])), None)
+def _given_header(sheet: Sheet, at: int) -> list[str]:
+    """Return the header with an empty name where a column has none."""
+    named = sheet.header(at)
+    return ["" if name == f"column {i}" else name for i, name in enumerate(named, 1)]
 
 
 def _top_of_parquet(path: Path) -> list[list[str]]:
@@ -280,26 +252,17 @@ def _opened(path: Path) -> _Written:
         magic = file.read(4)
     if magic == _PARQUET:
         return _opened_parquet(path)
-    workbook = open_workbook(path, "")
-    if workbook is not None:
-        at = _header_at(workbook)
-        if at is None:
-            raise _not_understood(path)
-        table = workbook.below(at, workbook.top()[at])
-        others = workbook.other_sheets()
-        notes: dict[str, int | str] = {"sheets_left_out": _listed(others)} if others else {}
-        return _Written(table.frame, path, table.lines, notes=notes)
-    head = peek(path)
-    separator = _separator(head)
-    if separator is None:
+    form = _form(sheets(path))
+    if form is None:
         raise _not_understood(path)
-    text = open_text(path)
-    rows = [fields_of(line, separator) for line in head if line.strip()]
-    if _with_row_names(rows) is not rows:
-        data = text.data.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")
-        text = Text(path, text.sha256, b'""' + separator.encode() + data)
-    table = read_quoted_table(text, separator)
-    return _Written(table.frame, path, table.lines, decimal_comma=separator == ";")
+    sheet, at = form
+    bad = BadRows(path)
+    table, notes = sheet.below(at, bad)
+    bad.refuse()
+    others = [] if sheet.workbook is None else sheet.workbook.sheet_names()
+    if len(others) > 1:
+        notes["sheets_left_out"] = _listed([name for name in others if name != sheet.name])
+    return _Written(table.frame, path, table.lines, sheet.decimal_comma, notes=notes)
 
 
 def _opened_parquet(path: Path) -> _Written:
@@ -362,26 +325,7 @@ def _column(series: pl.Series, name: str, decimal_comma: bool) -> _Column:
     if series.dtype != pl.String:
         values = series.cast(pl.Float64, strict=False).to_numpy().astype(np.float64, copy=True)
         return _Column(name, values, ~np.isnan(values) & ~_fits(values))
-    written = series.str.strip_chars()
-    absent = written.str.to_lowercase().is_in(list(_MISSING)).to_numpy()
-    numbers = written.cast(pl.Float64, strict=False)
-    if (numbers.is_null().to_numpy() & ~absent).any():
-        turned = _with_points(written, decimal_comma)
-        numbers = numbers if turned is None else turned.cast(pl.Float64, strict=False)
-    values = numbers.to_numpy().astype(np.float64, copy=True)
-    bad = ~absent & ~_fits(values)
-    values[absent | bad] = np.nan
-    return _Column(name, values, bad)
-
-
-def _with_points(written: pl.Series, decimal_comma: bool) -> pl.Series | None:
-    """Return decimal commas as points; None where the commas may be something else."""
-    commas = written.str.contains(_DECIMAL_COMMA)
-    if not commas.any() or written.str.contains(r"^[-+]?\d*\.\d+").any():
-        return None
-    if not decimal_comma and written.filter(commas).str.contains(_THOUSANDS).all():
-        return None
-    return written.str.replace(",", ".", literal=True)
+    return _Column(name, *numbers_of(series, decimal_comma=decimal_comma))
 
 
 def _fits(values: npt.NDArray[np.float64]) -> Bools:
@@ -418,44 +362,12 @@ def _gene_column(table: _Written, texts: Sequence[_Column], genes: Genes) -> str
 
 def _check_fields(table: _Written, numbers: Sequence[_Column], unnamed: Bools) -> None:
     """Raise where a column of numbers holds something else, or a row has values and no gene."""
-    bad = sorted(
-        (int(row), i) for i, column in enumerate(numbers) for row in np.flatnonzero(column.bad)
-    )
-    text: list[str] = []
-    infinite: list[str] = []
-    for row, i in bad:
-        value = table.frame[numbers[i].name][row]
-        place = f"line {table.lines[row]}, column '{numbers[i].name}': {value!r}"
-        (infinite if _is_number(value) else text).append(place)
-    nameless = [f"line {table.lines[row]}" for row in np.flatnonzero(unnamed)]
-    if not bad and not nameless:
-        return
-    kinds = [
-        f"{len(places):,} {what} ({'; '.join(places[:_EXAMPLES])}"
-        + (", …)" if len(places) > _EXAMPLES else ")")
-        for places, what in (
-            (text, "not a number"),
-            (infinite, "not a finite number"),
-            (nameless, "with values and no gene name"),
-        )
-        if places
-    ]
-    first = min([row for row, _ in bad[:1]] + [int(r) for r in np.flatnonzero(unnamed)[:1]])
-    raise InputError(
-        f"{len({row for row, _ in bad} | set(np.flatnonzero(unnamed).tolist())):,} rows are bad: "
-        + "; ".join(kinds),
-        where=table.path,
-        line=int(table.lines[first]),
-        fix="Correct them, or leave a field empty (or NA) where its value is missing.",
-    )
-
-
-def _is_number(value: object) -> bool:
-    try:
-        float(str(value))
-    except ValueError:
-        return False
-    return True
+    bad = BadRows(table.path)
+    for column in numbers:
+        wrong = table.frame[column.name].filter(pl.Series(column.bad)).to_list()
+        bad.add(f"column '{column.name}' is not a finite number", table.lines[column.bad], wrong)
+    bad.add("there are values and no gene name", table.lines[unnamed], [""] * int(unnamed.sum()))
+    bad.refuse()
 
 
 def _left_out(table: _Written, texts: Sequence[_Column]) -> dict[str, int | str]:

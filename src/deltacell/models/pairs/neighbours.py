@@ -70,8 +70,8 @@ class Neighbours:
         if len(weights) > 1:
             similar["networks"] = _nearest(_all_rows(list(weights.values())))
         for name in sorted(cell.features if features is None else features):
-            if cell.features[name].width >= PROFILE_WIDTH:
-                similar[name] = _nearest(profiles(cell.features[name].values[order.gene]))
+            if cell.feature(name).width >= PROFILE_WIDTH:
+                similar[name] = _nearest(profiles(cell.feature(name).values[order.gene]))
         weights |= {f"similar {name}": matrix for name, matrix in similar.items()}
         return cls(
             tuple(weights),

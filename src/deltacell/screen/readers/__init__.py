@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from deltacell.screen.readers import costanzo2010, costanzo2016, headed, hits, kuzmin
+from deltacell.screen.readers import costanzo2010, costanzo2016, hits, kuzmin, tables
 from deltacell.screen.readers.written import WrittenScreen
+from deltacell.sheet import ColumnNames
 from deltacell.table import holds_several_files, open_workbook, peek
 
-__all__ = ["SCREEN_READERS", "ScreenReader", "WrittenScreen", "reader", "recognise"]
+__all__ = ["SCREEN_READERS", "ScreenReader", "WrittenScreen", "reader", "recognise", "tables"]
 
 
 class ScreenReader(Protocol):
@@ -32,29 +33,32 @@ class ScreenReader(Protocol):
         """Read a file."""
 
 
-#: The formats that are told by their contents, asked in this order. Any other table is read by
-#: `deltacell.screen.readers.delimited`, which has to be told what its columns mean.
-SCREEN_READERS: tuple[ScreenReader, ...] = (kuzmin, costanzo2016, costanzo2010, hits, headed)
+#: The formats of published screens, asked in this order. Any other table is for
+#: `deltacell.screen.readers.tables`, or for `delimited`, which is told what the columns mean.
+SCREEN_READERS: tuple[ScreenReader, ...] = (kuzmin, costanzo2016, costanzo2010, hits)
 
 
-def recognise(path: str | os.PathLike[str]) -> str | None:
+def recognise(path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ()) -> str | None:
     """Return the name of the reader that knows a file's format, told by its contents.
 
     Parameters
     ----------
     path
         The file: plain, gzip or zip, or a workbook. One that cannot be unpacked is an error.
+    columns
+        What the user says the columns of a table are.
     """
     workbook = open_workbook(path, kuzmin.WORKBOOK)
     if workbook is None and holds_several_files(path):
         return None
-    name = Path(path).name
-    if workbook is not None:
-        return kuzmin.NAME if kuzmin.recognise(workbook.head(), name) else None
-    head = peek(path)
-    return next((r.NAME for r in SCREEN_READERS if r.recognise(head, name)), None)
+    head = peek(path) if workbook is None else workbook.head()
+    if workbook is None or kuzmin.recognise(head, Path(path).name):
+        for reader in SCREEN_READERS:
+            if reader.recognise(head, Path(path).name):
+                return reader.NAME
+    return tables.NAME if tables.recognise(path, columns) else None
 
 
 def reader(name: str) -> ScreenReader:
-    """Return a reader by its name."""
+    """Return the reader of a published screen by its name."""
     return next(r for r in SCREEN_READERS if name == r.NAME)

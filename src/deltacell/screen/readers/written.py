@@ -58,6 +58,9 @@ class WrittenScreen:
         The study of each genotype, where the file has several.
     panel
         The array that each genotype was made on, where the study used several.
+    parts
+        The part of a split that each genotype belongs to (``train``, ``validation``, ``test``, or
+        nothing), where the file says so.
     dropped
         Rows of the file that the reader left out, by reason.
     notes
@@ -86,6 +89,7 @@ class WrittenScreen:
     replicates: AnyArray | int = 1
     studies: pl.Series | None = None
     panel: pl.Series | None = None
+    parts: pl.Series | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
     notes: Mapping[str, int | str] = field(default_factory=dict)
     complete_coverage: bool = False
@@ -240,7 +244,8 @@ class WrittenScreen:
         rows[self._owner[per_gene]] = True
         return rows
 
-    def _row_names(self, row: int) -> list[str]:
+    def names_of(self, row: int) -> list[str]:
+        """Return the names of the genes of a genotype, as written."""
         return self.names[int(self.offsets[row]) : int(self.offsets[row + 1])].to_list()
 
     def _error(self, row: int, what: str, fix: str | None = None) -> InputError:
@@ -285,7 +290,7 @@ class WrittenScreen:
             label = genes.label(int(found[times > 1][0]))
             raise self._error(
                 row,
-                f"the genotype {' '.join(self._row_names(row))} deletes the same gene twice"
+                f"the genotype {' '.join(self.names_of(row))} deletes the same gene twice"
                 + ("" if as_written[row] else f", as two of the names are of {label}"),
                 "A genotype is a set of different genes; correct the row, or drop such rows.",
             )

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltacell.cell import Annotation, Cell, Feature
+from deltacell.cell.annotation import corrected, enrichment, shared_terms
+from deltacell.errors import InputError
+
+GENES = [f"g{i}" for i in range(8)]
+TERMS = ("repair", "cytoplasm", "lonely", "empty")
+
+
+@st.composite
+def annotations(draw, name="go"):
+    pairs = draw(st.sets(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=32))
+    gene, term = zip(*sorted(pairs), strict=True) if pairs else ((), ())
+    return Annotation.from_pairs(name, gene, term, TERMS, n_genes=8, ids=("GO:1", "", "GO:3", ""))
+
+
+def cell_of(*given):
+    return Cell(GENES, [], annotations=given)
+
+
+@pytest.fixture
+def cell():
+    pairs = [(0, 0), (1, 0), (0, 0), *((g, 1) for g in range(6)), (5, 2)]
+    gene, term = zip(*pairs, strict=True)
+    complexes = Annotation.from_pairs("complexes", [0, 1, 2], [0, 0, 0], ["Rad51"], n_genes=8)
+    return cell_of(Annotation.from_pairs("go", gene, term, TERMS, n_genes=8), complexes)
+
+
+def test_shared_terms_name_the_smallest_first(cell):
+    found = shared_terms(cell, ["g0", "g1"])
+    assert found == [("go", "repair", 2), ("complexes", "Rad51", 3), ("go", "cytoplasm", 6)]
+    assert shared_terms(cell, ["g1", 0], max_genes=3) == found[:2]
+    assert shared_terms(cell, ["g0", "g7"]) == []
+
+
+def test_an_annotation_is_a_feature_of_its_name(cell):
+    feature = cell.feature("go")
+    assert feature.columns == ("repair", "cytoplasm")
+    assert feature.values[0].tolist() == [1, 1]
+    assert feature.values[5].tolist() == [0, 1]
+    assert np.isnan(feature.values[6]).all()
+    with pytest.raises(InputError, match="go"):
+        cell.feature("g0")
+    lonely = Annotation.from_pairs("x", [0], [0], ["t"], n_genes=8)
+    with pytest.raises(InputError, match="cannot be a feature"):
+        _ = lonely.feature
+
+
+def test_a_term_is_enriched_where_all_genes_of_the_head_have_it(cell):
+    table = enrichment(cell, [["g0", "g1"], ["g0", "g2"]])
+    first = table.row(0, named=True)
+    assert (first["annotation"], first["term"]) == ("go", "repair")
+    assert (first["genes"], first["drawn"], first["size"], first["background"]) == (2, 3, 2, 6)
+    # Of the 20 ways to draw three of six genes, four hold both.
+    assert first["p_value"] == pytest.approx(4 / 20)
+    assert first["q_value"] == pytest.approx(min(1, 5 * 4 / 20))
+    assert (first["sets"], first["members"]) == (1, ["g0", "g1"])
+    assert first["sets_expected"] == pytest.approx(2 * (2 / 6) * (1 / 5))
+
+
+def test_hetero_data_and_back_keeps_annotations(cell):
+    assert Cell.from_hetero_data(cell.to_hetero_data()).equals(cell)
+
+
+def test_a_gene_outside_the_background_is_an_error(cell):
+    with pytest.raises(InputError, match="not in the background"):
+        enrichment(cell, [["g0", "g5"]], background=["g0", "g1"])
+
+
+def test_a_cell_without_annotations_has_no_enrichment_and_keeps_its_checksum(cell):
+    assert enrichment(cell_of(), [["g0", "g1"]]).height == 0
+    assert Cell(GENES, []).checksum == cell_of().checksum
+    assert cell.checksum != cell_of().checksum
+
+
+def test_mistakes_are_errors():
+    with pytest.raises(InputError, match="two terms"):
+        Annotation.from_pairs("x", [], [], ["a", "a"], n_genes=2)
+    with pytest.raises(InputError, match="outside"):
+        Annotation.from_pairs("x", [2], [0], ["a"], n_genes=2)
+    with pytest.raises(InputError, match="term that it does not have"):
+        Annotation("x", np.array([0, 1]), np.array([1], dtype=np.int32), ("a",))
+    one = Annotation.from_pairs("x", [0], [0], ["a"], n_genes=1)
+    with pytest.raises(InputError, match="over 1 genes"):
+        cell_of(one)
+    with pytest.raises(InputError, match="two annotations"):
+        Cell(["g"], [], annotations=[one, one.renamed("x")])
+    with pytest.raises(InputError, match="both called"):
+        Cell(["g"], [], features=[Feature("x", [[1.0]])], annotations=[one])
+
+
+@given(annotations(), annotations("complexes"))
+def test_saving_and_loading_is_identity(tmp_path_factory, one, other):
+    cell = cell_of(one, other)
+    path = tmp_path_factory.mktemp("cells") / "cell"
+    cell.save(path)
+    loaded = Cell.load(path)
+    assert loaded.equals(cell)
+    assert loaded.checksum == cell.checksum == loaded.subset(range(8)).checksum
+
+
+@given(annotations(), st.permutations(range(8)), st.integers(0, 8))
+def test_taking_genes_takes_their_terms(annotation, order, n):
+    chosen = np.array(order[:n], dtype=np.int64)
+    taken = annotation.take(chosen)
+    expected = annotation.matrix.toarray()[chosen]
+    assert np.array_equal(taken.matrix.toarray(), expected)
+    assert [taken.terms_of(i) for i in range(n)] == [annotation.terms_of(i) for i in chosen]
+
+
+@given(annotations(), st.sets(st.integers(0, 7), min_size=1, max_size=4))
+def test_shared_terms_are_those_of_every_gene(annotation, genes):
+    expected = set.intersection(*(set(annotation.terms_of(g)) for g in genes))
+    found = shared_terms(cell_of(annotation), sorted(genes))
+    assert {term.term for term in found} == expected
+    assert all(term.size == len(annotation.genes_of(term.term)) for term in found)
+    assert [t.size for t in found] == sorted(t.size for t in found)
+
+
+@given(
+    annotations(),
+    st.lists(st.sets(st.integers(0, 7), min_size=1, max_size=3), min_size=1, max_size=4),
+)
+def test_the_p_value_counts_the_draws_that_have_as_many_genes(annotation, sets):
+    table = enrichment(cell_of(annotation), sets)
+    known = np.flatnonzero(annotation.known).tolist()
+    drawn = [g for g in known if any(g in one for one in sets)]
+    for row in table.iter_rows(named=True):
+        members = set(annotation.genes_of(row["term"]).tolist())
+        draws = list(combinations(known, len(drawn)))
+        as_many = sum(len(members & set(draw)) >= row["genes"] for draw in draws)
+        assert row["genes"] == len(members & set(drawn))
+        assert row["p_value"] == pytest.approx(as_many / len(draws))
+        assert row["sets"] == sum(one <= members for one in sets)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_the_correction_is_that_of_benjamini_and_hochberg(p_values):
+    expected = scipy.stats.false_discovery_control(p_values)
+    assert np.allclose(corrected(p_values), expected)
