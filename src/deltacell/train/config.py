@@ -88,7 +88,7 @@ class SplitConfig:
     Parameters
     ----------
     method
-        ``random``, ``gene``, ``set`` or ``source``.
+        ``random``, ``gene``, ``set``, ``source``, or ``saved``: any split of your own.
     seed
         Of all that is drawn.
     validation, test
@@ -99,6 +99,8 @@ class SplitConfig:
         With ``set``: ``query`` or ``pair``.
     studies
         With ``source``: the studies of the test part.
+    path
+        With ``saved``: the directory that `Split.save` wrote.
     """
 
     method: str = "random"
@@ -108,6 +110,7 @@ class SplitConfig:
     held_out: float = 0.2
     by: str = "query"
     studies: list[str] = field(default_factory=list)
+    path: str | None = None
 
 
 @dataclass

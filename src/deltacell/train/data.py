@@ -109,7 +109,7 @@ def load_data(config: Config) -> TrainingData:
     config
         Of a run.
     """
-    cell, screen = _sources(config.data)
+    cell, screen = sources(config.data)
     whole = screen = screen.on(cell)
     notes = []
     if config.data.relations is not None:
@@ -189,10 +189,23 @@ def make_split(screen: Screen, config: SplitConfig) -> Split:
         return Split.sets(screen, config.by, config.seed, config.validation, config.test)  # type: ignore[arg-type]
     if config.method == "source":
         return Split.source(screen, config.studies, config.validation, config.seed)
-    raise InputError(f"there is no split '{config.method}'; there are random, gene, set, source")
+    if config.method == "saved":
+        if config.path is None:
+            raise InputError("split.method is saved, and split.path is not set")
+        return Split.load(config.path, screen)
+    raise InputError(
+        f"there is no split '{config.method}'; there are random, gene, set, source, saved"
+    )
 
 
-def _sources(config: DataConfig) -> tuple[Cell, Screen]:
+def sources(config: DataConfig) -> tuple[Cell, Screen]:
+    """Return the cell and the screen that a config names, as they are on the disk.
+
+    Parameters
+    ----------
+    config
+        The data part of a config.
+    """
     if config.synthetic is not None:
         cell = Cell.synthetic(config.synthetic, seed=config.synthetic_seed)
         return cell, Screen.synthetic(

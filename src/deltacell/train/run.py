@@ -42,7 +42,13 @@ SHOWN = 5
 """Genotypes that an error names."""
 
 
-def train(config: Config, *, command: Sequence[str] = (), tell: Sequence[Callback] = ()) -> Outcome:
+def train(
+    config: Config,
+    *,
+    command: Sequence[str] = (),
+    tell: Sequence[Callback] = (),
+    data: TrainingData | None = None,
+) -> Outcome:
     """Train from the beginning; every rank calls this with the same config.
 
     A predictor that is fitted in one call goes to `deltacell.train.fit.fit_run`.
@@ -55,13 +61,15 @@ def train(config: Config, *, command: Sequence[str] = (), tell: Sequence[Callbac
         As it was typed, for the record.
     tell
         Whom to tell of it, on the first rank.
+    data
+        What the config names, where that is loaded already.
     """
     if is_fitted(config.model):
-        return fit_run(config, command=command)
+        return fit_run(config, command=command, data=data)
     fabric = make_fabric(config)
     path = Path(from_first_rank(str(new_path(config)), fabric.device))
     # What can be wrong with a config is found here, before there is a directory.
-    run = _Run(fabric, config, load_data(config), path, tell)
+    run = _Run(fabric, config, load_data(config) if data is None else data, path, tell)
     with ExitStack() as stack:
         directory = None
         if fabric.is_global_zero:

@@ -193,7 +193,7 @@
     parts.push(more);
     // A command is shown to be pasted, so names that a shell would take apart are not put into it.
     if (genes.every(([gene]) => /^[A-Za-z0-9_][A-Za-z0-9_.:-]*$/.test(gene))) {
-      const command = `deltacell predict RUN --explain "${genes.map(([gene]) => gene).join(" ")}"`;
+      const command = `deltacell why RUN "${genes.map(([gene]) => gene).join(" ")}"`;
       parts.push(make("p", { class: "soft" }, "What its score rests on: ", make("code", {}, command)));
     }
     return parts;
