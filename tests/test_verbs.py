@@ -71,6 +71,49 @@ def test_a_ranking_that_is_there_is_read_and_sets_can_be_given(made) -> None:
     assert {frozenset(row) for row in listed["genes"]} == {frozenset(one) for one in sets}
 
 
+def test_a_page_has_the_measured_sets_next_to_each_set(made, tmp_path) -> None:
+    cell, *_, run = made
+    top = dc.rank(run, sets="pairs", top=10, progress=False)
+    data = top.page_data("https://example.org/{gene}?q={name}")
+    voted = [row for row in data["rows"] if row["votes"]]
+    assert voted
+    for row in voted[:3]:
+        expected = run.why(*row["names"]).votes().iloc[0]
+        assert row["votes"][0]["names"] == expected["names"]
+    lost = cell.metabolism.names_lost_together(
+        Genotypes.of([[cell.genes.index(g) for g in row["genes"]] for row in data["rows"]])
+    )
+    assert [row["lost"] for row in data["rows"]] == [list(one) for one in lost]
+    assert data["gene_facts"][0]["link"].startswith("https://example.org/Y")
+    with pytest.raises(dc.InputError, match="not an address"):
+        top.page_data("javascript:alert({gene})")
+    assert "measured next to it" in top.page(tmp_path / "page.html").read_text()
+
+
+def test_a_ranking_says_how_many_hits_it_expects(tmp_path) -> None:
+    cell = dc.Cell.synthetic("demo")
+    whole = dc.Screen.synthetic(cell, n=600)
+    hits = whole.take(np.abs(whole.column("score")) > 0.1)
+    rows = hits.genotypes
+    frame = pd.DataFrame(
+        {
+            "Query": [cell.genes[int(one[0])] for one in rows if len(one) == 2],
+            "Array": [cell.genes[int(one[1])] for one in rows if len(one) == 2],
+            "score": [
+                s for s, one in zip(hits.column("score"), rows, strict=True) if len(one) == 2
+            ],
+        }
+    )
+    screen = dc.Screen.from_pandas(frame, cell)
+    run = dc.fit("pairs", cell, screen, rounds=5, directory=tmp_path / "run", progress=False)
+    top = dc.rank(run, sets="pairs", top=200, status="any", progress=False)
+    expected = top.expected_hits
+    first = top.to_pandas().query("end == 'lowest' and rank <= 100")
+    found = run.predict(list(first["genes"]))
+    assert expected["lowest"] == pytest.approx(found["hit"].sum(), rel=1e-5)
+    assert any("Expected to be hits" in sentence for sentence in top.to_json()["sentences"])
+
+
 def test_a_run_of_python_is_a_run_of_the_command_line(made, tmp_path, capsys) -> None:
     *_, run = made
     out = tmp_path / "pairs.parquet"

@@ -70,12 +70,19 @@ def predict(
         typer.Option(help="The Parquet file of all that is kept.", show_default="by --sets"),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Also write a page: one file that loads nothing.")
+        Path | None, typer.Option(help="Also write a page with the evidence: self-contained HTML.")
     ] = None,
     csv: Annotated[
         Path | None, typer.Option(help="Also write all rows as a table; with tabs if FILE.tsv.")
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Also write the first rows as JSON.")] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of a gene's page, with {gene} or {name} in it, for --html.",
+            show_default="SGD's, for yeast",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a ranking of another request.")
     ] = False,
@@ -144,7 +151,7 @@ def predict(
     out = Path(f"predicted-{_name(request)}.parquet") if out is None else out
     _check_places(out, {"--out": out, "--html": html, "--csv": csv, "--json": json})
     options = {"request": request, "weights": weights, "overwrite": overwrite}
-    _rank([Path(path) for path in paths], options, out, html, csv, json)
+    _rank([Path(path) for path in paths], options, out, html, csv, json, link)
 
 
 def _rank(
@@ -154,11 +161,13 @@ def _rank(
     html: Path | None,
     csv: Path | None,
     json: Path | None,
+    link: str | None,
 ) -> None:
     from deltacell.cli.text_file import write_text
     from deltacell.predict.ranking import write_table
     from deltacell.predict.verbs import Stopped, rank
     from deltacell.report.predict import print_ranking
+    from deltacell.report.progress import progress_bar
     from deltacell.report.ranking_page import ranking_page
     from deltacell.report.terminal import printable
     from deltacell.train.signals import exit_code
@@ -174,9 +183,11 @@ def _rank(
         raise typer.Exit(exit_code(stopped.signal)) from None
     if ranking is None:
         return
-    if html is not None or json is not None:
-        ranking = ranking.with_measured()
-    result = ranking.to_json()
+    if html is None and json is None:
+        result = ranking.to_json()
+    else:
+        with progress_bar() as bar:
+            result = ranking.page_data(link, bar)
     # Files first: a reader of the output that goes away, as `head` does, must not cost them.
     write_json(json, result)
     if html is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -11,6 +12,7 @@ import numpy as np
 from deltacell.arrays import AnyArray, Ints
 from deltacell.cell import Genes
 from deltacell.cell.readers.names import is_systematic
+from deltacell.errors import InputError
 from deltacell.models import Dango, HeteroCell
 from deltacell.predict.attribution import (
     MOST,
@@ -184,6 +186,8 @@ def known_of(
 SGD = "https://www.yeastgenome.org/locus/{gene}"
 """Where a gene of yeast is described; ``{gene}`` stands for its systematic name."""
 
+_ADDRESS = re.compile(r"https?://[^{}]*(\{(gene|name)\}[^{}]*)+")
+
 
 def gene_facts(
     genes: Genes, which: Iterable[int], template: str | None = None
@@ -200,6 +204,12 @@ def gene_facts(
         An address with ``{gene}`` for the systematic name or ``{name}`` for the standard one; of
         yeast's systematic names that of SGD where not given.
     """
+    if template is not None and not _ADDRESS.fullmatch(template):
+        raise InputError(
+            f"'{template}' is not an address of a gene's page; expected http(s)://, with {{gene}} "
+            "or {name}",
+            fix=f"Such as: {SGD}",
+        )
     names = gene_texts(genes)
     found: list[dict[str, str | None]] = []
     for g in which:

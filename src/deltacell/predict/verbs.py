@@ -6,28 +6,35 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltacell.errors import InputError
 from deltacell.files import write_text
 from deltacell.predict.ensemble import scorer_of
-from deltacell.predict.explain_set import explain_set
+from deltacell.predict.explain_set import explain_set, gene_facts, known_of
 from deltacell.predict.measured import against_measured
 from deltacell.predict.rank import rank as rank_sets
-from deltacell.predict.ranking import Ranking, read_rows
+from deltacell.predict.ranking import SHOWN, Ranking, read_rows
 from deltacell.predict.request import FILE, Request, read_sets_option, read_status_option
 from deltacell.predict.subject import gene_names, subject_of
 from deltacell.predict.work import Ranks
 from deltacell.report.progress import progress_bar
 from deltacell.report.terminal import as_html, as_text
+from deltacell.screen import Genotypes
 from deltacell.screen.convert import need
 from deltacell.train.loaded_run import AnyRun, LoadedRun, load_runs
 from deltacell.train.signals import StopSignals
 
 if TYPE_CHECKING:
     import pandas as pd
+
+FIRST = 100
+"""Sets of each end of which a ranking says how many are expected to be hits."""
+
+_AT_ONCE = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,25 +58,90 @@ class Ranked(Ranking):
         need("pandas", "A table of a ranking", "pandas")
         return read_rows(self.path, [(0, self.about["counts"]["rows"])]).to_pandas()
 
-    def with_measured(self) -> Ranked:
-        """Return the ranking with predictions of what was measured, for its page."""
-        if self.agreement:
-            return self
-        sizes = sorted({len(row["genes"]) for row in self.to_json()["rows"]})
-        known = against_measured(self.runs, scorer_of(self.runs), sizes)
-        return replace(self, measured=known.measured, agreement=known.agreement)
+    @cached_property
+    def expected_hits(self) -> dict[str, float] | None:
+        """How many of the first 100 sets of each end are expected to be hits.
 
-    def page(self, path: str | os.PathLike[str]) -> Path:
+        It is the sum of their probabilities, the mean over the runs that give one; None where none
+        does.
+        """
+        found: dict[str, float] = {}
+        if not self.runs:
+            return None
+        genes = self.runs[0].data.cell.genes
+        for end, rows in self._first_rows().items():
+            sets = Genotypes.of([[genes.index(g) for g in row["genes"]] for row in rows])
+            each = [run.predictor.predict(sets).hit for run in self.runs]
+            known = [float(hit.sum()) for hit in each if hit is not None]
+            if known:
+                found[end] = sum(known) / len(known)
+        return found or None
+
+    def _first_rows(self) -> dict[str, list[dict[str, Any]]]:
+        rows = super().to_json(most=FIRST)["rows"] if self.runs else []
+        ends = dict.fromkeys(row["end"] for row in rows)
+        return {end: [row for row in rows if row["end"] == end] for end in ends if end is not None}
+
+    def to_json(self, most: int = SHOWN) -> dict[str, Any]:
+        """Return it as plain data, see `Ranking.to_json`, with how many hits are expected."""
+        result = super().to_json(most)
+        sizes = {end: len(rows) for end, rows in self._first_rows().items()}
+        parts = [
+            f"{hits:.1f} of the first {sizes[end]:,} {end}"
+            for end, hits in (self.expected_hits or {}).items()
+        ]
+        if parts:
+            result["sentences"].insert(1, f"Expected to be hits: {' and '.join(parts)}.")
+        return result
+
+    def page_data(
+        self, link: str | None = None, progress: Callable[[str, int, int], None] | None = None
+    ) -> dict[str, Any]:
+        """Return it as plain data for its page: with evidence, and with what was measured.
+
+        Beside what `to_json` has, each row has ``votes`` (the measured sets next to it, with their
+        scores and the relation they come through), ``lost`` (reactions that only the whole set
+        loses) and ``terms``, and ``gene_facts`` has the description and the link of each gene.
+
+        Parameters
+        ----------
+        link
+            The address of a gene's page, see `gene_facts`.
+        progress
+            Called as ``progress(what, done, total)``.
+        """
+        result = self.to_json()
+        rows, genes = result["rows"], self.runs[0].data.cell.genes
+        sets = [[genes.index(gene) for gene in row["genes"]] for row in rows]
+        for start in range(0, len(sets), _AT_ONCE):
+            if progress is not None:
+                progress("evidence", start, len(sets))
+            some = slice(start, start + _AT_ONCE)
+            for row, known in zip(rows[some], known_of(self.runs, sets[some], 5), strict=True):
+                row.update(known)
+        used = sorted({gene for one in sets for gene in one})
+        result["gene_facts"] = gene_facts(genes, used, link)
+        if progress is not None:
+            progress("predicting what was measured", 0, 0)
+        sizes = sorted({len(one) for one in sets})
+        known_sets = against_measured(self.runs, scorer_of(self.runs), sizes)
+        return {**result, "measured": known_sets.measured, "agreement": known_sets.agreement}
+
+    def page(self, path: str | os.PathLike[str], link: str | None = None) -> Path:
         """Write the ranking as a self-contained HTML page, and return where.
 
         Parameters
         ----------
         path
             The file.
+        link
+            The address of a gene's page, with ``{gene}`` or ``{name}``; SGD's for yeast where not
+            given.
         """
         from deltacell.report.ranking_page import ranking_page
 
-        return _write_page(path, ranking_page(self.with_measured().to_json()))
+        with progress_bar() as bar:
+            return _write_page(path, ranking_page(self.page_data(link, bar)))
 
     def __str__(self) -> str:
         from deltacell.report.predict import print_ranking
