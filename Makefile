@@ -8,13 +8,14 @@ READY := $(VENV)/.ready
 DEMO ?= demo
 WORKERS ?= 2
 
-.PHONY: setup demo test test-full lint types contract wheel check clean help
+.PHONY: setup demo docs test test-full lint types contract wheel check clean help
 
 help:
 	@echo "make demo       a made-up cell: train both models, test, explain, rank; then one page"
 	@echo "make test       laws, units, real files, commands (a few minutes)"
 	@echo "make test-full  what is slow: faults, several processes, learning, README commands"
 	@echo "make check      lint, types, the import contract, and a wheel from a clean venv"
+	@echo "make docs       the docs as a site in site/, to be read without a network"
 	@echo "make setup      make .venv; the others do it when it is needed"
 	@echo "make clean      remove .venv, caches, and the demo"
 
@@ -31,6 +32,11 @@ $(READY): pyproject.toml constraints.txt
 
 demo: setup
 	$(BIN)/deltacell demo --out $(DEMO)
+
+docs: setup
+	$(BIN)/python docs/site.py
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 test: setup
 	$(PYTEST) -m "not slow" -n $(WORKERS)
@@ -55,4 +61,4 @@ wheel: setup
 check: lint types contract wheel
 
 clean:
-	rm -rf $(VENV) $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
     from deltacell.errors import DeltacellError, InputError
+    from deltacell.models import Dango, HeteroCell
+    from deltacell.models.pairs import PairCell, PairTrees
+    from deltacell.predict.verbs import Explanation, Ranked, rank, why
     from deltacell.profile.explain import explain
     from deltacell.screen import (
         Batch,
@@ -19,10 +22,14 @@ if TYPE_CHECKING:
         Split,
         StudyCoverage,
     )
+    from deltacell.verbs import Run, evaluate, fit
 
 _HOME = {
     "cell": ("Cell", "Feature", "Genes", "Metabolism", "Relation"),
     "errors": ("DeltacellError", "InputError"),
+    "models": ("Dango", "HeteroCell"),
+    "models.pairs": ("PairCell", "PairTrees"),
+    "predict.verbs": ("Explanation", "Ranked", "rank", "why"),
     "profile.explain": ("explain",),
     "screen": (
         "Batch",
@@ -34,6 +41,7 @@ _HOME = {
         "Split",
         "StudyCoverage",
     ),
+    "verbs": ("Run", "fit"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -41,24 +49,38 @@ __all__ = [
     "Batch",
     "Cell",
     "Coverage",
+    "Dango",
     "DeltacellError",
+    "Explanation",
     "Feature",
     "Genes",
     "GenotypeDataset",
     "Genotypes",
+    "HeteroCell",
     "InputError",
     "Loader",
     "Metabolism",
+    "PairCell",
+    "PairTrees",
+    "Ranked",
     "Relation",
+    "Run",
     "Screen",
     "Split",
     "StudyCoverage",
+    "evaluate",
     "explain",
+    "fit",
+    "rank",
+    "why",
 ]
 
 
 def __getattr__(name: str) -> Any:
     # Names are looked up when used, so that `deltacell --help` does not wait for PyTorch.
+    if name == "evaluate":
+        # The verb and the package of its code have one name; the package can be called.
+        return import_module("deltacell.evaluate")
     if name not in _MODULE:
         raise AttributeError(f"module 'deltacell' has no attribute '{name}'")
     return getattr(import_module(f"deltacell.{_MODULE[name]}"), name)

@@ -325,7 +325,7 @@ def test_the_keyboard_alone_suffices(opened: Any, page: Path, result: Any) -> No
         if now["row"] is not None:
             break
     assert [one["facet"] for one in met if one["facet"]] == [
-        "end", "status", "relation", "pathway", "complex", "linked",
+        "end", "status", "relation", "pathway", "complex", "evidence", "linked",
     ]  # fmt: skip
     # The rows are one stop, on which the arrows go from set to set.
     assert met[-1]["row"] == of_gene[0]
@@ -420,3 +420,40 @@ def test_words_stand_out_from_the_page(browser: Any, page: Path, scheme: str) ->
 
 def test_it_prints(opened: Any) -> None:
     assert opened.pdf().startswith(b"%PDF")
+
+
+def test_the_evidence_is_shown_filtered_by_and_downloaded(
+    browser: Any, made_ranking: Any, tmp_path: Path
+) -> None:
+    made = made_ranking(20)
+    first, last = made["rows"][0], made["rows"][-1]
+    vote = {"names": ["=A1", "ABC8"], "score": -0.5, "by": "=A1", "replaced": "ABC1"}
+    first["votes"] = [{**vote, "relation": "physical", "weight": 0.4, "run": "run-0"}]
+    last |= {"links": [], "relations": [], "pathways": [], "complexes": []}
+    link = "https://example.org/locus"
+    made["gene_facts"] = [{"gene": first["genes"][0], "description": "A helicase", "link": link}]
+    file = tmp_path / "page.html"
+    file.write_text(ranking_page(made))
+    browser.open(file)
+    panel = browser.run("document.getElementById('panel').textContent")
+    assert "with =A1 in place of ABC1 by physical" in panel
+    assert "A helicase" in panel
+    assert browser.run("document.querySelector('#panel a').href") == link
+    set_facet(browser, "evidence", "measured next to it")
+    assert left(browser) == [0]
+    # What is downloaded is caught before it becomes a file.
+    browser.run(
+        "URL.createObjectURL = (blob) => { blob.text().then((text) => { window.csv = text; });"
+        " return '#'; }"
+    )
+    browser.click("#download")
+    browser.settle()
+    lines = browser.run("window.csv").strip().split("\n")
+    assert len(lines) == 2
+    assert lines[0].startswith("end,rank,gene1,gene2,gene3,name1")
+    assert first["genes"][0] in lines[1]
+    set_facet(browser, "evidence", "none")
+    assert 19 in left(browser)
+    browser.run("document.querySelector('tr[data-row=\"19\"]').click()")
+    assert "No evidence" in browser.run("document.getElementById('panel').textContent")
+    assert browser.said == []

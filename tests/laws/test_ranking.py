@@ -138,6 +138,8 @@ def subjects(draw):
     if draw(st.booleans()):
         limits["above"] = draw(st.none() | st.sampled_from([-0.5, 0.0, 0.3]))
         limits["below"] = draw(st.none() | st.sampled_from([-0.3, 0.0, 0.2]))
+        if None not in (limits["above"], limits["below"]) and limits["above"] <= limits["below"]:
+            limits["below"] = None
     kind = draw(st.sampled_from([PAIRS, TRIPLES, WITH, FILE]))
     extra = {}
     if kind == WITH:
@@ -248,7 +250,7 @@ def by_hand(subject, scorer, screen, expected):
     # Sets of one list that are of several sizes: the smaller come first among equals.
     ascending = sorted(kept, key=lambda r: (r["low"], len(r["set"]), r["set"]))
     descending = sorted(kept, key=lambda r: (-r["high"], len(r["set"]), r["set"]))
-    listed = []
+    places = {}
     for end in request.ends:
         mine = descending if end == "highest" else ascending
         limit = request.limit(end)
@@ -256,8 +258,18 @@ def by_hand(subject, scorer, screen, expected):
             mine = [
                 r for r in mine if (r["high"] >= limit if end == "highest" else r["low"] <= limit)
             ]
-        for place_, row in enumerate(mine[: request.most], 1):
-            listed.append({"end": end, "rank": place_, **row})
+        places[end] = {row["set"]: i for i, row in enumerate(mine[: request.most])}
+    of = {row["set"]: row for row in found}
+    listed = []
+    for end, mine in places.items():
+        other = next((places[one] for one in places if one != end), {})
+        # A set that both ends hold is where it comes sooner, and with the lowest where level.
+        kept = [
+            one
+            for one, i in mine.items()
+            if one not in other or i < other[one] or (i == other[one] and end == "lowest")
+        ]
+        listed += [{"end": end, "rank": rank_, **of[one]} for rank_, one in enumerate(kept, 1)]
     return listed
 
 
@@ -288,6 +300,7 @@ def test_it_is_what_scoring_every_set_and_sorting_gives(case):
     assert [{n: row[n] for n in names} for row in rows] == [
         {n: row[n] for n in names} for row in truth
     ]
+    assert len({tuple(row["genes"]) for row in rows}) == len(rows)
     assert ranking.about["counts"]["rows"] == len(truth)
     assert ranking.about["counts"]["sets"] == len(expected)
 

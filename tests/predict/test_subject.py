@@ -128,10 +128,10 @@ def test_pairs_that_are_linked_are_counted_where_all_of_them_matter(run, made):
         ({"top": 5, "above": 0.1}, 4, False),
     ],
 )
-def test_ends_that_hold_the_same_sets_are_said_to(made, named, n, same):
+def test_ends_that_hold_all_sets_are_said_to(made, named, n, same):
     counts = {"lowest": n, "highest": n, "listed": 0}
     said = " ".join(sentences_of(made("pairs", **named), counts))
-    assert ("each is in both ends" in said) == same
+    assert ("the end that it is nearer to" in said) == same
 
 
 @pytest.mark.parametrize(

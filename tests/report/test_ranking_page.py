@@ -58,11 +58,35 @@ def test_what_to_beware_of_is_never_folded_away(parsed: Any, made_ranking: Any) 
     assert "More about this list (5)" in page.words
 
 
-def test_a_set_that_is_in_both_ends_is_counted_once(parsed: Any, made_ranking: Any) -> None:
-    result = made_ranking(rows=4)
-    low, high = result["rows"][:2], [{**row, "end": "highest"} for row in result["rows"][:2]]
-    result = {**result, "rows": [*low, *high]}
-    assert parsed(ranking_page(result)).texts["p"][0] == "2 gene sets of 9,880 over 40 genes"
+def with_evidence(result: dict[str, Any]) -> dict[str, Any]:
+    """Give the first row a vote, a lost reaction and a shared term, and the last one nothing."""
+    first, last = result["rows"][0], result["rows"][-1]
+    vote = {"names": ["ABC9", "ABC8"], "score": -0.5, "by": "ABC9", "replaced": "ABC1"}
+    first["votes"] = [{**vote, "relation": "physical", "weight": 0.4, "run": "run-0"}]
+    first["lost"] = ["r_0042"]
+    first["terms"] = [{"annotation": "GO slim", "term": "DNA repair"}]
+    last |= {"links": [], "relations": [], "pathways": [], "complexes": []}
+    facts = {"description": "Helicase <b>", "link": "https://example.org/x"}
+    result["gene_facts"] = [
+        {"gene": gene, "name": name, **facts}
+        for gene, name in zip(first["genes"], first["names"], strict=True)
+    ]
+    return result
+
+
+def test_every_set_has_its_evidence_or_says_that_there_is_none(made_ranking: Any) -> None:
+    result = with_evidence(made_ranking(rows=6))
+    page = ranking_page(result)
+    data = json.loads(page.split('id="ranking-data">')[1].split("</script>")[0])
+    lines = [dict(map(tuple, row["evidence"])) for row in data["rows"]]
+    assert lines[0]["measured next to it"].startswith("ABC9 ABC8 -0.5")
+    assert lines[0]["reactions lost together"] == "r_0042"
+    assert lines[0]["shared terms"] == "DNA repair (GO slim)"
+    assert lines[-1] == {}
+    assert page.count(">no evidence<") == sum(not one for one in lines)
+    facts = [data["facts"][gene] for gene in data["rows"][0]["genes"]]
+    assert facts == [["Helicase <b>", "https://example.org/x"]] * 3
+    assert "Helicase <b>" not in page
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -63,6 +64,8 @@ class Cell:
         self.annotations: dict[str, Annotation] = _named_annotations(annotations)
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
+        self.path: Path | None = None
+        """The directory it was loaded from, if any."""
         self._check_sizes()
 
     @classmethod
@@ -264,7 +267,40 @@ class Cell:
             synthetic=meta["synthetic"],
         )
         cell.__dict__["checksum"] = stored.checksum
+        cell.path = Path(path).absolute()
         return cell
+
+    @classmethod
+    def from_tables(
+        cls,
+        networks: Mapping[str, Any],
+        genes: Any = None,
+        features: Mapping[str, Any] | None = None,
+        *,
+        directed: Iterable[str] = (),
+        on_unknown: Literal["error", "drop"] = "error",
+    ) -> Cell:
+        """Make a cell of tables in memory: pandas or polars data frames, or columns by name.
+
+        Parameters
+        ----------
+        networks
+            Tables by the names of their relations: two columns of gene names, then a weight if
+            there is one.
+        genes
+            Systematic names, or a table with a column ``systematic`` and any of ``standard``,
+            ``aliases``, ``chromosome``, ``start``, ``end`` and ``description``; where not given,
+            every gene that a network names.
+        features
+            Tables by the names of the features: a column of gene names, then columns of numbers.
+        directed
+            Names of the networks whose edges have a direction.
+        on_unknown
+            What to do with a row whose gene is not one of ``genes``.
+        """
+        from deltacell.cell.tables import cell_of_tables
+
+        return cell_of_tables(networks, genes, features or {}, set(directed), on_unknown)
 
     @cached_property
     def checksum(self) -> str:
@@ -308,6 +344,12 @@ class Cell:
         return (
             f"Cell({self.n_genes:,} genes, {len(self.relations)} relations, {edges:,} edges{extra})"
         )
+
+    def _repr_html_(self) -> str:
+        from deltacell.report.data import print_cell
+        from deltacell.report.terminal import as_html
+
+        return as_html(lambda: print_cell({**self.stats(), "sources": []}, repr(self)))
 
     def _with(self, **changed: Any) -> Cell:
         parts: dict[str, Any] = {

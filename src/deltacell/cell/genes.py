@@ -59,6 +59,8 @@ class Genes(Sequence[str]):
         Its chromosome, empty where unknown.
     start, end
         Base pairs on the chromosome, the smaller first; -1 where unknown.
+    description
+        What is known of it in a sentence, empty where nothing is.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Genes(Sequence[str]):
         chromosome: Iterable[str] | None = None,
         start: Iterable[int] | None = None,
         end: Iterable[int] | None = None,
+        description: Iterable[str] | None = None,
     ) -> None:
         self.systematic: tuple[str, ...] = tuple(systematic)
         n = len(self.systematic)
@@ -77,10 +80,11 @@ class Genes(Sequence[str]):
             ((),) * n if aliases is None else tuple(tuple(a) for a in aliases)
         )
         self.chromosome: tuple[str, ...] = ("",) * n if chromosome is None else tuple(chromosome)
+        self.description: tuple[str, ...] = ("",) * n if description is None else tuple(description)
         unknown = np.full(n, -1, dtype=np.int64)
         self.start: Ints = unknown if start is None else np.array(list(start), dtype=np.int64)
         self.end: Ints = unknown if end is None else np.array(list(end), dtype=np.int64)
-        for name in ("standard", "aliases", "chromosome", "start", "end"):
+        for name in ("standard", "aliases", "chromosome", "start", "end", "description"):
             given = len(getattr(self, name))
             if given != n:
                 raise ValueError(f"{name} has {given} entries for {n} genes")
@@ -154,6 +158,7 @@ class Genes(Sequence[str]):
             (self.chromosome[i] for i in index),
             self.start[index],
             self.end[index],
+            (self.description[i] for i in index),
         )
 
     def extended(self, systematic: Iterable[str]) -> Genes:
@@ -169,20 +174,23 @@ class Genes(Sequence[str]):
             (*self.chromosome, *("" for _ in new)),
             np.concatenate([self.start, np.full(len(new), -1)]),
             np.concatenate([self.end, np.full(len(new), -1)]),
+            (*self.description, *("" for _ in new)),
         )
 
     def to_arrow(self) -> pa.Table:
         """Return one row a gene."""
-        return pa.table(
-            {
-                "systematic": pa.array(self.systematic, pa.string()),
-                "standard": pa.array(self.standard, pa.string()),
-                "aliases": pa.array([list(a) for a in self.aliases], pa.list_(pa.string())),
-                "chromosome": pa.array(self.chromosome, pa.string()),
-                "start": pa.array(self.start, pa.int64()),
-                "end": pa.array(self.end, pa.int64()),
-            }
-        )
+        columns = {
+            "systematic": pa.array(self.systematic, pa.string()),
+            "standard": pa.array(self.standard, pa.string()),
+            "aliases": pa.array([list(a) for a in self.aliases], pa.list_(pa.string())),
+            "chromosome": pa.array(self.chromosome, pa.string()),
+            "start": pa.array(self.start, pa.int64()),
+            "end": pa.array(self.end, pa.int64()),
+        }
+        # Without any, the table and its checksum are those of versions that knew none.
+        if any(self.description):
+            columns["description"] = pa.array(self.description, pa.string())
+        return pa.table(columns)
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> Genes:

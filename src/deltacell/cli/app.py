@@ -35,6 +35,7 @@ from deltacell.cli import (
     predict,
     reconcile,
     slurm,
+    start,
     train,
 )
 from deltacell.cli.program import Program
@@ -84,9 +85,11 @@ def _add(
 
 
 _add(app, "demo", demo.demo)
+_add(app, "start", start.start)
 _add(app, "train", train.train, WithSettings)
 _add(app, "evaluate", evaluate.evaluate)
 _add(app, "predict", predict.predict)
+_add(app, "why", predict.why)
 _add(app, "explain", explain.explain)
 _add(app, "reconcile", reconcile.reconcile)
 _add(app, "modes", modes.modes)

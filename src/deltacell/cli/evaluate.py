@@ -51,35 +51,21 @@ def evaluate(
     Example: deltacell evaluate runs/demo-seed0 runs/demo-seed1 --figures figures
     """
     from deltacell.cli.text_file import write_text
-    from deltacell.evaluate import Threshold, draw_figures
-    from deltacell.evaluate.other_screen import evaluate_on
-    from deltacell.evaluate.runs import evaluate_runs
+    from deltacell.evaluate import draw_figures
     from deltacell.report.evaluate import markdown_evaluation, print_evaluation
-    from deltacell.report.progress import progress_bar
+    from deltacell.verbs import evaluate as verb
 
     names = [name.strip() for name in baselines.split(",") if name.strip()]
-    with progress_bar() as report:
-        if on is not None:
-            found = evaluate_on(
-                runs,
-                on,
-                baseline_names=names,
-                which=weights,
-                samples=samples,
-                threshold=Threshold(threshold),
-                beyond=beyond,
-                progress=report,
-            )
-        else:
-            found = evaluate_runs(
-                runs,
-                baseline_names=names,
-                which=weights,
-                samples=samples,
-                threshold=Threshold(threshold),
-                zeros=zeros,
-                progress=report,
-            )
+    found = verb(
+        runs,
+        baselines=names,
+        on=on,
+        weights=weights,
+        samples=samples,
+        threshold=threshold,
+        beyond=beyond,
+        zeros=zeros,
+    )
     result = found.evaluation.to_json()
     # Files first: a reader of the output that goes away, as `head` does, must not cost them.
     write_json(json, result)

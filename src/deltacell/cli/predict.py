@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -63,7 +62,7 @@ def predict(
         typer.Option(help="With 'with': genes of a set.", show_default="one more than given"),
     ] = None,
     explain: Annotated[
-        str | None, typer.Option(help='Explain the score of one set in place of ranking: "A B C".')
+        str | None, typer.Option(help='Deprecated, use deltacell why: explain one set, "A B C".')
     ] = None,
     best: Annotated[
         bool,
@@ -75,12 +74,19 @@ def predict(
         typer.Option(help="The Parquet file of all that is kept.", show_default="by --sets"),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Also write a page: one file that loads nothing.")
+        Path | None, typer.Option(help="Also write a page with the evidence: self-contained HTML.")
     ] = None,
     csv: Annotated[
         Path | None, typer.Option(help="Also write all rows as a table; with tabs if FILE.tsv.")
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Also write the first rows as JSON.")] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of a gene's page, with {gene} or {name} in it, for --html.",
+            show_default="SGD's, for yeast",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a ranking of another request.")
     ] = False,
@@ -90,7 +96,7 @@ def predict(
 
     The lowest and the highest untested sets of the screen's genes, unless asked for others.
 
-    Stopped and given again, the same command goes on. Under torchrun processes share the work.
+    Rerun the command to resume one that was stopped. Under torchrun, processes share the work.
 
     Example: deltacell predict runs/demo --sets pairs --html pairs.html
     """
@@ -107,13 +113,18 @@ def predict(
     paths = [word for word in runs if _is_run(word, genes_too=with_genes)]
     more = [word for word in runs if word not in paths]
     if explain is not None:
-        for option, path in (("--html", html), ("--out", out), ("--csv", csv)):
+        for option, path in (("--out", out), ("--csv", csv)):
             if path is not None:
                 raise InputError(
                     f"{option} is for a ranking; --explain writes none",
                     fix="Leave it out; --json FILE writes the explanation to a file.",
                 )
-        _explain([Path(word) for word in runs], weights, explain, json)
+        typer.secho(
+            f'--explain will be removed in 0.3: deltacell why {" ".join(runs)} "{explain}"',
+            err=True,
+        )
+        genes_named = explain.replace(",", " ").split()
+        _explain([Path(word) for word in runs], weights, genes_named, html, json)
         return
     assert sets is not None
     if best and paths:
@@ -125,13 +136,13 @@ def predict(
     absent = next((word for word in more if Path(word).name != word), None)
     if absent is not None:
         raise InputError(
-            f"'{absent}' is no directory of a run",
+            f"'{absent}' is not a run directory",
             fix="Give directories that `deltacell train` has made.",
         )
     if not paths:
         words = " ".join((sets, *more))
         raise InputError(
-            "no directory of a run is given", fix=f"Such as: deltacell predict RUN --sets {words}"
+            "no run directory is given", fix=f"Such as: deltacell predict RUN --sets {words}"
         )
     request = Request(
         **asked,
@@ -147,69 +158,44 @@ def predict(
     )
     out = Path(f"predicted-{_name(request)}.parquet") if out is None else out
     _check_places(out, {"--out": out, "--html": html, "--csv": csv, "--json": json})
-    _rank([Path(path) for path in paths], request, weights, out, html, csv, json, overwrite)
+    options = {"request": request, "weights": weights, "overwrite": overwrite}
+    _rank([Path(path) for path in paths], options, out, html, csv, json, link)
 
 
 def _rank(
     paths: list[Path],
-    request: Request,
-    weights: str,
+    asked: dict[str, Any],
     out: Path,
     html: Path | None,
     csv: Path | None,
     json: Path | None,
-    overwrite: bool,
+    link: str | None,
 ) -> None:
     from deltacell.cli.text_file import write_text
-    from deltacell.predict.ensemble import scorer_of
-    from deltacell.predict.measured import against_measured
-    from deltacell.predict.rank import rank
     from deltacell.predict.ranking import write_table
-    from deltacell.predict.subject import subject_of
-    from deltacell.predict.work import Ranks
+    from deltacell.predict.verbs import Stopped, rank
     from deltacell.report.predict import print_ranking
     from deltacell.report.progress import progress_bar
     from deltacell.report.ranking_page import ranking_page
     from deltacell.report.terminal import printable
-    from deltacell.train.loaded_run import load_runs
-    from deltacell.train.signals import StopSignals, exit_code
+    from deltacell.train.signals import exit_code
 
-    ranks = Ranks.of_environment()
-
-    def tell(sentence: str) -> None:
-        if ranks.is_first:
-            typer.secho(printable(sentence), err=True)
-
-    with StopSignals() as signals, progress_bar() as bar:
-
-        def report(label: str, done: int, total: int) -> None:
-            if ranks.is_first:
-                bar(label, done, total)
-
-        report("loading", 0, 0)
-        runs = load_runs(paths, weights)
-        scorer = scorer_of(runs)
-        subject = subject_of(runs, request, weights)
+    try:
         ranking = rank(
-            subject,
-            scorer,
-            out,
-            ranks=ranks,
-            overwrite=overwrite,
-            stop=lambda: signals.received is not None,
-            progress=report,
-            tell=tell,
+            paths,
+            out=out,
+            tell=lambda sentence: typer.secho(printable(sentence), err=True),
+            **asked,
         )
-        if ranking is not None and (html is not None or json is not None):
-            report("predicting what was measured", 0, 0)
-            known = against_measured(runs, scorer, subject.sets.sizes)
-            ranking = replace(ranking, measured=known.measured, agreement=known.agreement)
+    except Stopped as stopped:
+        raise typer.Exit(exit_code(stopped.signal)) from None
     if ranking is None:
-        if signals.received is not None:
-            tell(f"Stopped; the same command goes on from {out}.partial")
-            raise typer.Exit(exit_code(signals.received))
         return
-    result = ranking.to_json()
+    if html is None and json is None:
+        result = ranking.to_json()
+    else:
+        with progress_bar() as bar:
+            result = ranking.page_data(link, bar)
     # Files first: a reader of the output that goes away, as `head` does, must not cost them.
     write_json(json, result)
     if html is not None:
@@ -220,20 +206,43 @@ def _rank(
     typer.echo(f"All {result['counts']['rows']:,} rows: {out}")
 
 
-def _explain(paths: list[Path], weights: str, words: str, json: Path | None) -> None:
-    from deltacell.errors import InputError
-    from deltacell.predict.explain_set import explain_set
-    from deltacell.predict.subject import gene_names
-    from deltacell.report.explained_set import print_explained_set
-    from deltacell.train.loaded_run import load_runs
+def why(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN... GENES", help='Runs, then the genes: "RAD52 RAD51".'),
+    ],
+    weights: Annotated[str, typer.Option(help="best, chosen by validation, or last.")] = "best",
+    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
+) -> None:
+    """Explain the score of one gene set: what carries it, and the measured sets next to it.
 
-    runs = load_runs(paths, weights)
-    genes = gene_names(runs).indices(words.replace(",", " ").split())
-    if not len(genes):
-        raise InputError("--explain names no gene", fix='Such as: --explain "HO STE2"')
-    result = explain_set(runs, genes)
-    write_json(json, result)
-    print_explained_set(result)
+    Several runs are explained together.
+
+    Example: deltacell why runs/demo "RAD52 RAD51" --html why.html
+    """
+    from deltacell.errors import InputError
+
+    paths = [word for word in runs if _is_run(word, genes_too=True)]
+    genes = [gene for word in runs if word not in paths for gene in word.replace(",", " ").split()]
+    if not paths:
+        raise InputError(
+            "no run directory is given", fix=f'Such as: deltacell why RUN "{" ".join(genes)}"'
+        )
+    _explain([Path(path) for path in paths], weights, genes, html, json)
+
+
+def _explain(
+    paths: list[Path], weights: str, genes: list[str], html: Path | None, json: Path | None
+) -> None:
+    from deltacell.predict.verbs import why as verb
+    from deltacell.report.explained_set import print_explained_set
+
+    found = verb(paths, *genes, weights=weights)
+    write_json(json, found.result)
+    if html is not None:
+        found.page(html)
+    print_explained_set(found.result)
 
 
 def _check_places(out: Path, places: Mapping[str, Path | None]) -> None:

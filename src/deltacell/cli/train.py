@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,6 +39,8 @@ def train(
 ) -> None:
     """Train or fit a predictor; the run is a directory that explains itself and can be resumed.
 
+    With data.folder=FOLDER alone, the model and its settings are picked by what the data has.
+
     A signal (Ctrl-C, Slurm's pre-emption) saves first; the exit code is then 128 and its number.
     A predictor that is fitted in one call (model=boosted_trees) is fitted again when resumed.
 
@@ -47,14 +48,14 @@ def train(
     """
     from deltacell.errors import InputError
     from deltacell.train.changes import resumed_config
-    from deltacell.train.compose import compose, to_yaml
+    from deltacell.train.compose import to_yaml
 
     if resume is not None:
         config = resumed_config(resume, overrides or [])
     else:
         if from_ != "last":
             raise InputError("--from is for --resume RUN")
-        config = compose(overrides or [], folder=config_dir)
+        config = _composed(overrides or [], config_dir)
     if cfg is not None:
         if cfg != "job":
             raise InputError(f"--cfg is '{cfg}'; expected job")
@@ -66,15 +67,30 @@ def train(
     _carry_out(config, resume, from_, words)
 
 
+def _composed(overrides: list[str], folder: Path | None) -> Config:
+    """Return the config that was typed; where that names no model, one that suits the data."""
+    from deltacell.train.compose import compose
+
+    named = {word.partition("=")[0].lstrip("+") for word in overrides}
+    if named & {"experiment", "model", "loss", "ablation"} or not named & {
+        "data.folder",
+        "data.cell",
+    }:
+        return compose(overrides, folder=folder)
+    from deltacell.train.suited import suited_config
+
+    config, said = suited_config(overrides, folder)
+    for sentence in said:
+        typer.secho(sentence, err=True)
+    return config
+
+
 def _carry_out(config: Config, resume: Path | None, which: str, given: list[str]) -> None:
     from deltacell.train.registry import is_fitted
     from deltacell.train.signals import exit_code
 
-    if is_fitted(config.model):
-        outcome = _fit(config, resume)
-        if outcome.signal:
-            raise typer.Exit(exit_code(outcome.signal))
-        return
+    # What is fitted in one call is fitted by one process.
+    fitted = is_fitted(config.model)
     from deltacell.train.devices import accelerator_of, check_devices
     from deltacell.train.launch import (
         RankError,
@@ -85,7 +101,7 @@ def _carry_out(config: Config, resume: Path | None, which: str, given: list[str]
         reported,
     )
 
-    if needs_launch(config.trainer):
+    if not fitted and needs_launch(config.trainer):
         check_devices(config.trainer, accelerator_of(config.trainer))
         path, words = _words(config, resume, which, given)
         try:
@@ -99,7 +115,7 @@ def _carry_out(config: Config, resume: Path | None, which: str, given: list[str]
         if code:
             raise typer.Exit(code)
         return
-    if is_launched():
+    if not fitted and is_launched():
         end_with_parent()
         try:
             reported(_run)(config, resume, which)
@@ -113,54 +129,26 @@ def _carry_out(config: Config, resume: Path | None, which: str, given: list[str]
         raise typer.Exit(exit_code(outcome.signal))
 
 
-def _fit(config: Config, resume: Path | None) -> Outcome:
-    from deltacell.report.progress import progress_bar
-    from deltacell.report.train import print_outcome
-    from deltacell.train.fit import fit_run, resume_fit
-
-    with progress_bar() as report:
-        progress = report if config.trainer.progress else None
-        if resume is not None:
-            outcome = resume_fit(resume, config, progress=progress)
-        else:
-            outcome = fit_run(config, command=sys.argv, progress=progress)
-    print_outcome(
-        outcome.path, signal=outcome.signal, best=outcome.best, sentence=None, saved=False
-    )
-    return outcome
-
-
 def _run(config: Config, resume: Path | None, which: str) -> Outcome:
     from deltacell.report.phases import print_rates
-    from deltacell.report.train import TrainingBar, print_outcome
+    from deltacell.report.train import print_outcome
     from deltacell.train.config import Mode
-    from deltacell.train.meter import Latest
-    from deltacell.train.run import resume as go_on
-    from deltacell.train.run import train as start
+    from deltacell.train.registry import is_fitted
+    from deltacell.verbs import trained
 
-    # It announces every process on a line of its own.
-    for part in ("fabric", "pytorch"):
-        logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
-    # A rank's loss is its share of the batch's.
-    latest, ranks = Latest(), config.trainer.devices * config.trainer.nodes
-    bar = TrainingBar(lambda loss: ranks * latest.look(loss), watched=config.trainer.progress)
-    tell = [bar]
-    if resume is not None:
-        outcome = go_on(resume, config, which=which, tell=tell)
-    else:
-        outcome = start(config, command=sys.argv, tell=tell)
+    outcome = trained(config, resume=resume, which=which, command=sys.argv)
     for notice in outcome.notices:
         typer.secho(f"note: {notice}", err=True)
     if outcome.is_first:
         if outcome.phases is not None:
             print_rates([(config.mode.value, outcome.phases)])
-        sentence = None if outcome.phases is None else outcome.phases.sentence
         print_outcome(
             outcome.path,
             signal=outcome.signal,
             best=outcome.best,
-            sentence=sentence,
+            sentence=None if outcome.phases is None else outcome.phases.sentence,
             learned=config.mode is Mode.train,
+            saved=not is_fitted(config.model),
         )
     return outcome
 

@@ -208,6 +208,6 @@ _NEXT = (
         "Rank what was never tested, with the evidence for each set.",
         "deltacell predict runs/mine --sets pairs --html pairs.html",
     ),
-    ("Ask why one set scores as it does.", 'deltacell predict runs/mine --explain "GENE GENE"'),
+    ("Ask why one set scores as it does.", 'deltacell why runs/mine "GENE GENE"'),
     ("Ask where the time of a run goes.", "deltacell explain runs/mine"),
 )

@@ -1,4 +1,12 @@
-"""Metrics with intervals, models and baselines side by side, and their figures."""
+"""Metrics with intervals, models and baselines side by side, and their figures.
+
+The package is the verb too: ``deltacell.evaluate(...)`` calls `deltacell.verbs.evaluate`.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 from deltacell.evaluate.baseline_predictions import baselines
 from deltacell.evaluate.bootstrap import Bootstrap
@@ -28,3 +36,12 @@ __all__ = [
     "evaluate",
     "replicate_ceiling",
 ]
+
+
+class _Verb(ModuleType):
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Test runs and baselines on the same rows; see `deltacell.verbs.evaluate`."""
+        return import_module("deltacell.verbs").evaluate(*args, **options)
+
+
+sys.modules[__name__].__class__ = _Verb

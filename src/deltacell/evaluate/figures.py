@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -221,6 +221,37 @@ def draw_relation_weights(data: RelationWeights, path: Path, title: str = "") ->
             axes.set_xlabel("weight")
 
     _draw(draw, path, title or "Weight of each relation", (6.0, 0.35 * len(data.names) + 1.4))
+
+
+def plot_metric(result: Mapping[str, Any], metric: str, axes: Axes | None = None) -> Axes:
+    """Plot a metric of each predictor with its interval, and return the axes.
+
+    Parameters
+    ----------
+    result
+        From `Evaluation.to_json`.
+    metric
+        Its name.
+    axes
+        Where to plot; new axes of pyplot where not given.
+    """
+    scores = result["groups"][0]["scores"]
+    names = [name for name in scores if scores[name][metric]["value"] is not None]
+    if axes is None:
+        from matplotlib import pyplot
+
+        size = (6.0, 0.4 * len(names) + 1.2)
+        axes = pyplot.subplots(figsize=size, layout="constrained")[1]
+    for place, name in enumerate(names):
+        one = scores[name][metric]
+        if one["low"] is not None:
+            axes.plot([one["low"], one["high"]], [place, place], color=_GREY, linewidth=2)
+        axes.plot([one["value"]], [place], "o", color=_BLUE)
+    axes.set_yticks(range(len(names)), names, parse_math=False)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{result['metrics'][metric]['title']} on test, with its interval")
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
 
 
 def _draw(

@@ -23,7 +23,7 @@ from deltacell.evaluate.side_by_side import Progress, evaluate
 from deltacell.screen import Screen, Split
 from deltacell.screen.keys import comparable_keys, repeats_a_gene
 from deltacell.train.data import TrainingData
-from deltacell.train.loaded_run import load_runs
+from deltacell.train.loaded_run import AnyRun, load_runs
 
 NO_INTERACTION = "no interaction score"
 ONE_GENE_TWICE = "one gene twice"
@@ -32,7 +32,7 @@ IN_TRAINING = "in training or validation"
 
 
 def evaluate_on(
-    paths: Sequence[str | os.PathLike[str]],
+    paths: Sequence[AnyRun],
     on: str | os.PathLike[str] | Screen,
     *,
     baseline_names: Sequence[str] = ("global_mean", "additive", "boosted_trees"),
@@ -48,7 +48,7 @@ def evaluate_on(
     Parameters
     ----------
     paths
-        Run directories, all of one split.
+        Run directories or loaded runs, all of one split.
     on
         A screen, its directory, or a folder that ``deltacell data import`` made with one screen.
     baseline_names

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +15,23 @@ from deltacell.errors import InputError
 from deltacell.evaluate.baseline_predictions import fitted_baselines
 from deltacell.evaluate.bootstrap import Bootstrap
 from deltacell.evaluate.diagnostics import RelationWeights, relation_weights
-from deltacell.evaluate.evaluation import Evaluation
+from deltacell.evaluate.evaluation import MAIN, Evaluation
+from deltacell.evaluate.figures import plot_metric
 from deltacell.evaluate.positives import Threshold
 from deltacell.evaluate.side_by_side import Progress, evaluate
 from deltacell.evaluate.tested import ZEROS, Zeros
 from deltacell.models import Dango, Prediction
+from deltacell.report.evaluate import print_evaluation
+from deltacell.report.terminal import as_html, as_text
 from deltacell.screen import Genotypes, Grid, Split
+from deltacell.screen.convert import need
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import TrainingData, load_data
-from deltacell.train.loaded_run import LoadedRun, labels_of, load_runs
+from deltacell.train.loaded_run import AnyRun, LoadedRun, labels_of, load_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 Floats = npt.NDArray[np.float32]
 
@@ -51,6 +59,45 @@ class EvaluatedRuns:
     split: Split
     predictions: dict[str, Floats]
     weights: dict[str, RelationWeights]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the metrics on the test part: a row per predictor and metric."""
+        need("pandas", "A table of metrics", "pandas")
+        import pandas as pd
+
+        test = self.evaluation.to_json()["groups"][0]["scores"]
+        return pd.DataFrame(
+            [
+                {
+                    "predictor": name,
+                    "metric": metric,
+                    **{k: one[k] for k in ("value", "low", "high")},
+                }
+                for name, scores in test.items()
+                for metric, one in scores.items()
+            ]
+        )
+
+    def plot(self, metric: str = MAIN, axes: Axes | None = None) -> Axes:
+        """Plot a metric of each predictor with its interval, and return the axes.
+
+        Parameters
+        ----------
+        metric
+            Such as ``pearson`` or ``aupr``.
+        axes
+            Where to plot; new axes where not given.
+        """
+        result = self.evaluation.to_json()
+        if metric not in result["metrics"]:
+            raise InputError(f"unknown metric '{metric}'; there are {', '.join(result['metrics'])}")
+        return plot_metric(result, metric, axes)
+
+    def __str__(self) -> str:
+        return as_text(lambda: print_evaluation(self.evaluation.to_json()))
+
+    def _repr_html_(self) -> str:
+        return as_html(lambda: print_evaluation(self.evaluation.to_json()))
 
 
 def predict_genotypes(
@@ -154,7 +201,7 @@ def predict_runs(
 
 
 def evaluate_runs(
-    paths: Sequence[str | os.PathLike[str]],
+    paths: Sequence[AnyRun],
     *,
     baseline_names: Sequence[str] = ("global_mean", "additive", "boosted_trees"),
     which: str = "best",
@@ -171,7 +218,7 @@ def evaluate_runs(
     Parameters
     ----------
     paths
-        Directories of runs.
+        Directories of runs, or runs that are loaded.
     baseline_names
         Fitted on the same training part, once: they are saved as runs in the folder ``baselines``
         of the first run, and loaded the next time.

@@ -17,6 +17,7 @@ from deltacell.models.meta_embedding import MetaEmbedding
 from deltacell.models.prediction import Prediction
 from deltacell.models.ranges import named_range
 from deltacell.models.reconstruction import Reconstruction
+from deltacell.models.recorded import Recorded
 from deltacell.models.sage import SAGE
 from deltacell.propagate import SparseMatrix
 from deltacell.screen import Genotypes
@@ -55,7 +56,7 @@ class Encoding(NamedTuple):
     attention: torch.Tensor
 
 
-class Dango(nn.Module):
+class Dango(Recorded, nn.Module):
     """Predict the score of a genotype from vectors that also have to reconstruct the networks.
 
     An embedding [n_genes, hidden] shared by the networks, to which features add what they say of a

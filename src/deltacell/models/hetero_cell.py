@@ -22,6 +22,7 @@ from deltacell.models.metabolic_layer import MetabolicEdges, MetabolicLayer
 from deltacell.models.pooling import Pooling
 from deltacell.models.prediction import Prediction
 from deltacell.models.ranges import named_range
+from deltacell.models.recorded import Recorded
 from deltacell.propagate import (
     GENE,
     METABOLITE,
@@ -67,7 +68,7 @@ class EncodedCell(NamedTuple):
     wild_type: WildType
 
 
-class HeteroCell(nn.Module):
+class HeteroCell(Recorded, nn.Module):
     """Predict from the difference between the whole wild type and the whole mutant.
 
     `GeneEncoder` makes the genes' first vectors; each layer is a `GeneLayer` over the relations

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 
 from deltacell.arrays import AnyArray, Ints
+from deltacell.cell import Genes
+from deltacell.cell.readers.names import is_systematic
+from deltacell.errors import InputError
 from deltacell.models import Dango, HeteroCell
 from deltacell.predict.attribution import (
     MOST,
@@ -81,6 +86,9 @@ def explain_set(
         - ``complete``: whether both residuals are within the tolerance;
         - ``votes``: the measured sets that a score rests on, where a predictor tells them: run,
           names, which gene is replaced by which, score, relation, weight, the largest weight first;
+        - ``lost``: names of the reactions that the set loses and no smaller set of its genes does;
+        - ``gene_facts``: of each gene ``gene``, ``name``, ``description`` and ``link``, a page of a
+          database, or null;
         - ``nearest``: genes, names, distance, measured, predicted, part;
         - ``evidence``: relations, links, pathways, complexes, see `Evidence`;
         - ``sentences``: what carries the prediction, in words.
@@ -118,7 +126,8 @@ def explain_set(
         **_genes(explained, chosen, cell.genes.systematic, names),
         "explained": _mean([one.relations.score for one in explained]),
         "complete": all(one.relations.complete and one.genes.complete for one in explained),
-        "votes": _votes(runs, chosen.tolist(), names),
+        **known_of(runs, [chosen.tolist()])[0],
+        "gene_facts": gene_facts(cell.genes, chosen.tolist()),
         "nearest": _nearest(measured, scorer, distances, cell.genes.systematic, names),
         "evidence": evidence,
     }
@@ -142,6 +151,75 @@ def _said_by(
                 parts[name] = None if column is None else float(column[0])
         said.append({**one, "score": score, **parts})
     return said
+
+
+def known_of(
+    runs: Sequence[LoadedRun], sets: Sequence[Sequence[int]], most: int | None = None
+) -> list[dict[str, Any]]:
+    """Return what is known of gene sets beside relations, pathways and complexes.
+
+    Parameters
+    ----------
+    runs
+        One or more, of the same genes.
+    sets
+        Gene indices.
+    most
+        How many votes to return for each set; all where not given.
+
+    Returns
+    -------
+    list
+        Of each set ``votes`` and ``lost``, as `explain_set` has them.
+    """
+    cell = runs[0].data.cell
+    names = gene_texts(cell.genes)
+    lost: Sequence[tuple[str, ...]] = [()] * len(sets)
+    if cell.metabolism is not None and len(sets):
+        lost = cell.metabolism.names_lost_together(Genotypes.of([list(one) for one in sets]))
+    return [
+        {"votes": _votes(runs, list(one), names)[:most], "lost": list(gone)}
+        for one, gone in zip(sets, lost, strict=True)
+    ]
+
+
+SGD = "https://www.yeastgenome.org/locus/{gene}"
+"""Where a gene of yeast is described; ``{gene}`` stands for its systematic name."""
+
+_ADDRESS = re.compile(r"https?://[^{}]*(\{(gene|name)\}[^{}]*)+")
+
+
+def gene_facts(
+    genes: Genes, which: Iterable[int], template: str | None = None
+) -> list[dict[str, str | None]]:
+    """Return the names, the description and a link of some genes.
+
+    Parameters
+    ----------
+    genes
+        Of the cell.
+    which
+        Their indices.
+    template
+        An address with ``{gene}`` for the systematic name or ``{name}`` for the standard one; of
+        yeast's systematic names that of SGD where not given.
+    """
+    if template is not None and not _ADDRESS.fullmatch(template):
+        raise InputError(
+            f"'{template}' is not an address of a gene's page; expected http(s)://, with {{gene}} "
+            "or {name}",
+            fix=f"Such as: {SGD}",
+        )
+    names = gene_texts(genes)
+    found: list[dict[str, str | None]] = []
+    for g in which:
+        address = template or (SGD if is_systematic(genes[g]) else None)
+        # What a name holds must not become a part of the address.
+        quoted = {"gene": quote(genes[g], safe=""), "name": quote(names[g], safe="")}
+        link = None if address is None else address.format(**quoted)
+        about = {"description": genes.description[g] or None, "link": link}
+        found.append({"gene": genes[g], "name": names[g], **about})
+    return found
 
 
 def _votes(

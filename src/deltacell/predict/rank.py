@@ -253,11 +253,16 @@ def _write(subject: Subject, work: Work, out: Path) -> None:
     rows = Rows(subject)
 
     def tables() -> Iterator[pa.Table]:
+        found: list[tuple[str | None, Iterator[Scored]]] = []
         for name, ends in zip(
             subject.request.ends, zip(*(one.ends for one in kept), strict=True), strict=True
         ):
             in_order = merged(name, [end.rows() for end in ends], cautious=subject.request.cautious)
-            for table in rows.tables(name, _first(in_order, subject.request.most)):
+            found.append((name, _first(in_order, subject.request.most)))
+        if len(found) == 2 and subject.request.most is not None:
+            found = _apart(found)
+        for name, pieces in found:
+            for table in rows.tables(name, pieces):
                 counts[name or "listed"] += table.num_rows
                 counts["rows"] += table.num_rows
                 yield table
@@ -274,6 +279,29 @@ def _write(subject: Subject, work: Work, out: Path) -> None:
         }
 
     write_ranking(out, tables(), about)
+
+
+def _apart(
+    ends: list[tuple[str | None, Iterator[Scored]]],
+) -> list[tuple[str | None, Iterator[Scored]]]:
+    """Leave a set that is in both ends in the one where it comes sooner; in the first if level."""
+    whole = [list(pieces) for _, pieces in ends]
+    places = [
+        {one: i for i, one in enumerate(tuple(row) for p in pieces for row in p.sets.tolist())}
+        for pieces in whole
+    ]
+    left: list[tuple[str | None, Iterator[Scored]]] = []
+    for end, (name, _) in enumerate(ends):
+        mine, other = places[end], places[1 - end]
+        kept = []
+        for piece in whole[end]:
+            sets = [tuple(row) for row in piece.sets.tolist()]
+            last = len(other)
+            # The first end has what is level.
+            stays = [mine[one] < other.get(one, last + mine[one] + 1) + (end == 0) for one in sets]
+            kept.append(taken(piece, np.flatnonzero(stays)))
+        left.append((name, iter(kept)))
+    return left
 
 
 def _first(pieces: Iterator[Scored], most: int | None) -> Iterator[Scored]:

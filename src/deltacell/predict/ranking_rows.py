@@ -102,18 +102,18 @@ def _what(subject: Subject, counts: Mapping[str, int]) -> str:
             whole = request.most is None or n < request.most
             parts.append(f"{'all' if whole else 'the first'} {n:,} with {beyond}")
     joined = " and ".join(parts)
-    same = ""
-    if _ends_are_the_same(request, counts):
-        same = " No more are left than --top keeps, so each is in both ends."
-    return f"{joined[0].upper()}{joined[1:]} {of}, {by}.{same}"
+    few = ""
+    if _holds_all(request, counts):
+        few = " No more are left than --top keeps, so each is in the end that it is nearer to."
+    return f"{joined[0].upper()}{joined[1:]} {of}, {by}.{few}"
 
 
-def _ends_are_the_same(request: Request, counts: Mapping[str, int]) -> bool:
-    """Return whether both ends hold all sets that are left."""
+def _holds_all(request: Request, counts: Mapping[str, int]) -> bool:
+    """Return whether both ends together hold all sets that are left."""
     if len(request.ends) < 2 or request.most is None:
         return False
-    all_of_both = all(0 < counts[str(end)] < request.most for end in request.ends)
-    return all_of_both and all(request.limit(end) is None for end in request.ends)
+    there = sum(counts[str(end)] for end in request.ends)
+    return 0 < there < 2 * request.most and all(request.limit(end) is None for end in request.ends)
 
 
 def _cautious(subject: Subject) -> str:

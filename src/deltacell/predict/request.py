@@ -304,6 +304,12 @@ class Request:
             # Scores are in single precision; no number is not within it either.
             if value is not None and not abs(value) <= float(np.finfo(np.float32).max):
                 raise InputError(f"{name} is {value}; expected a number that a score can be")
+        if self.above is not None and self.below is not None and self.above <= self.below:
+            raise InputError(
+                f"--above {self.above:g} and --below {self.below:g} overlap, and no set may be in "
+                "both ends",
+                fix="Give a larger --above than --below.",
+            )
         if self.sets == FILE and self.genes != "screen":
             raise InputError(
                 "--genes says what sets are made of, and those of a file are given",

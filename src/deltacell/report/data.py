@@ -82,6 +82,21 @@ def print_screen(stats: Mapping[str, Any], title: str = "screen") -> None:
     print_sources(stats["sources"])
 
 
+def print_split(split: Mapping[str, Any]) -> None:
+    """Print the parts of a split, from `Split.to_json`."""
+    parts = split["genotypes"]
+    print_facts(
+        f"split by {split['method']}, seed {split['seed']}",
+        {
+            **{name: f"{n:,} genotypes" for name, n in parts.items() if n},
+            "held-out genes": split["held_out_genes"] or "none",
+            "unseen genes of test genotypes": split["test_genotypes_by_unseen_genes"],
+        },
+    )
+    for note in split["notes"]:
+        console().print(printable(f"{note}."), markup=False)
+
+
 def print_sources(sources: Sequence[Mapping[str, Any]]) -> None:
     """Print what became of the rows of each source."""
     if not sources:

@@ -1,16 +1,18 @@
-"""The explanation of one gene set on the terminal."""
+"""The explanation of one gene set on the terminal and as a page, and evidence in lines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deltacell.report.page import page
 from deltacell.report.terminal import console, print_table, printable
 from deltacell.words import count_text
 
 _BAR = 16
 _NAMES = 8
 _VOTES = 20
+_LINES = 5
 
 
 def print_explained_set(result: Mapping[str, Any]) -> None:
@@ -28,45 +30,134 @@ def print_explained_set(result: Mapping[str, Any]) -> None:
     to.print()
     several = result["spread"] is not None
     if several:
-        _runs(result["runs"])
+        print_table(*_runs(result["runs"]))
     if result["explained"] is not None:
         _explained(result, several)
-    if result["votes"]:
-        print_table(
-            "The measured sets it rests on",
-            ["genes", "measured", "in place of", "relation", "weight", "run"],
-            [
-                [
-                    " ".join(vote["names"]),
-                    _signed(vote["score"]),
-                    f"{vote['by']} for {vote['replaced']}",
-                    vote["relation"],
-                    f"{vote['weight']:.3g}",
-                    vote["run"],
-                ]
-                for vote in result["votes"][:_VOTES]
-            ],
-        )
-    if result["nearest"]:
-        print_table(
-            "The nearest measured sets",
-            ["genes", "distance", "measured", "predicted", "part"],
-            [
-                [
-                    " ".join(near["names"]),
-                    f"{near['distance']:.2g}",
-                    _signed(near["measured"]),
-                    _signed(near["predicted"]),
-                    near["part"],
-                ]
-                for near in result["nearest"]
-            ],
-        )
+    for table in (_votes(result), _nearest(result)):
+        if table[2]:
+            print_table(*table)
     _evidence(result)
 
 
-def _runs(runs: Sequence[Mapping[str, Any]]) -> None:
-    print_table(
+def explained_page(result: Mapping[str, Any]) -> str:
+    """Return the explanation of one set as a self-contained HTML page.
+
+    Parameters
+    ----------
+    result
+        From `deltacell.predict.explain_set.explain_set`.
+    """
+    tables = [_votes(result), _nearest(result)]
+    if result["relations"]:
+        rows = [
+            [row["relation"], str(row["links"]), _signed(row["contribution"])]
+            for row in result["relations"]
+        ]
+        columns = ["relation", "links", "contribution"]
+        tables.append(("What the relations contribute", columns, rows))
+    tables.append(_runs(result["runs"]))
+    numbers = {"measured", "weight", "distance", "predicted", "seed", "score", "contribution"}
+    return page(
+        "why",
+        scripts=(),
+        title=printable(result["title"]),
+        of=f"A gene set by {count_text(len(result['runs']), 'run')}",
+        sentences=[printable(sentence) for sentence in result["sentences"]],
+        genes=[
+            {name: None if value is None else printable(value) for name, value in gene.items()}
+            for gene in result["gene_facts"]
+        ],
+        lines=[(kind, printable(text)) for kind, text in evidence_lines(result)],
+        tables=[
+            {
+                "title": title,
+                "columns": columns,
+                "numbers": {i for i, name in enumerate(columns) if name in numbers},
+                "rows": [
+                    ["–" if cell is None else printable(str(cell)) for cell in r] for r in rows
+                ],
+            }
+            for title, columns, rows in tables
+            if rows
+        ],
+    )
+
+
+def evidence_lines(known: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what is known of a set in lines: the kind of evidence, and what it says.
+
+    Parameters
+    ----------
+    known
+        ``votes`` as in `explain_set`, ``lost`` (names of reactions that only the whole set
+        loses), ``terms`` (annotations that genes share, as ``annotation`` and ``term``), and
+        ``relations``, ``pathways`` and ``complexes``, at the top or under ``evidence``.
+    """
+    known = {**known, **known.get("evidence", {})}
+    links = known.get("links", [])
+    joined = dict.fromkeys(link["relation"] for link in links)
+    lines = [
+        (
+            "measured next to it",
+            f"{' '.join(vote['names'])} {_signed(vote['score'])}, with {vote['by']} in place of "
+            f"{vote['replaced']} by {vote['relation']}",
+        )
+        for vote in known.get("votes", ())[:_LINES]
+    ]
+    if joined:
+        lines.append(("joined by", ", ".join(joined)))
+    for kind, names in (
+        ("shared complexes", known.get("complexes", ())),
+        ("shared pathways", known.get("pathways", ())),
+        ("reactions lost together", known.get("lost", ())),
+        ("shared terms", [f"{t['term']} ({t['annotation']})" for t in known.get("terms", ())]),
+    ):
+        if names:
+            more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+            lines.append((kind, ", ".join(names[:_NAMES]) + more))
+    return lines
+
+
+_Table = tuple[str, list[str], list[list[Any]]]
+
+
+def _votes(result: Mapping[str, Any]) -> _Table:
+    return (
+        "The measured sets it rests on",
+        ["genes", "measured", "in place of", "relation", "weight", "run"],
+        [
+            [
+                " ".join(vote["names"]),
+                _signed(vote["score"]),
+                f"{vote['by']} for {vote['replaced']}",
+                vote["relation"],
+                f"{vote['weight']:.3g}",
+                vote["run"],
+            ]
+            for vote in result["votes"][:_VOTES]
+        ],
+    )
+
+
+def _nearest(result: Mapping[str, Any]) -> _Table:
+    return (
+        "The nearest measured sets",
+        ["genes", "distance", "measured", "predicted", "part"],
+        [
+            [
+                " ".join(near["names"]),
+                f"{near['distance']:.2g}",
+                _signed(near["measured"]),
+                _signed(near["predicted"]),
+                near["part"],
+            ]
+            for near in result["nearest"]
+        ],
+    )
+
+
+def _runs(runs: Sequence[Mapping[str, Any]]) -> _Table:
+    return (
         "What each run says",
         ["run", "seed", "model", "score"],
         [[run["name"], run["seed"], run["model"], _signed(run["score"])] for run in runs],
@@ -153,6 +244,9 @@ def _evidence(result: Mapping[str, Any]) -> None:
             more = len(evidence[what]) - _NAMES
             more_text = f" and {more} more" if more > 0 else ""
             console().print(printable(f"Shared {what}: {shown}{more_text}"), markup=False)
+    if result["lost"]:
+        lost = f"Reactions that only the whole set loses: {', '.join(result['lost'])}"
+        console().print(printable(lost), markup=False)
 
 
 def _label(row: Mapping[str, Any]) -> str:

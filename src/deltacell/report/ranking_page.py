@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from deltacell.report.axis import Axis
+from deltacell.report.explained_set import evidence_lines
 from deltacell.report.page import json_block, page
 from deltacell.report.score_scale import ScoreScale, is_known
 from deltacell.report.terminal import printable, shown
@@ -51,9 +52,7 @@ def ranking_page(result: Mapping[str, Any]) -> str:
             "spread": any(row["spread"] is not None for row in rows),
             "status": len(statuses) > 1,
             "measured": any(row["measured"] is not None for row in rows),
-            "evidence": any(
-                row["relations"] or row["pathways"] or row["complexes"] for row in rows
-            ),
+            "evidence": any(evidence_lines(row) for row in rows),
         },
         rows=[_row(i, row, relations, scale) for i, row in enumerate(rows)],
         count=shown(len(rows)),
@@ -69,6 +68,8 @@ def ranking_page(result: Mapping[str, Any]) -> str:
                 "rows": [_drawn(row, relations, index, scale) for row in rows],
                 "points": [index.genes(one) for one in points],
                 "genes": index.listed,
+                "facts": _facts(result, index),
+                "file": printable(result["file"]).removesuffix(".parquet"),
                 "relations": [
                     [*_line(number), printable(name)] for name, number in relations.items()
                 ],
@@ -91,6 +92,7 @@ class _Index:
 
     def __init__(self) -> None:
         self.listed: list[list[str]] = []
+        self.order: list[str] = []
         self._places: dict[str, int] = {}
 
     def genes(self, of: Mapping[str, Any]) -> list[int]:
@@ -98,7 +100,21 @@ class _Index:
             if gene not in self._places:
                 self._places[gene] = len(self.listed)
                 self.listed.append([printable(gene), printable(name)])
+                self.order.append(gene)
         return [self._places[gene] for gene in of["genes"]]
+
+
+def _facts(result: Mapping[str, Any], index: _Index) -> list[list[str | None]]:
+    """Return the description and the link of each gene, in the order of the index."""
+    known = {one["gene"]: one for one in result.get("gene_facts", ())}
+    nothing: dict[str, str | None] = {"description": None, "link": None}
+    return [
+        [
+            None if (value := known.get(gene, nothing)[name]) is None else printable(value)
+            for name in nothing
+        ]
+        for gene in index.order
+    ]
 
 
 def _value(value: float | None) -> str | None:
@@ -180,7 +196,7 @@ def _trust(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _n_sets(result: Mapping[str, Any]) -> int:
-    """Return how many sets are ranked; in a short ranking one can be in both ends."""
+    """Return how many sets are ranked."""
     rows, n = result["rows"], int(result["counts"]["rows"])
     return n if len(rows) < n else len({tuple(row["genes"]) for row in rows})
 
@@ -241,7 +257,9 @@ def _row(
         "measured": scale.text(row["measured"]),
         "measured_value": _value(row["measured"]),
         "relations": [(*_line(relations[name]), printable(name)) for name in row["relations"]],
-        "evidence": len(row["links"]) + len(shared),
+        "evidence": len(row["links"]) + len(shared) + len(row.get("votes", ())),
+        "votes": len(row.get("votes", ())),
+        "has_none": not evidence_lines(row),
         "shared": printable(", ".join(shared)),
     }
 
@@ -259,6 +277,8 @@ def _drawn(
         "genes": genes,
         "score": scale.text(row["score"]) + spread,
         "measured": None if row["measured"] is None else scale.text(row["measured"]),
+        "value": _value(row["score"]),
+        "measured_value": _value(row["measured"]),
         "status": _STATUSES[row["status"]],
         "linked": row["linked"],
         "relations": [relations[name] for name in row["relations"]],
@@ -268,6 +288,7 @@ def _drawn(
         ],
         "pathways": [printable(name) for name in row["pathways"]],
         "complexes": [printable(name) for name in row["complexes"]],
+        "evidence": [[kind, printable(text)] for kind, text in evidence_lines(row)],
     }
 
 

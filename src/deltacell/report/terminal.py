@@ -1,10 +1,13 @@
-"""Tables and facts on the terminal."""
+"""Tables and facts on the terminal; the same as HTML for a notebook, and as text."""
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from html import escape as html_escape
 from typing import Any
 
 from rich.console import Console
@@ -16,10 +19,41 @@ _MOST = 5
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console that respects NO_COLOR and keeps tables whole where no one watches."""
+    caught = None if stderr else _CAUGHT.get()
+    if caught is not None:
+        return caught
     made = Console(stderr=stderr, highlight=False, soft_wrap=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made = Console(stderr=stderr, highlight=False, width=max(160, _terminal_width()))
     return made
+
+
+def as_text(show: Callable[[], None]) -> str:
+    """Return what a function of this package prints, as text without colours.
+
+    Parameters
+    ----------
+    show
+        Prints by `console`, `print_table` and `print_facts`.
+    """
+    caught = Console(
+        file=io.StringIO(), highlight=False, width=max(160, _terminal_width()), no_color=True
+    )
+    _run_into(caught, show)
+    return str(caught.file.getvalue()).rstrip("\n")  # type: ignore[attr-defined]
+
+
+def as_html(show: Callable[[], None]) -> str:
+    """Return what a function of this package prints, as HTML for a notebook.
+
+    Parameters
+    ----------
+    show
+        Prints by `console`, `print_table` and `print_facts`.
+    """
+    caught = _Html()
+    _run_into(caught, show)
+    return f"<div>{''.join(caught.parts)}</div>"
 
 
 def print_error(text: str) -> None:
@@ -69,6 +103,48 @@ def print_facts(title: str, facts: Mapping[str, Any]) -> None:
     for name, value in facts.items():
         table.add_row(escape(name), escape(shown(value)))
     _print(title, table)
+
+
+class _Html(Console):
+    """A console whose lines are paragraphs and whose tables are HTML tables."""
+
+    def __init__(self) -> None:
+        super().__init__(file=io.StringIO())
+        self.parts: list[str] = []
+
+    def print(self, *objects: Any, style: Any = None, **options: Any) -> None:
+        """Take a line or a table."""
+        for one in objects:
+            if isinstance(one, Table):
+                self.parts.append(_html_table(one))
+            elif str(one):
+                text = html_escape(str(one))
+                self.parts.append(f"<p><b>{text}</b></p>" if style == "bold" else f"<p>{text}</p>")
+
+
+def _html_table(table: Table) -> str:
+    # Cells were escaped as markup, which HTML knows nothing of.
+    columns = [[str(cell).replace("\\[", "[") for cell in column.cells] for column in table.columns]
+    align = [' style="text-align:right"' if c.justify == "right" else "" for c in table.columns]
+    lines = []
+    if table.show_header:
+        heads = (f"<th>{html_escape(str(c.header))}</th>" for c in table.columns)
+        lines.append(f"<tr>{''.join(heads)}</tr>")
+    for row in zip(*columns, strict=True):
+        cells = (f"<td{a}>{html_escape(c)}</td>" for a, c in zip(align, row, strict=True))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<table>{''.join(lines)}</table>"
+
+
+_CAUGHT: ContextVar[Console | None] = ContextVar("caught", default=None)
+
+
+def _run_into(caught: Console, show: Callable[[], None]) -> None:
+    before = _CAUGHT.set(caught)
+    try:
+        show()
+    finally:
+        _CAUGHT.reset(before)
 
 
 def shown(value: Any) -> str:

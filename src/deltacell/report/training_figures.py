@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from deltacell.files import write_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def draw_learning(rows: Sequence[Mapping[str, float | None]], path: Path) -> None:
@@ -24,18 +28,36 @@ def draw_learning(rows: Sequence[Mapping[str, float | None]], path: Path) -> Non
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")
-    left = figure.add_subplot()
-    right = left.twinx()
-    for axes, name, colour in (
-        (left, "train_loss", "#c1440e"),
-        (right, "validation_pearson", "#2a6f97"),
-    ):
-        measured = [row for row in rows if row.get(name) is not None]
-        epochs, values = ([float(row[key] or 0) for row in measured] for key in ("epoch", name))
-        axes.plot(epochs, values, ".-", color=colour)
-        axes.set_ylabel(name.replace("_", " "), color=colour)
-    left.set_xlabel("epoch")
+    plot_learning(rows, figure.add_subplot())
     write_figure(figure, path, dpi=120)
+
+
+def plot_learning(rows: Sequence[Mapping[str, float | None]], axes: Axes | None = None) -> Axes:
+    """Plot the training loss and the validation's Pearson by epoch, and return the axes.
+
+    Parameters
+    ----------
+    rows
+        Of ``metrics.csv``.
+    axes
+        Where to plot; new axes of pyplot where not given. Where both are there, the second has
+        axes of its own on the right.
+    """
+    if axes is None:
+        from matplotlib import pyplot
+
+        axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")[1]
+    last = None
+    for name, colour in (("train_loss", "#c1440e"), ("validation_pearson", "#2a6f97")):
+        measured = [row for row in rows if row.get(name) is not None]
+        if not measured:
+            continue
+        last = axes if last is None else axes.twinx()
+        epochs, values = ([float(row[key] or 0) for row in measured] for key in ("epoch", name))
+        last.plot(epochs, values, ".-", color=colour, linewidth=1, markersize=4)
+        last.set_ylabel(name.replace("_", " "), color=colour)
+    axes.set_xlabel("epoch")
+    return axes
 
 
 def draw_scores(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -72,6 +73,8 @@ class Screen:
         self.coverage = Coverage() if coverage is None else coverage
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
+        self.path: Path | None = None
+        """The directory it was loaded from, if any."""
         if not len(self):
             raise InputError("the screen is empty: it has no genotype")
 
@@ -422,6 +425,7 @@ class Screen:
             synthetic=stored.meta["synthetic"],
         )
         screen.__dict__["checksum"] = stored.checksum
+        screen.path = Path(path).absolute()
         if verify:
             screen.genotypes.check(len(screen.genes))
         return screen
@@ -449,11 +453,53 @@ class Screen:
 
         return to_pandas(self)
 
+    @classmethod
+    def from_pandas(
+        cls,
+        frame: Any,
+        cell: Cell,
+        *,
+        columns: Mapping[str, str] | None = None,
+        study: str = "screen",
+        phenotype: str | None = None,
+        on_unknown: Literal["error", "drop"] = "error",
+    ) -> Screen:
+        """Make a screen of a data frame of pandas or polars, one row per measured genotype.
+
+        The columns are understood as those of a file are: genes in ``gene1``, ``gene2``, … (or
+        ``query`` and ``array``, or all in ``genes``, as lists or with semicolons between), a
+        ``score``, and a ``p_value`` and a ``standard_deviation`` where there are such.
+
+        Parameters
+        ----------
+        frame
+            The data frame.
+        cell
+            The wild type whose genes the rows name, by any of their names.
+        columns
+            What columns are called here, by the names above: ``{"gene1": "Query ORF"}``.
+        study
+            What to call the study.
+        phenotype
+            ``interaction`` or ``fitness``; by the name of the score's column where not given.
+        on_unknown
+            What to do with a row of a gene that the cell does not have.
+        """
+        from deltacell.screen.convert import from_frame
+
+        return from_frame(frame, cell, columns or {}, study, phenotype, on_unknown)
+
     def to_anndata(self) -> anndata.AnnData:
         """Return an AnnData with genotypes as observations and deleted genes as a sparse matrix."""
         from deltacell.screen.convert import to_anndata
 
         return to_anndata(self)
+
+    def _repr_html_(self) -> str:
+        from deltacell.report.data import print_screen
+        from deltacell.report.terminal import as_html
+
+        return as_html(lambda: print_screen({**self.stats(), "sources": []}, repr(self)))
 
     def _kinds(self) -> dict[str, int]:
         sizes, counts = np.unique(np.diff(self.offsets), return_counts=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -352,6 +352,12 @@ class Split:
             f"validation, {len(self.test):,} test{left})"
         )
 
+    def _repr_html_(self) -> str:
+        from deltacell.report.data import print_split
+        from deltacell.report.terminal import as_html
+
+        return as_html(lambda: print_split(self.to_json()))
+
     @property
     def unseen_counts(self) -> dict[int, int]:
         """The number of test genotypes by their number of unseen genes."""
@@ -399,6 +405,25 @@ class Split:
         """Whether both put the same rows of the same screen into the same parts."""
         return self.screen_checksum == other.screen_checksum and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in _PARTS
+        )
+
+    def on(self, screen: Screen, was: Screen) -> Split:
+        """Return the same split of the same rows of a screen over other genes.
+
+        Parameters
+        ----------
+        screen
+            The screen over the other genes, see `Screen.on`.
+        was
+            The screen it was made of.
+        """
+        self.check(was)
+        place = screen.genes.resolve(was.genes.systematic).index
+        return replace(
+            self,
+            screen_checksum=screen.checksum,
+            held_out=np.sort(place[self.held_out]),
+            validation_genes=np.sort(place[self.validation_genes]),
         )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:

@@ -162,7 +162,7 @@ CHOICES: Mapping[str, Sequence[str]] = MappingProxyType(
         "propagation": tuple(STRATEGIES),
         "data.synthetic": ("demo", "yeast", "redundancy"),
         "data.merge": get_args(Merge),
-        "split.method": get_args(Method),
+        "split.method": (*get_args(Method), "saved"),
         "split.by": get_args(By),
         "model.toward": get_args(Toward),
         "model.combine": COMBINATIONS,

@@ -88,7 +88,7 @@ class SplitConfig:
     Parameters
     ----------
     method
-        ``random``, ``gene``, ``set``, ``source`` or ``named``.
+        ``random``, ``gene``, ``set``, ``source``, ``named``, or ``saved``: any split of your own.
     seed
         Of all that is drawn.
     validation, test
@@ -102,6 +102,8 @@ class SplitConfig:
     file
         With ``named``: a table of genes and ``split`` (train, validation, test); where not given,
         the split that was imported with the screen.
+    path
+        With ``saved``: the directory that `Split.save` wrote.
     """
 
     method: str = "random"
@@ -112,6 +114,7 @@ class SplitConfig:
     by: str = "query"
     studies: list[str] = field(default_factory=list)
     file: str | None = None
+    path: str | None = None
 
 
 @dataclass

@@ -113,7 +113,7 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
     split
         The split that a run keeps, or its directory; drawn as the config says where not given.
     """
-    cell, screen = _sources(config.data)
+    cell, screen = sources(config.data)
     whole = screen = screen.on(cell)
     notes = []
     if config.data.relations is not None:
@@ -220,8 +220,12 @@ def make_split(screen: Screen, config: SplitConfig, imported: Path | None = None
             )
         sets, parts = read_parts(where)
         return Split.named(screen, sets, parts)
+    if config.method == "saved":
+        if config.path is None:
+            raise InputError("split.method is saved, and split.path is not set")
+        return Split.load(config.path, screen)
     raise InputError(
-        f"there is no split '{config.method}'; there are random, gene, set, source, named"
+        f"there is no split '{config.method}'; there are random, gene, set, source, named, saved"
     )
 
 
@@ -233,7 +237,14 @@ def _imported_split(config: DataConfig) -> Path | None:
     return path if path.is_dir() else None
 
 
-def _sources(config: DataConfig) -> tuple[Cell, Screen]:
+def sources(config: DataConfig) -> tuple[Cell, Screen]:
+    """Return the cell and the screen that a config names, as they are on the disk.
+
+    Parameters
+    ----------
+    config
+        The data part of a config.
+    """
     if config.synthetic is not None:
         cell = Cell.synthetic(config.synthetic, seed=config.synthetic_seed)
         return cell, Screen.synthetic(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from deltacell.errors import DeltacellError, InputError
 from deltacell.profile.record import CHECKPOINTS, SPLIT, RunRecord, Status, read_run
@@ -116,28 +116,46 @@ def _network(
     return Predictor(model.eval(), data.cell, standard, config.data.batch_size)
 
 
-def load_runs(paths: Sequence[str | os.PathLike[str]], which: str = "best") -> list[LoadedRun]:
+class HasRun(Protocol):
+    """Whatever holds a loaded run, such as `deltacell.Run`."""
+
+    @property
+    def loaded(self) -> LoadedRun:
+        """The run."""
+
+
+AnyRun = LoadedRun | HasRun | str | os.PathLike[str]
+
+
+def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[LoadedRun]:
     """Load several runs; those that name the same data share them.
 
     Parameters
     ----------
-    paths
-        Their directories, one or more.
+    runs
+        Their directories, one or more; a run that is loaded already stays as it is.
     which
         As in `load_run`.
     """
-    if not paths:
+    several = isinstance(runs, Sequence) and not isinstance(runs, str)
+    given = list(cast(Sequence[AnyRun], runs)) if several else [cast(AnyRun, runs)]
+    if not given:
         raise InputError("no run was given")
-    places = [Path(path).resolve() for path in paths]
-    for i, path in enumerate(paths):
-        if places[i] in places[:i]:
+    held = [one if isinstance(one, str | os.PathLike | LoadedRun) else one.loaded for one in given]
+    places = [(one.record.path if isinstance(one, LoadedRun) else Path(one)) for one in held]
+    resolved = [place.resolve() for place in places]
+    for i, place in enumerate(places):
+        if resolved[i] in resolved[:i]:
             raise InputError(
-                f"the run {path} was given twice, and would count twice", fix="Give each run once."
+                f"the run {place} was given twice, and would count twice", fix="Give each run once."
             )
-    runs: list[LoadedRun] = []
-    for path in paths:
-        runs.append(load_run(path, which, _shared(runs, path)))
-    return runs
+    loaded: list[LoadedRun] = []
+    for one in held:
+        if isinstance(one, LoadedRun):
+            loaded.append(one)
+        else:
+            loaded.append(load_run(one, which, _shared(loaded, one)))
+    return loaded
 
 
 def best_by_validation(paths: Sequence[str | os.PathLike[str]]) -> Path:

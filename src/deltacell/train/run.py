@@ -50,7 +50,13 @@ SHOWN = 5
 """Genotypes that an error names."""
 
 
-def train(config: Config, *, command: Sequence[str] = (), tell: Sequence[Callback] = ()) -> Outcome:
+def train(
+    config: Config,
+    *,
+    command: Sequence[str] = (),
+    tell: Sequence[Callback] = (),
+    data: TrainingData | None = None,
+) -> Outcome:
     """Train from the beginning; every rank calls this with the same config.
 
     A predictor that is fitted in one call goes to `deltacell.train.fit.fit_run`.
@@ -63,9 +69,11 @@ def train(config: Config, *, command: Sequence[str] = (), tell: Sequence[Callbac
         As it was typed, for the record.
     tell
         Whom to tell of it, on the first rank.
+    data
+        What the config names, where that is loaded already.
     """
     if is_fitted(config.model):
-        return fit_run(config, command=command)
+        return fit_run(config, command=command, data=data)
     fabric = make_fabric(config)
     path = new_path(config)
     found: list[Any] = [str(path), fabric.is_global_zero and _is_not_begun(path, config)]
@@ -74,7 +82,7 @@ def train(config: Config, *, command: Sequence[str] = (), tell: Sequence[Callbac
     if again:
         return _resume(fabric, path, config, "last", tell)
     # What can be wrong with a config is found here, before there is a directory.
-    data = load_data(config)
+    data = load_data(config) if data is None else data
     run = _Run(fabric, config, data, path, tell)
     with ExitStack() as stack:
         directory = None

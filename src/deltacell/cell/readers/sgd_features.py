@@ -91,6 +91,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Genes, Source]:
             genes.frame["chromosome"],
             np.minimum(one_end, other_end),
             np.maximum(one_end, other_end),
+            genes.frame["description"],
         ),
         Source(table.path.name, table.sha256, NAME, counts, into="genes", notes=notes),
     )

@@ -15,6 +15,7 @@ from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
 from deltacell.models.prediction import Prediction
+from deltacell.models.recorded import Recorded
 from deltacell.screen.genotypes import Genotypes
 
 Doubles = npt.NDArray[np.float64]
@@ -67,7 +68,7 @@ class Part:
         return float(np.average(self.targets, weights=self.weights))
 
 
-class FittedPredictor(ABC):
+class FittedPredictor(Recorded, ABC):
     """A predictor that learns in one call, without the training loop.
 
     After `fit` or `load_state_dict` it is called like a model, ``predictor(cell, genotypes)``.

@@ -21,13 +21,14 @@ from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.pairs.columns import set_folds
 from deltacell.models.pairs.neighbours import Neighbours
 from deltacell.models.prediction import Prediction
+from deltacell.models.recorded import Recorded
 from deltacell.screen.genotypes import Genotypes
 
 _COMPONENTS = 32
 _PLACES = 32
 
 
-class PairCell(nn.Module):
+class PairCell(Recorded, nn.Module):
     r"""Predict what the additive model leaves over, from measured sets next to a set.
 
     A gene's vector comes from its features and its place in the networks, so that an unseen gene

@@ -41,6 +41,7 @@
     relation: { of: (row) => row.relations.map((i) => data.relations[i][2]), any: "any", open: true },
     pathway: { of: (row) => row.pathways, any: "any", open: true },
     complex: { of: (row) => row.complexes, any: "any", open: true },
+    evidence: { of: (row) => Array.from(new Set(row.evidence.map(([kind]) => kind))), any: "any", open: true },
     linked: { of: (row) => [yes[String(row.linked)]], any: "any" },
   };
   const SOME = "some", NONE = "none", IS = "is ";
@@ -179,6 +180,24 @@
       tell(`shared ${name}`, make("div", { class: "listed" }, ...listed));
     }
     parts.push(facts);
+    // What the facts above do not have: measured sets, lost reactions and shared terms.
+    const others = row.evidence.filter(([kind]) => !FACTS.includes(kind));
+    for (const kind of new Set(others.map(([one]) => one))) {
+      const lines = others.filter(([one]) => one === kind);
+      parts.push(make("div", { class: "votes" }, make("h3", {}, kind),
+        ...lines.map(([, text]) => make("p", {}, make("bdi", {}, text)))));
+    }
+    if (!row.evidence.length) {
+      parts.push(make("p", { class: "soft" }, "No evidence: nothing was measured next to this set, and nothing that is known joins its genes."));
+    }
+    row.genes.forEach((gene) => {
+      const [description, link] = data.facts[gene];
+      if (description === null && link === null) return;
+      const about = make("p", { class: "about-gene" }, make("bdi", { class: "name" }, clip(data.genes[gene][1], 40)));
+      if (link !== null) about.append(make("a", { href: link, rel: "noreferrer", target: "_blank" }, "database"));
+      if (description !== null) about.append(" ", make("bdi", {}, description));
+      parts.push(about);
+    });
     const more = make("p", { class: "more-of" }, "All sets with");
     genes.forEach(([gene, name]) => {
       const button = make("button", { type: "button", title: name }, make("bdi", {}, clip(name, 30)));
@@ -193,11 +212,42 @@
     parts.push(more);
     // A command is shown to be pasted, so names that a shell would take apart are not put into it.
     if (genes.every(([gene]) => /^[A-Za-z0-9_][A-Za-z0-9_.:-]*$/.test(gene))) {
-      const command = `deltacell predict RUN --explain "${genes.map(([gene]) => gene).join(" ")}"`;
+      const command = `deltacell why RUN "${genes.map(([gene]) => gene).join(" ")}"`;
       parts.push(make("p", { class: "soft" }, "What its score rests on: ", make("code", {}, command)));
     }
     return parts;
   }
+
+  const FACTS = ["joined by", "shared complexes", "shared pathways"];
+
+  // A spreadsheet would take a text that begins so for a formula, and run it.
+  const field = (value) => {
+    const text = String(value === null ? "" : value);
+    const safe = /^[=+@\t\r-]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
+    return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+
+  function csv() {
+    const rows = fitting.map(rowOf);
+    const widest = Math.max(0, ...rows.map((row) => row.genes.length));
+    const places = Array.from({ length: widest }, (_, i) => i);
+    const head = ["end", "rank", ...places.map((i) => `gene${i + 1}`), ...places.map((i) => `name${i + 1}`),
+      "score", "measured", "status", "relations", "pathways", "complexes", "evidence"];
+    const name = (row, i, which) => (i < row.genes.length ? data.genes[row.genes[i]][which] : "");
+    const lines = rows.map((row) => [row.end, row.rank, ...places.map((i) => name(row, i, 0)),
+      ...places.map((i) => name(row, i, 1)), row.value, row.measured_value, row.status,
+      row.relations.map((i) => data.relations[i][2]).join("; "), row.pathways.join("; "),
+      row.complexes.join("; "), row.evidence.map((line) => line.join(": ")).join("; ")]);
+    return [head, ...lines].map((line) => line.map(field).join(",")).join("\n");
+  }
+
+  document.getElementById("download").addEventListener("click", () => {
+    const link = make("a", {
+      href: URL.createObjectURL(new Blob([csv(), "\n"], { type: "text/csv" })), download: `${data.file}.csv`,
+    });
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
 
   const clip = (text, most_letters) => {
     const letters = Array.from(text);

@@ -1,0 +1,107 @@
+"""`deltacell start` as it is typed: from two tables to a page, stopped and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import polars as pl
+import pytest
+
+from deltacell.cell import Cell
+from deltacell.cli.app import app
+from deltacell.cli.program import STOPPED
+from deltacell.errors import InputError
+from deltacell.profile.record import read_run
+from deltacell.screen import Screen
+from deltacell.start import _extrapolated
+
+FAST = ("model.rounds=15",)
+
+
+def typed(*words: str) -> int:
+    return app(list(words), standalone_mode=False) or 0
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """A screen and a network as people have them."""
+    folder = tmp_path_factory.mktemp("tables")
+    cell = Cell.synthetic("demo")
+    frame = Screen.synthetic(cell, n=400).to_polars().filter(pl.col("genes").list.len() == 2)
+    frame.select(
+        gene1=pl.col("genes").list.get(0), gene2=pl.col("genes").list.get(1), score="score"
+    ).write_csv(folder / "screen.tsv", separator="\t")
+    edges = cell.relation("physical").edges()
+    names = cell.genes.systematic
+    pl.DataFrame(
+        {"a": [names[i] for i in edges.source], "b": [names[i] for i in edges.target]}
+    ).write_csv(folder / "physical.csv", include_header=False)
+    return folder
+
+
+def test_two_tables_become_a_page_and_a_second_time_nothing_is_done(
+    tables, tmp_path, capsys
+) -> None:
+    out = tmp_path / "results"
+    assert typed("start", str(tables), *FAST, "--out", str(out), "--top", "5") == 0
+    said = capsys.readouterr()
+    assert "By a trial on" in said.err
+    assert "pair_trees" in said.err
+    rows = pl.read_parquet(out / "ranking.parquet")
+    assert set(rows["end"]) == {"lowest", "highest"}
+    assert set(rows["status"]) == {"untested"}
+    assert "<table" in (out / "ranking.html").read_text()
+    assert {"additive", "boosted_trees"} < set(
+        json.loads((out / "evaluation.json").read_text())["predictors"]
+    )
+    assert pl.read_csv(out / "ranking.csv").height == rows.height
+    made = {path: path.stat().st_mtime_ns for path in (out / "run").rglob("*.ckpt")}
+    written = (out / "evaluation.json").stat().st_mtime_ns
+    assert typed("start", str(tables), *FAST, "--out", str(out), "--top", "5") == 0
+    assert {path: path.stat().st_mtime_ns for path in (out / "run").rglob("*.ckpt")} == made
+    assert (out / "evaluation.json").stat().st_mtime_ns == written
+    assert "By a trial on" not in capsys.readouterr().err
+
+
+def test_what_was_stopped_goes_on(tables, tmp_path, monkeypatch) -> None:
+    out = tmp_path / "results"
+
+    def stop(*args, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("deltacell.start.evaluate", stop)
+        assert typed("start", str(tables), *FAST, "--out", str(out), "--top", "5") == STOPPED
+    assert str(read_run(out / "run").status) == "finished"
+    assert not (out / "ranking.html").exists()
+    assert typed("start", str(tables), *FAST, "--out", str(out), "--top", "5") == 0
+    assert (out / "ranking.html").is_file()
+
+
+def test_other_files_and_foreign_folders_are_refused(tables, tmp_path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
+        typed("start", str(tmp_path / "gone"))
+    with pytest.raises(InputError, match="among the source files"):
+        typed("start", str(tables), "--out", str(tables / "results"))
+    foreign = tmp_path / "mine"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("all of it")
+    with pytest.raises(InputError, match="not empty"):
+        typed("start", str(tables), "--out", str(foreign))
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    (copied / "screen.tsv").write_text("gene1\tgene2\tscore\nA\tB\t0.1\n")
+    out = tmp_path / "out"
+    with pytest.raises(InputError):
+        typed("start", str(copied), "--out", str(out))
+    os.utime(copied / "screen.tsv", (1, 1))
+    with pytest.raises(InputError, match="have changed"):
+        typed("start", str(copied), "--out", str(out))
+
+
+def test_a_time_is_between_flat_and_linear() -> None:
+    assert _extrapolated([1.0, 2.0], 2_000) == 2.0
+    assert _extrapolated([1.0, 1.0], 2_000_000) == 1.0
+    assert _extrapolated([1.0, 100.0], 4_000) == pytest.approx(200.0)
+    assert 2.0 < _extrapolated([1.0, 2.0], 8_000) < 8.0

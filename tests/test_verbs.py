@@ -1,0 +1,254 @@
+"""The verbs on objects: what a notebook does, and that the command line sees the same runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import deltacell as dc
+from deltacell.cli.app import app
+from deltacell.screen.genotypes import Genotypes
+from deltacell.train.suited import suited, suited_config, with_settings
+
+
+def typed(*words: str) -> int:
+    return app(list(words), standalone_mode=False) or 0
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A cell, a screen, a split and a run of ``pairs``, none of them from a file."""
+    folder = tmp_path_factory.mktemp("verbs")
+    cell = dc.Cell.synthetic("demo")
+    screen = dc.Screen.synthetic(cell, n=600)
+    split = dc.Split.gene(screen, seed=0)
+    run = dc.fit(
+        "pairs", cell, screen, split, rounds=10, directory=folder / "runs" / "pairs", progress=False
+    )
+    return cell, screen, split, run
+
+
+def test_the_example_of_a_notebook(made) -> None:
+    cell, screen, split, run = made
+    assert run.history.plot().get_xlabel() == "epoch"
+    found = run.predict([(cell.genes[0], cell.genes[1]), (cell.genes[2], cell.genes[3])])
+    assert list(found.columns)[:3] == ["gene1", "gene2", "score"]
+    assert len(found) == 2
+    table = dc.evaluate([run, "additive"], screen, split, progress=False)
+    frame = table.to_pandas()
+    assert set(frame["predictor"]) == {"pairs", "additive"}
+    assert table.plot().get_xlabel().startswith("Pearson")
+    top = dc.rank(run, sets="pairs", top=10, progress=False)
+    rows = top.to_pandas()
+    assert list(rows["rank"][:10]) == list(range(1, 11))
+    why = top.why(*rows["names"][0])
+    assert why.score == pytest.approx(float(rows["score"][0]), rel=1e-5)
+    for shown in (cell, screen, split, run, run.history, table, top, why):
+        assert shown._repr_html_().startswith("<div>")
+        assert "<table" in shown._repr_html_()
+
+
+def test_scores_of_a_table_are_those_of_the_ranking(made) -> None:
+    *_, run = made
+    rows = dc.rank(run, sets="pairs", top=5, progress=False).to_pandas()
+    again = run.predict(list(rows["genes"]))
+    np.testing.assert_allclose(again["score"], rows["score"], rtol=1e-5)
+    as_frame = run.predict(pd.DataFrame(list(rows["genes"])))
+    pd.testing.assert_frame_equal(again, as_frame)
+
+
+def test_a_ranking_that_is_there_is_read_and_sets_can_be_given(made) -> None:
+    cell, *_, run = made
+    first = dc.rank(run, sets="pairs", top=5, progress=False)
+    changed = first.path.stat().st_mtime_ns
+    assert dc.rank(run, sets="pairs", top=5, progress=False).path.stat().st_mtime_ns == changed
+    sets = [(cell.genes[0], cell.genes[1]), (cell.genes[0], cell.genes[2])]
+    listed = dc.rank(run, sets=sets, progress=False).to_pandas()
+    assert {frozenset(row) for row in listed["genes"]} == {frozenset(one) for one in sets}
+
+
+def test_a_page_has_the_measured_sets_next_to_each_set(made, tmp_path) -> None:
+    cell, *_, run = made
+    top = dc.rank(run, sets="pairs", top=10, progress=False)
+    data = top.page_data("https://example.org/{gene}?q={name}")
+    voted = [row for row in data["rows"] if row["votes"]]
+    assert voted
+    for row in voted[:3]:
+        expected = run.why(*row["names"]).votes().iloc[0]
+        assert row["votes"][0]["names"] == expected["names"]
+    lost = cell.metabolism.names_lost_together(
+        Genotypes.of([[cell.genes.index(g) for g in row["genes"]] for row in data["rows"]])
+    )
+    assert [row["lost"] for row in data["rows"]] == [list(one) for one in lost]
+    assert data["gene_facts"][0]["link"].startswith("https://example.org/Y")
+    with pytest.raises(dc.InputError, match="not an address"):
+        top.page_data("javascript:alert({gene})")
+    assert "measured next to it" in top.page(tmp_path / "page.html").read_text()
+
+
+def test_a_ranking_says_how_many_hits_it_expects(tmp_path) -> None:
+    cell = dc.Cell.synthetic("demo")
+    whole = dc.Screen.synthetic(cell, n=600)
+    hits = whole.take(np.abs(whole.column("score")) > 0.1)
+    rows = hits.genotypes
+    frame = pd.DataFrame(
+        {
+            "Query": [cell.genes[int(one[0])] for one in rows if len(one) == 2],
+            "Array": [cell.genes[int(one[1])] for one in rows if len(one) == 2],
+            "score": [
+                s for s, one in zip(hits.column("score"), rows, strict=True) if len(one) == 2
+            ],
+        }
+    )
+    screen = dc.Screen.from_pandas(frame, cell)
+    run = dc.fit("pairs", cell, screen, rounds=5, directory=tmp_path / "run", progress=False)
+    top = dc.rank(run, sets="pairs", top=200, status="any", progress=False)
+    expected = top.expected_hits
+    first = top.to_pandas().query("end == 'lowest' and rank <= 100")
+    found = run.predict(list(first["genes"]))
+    assert expected["lowest"] == pytest.approx(found["hit"].sum(), rel=1e-5)
+    assert any("Expected to be hits" in sentence for sentence in top.to_json()["sentences"])
+
+
+def test_a_run_of_python_is_a_run_of_the_command_line(made, tmp_path, capsys) -> None:
+    *_, run = made
+    out = tmp_path / "pairs.parquet"
+    assert typed("predict", str(run.path), "--sets", "pairs", "--top", "5", "--out", str(out)) == 0
+    mine = dc.rank(run, sets="pairs", top=5, progress=False).to_pandas()
+    pd.testing.assert_frame_equal(pd.read_parquet(out), mine)
+    genes = " ".join(mine["names"][0])
+    page = tmp_path / "why.html"
+    assert typed("why", str(run.path), genes, "--html", str(page)) == 0
+    assert str(run.why(*mine["names"][0])).splitlines()[0] in capsys.readouterr().out
+    assert "Content-Security-Policy" in page.read_text()
+    old = tmp_path / "old.json"
+    assert typed("predict", str(run.path), "--explain", genes, "--json", str(old)) == 0
+    assert "deltacell why" in capsys.readouterr().err
+
+
+def test_a_run_of_the_command_line_is_a_run_of_python(tmp_path) -> None:
+    path = tmp_path / "typed"
+    small = ("data.synthetic=demo", "data.synthetic_genotypes=150")
+    assert typed("train", "model=additive", *small, f"directory={path}") == 0
+    run = dc.Run(path)
+    rows = run.loaded.data.split.test
+    genotypes, _ = run.loaded.data.part(rows)
+    sets = [[run.loaded.data.cell.genes[g] for g in one] for one in genotypes]
+    found = run.predict(sets)["score"].to_numpy()
+    np.testing.assert_array_equal(found, run.loaded.predictor(genotypes).double().numpy())
+    assert run.history.to_pandas()["validation_pearson"].notna().any()
+
+
+def test_data_on_the_disk_stay_where_they_are(made, tmp_path) -> None:
+    cell, screen, *_ = made
+    cell.save(tmp_path / "cell")
+    screen.save(tmp_path / "screen")
+    loaded = dc.Cell.load(tmp_path / "cell"), dc.Screen.load(tmp_path / "screen")
+    run = dc.fit("additive", *loaded, directory=tmp_path / "runs" / "a", progress=False)
+    assert Path(run.config.data.cell) == tmp_path / "cell"
+    assert not (tmp_path / "runs" / "data").exists()
+    # A cell that was changed is no longer the one on the disk.
+    changed = loaded[0].with_relations(list(cell.relations)[:1])
+    other = dc.fit("additive", changed, loaded[1], directory=tmp_path / "runs" / "b")
+    assert Path(other.config.data.cell).parent == tmp_path / "runs" / "data"
+    assert other.loaded.data.cell.equals(changed)
+
+
+def test_a_split_of_ones_own_is_kept(made, tmp_path) -> None:
+    cell, screen, split, _ = made
+    own = dataclasses.replace(split, train=split.train[:-5], dropped=split.train[-5:])
+    run = dc.fit("additive", cell, screen, own, directory=tmp_path / "own", progress=False)
+    assert run.config.split.method == "saved"
+    for part in ("train", "validation", "test", "dropped"):
+        kept = getattr(dc.Run(run.path).loaded.data.split, part)
+        np.testing.assert_array_equal(kept, getattr(own, part))
+    with pytest.raises(dc.InputError, match="another split"):
+        dc.evaluate(run, screen, dc.Split.random(screen, seed=3), progress=False)
+
+
+@pytest.mark.parametrize("kind", ["name", "module"])
+def test_a_network_is_trained(made, tmp_path, kind) -> None:
+    cell, screen, split, _ = made
+    cell = cell.with_relations(["physical"])
+    model = "dango"
+    if kind == "module":
+        model = dc.Dango(cell, ["physical"], {"physical": 1.0}, hidden=8, heads=2)
+    options = {"hidden": 8, "heads": 2} if kind == "name" else {}
+    run = dc.fit(
+        model,
+        cell,
+        screen,
+        split,
+        epochs=2,
+        directory=tmp_path / "net",
+        settings={"loggers.tensorboard": False, "trainer.figures_every": 0},
+        progress=False,
+        **options,
+    )
+    assert run.config.model.hidden == 8
+    assert run.config.model.lambdas == {"physical": 1.0}
+    assert len(run.history) == 2
+    longer = run.resume(epochs=3, progress=False)
+    assert len(longer.history) == 3
+
+
+def test_a_model_of_unknown_class_and_a_screen_without_scores_are_refused(made) -> None:
+    cell, screen, split, _ = made
+    with pytest.raises(dc.InputError, match="no model 'pears'"):
+        dc.fit("pears", cell, screen, split)
+    with pytest.raises(dc.InputError, match="not a model"):
+        dc.fit(object(), cell, screen, split)
+    empty = dc.Screen.build(cell.genes, Genotypes.of([[0, 1]]))
+    with pytest.raises(dc.InputError, match="no score"):
+        dc.fit("pairs", cell, empty)
+    with pytest.raises(dc.InputError, match="nothing to fit"):
+        dc.evaluate("additive")
+
+
+def test_trees_have_no_epochs_and_say_so(made, tmp_path) -> None:
+    cell, screen, split, _ = made
+    with pytest.warns(UserWarning, match="no epochs"):
+        dc.fit("pairs", cell, screen, split, epochs=2, rounds=2, directory=tmp_path / "run")
+
+
+def test_settings_suit_the_size_of_the_screen(made) -> None:
+    cell, screen, *_ = made
+    assert suited(cell, screen).settings == {"model.leaves": 7}
+    few = suited(cell.with_relations(["physical"]), screen, "dango").settings
+    assert few["model.relations"] == ["physical"]
+    assert few["data.batch_size"] == 32
+
+
+def test_train_without_an_experiment_picks_one_and_says_so(made, tmp_path, capsys) -> None:
+    cell, screen, *_ = made
+    cell.save(tmp_path / "data" / "cell")
+    screen.take(range(50)).save(tmp_path / "data" / "screens" / "few")
+    both = dc.Screen.concat([screen, screen.take(range(10))])
+    both.save(tmp_path / "data" / "screens" / "many")
+    folder = f"data.folder={tmp_path / 'data'}"
+    config, said = suited_config([folder, "model.rounds=3"])
+    assert (config.model.name, config.data.screen, config.data.merge) == (
+        "pair_trees",
+        "many",
+        "mean",
+    )
+    assert config.model.rounds == 3
+    assert any("few" in sentence for sentence in said)
+    chosen = suited_config([folder, "data.screen=few", "model.leaves=4"])[0]
+    assert (chosen.data.screen, chosen.model.leaves, chosen.data.merge) == ("few", 4, None)
+    words = (folder, "model.rounds=3", f"directory={tmp_path / 'run'}")
+    assert typed("train", *words) == 0
+    assert "pair_trees" in capsys.readouterr().err
+    assert dc.Run(tmp_path / "run").config.data.screen == "many"
+
+
+def test_a_setting_that_is_none_is_an_error() -> None:
+    config = suited_config(["data.synthetic=demo"])[0]
+    with pytest.raises(dc.InputError, match="epoch"):
+        with_settings(config, {"trainer.epoch": 3})
+    with pytest.raises(dc.InputError, match=r"trainer\.epochs"):
+        with_settings(config, {"trainer.epochs": 0})
