@@ -88,7 +88,7 @@ def test_a_check_that_cannot_be_read(deltacell: Run, runs: tuple[Path, Path]) ->
 
 def test_what_is_not_there(deltacell: Run) -> None:
     done = deltacell("explain", "none", code=2)
-    assert done.stderr.startswith("error: none: there is nothing here")
+    assert done.stderr.startswith("error: none: no such file or directory")
 
 
 HOSTILE = "<script>alert(1)</script>|[red]`x`\\x1b[31m"

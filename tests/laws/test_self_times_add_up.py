@@ -238,8 +238,9 @@ def test_all_accounts_of_a_trace_add_up(events: list[Event]) -> None:
         assert found.device.idle["time"].sum() == (
             found.device.steps.filter("counted")["idle"].sum()
         )
+        windows = found.device.windows
         for place, row in enumerate(found.device.steps.iter_rows(named=True)):
-            by_hand = parts_by_hand(trace, int(steps.begin[place]), int(steps.end[place]))
+            by_hand = parts_by_hand(trace, int(windows.begin[place]), int(windows.end[place]))
             assert [row[part] for part in PARTS] == by_hand
 
 

@@ -187,7 +187,7 @@ def test_what_cannot_be_written_is_a_notice(tmp_path, kind):
 
 
 def test_another_kind_is_refused_with_the_nearest(tmp_path):
-    with pytest.raises(InputError, match="Did you mean 'cprofile'"):
+    with pytest.raises(InputError, match="did you mean 'cprofile'"):
         host_profiler("cprofil", tmp_path)
     with pytest.raises(InputError, match="cprofile, lines, memory"):
         host_profiler("gpu", tmp_path)

@@ -267,10 +267,7 @@ _STEPS = dict.fromkeys(
     ),
     pl.Int64,
 )
-_HELD = {
-    "file": pl.String,
-    **dict.fromkeys(("line", "bytes", "blocks", "grown_bytes"), pl.Int64),
-}
+_HELD = {"file": pl.String, **dict.fromkeys(("line", "bytes", "blocks", "grown_bytes"), pl.Int64)}
 
 
 def _place(code: CodeType | str) -> tuple[str, int, str]:

@@ -186,7 +186,7 @@ class PhaseSummary:
     Parameters
     ----------
     steps, samples, wall_s, median_s
-        Of the steady steps. Without samples, times per sample are 0.
+        In the steady steps. Without samples, times per sample are 0.
     warmup_steps, profiled_steps
         Steps that were cut; see `WARMUP_RULE`.
     unreadable_rows

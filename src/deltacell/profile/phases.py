@@ -192,7 +192,7 @@ class PhaseTimer:
         self._close_ranges()
 
     def note_profiler(self) -> None:
-        """Say that a profiler is on in the open row, so that it is no measure of the others."""
+        """Say that a profiler is on in the open row, so that it does not count as a measurement."""
         self._profiled = True
 
     def flush(self, folder: str | os.PathLike[str], rank: int, attempt: int) -> Path | None:

@@ -277,9 +277,9 @@ def compare(a: Account, b: Account) -> Comparison:
     epochs, ratio = None, None
     if a.steps_per_epoch and b.steps_per_epoch:
         epochs = waterfall("epoch", _epoch_parts(a), _epoch_parts(b))
-        if a.step_s > 0 and b.step_s > 0:
-            within = [one.step_s * (one.steps_per_epoch or 0.0) for one in (a, b)]
-            whole = [inside + one.outside_s for inside, one in zip(within, (a, b), strict=True)]
+        within = [one.step_s * (one.steps_per_epoch or 0.0) for one in (a, b)]
+        whole = [inside + one.outside_s for inside, one in zip(within, (a, b), strict=True)]
+        if min(*within, *whole) > 0:
             ratio = EpochRatio(
                 steps=b.steps_per_epoch / a.steps_per_epoch,
                 step=b.step_s / a.step_s,
@@ -316,11 +316,7 @@ _SAMPLES = "samples per step"
 
 def _unequal(a: Account, b: Account) -> tuple[str, ...]:
     facts = [
-        {
-            "steps per epoch": one.steps_per_epoch,
-            _SAMPLES: one.samples_per_step,
-            **one.facts,
-        }
+        {"steps per epoch": one.steps_per_epoch, _SAMPLES: one.samples_per_step, **one.facts}
         for one in (a, b)
     ]
     found = []

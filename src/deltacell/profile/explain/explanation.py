@@ -513,7 +513,7 @@ def _of_traces(a: View, b: View) -> tuple[list[str], list[Table]]:
         title = f"the device, from {a.name} to {b.name}, seconds per step"
         tables.append(Table("device", title, fall.frame()))
         told = listed([f"{bar.part} {change_text(bar.change)}" for bar in fall.bars])
-        sentences.append(f"Of the device, the gap of {change_text(fall.gap)} per step is {told}.")
+        sentences.append(f"On the device, the gap of {change_text(fall.gap)} per step is {told}.")
     did = _by_name(a), _by_name(b)
     for key, title, in_a, in_b in (
         ("operations", "what the host does", did[0], did[1]),

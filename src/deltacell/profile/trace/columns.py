@@ -111,7 +111,7 @@ class Columns:
 
     def _times(self, piece: Piece, complete: Sequence[Event]) -> tuple[Sequence[Event], Ints, Ints]:
         times, durations = [e.ts for e in complete], [e.dur for e in complete]
-        # One that is missing is a value that is no number, and so not exact.
+        # A missing one is not a number, and so not exact.
         with suppress(_Inexact):
             return complete, _nanoseconds(times), _nanoseconds(durations)
         timed = [e for e in complete if e.ts is not None and e.dur is not None]

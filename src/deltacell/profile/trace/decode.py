@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -82,11 +81,11 @@ class Complete(Event, gc=False, tag="X"):
 
 
 class Begin(Event, gc=False, tag="B"):
-    """The beginning of an event whose end is another one."""
+    """The beginning of an event."""
 
 
 class End(Event, gc=False, tag="E"):
-    """An end."""
+    """The end of an event."""
 
 
 class Metadata(Event, gc=False, tag="M"):
@@ -98,7 +97,7 @@ class Instant(Event, gc=False, tag="i"):
 
 
 class OldInstant(Event, gc=False, tag="I"):
-    """The same in old traces."""
+    """A moment in old traces."""
 
 
 CLASSES = {"X": Complete, "B": Begin, "E": End, "M": Metadata, "i": Instant, "I": OldInstant}
@@ -107,16 +106,11 @@ CLASSES = {"X": Complete, "B": Begin, "E": End, "M": Metadata, "i": Instant, "I"
 PASSED_OVER = frozenset([*"CbnestfPNODSTpFRcVva()=", ","])
 """Phases of the Chrome trace format of which nothing is needed."""
 
-ANY_EVENT: Any = functools.reduce(
-    operator.or_,
-    [
-        *CLASSES.values(),
-        *(
-            msgspec.defstruct(f"Phase{ord(phase)}", [], gc=False, tag_field="ph", tag=phase)
-            for phase in sorted(PASSED_OVER)
-        ),
-    ],
+_EMPTY = (
+    msgspec.defstruct(f"Phase{ord(phase)}", [], gc=False, tag_field="ph", tag=phase)
+    for phase in sorted(PASSED_OVER)
 )
+ANY_EVENT: Any = functools.reduce(operator.or_, [*CLASSES.values(), *_EMPTY])
 """What a piece of a trace is decoded as: of a phase that is passed over nothing is kept."""
 
 
@@ -147,32 +141,19 @@ def kind_by_name(name: str, kind: Kind) -> Kind:
 
 
 _KINDS = {
-    "operator": Kind.operator,
-    "cpu_op": Kind.operator,
-    "runtime": Kind.runtime,
-    "cuda_runtime": Kind.runtime,
-    "cuda_driver": Kind.runtime,
-    "hip_runtime": Kind.runtime,
-    "hip_driver": Kind.runtime,
-    "xpu_runtime": Kind.runtime,
-    "xpu_driver": Kind.runtime,
-    "privateuse1_runtime": Kind.runtime,
-    "privateuse1_driver": Kind.runtime,
-    "kernel": Kind.kernel,
-    "gpu_op": Kind.kernel,
-    "memcpy": Kind.copy,
-    "gpu_memcpy": Kind.copy,
-    "memset": Kind.fill,
-    "gpu_memset": Kind.fill,
-    "user_annotation": Kind.annotation,
-    "record_function": Kind.annotation,
-    "gpu_user_annotation": Kind.device_annotation,
-    "python_function": Kind.python,
-    "mtia_runtime": Kind.runtime,
-    "mtia_ccp_events": Kind.kernel,
-    "hpu_op": Kind.kernel,
-    "xpu_op": Kind.kernel,
-    "privateuse1_kernel": Kind.kernel,
+    word: kind
+    for kind, words in {
+        Kind.operator: "operator cpu_op",
+        Kind.runtime: "runtime cuda_runtime cuda_driver hip_runtime hip_driver xpu_runtime "
+        "xpu_driver privateuse1_runtime privateuse1_driver mtia_runtime",
+        Kind.kernel: "kernel gpu_op mtia_ccp_events hpu_op xpu_op privateuse1_kernel",
+        Kind.copy: "memcpy gpu_memcpy",
+        Kind.fill: "memset gpu_memset",
+        Kind.annotation: "user_annotation record_function",
+        Kind.device_annotation: "gpu_user_annotation",
+        Kind.python: "python_function",
+    }.items()
+    for word in words.split()
 }
 _OF_THE_PROFILER = {
     *("trace", "overhead", "cuda_sync", "cuda_profiler_range", "external_correlation", "ac2g"),
@@ -180,23 +161,12 @@ _OF_THE_PROFILER = {
     *("forward_backward", "collective_comm", "mtia_insight", "glow_runtime", "function_events"),
 }
 _RANGES = (
-    "ProfilerStep#",
-    "ProfilerStep*",
-    "enumerate(DataLoader)#",
-    "Optimizer.step#",
-    "Optimizer.zero_grad#",
-    "DistributedDataParallel.forward",
-    "phase.",
-    "## ",
-    "[pl][",
-    "nccl:",
-    "gloo:",
+    *("ProfilerStep#", "ProfilerStep*", "enumerate(DataLoader)#", "Optimizer.step#"),
+    *("Optimizer.zero_grad#", "DistributedDataParallel.forward", "phase.", "## ", "[pl]["),
+    *("nccl:", "gloo:"),
 )
 _COPIES = (
-    "Memcpy ",
-    "CopyHostToDevice",
-    "CopyDeviceToHost",
-    "CopyDeviceToDevice",
+    *("Memcpy ", "CopyHostToDevice", "CopyDeviceToHost", "CopyDeviceToDevice"),
     "__amd_rocclr_copyBuffer",
 )
 _FILLS = ("Memset ", "FillBuffer", "__amd_rocclr_fillBuffer")
@@ -207,23 +177,10 @@ Progress = Callable[[str, int, int], None]
 
 
 class Source:
-    """A file to read from its beginning to where its end was at first.
+    """A file to read from its beginning to where its end was when it was opened.
 
-    Parameters
-    ----------
-    path
-        The file; its first bytes say whether it is packed, not its name.
-    progress
-        Told how far the reading is.
-
-    Attributes
-    ----------
-    size
-        Of the file when it was opened, in bytes, packed where it is.
-    given
-        How many bytes were handed out, unpacked.
-    damage
-        What is wrong with the packing, as a part of a sentence; empty where nothing is.
+    Its first bytes say whether it is gzip, not its name. ``size`` is that of the file; ``given``
+    counts the bytes handed out, unpacked; ``damage`` says what is wrong with the packing.
     """
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
@@ -241,21 +198,14 @@ class Source:
             packed = self._file.read(2) == b"\x1f\x8b"
             self._file.seek(0)
         except OSError as error:
-            raise InputError(
-                f"the trace cannot be read: {error.strerror or error}", where=path
-            ) from error
+            raise self._unreadable(error) from error
         self._unpacker = zlib.decompressobj(_GZIP) if packed else None
         self._packed = b""
 
     def __enter__(self) -> Source:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._file.close()
 
     def read(self, n: int) -> bytes:
@@ -273,13 +223,14 @@ class Source:
         except OSError:
             return -self.size
 
+    def _unreadable(self, error: OSError) -> InputError:
+        return InputError(f"the trace cannot be read: {error.strerror or error}", where=self.path)
+
     def _raw(self, n: int) -> bytes:
         try:
             read = self._file.read(min(n, self._left))
         except OSError as error:
-            raise InputError(
-                f"the trace cannot be read: {error.strerror or error}", where=self.path
-            ) from error
+            raise self._unreadable(error) from error
         self._left -= len(read)
         return read
 
@@ -318,15 +269,7 @@ PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Piece:
-    """Some events in a row.
-
-    Parameters
-    ----------
-    events
-        As decoded.
-    text
-        The array they are from; nothing where they were put right one by one.
-    """
+    """Some events in a row, and the array they are from; empty where they were repaired."""
 
     events: Sequence[Event]
     text: bytes | bytearray | memoryview = b""
@@ -347,23 +290,9 @@ class Piece:
 class Decoder:
     """The events of a trace and what it says of itself.
 
-    Parameters
-    ----------
-    source
-        The file's bytes.
-
-    Attributes
-    ----------
-    about
-        What stands before and after the events, known when they have all been given.
-    lost
-        Events that could not be decoded.
-    repaired
-        Pieces in which signs were put right that JSON does not allow.
-    cut
-        Whether the text ends before its end.
-    unclear
-        Whether something of ``about`` could not be decoded.
+    ``about`` is what stands before and after the events, complete when all have been given, and
+    ``unclear`` where some of it could not be decoded; ``lost`` counts events that could not be,
+    ``repaired`` pieces with signs that JSON does not allow; ``cut`` is a text without its end.
     """
 
     source: Source
@@ -418,7 +347,7 @@ class Decoder:
             else:
                 raise InputError(
                     f"no end of an event within {_LONGEST >> 20} MiB, after "
-                    f"{self.source.given - len(text):,} bytes: this is no trace, or it is damaged",
+                    f"{self.source.given - len(text):,} bytes: not a trace, or damaged",
                     where=self.source.path,
                 )
 
@@ -485,13 +414,13 @@ class Decoder:
             return Piece(_EVENT_LIST.decode(array), array)
         except msgspec.ValidationError:
             return self._decode_each(array)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except _UNDECODABLE:
             return None
 
     def _decode_each(self, array: bytes | memoryview) -> Piece | None:
         try:
             events, lost = _one_by_one(array)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except _UNDECODABLE:
             return None
         self.lost += lost
         return Piece(events)
@@ -511,7 +440,7 @@ class Decoder:
 
     def _give_up(self, text: bytearray, is_bare: bool, end: _End) -> None:
         if end.closed is not None or end.broken:
-            # The array ends, so its last event is there and is no event.
+            # The array ends, so what stands last is not an event.
             self.lost += 1
             self.unclear = not is_bare
         else:
@@ -530,14 +459,12 @@ class Decoder:
         self.unclear &= not self.cut
 
     def _learn(self, text: bytes) -> None:
-        for attempt in (text, None):
-            if attempt is None:
-                repaired = bytearray(text)
-                _repair(repaired, len(repaired))
-                attempt = bytes(repaired)
+        repaired = bytearray(text)
+        _repair(repaired, len(repaired))
+        for attempt in (text, bytes(repaired)):
             try:
                 about = msgspec.json.decode(attempt)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except _UNDECODABLE:
                 continue
             if isinstance(about, Mapping):
                 self.about.update({str(key): value for key, value in about.items()})
@@ -546,6 +473,7 @@ class Decoder:
 
 
 _MISSING = msgspec.Raw(b"null")
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Loose(msgspec.Struct, gc=False):
@@ -668,9 +596,9 @@ def _alone(text: bytearray) -> Event | None:
 def _tidy(text: msgspec.Raw | bytearray) -> Event | None:
     try:
         loose = _LOOSE.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _UNDECODABLE:
         return None
-    # The phase says which class it is; one that there is not is an event of none.
+    # The phase says which class it is; an unknown one is an event of no class.
     phase = _text(loose.ph)
     made = Metadata if phase in PASSED_OVER else CLASSES.get(phase, Event)
     return made(

@@ -229,7 +229,7 @@ def _settings(about: Mapping[str, Any], finished: Finished) -> dict[str, Any]:
 
 
 ENDINGS = (".json", ".json.gz")
-"""Of the names of traces."""
+"""How the names of traces end."""
 
 
 def find_traces(path: Path, window: int | None = None) -> list[Path]:

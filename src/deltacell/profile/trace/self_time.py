@@ -20,22 +20,22 @@ from deltacell.profile.trace.trace import NOTHING, Codes, Ints, Kind, Trace
 
 @dataclass(frozen=True, eq=False)
 class Nesting:
-    """How the events of a trace lie in one another.
+    """How the events of a trace lie in one another; arrays have one entry per event.
 
     Parameters
     ----------
     lane
-        The thread of each event, int32 [n]. Collectives that run beside the thread that started
-        them, such as ``gloo:all_reduce``, have lanes of their own, from ``len(trace.threads)`` on.
+        The thread, int32 [n]. Collectives that run beside the thread that started them, such as
+        ``gloo:all_reduce``, have lanes of their own, from ``len(trace.threads)`` on.
     parent
         The event that each lies in, int32 [n]; `NOTHING` at the top. An event that begins inside
         another and ends after it lies in it where at least half of it does.
     within
         The event that goes on when this one ends, int32 [n]; `NOTHING` where none does.
     cut
-        The end of each event after cutting, int64 [n].
+        The end after cutting, int64 [n].
     self_time
-        Nanoseconds of each event that belong to it and to none inside it, int64 [n].
+        Nanoseconds that belong to the event and to none inside it, int64 [n].
     residual
         Nanoseconds by which self times and the union of events differ, the worst of all lanes.
     """
@@ -104,16 +104,7 @@ def moments(*times: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Which event every moment belongs to.
-
-    Parameters
-    ----------
-    times
-        Where it changes, int64 [k], rising.
-    row
-        The event from each time to the next, int32 [k]; `NOTHING` where none is open, and after
-        the last.
-    """
+    """Which event every moment belongs to: from each time to the next, or `NOTHING`."""
 
     times: Ints
     row: Codes

@@ -16,15 +16,7 @@ WARM_UP = 1.4
 
 @dataclass(frozen=True)
 class CutStep:
-    """A step that does not count.
-
-    Parameters
-    ----------
-    number
-        Of the step.
-    why
-        In a sentence.
-    """
+    """A step that does not count, and why."""
 
     number: int
     why: str
@@ -37,17 +29,17 @@ class Steps:
     Parameters
     ----------
     begin, end
-        Of each step in nanoseconds, int64 [s].
+        In nanoseconds, int64 [s].
     number
         What the program calls each, int64 [s]; counted from 0 where it does not say.
     counted
         Whether a step is neither warm-up nor the profiler's first, bool [s]; at least one is.
     how
-        By what they were found, in words.
+        How they were found, in words.
     thread
-        That the steps are on: the one that everything waits for.
+        The thread of the steps, which everything waits for.
     cut
-        The steps that do not count, and why.
+        The steps that do not count.
     """
 
     begin: Ints

@@ -77,7 +77,7 @@ class Trace:
     torch_version, device_name
         As written, or None.
     settings
-        Of the profiler, where written, such as ``record_shapes`` and ``with_stack``.
+        Settings of the profiler, where written, such as ``record_shapes`` and ``with_stack``.
     memory
         Where recorded, int64 [m] each, by time: ``time`` in nanoseconds, ``total`` bytes allocated
         after it, ``change`` in bytes, ``device`` (its type: 0 the host, 1 CUDA) and ``device_id``.

@@ -61,7 +61,7 @@ class DeviceWork:
         ``name``, ``count``, ``time`` of what it launched itself and ``total`` with what was
         launched inside of it, of computation only; of modules also ``host`` and ``host_total``.
         The backward of a module's operators is its. Where no module is recorded, modules are the
-        named ranges that are no category.
+        named ranges without a category.
     roofline
         See `roofline`.
     """
