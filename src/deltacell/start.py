@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from deltacell.screen.import_folder import import_folder
 from deltacell.store import MANIFEST
 from deltacell.train.build import build_fitted
 from deltacell.train.config import Config
-from deltacell.train.data import TrainingData, draw_zeros, load_data
+from deltacell.train.data import TrainingData, load_data
 from deltacell.train.suited import suited_config
 from deltacell.verbs import Run, evaluate, trained
 
@@ -42,7 +43,8 @@ BASELINES = ("additive", "boosted_trees")
 BYTES_PER_SECOND = 5e6
 """How fast source files are read: compressed tables on one core of 2020, or slower."""
 
-_TRIED = (500, 2_000)
+# Trials are on a sixteenth and a quarter of the genotypes, or on so many of a large screen.
+_SHARES, _FEWEST, _MOST = (16, 4), 50, (1_000, 8_000)
 _TRIED_ROUNDS = 6
 _SCORED = 2_048
 _FEWEST_UNTESTED = 0.01
@@ -143,22 +145,25 @@ def _what_to_rank(data: TrainingData) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Trial:
-    """How long a fit took on some of the genotypes, and the predictions of one set.
+    """What a short fit on some of the genotypes took, in seconds of the processor.
 
     Parameters
     ----------
     rows
         Genotypes that it was fitted on.
     columns, each_round
-        Seconds before the first round, and of each round.
+        Before the first round, and for each round.
     each_set
-        Seconds to score one set.
+        To score one set, beside others that share a gene with it.
+    rounds
+        The most rounds that the whole fit will have.
     """
 
     rows: int
     columns: float
     each_round: float
     each_set: float
+    rounds: int
 
 
 def _tell_how_long(config: Config, data: TrainingData, sets: str, out: Path, tell: Tell) -> None:
@@ -166,67 +171,68 @@ def _tell_how_long(config: Config, data: TrainingData, sets: str, out: Path, tel
     if (out / RUN / RUN_FILE).is_file() and read_run(out / RUN).status is Status.finished:
         return
     n = len(data.split.train)
-    trials = [_tried(build_fitted(config), data, config, min(n, rows)) for rows in _TRIED]
-    rounds = getattr(config.model, "rounds", 1)
-    parts = 2 if draw_zeros(data, 1e-3, 0) is not None else 1
-    most = _extrapolated([t.columns for t in trials], n) + parts * rounds * _extrapolated(
-        [t.each_round for t in trials], n
-    )
-    trees = [_tried(baseline(BASELINES[1]), data, config, min(n, rows)) for rows in _TRIED]
-    test = _extrapolated([t.columns for t in trees], n) + 300 * _extrapolated(
-        [t.each_round for t in trees], n
-    )
+    few, many = (min(n, max(_FEWEST, n // share)) for share in _SHARES)
+    few, many = min(few, _MOST[0]), min(many, _MOST[1])
+    began, used = time.perf_counter(), time.process_time()
+    seconds: list[tuple[float, float]] = []
+    trials: list[Trial] = []
+    for predictor in (build_fitted, lambda _: baseline(BASELINES[1])):
+        trials = [_tried(predictor(config), data, config, rows) for rows in (few, many)]
+        rounds = trials[0].rounds * (2 if data.grid is not None and not seconds else 1)
+        columns = _extrapolated([(t.rows, t.columns) for t in trials], n)
+        each = _extrapolated([(t.rows, t.each_round) for t in trials], n)
+        seconds.append((columns + rounds * each, trials[-1].each_set))
+    # On a machine that is busy, or with several threads, the clock goes otherwise.
+    pace = (time.perf_counter() - began) / max(1e-3, time.process_time() - used)
     genes = len(np.unique(data.screen.genotypes.genes.numpy()))
-    size = 2 if sets == "pairs" else 3
-    n_sets = genes * (genes - 1) / 2 * ((genes - 2) / 3 if size == 3 else 1)
-    ranking = n_sets * trials[-1].each_set
+    n_sets = comb(genes, 2 if sets == "pairs" else 3)
+    (fit, each_set), (test, _) = seconds
+    fit, test, ranking = pace * fit, pace * test, pace * n_sets * each_set
     tell(
-        f"By a trial on {trials[-1].rows:,} of {n:,} genotypes: fitting takes {_range(most)}, "
-        f"testing {_range(test)}, ranking {n_sets:,.0f} {sets} {_range(ranking)}; "
-        f"{_range(most + test + ranking)} in all. Ctrl-C stops it, and the same command resumes."
+        f"By a trial on {many:,} of {n:,} genotypes: fitting takes {_range(fit)}, testing "
+        f"{_range(test)}, ranking {n_sets:,} {sets} {_range(ranking)}; "
+        f"{_range(fit + test + ranking)} in all. Ctrl-C stops it, and the same command resumes."
     )
 
 
 def _tried(predictor: FittedPredictor, data: TrainingData, config: Config, rows: int) -> Trial:
     """Time a short fit on some of the training part."""
     chosen = np.sort(np.random.default_rng(0).permutation(data.split.train)[:rows])
+    all_rounds: int = predictor.rounds  # type: ignore[attr-defined]
     predictor.rounds = _TRIED_ROUNDS  # type: ignore[attr-defined]
     stamps: list[float] = []
 
     def report(what: str, done: int, total: int) -> None:
         if what == "trees":
-            stamps.append(time.perf_counter())
+            stamps.append(time.process_time())
 
-    began = time.perf_counter()
+    began = time.process_time()
     predictor.fit(data.cell, *data.part(chosen), seed=config.seed, progress=report)
-    first = stamps[0] if stamps else time.perf_counter()
+    first = stamps[0] if stamps else time.process_time()
     each = (stamps[-1] - first) / max(1, len(stamps) - 1) if stamps else 0.0
-    genes = data.screen.genotypes.genes.numpy()
-    few = np.random.default_rng(1).choice(genes, (_SCORED, 2))
-    pairs = few[few[:, 0] != few[:, 1]]
-    # The first call makes what all others share.
-    predictor(data.cell, Genotypes.of(pairs[:2].tolist()))
-    scored = time.perf_counter()
-    predictor(data.cell, Genotypes.of(pairs.tolist()))
-    each_set = (time.perf_counter() - scored) / len(pairs)
-    return Trial(rows, first - began, each, each_set)
+    genes = np.unique(data.screen.genotypes.genes.numpy())
+    # A ranking goes through sets that share their first gene, which share most of the work.
+    pairs = [[int(genes[0]), int(other)] for other in genes[1 : _SCORED + 1]]
+    predictor(data.cell, Genotypes.of(pairs[:2]))
+    scored = time.process_time()
+    predictor(data.cell, Genotypes.of(pairs))
+    each_set = (time.process_time() - scored) / max(1, len(pairs))
+    return Trial(rows, first - began, each, each_set, all_rounds)
 
 
-def _extrapolated(seconds: Sequence[float], rows: int) -> float:
-    """Return the time of all rows by those of two trials, on a power law between flat and linear.
+def _extrapolated(seconds: Sequence[tuple[int, float]], rows: int) -> float:
+    """Return the time of all rows by those of two trials, on the line through them.
 
     Parameters
     ----------
     seconds
-        Of the two numbers of rows in `_TRIED`.
+        The rows and the seconds of a small and of a larger trial.
     rows
-        How many there are.
+        How many rows there are.
     """
-    few, many = _TRIED
-    if rows <= many:
-        return seconds[-1]
-    power = np.log(max(seconds[1], 1e-6) / max(seconds[0], 1e-6)) / np.log(many / few)
-    return float(seconds[1] * (rows / many) ** np.clip(power, 0.0, 1.0))
+    (few, short), (many, long) = seconds
+    slope = max(0.0, (long - short) / max(1, many - few))
+    return long + slope * (rows - many)
 
 
 def _range(seconds: float) -> str:

@@ -100,8 +100,7 @@ def test_other_files_and_foreign_folders_are_refused(tables, tmp_path) -> None:
         typed("start", str(copied), "--out", str(out))
 
 
-def test_a_time_is_between_flat_and_linear() -> None:
-    assert _extrapolated([1.0, 2.0], 2_000) == 2.0
-    assert _extrapolated([1.0, 1.0], 2_000_000) == 1.0
-    assert _extrapolated([1.0, 100.0], 4_000) == pytest.approx(200.0)
-    assert 2.0 < _extrapolated([1.0, 2.0], 8_000) < 8.0
+def test_a_time_is_on_the_line_through_two_trials_and_never_falls() -> None:
+    assert _extrapolated([(100, 1.0), (200, 2.0)], 1_000) == pytest.approx(10.0)
+    assert _extrapolated([(100, 2.0), (200, 1.0)], 1_000) == 1.0
+    assert _extrapolated([(100, 1.0), (100, 1.0)], 100) == 1.0
