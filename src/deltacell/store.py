@@ -320,6 +320,7 @@ def _a(kind: str) -> str:
 def _strangers(path: Path, manifest: Mapping[str, Any]) -> list[str]:
     """Return the entries of a directory that were not written with its manifest."""
     own = {MANIFEST, *(part["file"] for part in manifest["parts"].values())}
+    own |= set(manifest["meta"].get("files", ()))
     return [entry.name for entry in path.iterdir() if entry.name not in own and not _is_ours(entry)]
 
 

@@ -188,9 +188,10 @@ def test_what_was_counted_before_rows_were_dropped_is_called_so(
     assert "1 one gene has no interaction, 1 same gene twice" in said
     assert "before rows were dropped for their genes, distinct sets and genes as written: 2" in said
     assert "There is no network" in said
-    info = " ".join(deltacell("data", "info", "out").stdout.split())
-    assert "genotypes 1, 1 distinct, over 2 genes" in info
+    info = " ".join(deltacell("data", "info", "out", "--full").stdout.split())
     assert "before rows were dropped for their genes" in info
+    account = json.loads((tmp_path / "out" / "account.json").read_text())
+    assert account["sources"][0]["counts"]["kept"] == 1
 
 
 @pytest.mark.parametrize("policy", ["error", "drop", "add"])
@@ -211,7 +212,7 @@ def test_unknown_genes_follow_the_policy(deltacell: Any, tmp_path: Path, policy:
     mine = next(s for s in sources if s["file"] == "mine.tsv")["counts"]
     if policy == "drop":
         assert (mine["kept"], mine["dropped"]) == (1, {"unknown gene": 1})
-        assert "unknown genes: YAL003W\n" in deltacell("data", "info", "out").stdout
+        assert "unknown genes: YAL003W\n" in deltacell("data", "info", "out", "--full").stdout
     else:
         assert (mine["kept"], mine["dropped"]) == (2, {})
 

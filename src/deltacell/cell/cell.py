@@ -170,6 +170,13 @@ class Cell:
 
     def stats(self) -> dict[str, Any]:
         """Return what the cell holds, in numbers."""
+        return {
+            **self._facts(),
+            "sources": [s.to_json() for s in self.sources],
+            "checksum": self.checksum,
+        }
+
+    def _facts(self) -> dict[str, Any]:
         relations = [
             {
                 "relation": r.name,
@@ -213,8 +220,6 @@ class Cell:
                 }
                 for a in self.annotations.values()
             ],
-            "sources": [s.to_json() for s in self.sources],
-            "checksum": self.checksum,
         }
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -223,6 +228,7 @@ class Cell:
             "counts": [r.counts.to_json() for r in self.relations.values()],
             "sources": [s.to_json() for s in self.sources],
             "synthetic": self.synthetic_recipe,
+            "stats": self._facts(),
         }
         store.write(path, "cell", self._parts(), meta, overwrite=overwrite)
 

@@ -6,7 +6,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +20,7 @@ from deltacell.cli import (
     bench_predict,
     bench_propagation,
     bench_scaling,
+    bench_start,
     bench_trace,
     bench_train,
     data_get,
@@ -107,12 +107,15 @@ _add(bench, "pairs", bench_pairs.pairs)
 _add(bench, "predict", bench_predict.predict)
 _add(bench, "propagation", bench_propagation.propagation)
 _add(bench, "scaling", bench_scaling.scaling)
+_add(bench, "start", bench_start.start)
 _add(bench, "trace", bench_trace.trace)
 _add(bench, "train", bench_train.train)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"deltacell {version('deltacell')}")
         raise typer.Exit
 

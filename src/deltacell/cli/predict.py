@@ -79,6 +79,14 @@ def predict(
     csv: Annotated[
         Path | None, typer.Option(help="Also write all rows as a table; with tabs if FILE.tsv.")
     ] = None,
+    xlsx: Annotated[Path | None, typer.Option(help="Also write all rows as a workbook.")] = None,
+    cytoscape: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="Also write the tables PREFIX.edges.tsv and PREFIX.nodes.tsv for Cytoscape.",
+        ),
+    ] = None,
     json: Annotated[Path | None, typer.Option(help="Also write the first rows as JSON.")] = None,
     link: Annotated[
         str | None,
@@ -113,7 +121,10 @@ def predict(
     paths = [word for word in runs if _is_run(word, genes_too=with_genes)]
     more = [word for word in runs if word not in paths]
     if explain is not None:
-        for option, path in (("--out", out), ("--csv", csv)):
+        for option, path in (
+            *(("--out", out), ("--csv", csv)),
+            *(("--xlsx", xlsx), ("--cytoscape", cytoscape)),
+        ):
             if path is not None:
                 raise InputError(
                     f"{option} is for a ranking; --explain writes none",
@@ -157,9 +168,13 @@ def predict(
         distance=distance,
     )
     out = Path(f"predicted-{_name(request)}.parquet") if out is None else out
-    _check_places(out, {"--out": out, "--html": html, "--csv": csv, "--json": json})
+    if xlsx is not None and xlsx.suffix.lower() != ".xlsx":
+        xlsx = xlsx.with_name(f"{xlsx.name}.xlsx")
+    places = {"--out": out, "--html": html, "--csv": csv, "--xlsx": xlsx, "--json": json}
+    _check_places(out, places)
+    tables = [table for table in (csv, xlsx) if table is not None]
     options = {"request": request, "weights": weights, "overwrite": overwrite}
-    _rank([Path(path) for path in paths], options, out, html, csv, json, link)
+    _rank([Path(path) for path in paths], options, out, html, tables, cytoscape, json, link)
 
 
 def _rank(
@@ -167,12 +182,13 @@ def _rank(
     asked: dict[str, Any],
     out: Path,
     html: Path | None,
-    csv: Path | None,
+    tables: list[Path],
+    cytoscape: Path | None,
     json: Path | None,
     link: str | None,
 ) -> None:
     from deltacell.cli.text_file import write_text
-    from deltacell.predict.ranking import write_table
+    from deltacell.predict.ranking import write_network, write_table
     from deltacell.predict.verbs import Stopped, rank
     from deltacell.report.predict import print_ranking
     from deltacell.report.progress import progress_bar
@@ -200,8 +216,11 @@ def _rank(
     write_json(json, result)
     if html is not None:
         write_text(html, ranking_page(result), what="the page")
-    if csv is not None:
-        write_table(ranking.path, csv)
+    for path in tables:
+        write_table(ranking.path, path)
+    if cytoscape is not None:
+        edges, nodes = (Path(f"{cytoscape}.{kind}.tsv") for kind in ("edges", "nodes"))
+        write_network(ranking.path, edges, nodes)
     print_ranking(result)
     typer.echo(f"All {result['counts']['rows']:,} rows: {out}")
 
@@ -264,7 +283,13 @@ def _check_places(out: Path, places: Mapping[str, Path | None]) -> None:
         )
 
 
-_ENDINGS = {"--out": "parquet", "--html": "html", "--csv": "csv", "--json": "json"}
+_ENDINGS = {
+    "--out": "parquet",
+    "--html": "html",
+    "--csv": "csv",
+    "--xlsx": "xlsx",
+    "--json": "json",
+}
 
 
 def _use_threads(threads: int | None) -> None:

@@ -307,38 +307,164 @@ class Ranking:
         }
 
 
-_TEXTS = ("genes", "names", "relations", "pathways", "complexes")
+_TEXTS = ("genes", "names", "relations", "links", "pathways", "complexes")
 # A spreadsheet would take a text that begins so for a formula, and run it.
 _FORMULA = r"^([=+@\-\t\r])"
+_MOST_ROWS_OF_A_SHEET = 1_048_576
 
 
 def write_table(ranking: Path, path: Path) -> None:
     """Write all rows of a ranking as a table, whole or not at all.
 
-    The columns are those of the Parquet file, without ``links``; several genes, relations,
-    pathways or complexes are one text with ``; `` between them. A text that a spreadsheet would
-    take for a formula has an apostrophe before it.
+    First come ``end`` and ``rank``, the genes one by one (``gene1``, ``gene2``, … by standard
+    name, ``systematic1``, … by systematic name), and then the other columns of the Parquet file;
+    several genes, relations, links, pathways or complexes are one text with ``; `` between them.
+    A text that a spreadsheet would take for a formula has an apostrophe before it.
 
     Parameters
     ----------
     ranking
         Its Parquet file.
     path
-        The table; with tabs where its name ends in ``.tsv``, with commas otherwise.
+        The table: a workbook where its name ends in ``.xlsx``, text with tabs where it ends in
+        ``.tsv``, with commas otherwise.
     """
-    separator = "\t" if path.suffix.lower() == ".tsv" else ","
-    texts = [
-        pl.col(name).list.join("; ").str.replace(_FORMULA, "'$1").alias(name) for name in _TEXTS
-    ]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(path) as temporary, temporary.open("wb") as to:
-            columns = [name for name in SCHEMA.names if name != "links"]
-            to.write((separator.join(columns) + "\n").encode())
-            for table in sealed_rows(ranking):
-                rows = pl.DataFrame(table.select(columns)).with_columns(texts)
-                to.write(rows.write_csv(include_header=False, separator=separator).encode())
+        with new_file(path) as temporary:
+            if path.suffix.lower() == ".xlsx":
+                _write_workbook(ranking, temporary, path)
+                return
+            separator = "\t" if path.suffix.lower() == ".tsv" else ","
+            with temporary.open("wb") as to:
+                for i, rows in enumerate(_spread(ranking)):
+                    text = rows.write_csv(include_header=not i, separator=separator)
+                    to.write(text.encode())
     except OSError as error:
         raise InputError(
             f"the table could not be written: {error.strerror or error}", where=path
         ) from error
+
+
+def write_network(ranking: Path, edges: Path, nodes: Path) -> None:
+    """Write a ranking as two tables that Cytoscape imports: its edges and its nodes.
+
+    Two genes of a ranked set are an edge of the interaction ``predicted``, with the set's end,
+    rank, score, spread and status; a set of three genes has three such edges. Two of its genes
+    that a relation connects are an edge of that name. The nodes have the standard name, the number
+    of ranked sets that the gene is in, and the lowest and highest of their scores.
+
+    Parameters
+    ----------
+    ranking
+        Its Parquet file.
+    edges, nodes
+        The tables, with tabs; the column ``source`` or ``id`` is the systematic name.
+    """
+    none = SCHEMA.empty_table()
+    rows = pl.DataFrame(pa.concat_tables([none, *sealed_rows(ranking)]))
+    ranked = rows.with_row_index("set").select(
+        "set", "end", "rank", "score", "spread", "status", gene="genes"
+    )
+    of_genes = ranked.explode("gene")
+    at = of_genes.select("set", target="gene", place=pl.int_range(pl.len()).over("set"))
+    pairs = (
+        of_genes.with_columns(before=pl.int_range(pl.len()).over("set"))
+        .join(at, on="set", how="inner", maintain_order="left_right")
+        .filter(pl.col("before") < pl.col("place"))
+    )
+    predicted = pairs.select(
+        "end",
+        "rank",
+        "score",
+        "spread",
+        "status",
+        source="gene",
+        interaction=pl.lit("predicted"),
+        target="target",
+    )
+    links = rows.select(pl.col("links").explode(empty_as_null=True)).unnest("links").drop_nulls()
+    known = links.unique(maintain_order=True).select(
+        source="first", interaction="relation", target="second"
+    )
+    order = ["source", "interaction", "target", "end", "rank", "score", "spread", "status"]
+    table = pl.concat([predicted, known], how="diagonal").select(order)
+    described = (
+        rows.select("score", id="genes", name="names")
+        .explode("id", "name")
+        .group_by("id", maintain_order=True)
+        .agg(
+            pl.col("name").first(),
+            sets=pl.len(),
+            lowest_score=pl.col("score").min(),
+            highest_score=pl.col("score").max(),
+        )
+    )
+    for path, frame in ((edges, table), (nodes, described)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with new_file(path) as temporary:
+                frame.write_csv(temporary, separator="\t")
+        except OSError as error:
+            raise InputError(
+                f"the table could not be written: {error.strerror or error}", where=path
+            ) from error
+
+
+def _spread(ranking: Path) -> Iterator[pl.DataFrame]:
+    """Give the rows of a ranking as texts and numbers, in pieces; an empty one where none is."""
+    widest, given = 0, 0
+    for table in sealed_rows(ranking):
+        longest = pl.DataFrame(table.select(["genes"]))["genes"].list.len().max()
+        widest = max(widest, int(longest) if isinstance(longest, int) else 0)
+    for table in sealed_rows(ranking):
+        given += table.num_rows
+        yield _as_texts(pl.DataFrame(table), widest)
+    if not given:
+        yield _as_texts(pl.DataFrame(SCHEMA.empty_table()), widest)
+
+
+def _as_texts(rows: pl.DataFrame, widest: int) -> pl.DataFrame:
+    link = pl.element().struct
+    links = pl.col("links").list.eval(
+        pl.format("{} {} ({})", link.field("first"), link.field("second"), link.field("relation"))
+    )
+    single = {
+        f"{label}{i + 1}": pl.col(column).list.get(i, null_on_oob=True)
+        for label, column in (("gene", "names"), ("systematic", "genes"))
+        for i in range(widest)
+    }
+    joined = (
+        rows.with_columns(links)
+        .with_columns(**single)
+        .with_columns(pl.col(name).list.join("; ") for name in _TEXTS)
+    )
+    safe = joined.with_columns(
+        pl.col(name).str.replace(_FORMULA, "'$1") for name in (*_TEXTS, *single)
+    )
+    rest = [name for name in SCHEMA.names if name not in ("end", "rank")]
+    return safe.select("end", "rank", *single, *rest)
+
+
+def _write_workbook(ranking: Path, temporary: Path, path: Path) -> None:
+    from openpyxl import Workbook
+    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+
+    book = Workbook(write_only=True)
+    sheet = book.create_sheet("ranking")
+    written = 1
+    for i, rows in enumerate(_spread(ranking)):
+        if not i:
+            sheet.append(rows.columns)
+        written += rows.height
+        if written > _MOST_ROWS_OF_A_SHEET:
+            raise InputError(
+                f"a sheet holds {_MOST_ROWS_OF_A_SHEET:,} rows, and the ranking has more",
+                where=path,
+                fix="Write it with --csv, or keep fewer sets with --top.",
+            )
+        for row in rows.iter_rows():
+            sheet.append(
+                [ILLEGAL_CHARACTERS_RE.sub("", v) if isinstance(v, str) else v for v in row]
+            )
+    book.save(temporary)

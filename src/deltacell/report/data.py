@@ -7,79 +7,108 @@ from typing import Any
 
 from deltacell.report.terminal import console, print_facts, print_table, printable, shown
 
+_NAMED = 3
 _SETS_AND_GENES = ("distinct_sets_as_written", "genes_as_written", "distinct_sets", "genes")
 
 
-def print_cell(stats: Mapping[str, Any], title: str = "cell") -> None:
-    """Print what a cell holds, from `Cell.stats`."""
-    relations = stats["relations"]
+def print_data(found: Mapping[str, Any], path: str, *, full: bool = False) -> None:
+    """Print what a cell, a screen or an import holds, on a page.
+
+    Parameters
+    ----------
+    found
+        ``cell`` (`Cell.stats`), ``screen`` or, by name, ``screens`` (`Screen.stats`); of an import
+        also ``splits``, ``left_alone`` and ``notes``.
+    path
+        Where it is, for hints.
+    full
+        Whether to print what became of the rows of every source, too.
+    """
+    cell = found.get("cell")
+    screens = dict(found.get("screens", {}))
+    if "screen" in found:
+        screens["screen"] = found["screen"]
+    if cell is not None:
+        _print_cell(cell)
+    if screens:
+        _print_screens(screens)
+    sources = [s for stats in (cell, *screens.values()) if stats for s in stats["sources"]]
+    if full:
+        print_import({**found, "sources": sources, "left_alone": found.get("left_alone", ())})
+        return
+    left, notes = found.get("left_alone", ()), found.get("notes", ())
+    if left:
+        names = ", ".join(entry["file"] for entry in left[:_NAMED])
+        more = f" and {len(left) - _NAMED:,} more" if len(left) > _NAMED else ""
+        _say(f"Left alone: {names}{more}.")
+    if sources or left or notes:
+        told = f", {len(notes)} notes" if notes else ""
+        _say(
+            f"{len({s['file'] for s in sources}):,} source files{told}: what became of their rows "
+            f"is shown by `deltacell data info {path} --full`."
+        )
+
+
+def _print_cell(stats: Mapping[str, Any]) -> None:
     print_facts(
-        title,
+        "cell",
         {
             "genes": f"{stats['genes']:,}, {stats['genes_with_position']:,} with a known position",
             "metabolism": _metabolism(stats["metabolism"]),
-            "features": len(stats["features"]) or "none",
             "checksum": stats["checksum"][:16],
         },
     )
-    rows: list[list[Any]] = [
-        [
-            r["relation"],
-            "directed" if r["directed"] else "undirected",
-            r["genes_with_an_edge"],
-            r["edges"],
-            r["max_degree"],
+    if stats["relations"]:
+        rows: list[list[Any]] = [
+            [r["relation"], r["genes_with_an_edge"], r["edges"], r["max_degree"]]
+            for r in stats["relations"]
         ]
-        for r in relations
-    ]
-    rows.append(["sum", "", None, stats["edges"], None])
-    print_table(
-        "relations (an undirected edge counts once)",
-        ["relation", "", "genes with an edge", "edges", "largest degree"],
-        rows,
-        total=True,
-    )
-    if stats["features"]:
+        rows.append(["sum", None, stats["edges"], None])
         print_table(
-            "features",
-            ["feature", "width", "genes known", "missing of these"],
-            [
-                [f["feature"], f["width"], f["known"], f"{f['missing']:.1%}"]
-                for f in stats["features"]
-            ],
+            "relations (an undirected edge counts once)",
+            ["relation", "genes with an edge", "edges", "largest degree"],
+            rows,
+            total=True,
         )
-    print_sources(stats["sources"])
-
-
-def print_screen(stats: Mapping[str, Any], title: str = "screen") -> None:
-    """Print what a screen holds, from `Screen.stats`."""
-    score = stats["score"]
-    covered = [
-        f"{c['study']}: {c['queries']:,} queries x {c['array_genes']:,} array genes"
-        + ("" if c["complete"] else " (those with a hit: a lower bound)")
-        for c in stats["coverage"]
+    known = [[f["feature"], "feature", f["width"], f["known"]] for f in stats["features"]]
+    known += [
+        [a["annotation"], "annotation", a["terms"], a["genes"]]
+        for a in stats.get("annotations", ())
     ]
-    print_facts(
-        title,
-        {
-            "genotypes": f"{stats['genotypes']:,}, {stats['distinct_genotypes']:,} distinct, "
-            f"over {stats['genes']:,} genes",
-            "kinds": stats["kinds"],
-            "studies": stats["studies"],
-            "phenotypes": stats["phenotypes"],
-            "perturbations": stats["perturbations"],
-            "scores": f"{score['known']:,} known"
-            + (
-                f", mean {score['mean']:.4f}, standard deviation {score['standard_deviation']:.4f}"
-                if score["known"]
-                else ""
-            ),
-            "signs": f"{score['negative']:,} negative, {score['positive']:,} positive",
-            "tested": "; ".join(covered) or "unknown",
-            "checksum": stats["checksum"][:16],
-        },
+    if known:
+        print_table(
+            "features and annotations", ["name", "", "columns or terms", "genes known"], known
+        )
+
+
+def _print_screens(screens: Mapping[str, Mapping[str, Any]]) -> None:
+    rows = []
+    for name, stats in screens.items():
+        score = stats["score"]
+        mean = (
+            f"{score['mean']:.3f} ± {score['standard_deviation']:.3f}" if score["known"] else "none"
+        )
+        rows.append(
+            [
+                name,
+                stats["genotypes"],
+                stats["distinct_genotypes"],
+                stats["genes"],
+                stats["kinds"],
+                ", ".join(stats["phenotypes"]),
+                mean,
+                f"{score['negative']:,} / {score['positive']:,}",
+                len(stats["studies"]),
+            ]
+        )
+    print_table(
+        "screens",
+        [
+            *("screen", "genotypes", "distinct", "genes", "kinds", "phenotype", "score"),
+            *("negative / positive", "studies"),
+        ],
+        rows,
     )
-    print_sources(stats["sources"])
 
 
 def print_split(split: Mapping[str, Any]) -> None:
@@ -132,8 +161,12 @@ def print_import(report: Mapping[str, Any]) -> None:
             ["file", "why"],
             [[entry["file"], entry["why"]] for entry in report["left_alone"]],
         )
-    for note in report["notes"]:
-        console().print(printable(note), markup=False)
+    for note in report.get("notes", ()):
+        _say(note)
+
+
+def _say(sentence: str) -> None:
+    console().print(printable(sentence), markup=False)
 
 
 def _notes(source: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,9 @@ from deltacell.screen.unread import why_unread
 from deltacell.sheet import ColumnNames
 
 Progress = Callable[[str, int, int], None]
+#: The file of an import that says what became of every source.
+ACCOUNT = "account.json"
+
 _SPLIT = "split"
 
 
@@ -103,7 +107,7 @@ class Imported:
         }
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write ``path/cell`` and ``path/screens/NAME``, all of it or nothing."""
+        """Write ``path/cell``, ``path/screens/NAME`` and the account, all of it or nothing."""
         for name in self.screens:
             if not name or Path(name).name != name or name.startswith("."):
                 raise InputError(f"'{name}' cannot be the name of a screen: it names its folder")
@@ -113,7 +117,10 @@ class Imported:
                 screen.save(temporary / "screens" / name)
             for name, parts in self.splits.items():
                 store.write(temporary / "splits" / name, "parts", {"sets": parts.to_arrow()}, {})
+            text = json.dumps(self.account(), indent=1, ensure_ascii=False)
+            (temporary / ACCOUNT).write_text(text + "\n", encoding="utf-8")
             meta = {
+                "files": [ACCOUNT],
                 "screens": list(self.screens),
                 "left_alone": [{"file": x.file, "why": x.why} for x in self.left_alone],
                 "notes": list(self.notes),

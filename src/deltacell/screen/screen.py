@@ -366,6 +366,13 @@ class Screen:
 
     def stats(self) -> dict[str, Any]:
         """Return what the screen holds, in numbers."""
+        return {
+            **self._facts(),
+            "sources": [s.to_json() for s in self.sources],
+            "checksum": self.checksum,
+        }
+
+    def _facts(self) -> dict[str, Any]:
         score = self.column("score").astype(np.float64)
         scored = score[np.isfinite(score)]
         return {
@@ -392,8 +399,6 @@ class Screen:
                 }
                 for c in self.coverage.studies
             ],
-            "sources": [s.to_json() for s in self.sources],
-            "checksum": self.checksum,
         }
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -401,6 +406,7 @@ class Screen:
         meta = {
             "sources": [s.to_json() for s in self.sources],
             "synthetic": self.synthetic_recipe,
+            "stats": self._facts(),
         }
         store.write(path, "screen", self._parts(), meta, overwrite=overwrite)
 
