@@ -17,7 +17,7 @@ QUIET = ["trainer.figures_every=0", "trainer.progress=false", "loggers.tensorboa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_head_of_the_ranking_is_planted(seed: int, tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     for step in steps(folder, seed):
