@@ -97,9 +97,10 @@ def wait_for_step(process: subprocess.Popen[str], path: Path, step: int) -> None
 
 
 def state_of(path: Path) -> dict[str, Any]:
-    """Return the last state of a run, without the time it took."""
+    """Return the last state of a run, without the time it took and the config with its place."""
     state = Checkpoints(path / "checkpoints").load("last")
     state["position"].pop("seconds")
+    del state["run"]["config"]
     return state
 
 

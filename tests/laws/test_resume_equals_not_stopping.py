@@ -84,6 +84,7 @@ def outcome_of(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     ]
     state = Checkpoints(path / "checkpoints").load("last")
     state["position"].pop("seconds")
+    del state["run"]["config"]
     return state, rows
 
 

@@ -117,6 +117,14 @@ class TestTheSeal:
         with pytest.raises(InputError, match="edited or damaged"):
             resumed_config(run)
 
+    def test_a_config_that_is_cut_off_is_noticed(self, run: Path) -> None:
+        file = run / "config.yaml"
+        lines = file.read_text().splitlines(keepends=True)
+        for kept in range(len(lines)):
+            file.write_text("".join(lines[:kept]))
+            with pytest.raises(InputError):
+                resumed_config(run)
+
     def test_what_is_not_text_is_the_files_fault(self, run: Path) -> None:
         (run / "config.yaml").write_bytes(b"name: \xff\n")
         with pytest.raises(InputError, match="not text in UTF-8"):
@@ -124,13 +132,13 @@ class TestTheSeal:
 
 
 def edited(path: Path, old: str, new: str) -> None:
-    """Change a config as a person would who also removes the seal."""
+    """Change a config as a person would who also takes off the seal."""
     file = path / "config.yaml"
     lines = file.read_text().splitlines(keepends=True)
     assert lines[-1].startswith("# seal")
     text = "".join(lines[:-1])
     assert old in text
-    file.write_text(text.replace(old, new))
+    file.write_text(text.replace(old, new) + "# seal: none\n")
 
 
 @pytest.fixture(scope="module")

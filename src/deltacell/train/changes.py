@@ -166,10 +166,10 @@ def is_complete(state: Mapping[str, Any], config: Config) -> bool:
 MEANING = "run"
 """The key of a checkpoint's state that holds its `meaning`."""
 
-_SEAL = "# seal: "
+_SEAL, _NO_SEAL = "# seal: ", "none"
 _ABOUT_SEAL = (
     "# The seal shows damage and edits. Where the data have moved, change data.folder above and "
-    "remove the last line.\n"
+    f"write '{_NO_SEAL}' for the seal.\n"
 )
 
 
@@ -192,13 +192,13 @@ def read_config(path: Path) -> Config:
         raise InputError("this is not text in UTF-8", where=file, fix=_PUT_BACK) from error
     above, found, seal = text.rpartition(f"\n{_SEAL}")
     above = above.rpartition("\n")[0] + "\n"
-    if found and seal.strip() != hashlib.sha256(above.encode()).hexdigest():
+    if not found or seal.strip() not in (_NO_SEAL, hashlib.sha256(above.encode()).hexdigest()):
         raise StoreError(
             "the config is not as it was written: it was edited or damaged",
             where=file,
             fix=_PUT_BACK,
         )
-    return from_yaml(above if found else text, where=file)
+    return from_yaml(above, where=file)
 
 
 _PUT_BACK = (
