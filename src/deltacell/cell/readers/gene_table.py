@@ -12,6 +12,7 @@ import polars as pl
 from deltacell.cell.genes import Genes
 from deltacell.cell.readers.head import first_line
 from deltacell.counts import Counts, Source
+from deltacell.errors import InputError
 from deltacell.sheet import BadRows, is_missing, numbers_of, word
 from deltacell.table import fields_of, peek, read_table
 
@@ -48,10 +49,15 @@ def read(path: str | os.PathLike[str]) -> tuple[Genes, Source]:
     path
         A table with a header, with tabs or commas.
     """
-    found = _columns(peek(path))
-    assert found is not None
-    separator, at = found
+    head = peek(path)
+    separator, at = _columns(head) or ("\t", {})
     table = read_table(path, separator=separator)
+    if not at:
+        raise InputError(
+            "the header has no systematic name, symbol, and aliases or chromosome",
+            where=path,
+            fix="Call the columns systematic_id, gene_name, synonyms, chromosome, start and end.",
+        )
     bad = BadRows(table.path)
 
     def text(key: str) -> pl.Series:
