@@ -21,6 +21,7 @@ from deltacell.table import (
     Text,
     Workbook,
     fields_of,
+    holds_several_files,
     line_widths,
     open_text,
     open_workbook,
@@ -218,6 +219,8 @@ def sheets(path: str | os.PathLike[str]) -> list[Sheet]:
     """
     path = Path(path)
     workbook = open_workbook(path, "")
+    if workbook is None and holds_several_files(path):
+        return []
     if workbook is not None:
         found = []
         for name in workbook.sheet_names():

@@ -38,7 +38,8 @@ def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
         if one["pearson"] is not None:
             to.print(
                 f"Predicted against measured: Pearson {one['pearson']:.3f} over {one['sets']:,} "
-                f"sets of the {one['part']} part.",
+                f"sets that were drawn from the {one['part']} part; `deltacell evaluate` looks at "
+                "all of it.",
                 markup=False,
             )
 

@@ -417,8 +417,8 @@ def _note_on_names(genes: Genes) -> str:
     return (
         f"{note}: {len(systematic):,} by a systematic name (such as {systematic[0]}) and "
         f"{len(others):,} by another (such as {others[0]}). A gene written both ways counts as "
-        "two. To have names resolved, put SGD_features.tab into the folder (deltacell data get "
-        "sgd-features --out FOLDER); without it --unknown has nothing to act on."
+        "two. To have names resolved, put a file of genes into the folder (for yeast: deltacell "
+        "data get sgd-features --out FOLDER); without it --unknown has nothing to act on."
     )
 
 

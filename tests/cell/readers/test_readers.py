@@ -39,6 +39,10 @@ SAMPLES = {
         "#string_protein_id\tpreferred_name\tprotein_size\tannotation\n"
         "4932.YAL001C\tTFC3\t1160\tLargest of six subunits\n"
     ),
+    "gene_table": (
+        "systematic_id\tgene_name\tsynonyms\tchromosome\tstart\tend\n"
+        "SPAC644.14c\trad51\trhp51|x\tI\t2938500\t2937000\n"
+    ),
     "sgd_features": (
         "S000000001\tORF\tVerified\tYAL001C\tTFC3\tTSV115|FUN24\tchromosome 1\tL1\t1\t151166\t"
         "147594\tC\t\t1996\t1996\tSubunit\n"
@@ -114,7 +118,7 @@ def test_plain_and_packed_files_read_alike(name, ending, write, beside):
         result = READERS[name].read(path)
         if name == "string_genes":
             return result
-        if name in ("string_info", "sgd_features"):
+        if name in ("string_info", "sgd_features", "gene_table"):
             return result[0]
         return [(e.name.replace("packed", "plain"), list(e.source), list(e.target)) for e in result]
 
@@ -128,6 +132,17 @@ def test_empty_file(name, write, beside):
         path = write(text, "empty.txt")
         with pytest.raises(InputError, match=r"empty\.txt: the file is empty"):
             READERS[name].read(path)
+
+
+def test_genes_of_any_organism(write):
+    text = SAMPLES["gene_table"] + "\tx\t\tI\t1\t2\nSPAC644.14C\t\t\tI\t1\t2\nSPBC1\tNA\t\tII\t\t\n"
+    genes, source = READERS["gene_table"].read(write(text))
+    assert genes.systematic == ("SPAC644.14c", "SPBC1")
+    assert (genes.standard, genes.aliases) == (("rad51", None), (("rhp51", "x"), ()))
+    assert (genes.start.tolist(), genes.end.tolist()) == ([2937000, -1], [2938500, -1])
+    assert source.counts.dropped == {"no systematic name": 1, "gene given before": 1}
+    with pytest.raises(InputError, match="'start' is not a number"):
+        READERS["gene_table"].read(write(SAMPLES["gene_table"].replace("2938500", "far")))
 
 
 @pytest.mark.parametrize("name", SAMPLES)

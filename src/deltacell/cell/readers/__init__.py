@@ -12,6 +12,7 @@ from deltacell.cell.readers import (
     features_anndata,
     features_npz,
     features_table,
+    gene_table,
     sbml,
     sgd_features,
     string_actions,
@@ -59,7 +60,7 @@ EDGE_READERS: tuple[EdgeReader, ...] = (
     tflink,
     biogrid,
 )
-GENE_READERS: tuple[GeneReader, ...] = (sgd_features, string_info)
+GENE_READERS: tuple[GeneReader, ...] = (sgd_features, string_info, gene_table)
 FEATURE_READERS: tuple[FeatureReader, ...] = (features_npz, features_anndata, features_table)
 
 

@@ -223,7 +223,8 @@ def _form(found: Sequence[Sheet]) -> tuple[Sheet, int] | None:
         if sheet.separator == " ":
             continue
         for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
-            if is_feature_table([_given_header(sheet, at), *sheet.rows[at + 1 :]]):
+            below = sheet.rows[at + 1 : at + _HEADER_WITHIN]
+            if is_feature_table([_given_header(sheet, at), *below]):
                 return sheet, at
     return None
 
