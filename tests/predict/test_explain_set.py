@@ -16,7 +16,7 @@ from deltacell.predict.ensemble import on_one_scale, scorer_of
 from deltacell.predict.explain_set import NEAREST, OTHER_GENES, explain_set
 from deltacell.predict.explained_sentences import sentences_of
 from deltacell.predict.status import Evidence
-from deltacell.report.explained_set import print_explained_set
+from deltacell.report.explained_set import explained_page, print_explained_set
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.compose import compose
 from deltacell.train.config import GlobalMeanConfig
@@ -309,6 +309,11 @@ def made(**changed):
         "score": -0.5,
         "explained": -0.5,
         "votes": [],
+        "lost": ["r_0042"],
+        "gene_facts": [
+            {"gene": "YA", "name": "A[red]", "description": "A <b>helicase", "link": None},
+            {"gene": "YB", "name": "B", "description": None, "link": "https://example.org/YB"},
+        ],
         "spread": 0.1,
         "measured": None,
         "part": None,
@@ -388,7 +393,18 @@ def test_the_terminal_shows_all_of_it_and_takes_no_name_for_markup(capsys, monke
     assert "no relation +0.0000 -" in lines
     assert "no gene -0.0500 -" in lines
     assert "Shared pathways: p, q" in lines
+    assert "Reactions that only the whole set loses: r_0042" in lines
     assert [line for line in lines if line.startswith("score")] == ["score -0.5000 -"] * 2
+
+
+def test_the_page_has_the_genes_and_the_evidence_as_text():
+    page = explained_page({**made(), "sentences": sentences_of(made(), [], {2})})
+    for text in ("A &lt;b&gt;helicase", "https://example.org/YB", "r_0042", "joined by", "binds"):
+        assert text in page
+    assert "<b>helicase" not in page
+    nothing = {"relations": [], "links": [], "pathways": [], "complexes": []}
+    bare = explained_page({**made(evidence=nothing, lost=[], nearest=[]), "sentences": []})
+    assert "No evidence" in bare
 
 
 def test_runs_of_different_phenotypes_have_no_mean(runs):

@@ -128,10 +128,10 @@ def test_pairs_that_are_linked_are_counted_where_all_of_them_matter(run, made):
         ({"top": 5, "above": 0.1}, 4, False),
     ],
 )
-def test_ends_that_hold_all_sets_are_said_to(made, named, n, same):
+def test_short_ends_say_where_a_set_of_both_is(made, named, n, same):
     counts = {"lowest": n, "highest": n, "listed": 0}
     said = " ".join(sentences_of(made("pairs", **named), counts))
-    assert ("the end that it is nearer to" in said) == same
+    assert ("where it comes sooner" in said) == same
 
 
 @pytest.mark.parametrize(

@@ -130,12 +130,12 @@ def predict(
                     f"{option} is for a ranking; --explain writes none",
                     fix="Leave it out; --json FILE writes the explanation to a file.",
                 )
+        genes_named = explain.replace(",", " ").split()
+        _explain([Path(word) for word in runs], weights, genes_named, html, json)
         typer.secho(
             f'--explain will be removed in 0.3: deltacell why {" ".join(runs)} "{explain}"',
             err=True,
         )
-        genes_named = explain.replace(",", " ").split()
-        _explain([Path(word) for word in runs], weights, genes_named, html, json)
         return
     assert sets is not None
     if best and paths:

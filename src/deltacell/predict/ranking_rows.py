@@ -103,13 +103,13 @@ def _what(subject: Subject, counts: Mapping[str, int]) -> str:
             parts.append(f"{'all' if whole else 'the first'} {n:,} with {beyond}")
     joined = " and ".join(parts)
     few = ""
-    if _holds_all(request, counts):
-        few = " No more are left than --top keeps, so each is in the end that it is nearer to."
+    if _are_short(request, counts):
+        few = " A set that both ends would hold is in the one where it comes sooner."
     return f"{joined[0].upper()}{joined[1:]} {of}, {by}.{few}"
 
 
-def _holds_all(request: Request, counts: Mapping[str, int]) -> bool:
-    """Return whether both ends together hold all sets that are left."""
+def _are_short(request: Request, counts: Mapping[str, int]) -> bool:
+    """Return whether both ends hold fewer sets than they might, so that some fit both."""
     if len(request.ends) < 2 or request.most is None:
         return False
     there = sum(counts[str(end)] for end in request.ends)
