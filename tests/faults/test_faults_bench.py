@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deltacell.bench import faults
+from deltacell.cli import main
 from deltacell.cli.app import app
 
 
@@ -28,7 +29,7 @@ def test_no_damaged_file_and_no_hostile_one_is_misread(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["data import", "train", "predict", "evaluate"])
 def test_a_command_that_is_killed_or_refused_ends_as_if_it_had_not_been(command: str) -> None:
-    found = faults.run(0.25, seed=random.randrange(10**6), kinds=[f"inject {command}"])
+    found = faults.run(0.25, main, seed=random.randrange(10**6), kinds=[f"inject {command}"])
     (row,) = found["rows"]
     assert row["tries"] > 0
     assert row["failures"] == 0, row["examples"]

@@ -93,6 +93,7 @@ class Row:
 
 def run(
     minutes: float,
+    main: Callable[[], object],
     *,
     seed: int = 0,
     kinds: Sequence[str] | None = None,
@@ -104,6 +105,8 @@ def run(
     ----------
     minutes
         How long; every kind gets one turn at least.
+    main
+        The program, which takes its command from ``sys.argv``.
     seed
         Of all that is drawn.
     kinds
@@ -119,7 +122,7 @@ def run(
         code, _ = _forked(lambda: write_artefacts(base / "artefacts"), base / "said")
         if code:
             raise DeltacellError((base / "said").read_text(errors="replace"))
-        turns = _turns(base, kinds, seconds=min(5.0, max(0.2, minutes / 2)))
+        turns = _turns(base, main, kinds, seconds=min(5.0, max(0.2, minutes / 2)))
         rows = {kind: Row(kind) for kind in turns}
         told = began
         while turns:
@@ -150,7 +153,9 @@ def run(
 Turn = Callable[[Row, int], None]
 
 
-def _turns(base: Path, kinds: Sequence[str] | None, seconds: float) -> dict[str, Turn]:
+def _turns(
+    base: Path, main: Callable[[], object], kinds: Sequence[str] | None, seconds: float
+) -> dict[str, Turn]:
     """Return what makes cases of each kind; a turn of cheap cases lasts so many seconds."""
     found: dict[str, Turn] = {}
     artefacts = base / "artefacts"
@@ -159,7 +164,7 @@ def _turns(base: Path, kinds: Sequence[str] | None, seconds: float) -> dict[str,
     for name in readers():
         found[f"fuzz {name}"] = _sliced(base, partial(_fuzzes, name, seconds))
     for scenario in _SCENARIOS:
-        found[f"inject {scenario.name}"] = _Injected(base, scenario)
+        found[f"inject {scenario.name}"] = _Injected(base, main, scenario)
     if kinds is None:
         return found
     return {kind: turn for kind, turn in found.items() if kind.startswith(tuple(kinds))}
@@ -172,7 +177,6 @@ def _preload() -> None:
     """Import what the forks use, so that none of them has to."""
     # A pool of threads for each fork would cost more than its cases.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
-    import deltacell.cli.app
     import deltacell.evaluate.runs
     import deltacell.predict.rank
     import deltacell.report.evaluate
@@ -379,8 +383,8 @@ class Scenario:
 class _Injected:
     """Faults at the operations of a command, one case a turn."""
 
-    def __init__(self, base: Path, scenario: Scenario) -> None:
-        self.base, self.scenario = base, scenario
+    def __init__(self, base: Path, main: Callable[[], object], scenario: Scenario) -> None:
+        self.base, self.main, self.scenario = base, main, scenario
         self._operations = 0
         self._expected: str | None = None
         self._before: str | None = None
@@ -465,10 +469,8 @@ class _Injected:
             os.chdir(folder)
             operations = _inject(folder, at, number)
             sys.argv = ["deltacell", *words]
-            from deltacell.cli import main
-
             try:
-                main()
+                self.main()
             finally:
                 if counted is not None:
                     counted.write_text(str(operations()))

@@ -352,10 +352,10 @@ class Cell:
         )
 
     def _repr_html_(self) -> str:
-        from deltacell.report.data import print_cell
+        from deltacell.report.data import print_data
         from deltacell.report.terminal import as_html
 
-        return as_html(lambda: print_cell({**self.stats(), "sources": []}, repr(self)))
+        return as_html(lambda: print_data({"cell": {**self.stats(), "sources": []}}, ""))
 
     def _with(self, **changed: Any) -> Cell:
         parts: dict[str, Any] = {

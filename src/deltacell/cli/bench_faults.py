@@ -30,11 +30,12 @@ def faults(
     Example: deltacell bench faults --minutes 10 --json faults.json
     """
     from deltacell.bench import faults as bench
+    from deltacell.cli import main
     from deltacell.report.bench import print_bench
 
     kinds = None if only is None else [kind.strip() for kind in only.split(",")]
     result = bench.run(
-        minutes, seed=seed, kinds=kinds, say=lambda text: typer.secho(text, err=True)
+        minutes, main, seed=seed, kinds=kinds, say=lambda text: typer.secho(text, err=True)
     )
     print_bench(result, "faults")
     for row in result["rows"]:

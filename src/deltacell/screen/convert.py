@@ -58,7 +58,7 @@ def from_frame(
 
     The frame takes the way of a file, so that columns and names mean the same in both.
     """
-    from deltacell.screen.readers import headed
+    from deltacell.screen.readers import tables
 
     table = frame_of(frame, study)
     absent = [here for here in columns.values() if here not in table.columns]
@@ -80,7 +80,7 @@ def from_frame(
         path = Path(folder) / f"{study}.tsv"
         table.write_csv(path, separator="\t", null_value="NA")
         try:
-            written = headed.read(path, study=study, phenotype=phenotype)
+            [written] = tables.read(path, study=study, phenotype=phenotype)
             return written.on(cell.genes, on_unknown)
         except InputError as error:
             # The first line of the file is the header, and people count rows from 0.

@@ -502,10 +502,10 @@ class Screen:
         return to_anndata(self)
 
     def _repr_html_(self) -> str:
-        from deltacell.report.data import print_screen
+        from deltacell.report.data import print_data
         from deltacell.report.terminal import as_html
 
-        return as_html(lambda: print_screen({**self.stats(), "sources": []}, repr(self)))
+        return as_html(lambda: print_data({"screen": {**self.stats(), "sources": []}}, ""))
 
     def _kinds(self) -> dict[str, int]:
         sizes, counts = np.unique(np.diff(self.offsets), return_counts=True)
