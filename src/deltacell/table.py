@@ -329,9 +329,9 @@ def read_table(
                 column_types={name: pa.string() for name in columns}, strings_can_be_null=False
             ),
         )
-    except pa.ArrowInvalid as error:
+        frame = pl.from_arrow(parsed)
+    except (pa.ArrowInvalid, pl.exceptions.PolarsError) as error:
         raise InputError(f"not a table of text: {error}", where=text.path) from error
-    frame = pl.from_arrow(parsed)
     assert isinstance(frame, pl.DataFrame)
     return Table(frame, text.path, lines[1:] if has_header else lines, text.sha256)
 

@@ -99,7 +99,7 @@ def offered(tmp_path: Path, words: str, at: int) -> list[str]:
         ("deltacell bench propa", 2, ["propagation"]),
         ("deltacell explain --ht", 2, ["--html"]),
         # Bash splits at the sign.
-        ("deltacell train experiment = demo_", 4, ["demo_hetero"]),
+        ("deltacell train experiment = demo_", 4, ["demo_hetero", "demo_pairs"]),
         ("deltacell modes trainer.epo", 2, ["trainer.epochs=10"]),
     ],
 )

@@ -342,6 +342,9 @@ def _fuzzes(name: str, seconds: float, row: Row, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "file.txt"
         (Path(folder) / "genes.txt").write_text(SAMPLES["string_genes"])
+        file.write_bytes(data)
+        # The sample itself is read, or all its changes would be refused for another reason.
+        read(file)
         number, until = 0, time.monotonic() + seconds
         while time.monotonic() < until:
             number += 1

@@ -49,10 +49,10 @@ SAMPLES: dict[str, str] = {
     "headed": "gene1,gene2,gene3,score,p_value,sd\nYAL001C,VPS8,,-0.25,0.01,0.1\n"
     "TFC3,yal002w,EFB1,0.5,,\n",
     "features": "Strain ID\tGene\tfitness (26)\tfitness (30)\nYAL001C\tTFC3\t0.5\t0.6\n"
-    "YAL002W\tVPS8\t0.9\tNA\nYAL003W\tEFB1\t1,5\t1\n",
+    "YAL002W\tVPS8\t0.9\tNA\nYAL003W\tEFB1\t1.5\t1\n",
     "sets": "# pairs\nYAL001C YAL002W\nTFC3, EFB1; HO\n",
     "config": "model:\n  name: dango\n  hidden: 8\nloss:\n  name: dango\nseed: 1\ndata:\n"
-    "  synthetic: demo\n  where: {study: a}\ntrainer:\n  epochs: 2\n",
+    "  synthetic: demo\n  where: {study: [a]}\ntrainer:\n  epochs: 2\n",
 }
 """A file of each format by the name of its reader."""
 
