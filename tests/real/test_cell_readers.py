@@ -16,6 +16,7 @@ from deltacell.cell.readers import (
     sgd_features,
     string_genes,
     string_info,
+    terms,
 )
 from deltacell.predict.status import Evidence
 
@@ -186,3 +187,17 @@ def test_the_evidence_of_the_fatty_acid_synthase(shared_data, sgd):
     assert fas["pathways"] == ["Fatty acid biosynthesis"]
     assert fas["complexes"] == ["r_2140", "r_2141"]
     assert fas["links"] == fas["relations"] == []
+
+
+def test_go_slim_is_three_annotations_and_every_row_is_accounted_for(shared_data):
+    path = shared_data / "annotations" / "go_slim_mapping.tab.gz"
+    assert recognise(path) == "go_slim"
+    genes, _ = sgd_features.read(shared_data / "genes" / "SGD_features.tab.gz")
+    found = [written.on(genes) for written in terms.read(path)]
+    assert [annotation.name for annotation, _ in found] == [
+        *("go_slim_process", "go_slim_function", "go_slim_component"),
+    ]
+    assert sum(source.counts.read for _, source in found) == 41_830
+    assert [len(annotation.terms) for annotation, _ in found] == [100, 42, 22]
+    repair = found[0][0].genes_of("DNA repair")
+    assert genes.index("RAD52") in repair
