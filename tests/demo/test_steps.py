@@ -59,7 +59,8 @@ def filled(tmp_path: Path) -> Path:
 
 def test_an_earlier_one_is_filled_anew(filled: Path) -> None:
     clear(filled)
-    assert {entry.name for entry in filled.iterdir()} == {"cell", "screens", "manifest.json"}
+    kept = {"cell", "screens", "manifest.json", "account.json"}
+    assert {entry.name for entry in filled.iterdir()} == kept
     app(list(steps(filled, seed=1)[0].command), standalone_mode=False)
 
 

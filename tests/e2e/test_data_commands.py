@@ -99,8 +99,7 @@ def test_an_import_says_what_became_of_every_row(deltacell: Any, tmp_path: Path)
     }
     assert "notes.md" in shown
     assert "sga.txt.gz: distinct sets and genes as written: 2 and 3, after aliases" in shown
-    info = deltacell("data", "info", "out").stdout
-    assert "costanzo2010" in info
+    assert "costanzo2010" in deltacell("data", "info", "out", "--full").stdout
     csv = deltacell(
         "data", "query", "out", "select genes, score from screen order by score", "--format", "csv"
     ).stdout

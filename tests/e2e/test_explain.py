@@ -61,9 +61,10 @@ def test_two_with_files_and_a_check_that_fails(
     assert done.stderr.startswith("failed: slower > 20%: it is ")
     said = " ".join(done.stdout.split())
     assert said.startswith("large takes ")
-    assert "Not equal in both: parameters: " in said
+    assert "Not equal in both: " in said
     result = json.loads((tmp_path / "e.json").read_text())
     assert [facts["threads of a process"] for facts in result["facts"]] == [1, 1]
+    assert any(one.startswith("parameters: ") for one in result["unequal"])
     fall = result["waterfalls"][0]
     assert fall["per"] == "sample"
     assert sum(bar["change_s"] for bar in fall["bars"]) == pytest.approx(fall["gap_s"])

@@ -140,7 +140,7 @@ def test_on_the_terminal(path, capsys):
     assert "0.7500" in said
     assert "-0.1250" not in said
     assert "The 3 lowest and the 2 highest of 10 pairs." in said
-    assert "Pearson 0.500 over 12 sets of the test part" in said
+    assert "Pearson 0.500 over 12 sets" in said
     assert "training" not in said
 
 

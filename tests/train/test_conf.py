@@ -45,10 +45,12 @@ NOTHING_TO_TAKE = {
     ("demo_hetero", "no_metabolism"): "changes nothing",
     ("kuzmin2018_hetero", "no_metabolism"): "changes nothing",
     ("costanzo2010_pairs", "no_gather"): "in the loss 'none'",
+    ("demo_pairs", "no_gather"): "in the loss 'none'",
     **{
         (experiment, ablation): f"in the model '{model}'"
         for experiment, model in (
             ("costanzo2010_pairs", "pair_trees"),
+            ("demo_pairs", "pair_trees"),
             ("costanzo2010_pair_cell", "pair_cell"),
         )
         # What these see of the relations is set by data.relations.

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from deltacell.errors import InputError
+
 SAMPLES: dict[str, str] = {
     "string_adjacency": "1\t2\t0.5\n2\t1\t0.5\n",
     "string_detailed": "protein1 protein2 neighborhood fusion cooccurence coexpression "
@@ -27,6 +29,11 @@ SAMPLES: dict[str, str] = {
     "string_genes": "YAL001C\nYAL002W\nQ0010\n",
     "string_info": "#string_protein_id\tpreferred_name\tprotein_size\tannotation\n"
     "4932.YAL001C\tTFC3\t1160\tLargest of six subunits\n",
+    "gene_table": "systematic name,symbol,aliases,chromosome,start,end\n"
+    "YAL001C,TFC3,TSV115;FUN24,1,147594,151166\nYAL002W,VPS8,,1,143707,147531\n",
+    "go_slim": "YAL001C\tTFC3\tS000000001\tP\ttranscription\tGO:0006351\tORF|Verified\n"
+    "YAL002W\tVPS8\tS000000002\tC\tendosome\tGO:0005768\tORF|Verified\n",
+    "term_table": "gene\tterm\nYAL001C\tTFIIIC\nYAL002W\tCORVET\n",
     "sgd_features": "S000000001\tORF\tVerified\tYAL001C\tTFC3\tTSV115|FUN24\tchromosome 1\tL1\t1\t"
     "151166\t147594\tC\t\t1996\t1996\tSubunit\n",
     "kuzmin": "Query strain ID\tQuery allele name\tArray strain ID\tArray allele name\t"
@@ -46,7 +53,7 @@ SAMPLES: dict[str, str] = {
     "YAL002W_damp\tVPS8_damp\tYAL004W\tYAL004W\t0.125\t0.02\t0.04\n",
     "hits": "orf1\torf2\torf3\tallele1\tallele2\tallele3\tn_rows\n"
     "YAL001C\tYAL002W\tYAL003W\ttfc3Δ\tb-ph\tefb1-ts\t1\n",
-    "headed": "gene1,gene2,gene3,score,p_value,sd\nYAL001C,VPS8,,-0.25,0.01,0.1\n"
+    "table": "gene1,gene2,gene3,score,p_value,sd\nYAL001C,VPS8,,-0.25,0.01,0.1\n"
     "TFC3,yal002w,EFB1,0.5,,\n",
     "features": "Strain ID\tGene\tfitness (26)\tfitness (30)\nYAL001C\tTFC3\t0.5\t0.6\n"
     "YAL002W\tVPS8\t0.9\tNA\nYAL003W\tEFB1\t1.5\t1\n",
@@ -71,7 +78,7 @@ NASTY: tuple[bytes, ...] = (
 def write_sources(folder: Path) -> None:
     """Write a folder of source files, as `deltacell data import` takes it."""
     folder.mkdir(parents=True)
-    for name in ("sgd_features", "biogrid", "string_physical", "headed"):
+    for name in ("sgd_features", "biogrid", "string_physical", "table"):
         text = SAMPLES[name]
         if name == "sgd_features":
             text = "".join(
@@ -239,7 +246,7 @@ def readers() -> dict[str, tuple[str, Callable[[Path], Any]]]:
     """Return what reads files of others, each with a sample of what it reads."""
     from deltacell.cell import Genes
     from deltacell.cell import readers as cell_readers
-    from deltacell.cell.readers import string_genes
+    from deltacell.cell.readers import edge_list, string_genes, terms
     from deltacell.screen import readers as screen_readers
 
     genes = Genes(
@@ -254,6 +261,14 @@ def readers() -> dict[str, tuple[str, Callable[[Path], Any]]]:
 
     def screen(reader: Any) -> Callable[[Path], Any]:
         return lambda file: reader.read(file).on(genes, "drop")
+
+    def screens(file: Path) -> Any:
+        return [written.on(genes, "drop") for written in screen_readers.tables.read(file)]
+
+    def annotations(file: Path) -> Any:
+        if terms.recognise(file) is None:
+            raise InputError("no annotation")
+        return [written.on(genes, "drop") for written in terms.read(file)]
 
     def features(file: Path) -> Any:
         table = next(r for r in cell_readers.FEATURE_READERS if r.NAME == "features_table")
@@ -273,15 +288,19 @@ def readers() -> dict[str, tuple[str, Callable[[Path], Any]]]:
         return screen_readers.recognise(file) or cell_readers.recognise(file)
 
     found: dict[str, tuple[str, Callable[[Path], Any]]] = {}
-    for reader in cell_readers.EDGE_READERS:
+    edge_readers: tuple[Any, ...] = (*cell_readers.EDGE_READERS, edge_list)
+    for reader in edge_readers:
         found[reader.NAME] = (SAMPLES[reader.NAME], edges(reader))
     gene_readers: tuple[Any, ...] = (*cell_readers.GENE_READERS, string_genes)
     for gene_reader in gene_readers:
         found[gene_reader.NAME] = (SAMPLES[gene_reader.NAME], gene_reader.read)
     for screen_reader in screen_readers.SCREEN_READERS:
         found[screen_reader.NAME] = (SAMPLES[screen_reader.NAME], screen(screen_reader))
+    found["table"] = (SAMPLES["table"], screens)
+    for name in ("go_slim", "term_table"):
+        found[name] = (SAMPLES[name], annotations)
     found["features"] = (SAMPLES["features"], features)
     found["gene sets"] = (SAMPLES["sets"], sets)
     found["config"] = (SAMPLES["config"], config)
-    found["any file"] = (SAMPLES["headed"], recognised)
+    found["any file"] = (SAMPLES["table"], recognised)
     return found

@@ -10,6 +10,7 @@ from pathlib import Path
 from deltacell.errors import InputError
 from deltacell.files import TEMPORARY
 from deltacell.profile.record import read_run
+from deltacell.screen.import_folder import ACCOUNT
 from deltacell.store import MANIFEST, read_manifest
 
 EXPERIMENTS = {"pairs": "demo_pairs", "dango": "demo", "hetero_cell": "demo_hetero"}
@@ -161,7 +162,7 @@ def _quoted(path: Path) -> str:
 
 
 _SCREEN = "synthetic"
-_DATA = {"cell", "screens", MANIFEST}
+_DATA = {"cell", "screens", MANIFEST, ACCOUNT}
 _LEFT = {
     *(EVALUATION, "evaluation.md", EXPLANATION, EXPLANATION_PAGE, FIGURES),
     *(RANKING, RANKING_PAGE, "ranking.parquet", "ranking.parquet.partial", "index.html"),

@@ -153,8 +153,10 @@ def _main_table(
         )
     first = result["tables"][0]
     rows = sorted(first["rows"], key=lambda row: -(row[1] or 0.0))
-    cells: list[Sequence[Any]] = [*_cells({**first, "rows": rows})]
-    return first["title"], first["columns"], cells, None
+    # What stands per epoch would fold the names of the rows on a narrow terminal.
+    kept = len(first["columns"]) if console().width >= 100 else 4
+    cells: list[Sequence[Any]] = [row[:kept] for row in _cells({**first, "rows": rows})]
+    return first["title"], first["columns"][:kept], cells, None
 
 
 def _short_tables(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
