@@ -11,6 +11,7 @@ import numpy as np
 
 from deltacell.arrays import AnyArray, Ints
 from deltacell.cell import Genes
+from deltacell.cell.annotation import shared_terms
 from deltacell.cell.readers.names import is_systematic
 from deltacell.errors import InputError
 from deltacell.models import Dango, HeteroCell
@@ -170,7 +171,8 @@ def known_of(
     Returns
     -------
     list
-        Of each set ``votes`` and ``lost``, as `explain_set` has them.
+        Of each set ``votes`` and ``lost``, as `explain_set` has them, and ``terms`` that all of
+        its genes have.
     """
     cell = runs[0].data.cell
     names = gene_texts(cell.genes)
@@ -178,10 +180,20 @@ def known_of(
     if cell.metabolism is not None and len(sets):
         lost = cell.metabolism.names_lost_together(Genotypes.of([list(one) for one in sets]))
     return [
-        {"votes": _votes(runs, list(one), names)[:most], "lost": list(gone)}
+        {
+            "votes": _votes(runs, list(one), names)[:most],
+            "lost": list(gone),
+            "terms": [
+                {"annotation": shared.annotation, "term": shared.term}
+                for shared in shared_terms(cell, one, max_genes=LARGEST_TERM)[:MOST_TERMS]
+            ],
+        }
         for one, gone in zip(sets, lost, strict=True)
     ]
 
+
+LARGEST_TERM, MOST_TERMS = 500, 5
+"""Terms of more genes say little of a set, and the smallest ones say enough."""
 
 SGD = "https://www.yeastgenome.org/locus/{gene}"
 """Where a gene of yeast is described; ``{gene}`` stands for its systematic name."""
