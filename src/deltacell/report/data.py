@@ -82,33 +82,18 @@ def _print_cell(stats: Mapping[str, Any]) -> None:
 
 
 def _print_screens(screens: Mapping[str, Mapping[str, Any]]) -> None:
-    rows = []
+    facts = {}
     for name, stats in screens.items():
         score = stats["score"]
-        mean = (
-            f"{score['mean']:.3f} ± {score['standard_deviation']:.3f}" if score["known"] else "none"
+        mean = f"{score['mean']:.3f} ± {score['standard_deviation']:.3f}" if score["known"] else "-"
+        studies = len(stats["studies"])
+        facts[printable(name)] = (
+            f"{stats['genotypes']:,} genotypes ({stats['distinct_genotypes']:,} distinct) of "
+            f"{stats['genes']:,} genes: {shown(stats['kinds'])}; {', '.join(stats['phenotypes'])} "
+            f"{mean}, {score['negative']:,} negative and {score['positive']:,} positive"
+            + (f"; {studies:,} studies" if studies > 1 else "")
         )
-        rows.append(
-            [
-                name,
-                stats["genotypes"],
-                stats["distinct_genotypes"],
-                stats["genes"],
-                stats["kinds"],
-                ", ".join(stats["phenotypes"]),
-                mean,
-                f"{score['negative']:,} / {score['positive']:,}",
-                len(stats["studies"]),
-            ]
-        )
-    print_table(
-        "screens",
-        [
-            *("screen", "genotypes", "distinct", "genes", "kinds", "phenotype", "score"),
-            *("negative / positive", "studies"),
-        ],
-        rows,
-    )
+    print_facts("screens", facts)
 
 
 def print_split(split: Mapping[str, Any]) -> None:
