@@ -19,7 +19,7 @@ from deltacell.models.baselines.baseline import Doubles, Part, Parts, Report, St
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
 from deltacell.screen import Genotypes
 from deltacell.train.changes import resumed_config
-from deltacell.train.config import Config, EnsembleConfig, SplitConfig
+from deltacell.train.config import Config, EnsembleConfig
 from deltacell.train.predictor import Predictor
 
 if TYPE_CHECKING:
@@ -65,27 +65,21 @@ class Ensemble(FittedPredictor):
         self.runs = tuple(runs)
         self._members: list[Predictor] = []
 
-    def adopt(self, directory: Path, data: TrainingData, split: SplitConfig) -> None:
+    def adopt(self, directory: Path, data: TrainingData) -> None:
         """Copy the runs into a run directory and load them from there.
 
         Parameters
         ----------
         directory
             The run directory of the ensemble.
-        data, split
+        data
             What it is fitted on, which has to be what the runs were trained on.
         """
         from deltacell.train.loaded_run import load_run
 
         for run in self.runs:
+            # It refuses a run of other data or of another split.
             member = load_run(run, data=data)
-            if member.config.split != split:
-                raise InputError(
-                    "the run was trained on another split, so that test sets of the ensemble may "
-                    "be training sets of the run",
-                    where=run,
-                    fix="Give runs with the split settings of the ensemble.",
-                )
             if not member.is_finished:
                 raise InputError("the training of the run has not finished", where=run)
         if (directory / MEMBERS).exists():

@@ -139,7 +139,7 @@ def _fit(
             validation = data.part(data.split.validation)
             options: dict[str, Any] = {}
             if isinstance(predictor, Ensemble):
-                predictor.adopt(path, data, config.split)
+                predictor.adopt(path, data)
             if isinstance(predictor, PairTrees):
                 options["zeros"] = draw_zeros(data, predictor.zeros, config.split.seed)
             predictor.fit(
