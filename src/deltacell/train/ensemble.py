@@ -17,6 +17,7 @@ from deltacell.errors import InputError
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.baselines.baseline import Doubles, Part, Parts, Report, State, loaded, saved
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.profile.record import FIGURES, TENSORBOARD, TRACES
 from deltacell.screen import Genotypes
 from deltacell.train.changes import resumed_config
 from deltacell.train.config import Config, EnsembleConfig
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 MEMBERS = "members"
 """Directory of a run that holds copies of the runs it is made of."""
 
-_NOT_NEEDED = shutil.ignore_patterns("baselines", "figures", "traces", "tensorboard")
+_NOT_NEEDED = shutil.ignore_patterns("baselines", FIGURES, TRACES, TENSORBOARD)
 
 
 def on_data_of_members(config: Config) -> Config:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +131,8 @@ class PairColumns:
     ) -> None:
         self.neighbours = Neighbours.of(cell, order, features)
         self.n_genes, self.largest = len(order), largest
+        # Once for all blocks of sets that are asked with the same knowledge.
+        self._means: WeakKeyDictionary[Known, list[Doubles]] = WeakKeyDictionary()
         self.over_pairs: tuple[Aggregate, ...] = (
             ("min", "max", "mean") if largest > 2 else ("mean",)
         )
@@ -256,16 +259,18 @@ class PairColumns:
     def _effects_around(self, known: Known) -> Doubles:
         """Return the mean effect of each gene's neighbours, [genes, relations]."""
         none = np.empty((self.n_genes, 0))
-        around = self._around(known, known.effects.effect[:, None])
-        return np.concatenate([none, *around], axis=1)
+        return np.concatenate([none, *(mean[:, :1] for mean in self._around(known))], axis=1)
 
-    def _around(self, known: Known, values: Doubles) -> list[Doubles]:
-        """Return the mean over each gene's measured neighbours, [genes, k] for each relation."""
-        seen = known.seen.astype(np.float64)
-        return [
-            (matrix @ values) / (matrix @ seen + _FEW_VOTERS)[:, None]
-            for matrix in self.neighbours.matrices
-        ]
+    def _around(self, known: Known) -> list[Doubles]:
+        """Return the mean effect and factors of each gene's measured neighbours, by relation."""
+        if known not in self._means:
+            values = np.column_stack([known.effects.effect, known.factors[:, :RANK_AROUND]])
+            seen = known.seen.astype(np.float64)
+            self._means[known] = [
+                (matrix @ values) / (matrix @ seen + _FEW_VOTERS)[:, None]
+                for matrix in self.neighbours.matrices
+            ]
+        return self._means[known]
 
     def _low_rank_around(self, known: Known, pairs: GenePairs) -> Floats:
         """Return the low-rank part with neighbours in place of one gene, and of both.
@@ -274,7 +279,7 @@ class PairColumns:
         """
         here_too, values = known.factors[:, :RANK_AROUND], known.values[:RANK_AROUND]
         columns = np.zeros((len(pairs.first), 2 * len(self.neighbours.names)), dtype=np.float32)
-        around = self._around(known, here_too)
+        around = [mean[:, 1:] for mean in self._around(known)]
         for genes, at, here in by_first_gene(pairs):
             second = pairs.second[at]
             own = here_too[genes] * values
