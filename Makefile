@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 DEMO ?= demo
 WORKERS ?= 2
 
-.PHONY: setup demo docs test test-full lint types contract wheel check clean help
+.PHONY: setup demo docs test test-full lint types contract wheel check size clean help
 
 help:
 	@echo "make demo       a made-up cell: train both models, test, explain, rank; then one page"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-full  what is slow: faults, several processes, learning, README commands"
 	@echo "make check      lint, types, the import contract, and a wheel from a clean venv"
 	@echo "make docs       the docs as a site in site/, to be read without a network"
+	@echo "make size       lines of code, docstrings and comments by package"
 	@echo "make setup      make .venv; the others do it when it is needed"
 	@echo "make clean      remove .venv, caches, and the demo"
 
@@ -59,6 +60,9 @@ wheel: setup
 	bash .ci/wheel
 
 check: lint types contract wheel
+
+size:
+	@$(PYTHON) tools/size.py
 
 clean:
 	rm -rf $(VENV) $(DEMO) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from os import PathLike
+from typing import Any
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
@@ -34,27 +35,31 @@ class InputError(DeltacellError):
     Parameters
     ----------
     what
-        What was found and what was expected.
+        What was found and what was expected, in one sentence.
+    code
+        The kind of error, such as ``unknown-key``: what programs and tests compare.
     where
         The file it was found in.
     line
         The line of that file, counted from 1.
     fix
         What to do about it.
+    **fields
+        The values behind the sentence, such as ``key="lr"``, as `fields`.
     """
 
     def __init__(
         self,
         what: str,
         *,
+        code: str = "invalid-input",
         where: str | PathLike[str] | None = None,
         line: int | None = None,
         fix: str | None = None,
+        **fields: Any,
     ) -> None:
-        self.what = what
-        self.where = where
-        self.line = line
-        self.fix = fix
+        self.what, self.code, self.where, self.line, self.fix = what, code, where, line, fix
+        self.fields = fields
         place = "" if where is None else f"{where}{'' if line is None else f', line {line}'}: "
         super().__init__(f"{place}{what}" + ("" if fix is None else f"\n  {fix}"))
 

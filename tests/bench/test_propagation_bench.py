@@ -17,13 +17,7 @@ from deltacell.propagate import STRATEGIES, Deleted, Shared, strategy
 from deltacell.propagate.ladder import EdgeMask
 from deltacell.propagate.ladder.masks import Masks
 
-SETTINGS: dict[str, Any] = {
-    "cell": "demo",
-    "batch": 3,
-    "layers": 2,
-    "max_bytes": None,
-    "seed": 0,
-}
+SETTINGS: dict[str, Any] = {"cell": "demo", "batch": 3, "layers": 2, "max_bytes": None, "seed": 0}
 
 
 @pytest.mark.parametrize("mutant_layers", [None, 1])

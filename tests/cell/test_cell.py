@@ -109,9 +109,7 @@ def test_a_feature_is_added_or_replaced(cell):
 
 def test_the_key_of_a_mapping_is_the_name(cell, tmp_path):
     renamed = Cell(
-        cell.genes,
-        {"new": cell.relation("a")},
-        features={"also new": cell.features["expression"]},
+        cell.genes, {"new": cell.relation("a")}, features={"also new": cell.features["expression"]}
     )
     renamed.save(tmp_path / "cell")
     loaded = Cell.load(tmp_path / "cell")

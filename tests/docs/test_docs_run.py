@@ -27,9 +27,7 @@ from deltacell.train.run import train
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOT_RUN = MappingProxyType(
-    {
-        "docs/how-to/cluster.md": "needs a cluster; tests/e2e runs what it says in its stead",
-    }
+    {"docs/how-to/cluster.md": "needs a cluster; tests/e2e runs what it says in its stead"}
 )
 """Pages whose commands do not run here, and why."""
 

@@ -16,11 +16,7 @@ from deltacell.screen.import_folder import Imported
 from deltacell.sheet import BadRowsError
 
 NETWORK = "gene1\tgene2\tweight\nYAL001C\tYAL002W\t0.5\nYAL002W\tYAL003W\t0.25\n"
-PAIRS = {
-    ("YAL001C", "YAL002W"): -0.25,
-    ("YAL001C", "YAL003W"): 0.5,
-    ("YAL002W", "YAL003W"): 0.125,
-}
+PAIRS = {("YAL001C", "YAL002W"): -0.25, ("YAL001C", "YAL003W"): 0.5, ("YAL002W", "YAL003W"): 0.125}
 
 
 def book(**sheets):
@@ -201,11 +197,7 @@ def test_a_column_or_a_file_names_the_split(imported, apart):
 
     screen = Screen.load(out / "screens" / "mine")
     split = make_split(screen, SplitConfig(method="named"), out / "splits" / "mine")
-    assert (split.train.tolist(), split.validation.tolist(), split.test.tolist()) == (
-        [0],
-        [1],
-        [2],
-    )
+    assert (split.train.tolist(), split.validation.tolist(), split.test.tolist()) == ([0], [1], [2])
     assert json.loads((out / "manifest.json").read_text())["meta"]["splits"] == ["mine"]
 
 

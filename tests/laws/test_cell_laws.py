@@ -233,11 +233,7 @@ def test_an_edge_keeps_its_largest_weight_and_every_row_is_counted(data, n_genes
     got = {(int(s), int(t)): float(w) for s, t, w in zip(*relation.edges(), strict=True)}
     assert got == best
     assert relation.n_edges == len(best)
-    dropped = {
-        "self loop": loops,
-        "duplicate": duplicates,
-        "other direction of an edge": other_way,
-    }
+    dropped = {"self loop": loops, "duplicate": duplicates, "other direction of an edge": other_way}
     assert relation.counts == Counts(len(edges), len(best), dropped)
     assert directed or same(dense(relation), dense(relation).T)
     touched = {gene for pair in best for gene in pair}

@@ -45,10 +45,7 @@ def made(seed: int, n: int, often: int) -> tuple[Screen, Split, dict[str, np.nda
     return (
         screen,
         split,
-        {
-            "additive": (score + noise[0])[held:],
-            "model": (score + 0.3 * noise[1])[held:],
-        },
+        {"additive": (score + noise[0])[held:], "model": (score + 0.3 * noise[1])[held:]},
     )
 
 

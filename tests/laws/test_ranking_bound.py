@@ -200,10 +200,7 @@ def test_what_an_earlier_layer_moved_goes_on_through_the_kept_one() -> None:
             second.weight[2] *= 10
         tables = UniformTables.of(sets, scorer._genes, 3)
         scorer._tables = {3: tables}
-        scorer._kept = (
-            KeptAttention(sets, tables, 1, Standard()),
-            AttentionBound(sets, tables, 1),
-        )
+        scorer._kept = (KeptAttention(sets, tables, 1, Standard()), AttentionBound(sets, tables, 1))
         found = scorer.with_attention(block)
         assert found is not None
         exact = float(sets(scorer._genes[None, :3], torch.ones(1, 3, dtype=torch.bool))[0])

@@ -15,8 +15,7 @@ from deltacell.screen import Genotypes, Screen
 
 N = 12
 CELL = Cell(
-    [f"Y{i:02d}" for i in range(N)],
-    [Relation.from_edges("a", [0], [1], n_genes=N, directed=False)],
+    [f"Y{i:02d}" for i in range(N)], [Relation.from_edges("a", [0], [1], n_genes=N, directed=False)]
 )
 SETS = [[0, 1], [1, 0], [1, 2], [2, 3], [3, 4, 5], [4, 5], [5, 6], [9, 8], [7, 8, 9]]
 SCREEN = Screen.build(

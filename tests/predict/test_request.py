@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from deltacell.errors import InputError
-from deltacell.predict.request import (
-    Request,
-    differences,
-    read_sets_option,
-    read_status_option,
-)
+from deltacell.predict.request import Request, differences, read_sets_option, read_status_option
 from deltacell.predict.status import STATUSES
 from deltacell.predict.work import Ranks
 

@@ -3,12 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from deltacell.propagate.pool import (
-    Terms,
-    changed_pool_difference,
-    pool_difference,
-    wild_pool,
-)
+from deltacell.propagate.pool import Terms, changed_pool_difference, pool_difference, wild_pool
 
 N, T, H = 9, 3, 4
 

@@ -11,12 +11,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from deltacell import InputError, Relation
-from deltacell.propagate.product import (
-    SparseMatrix,
-    has_sparse_kernels,
-    mean_product,
-    product,
-)
+from deltacell.propagate.product import SparseMatrix, has_sparse_kernels, mean_product, product
 
 MODULE = "deltacell.propagate.product"
 

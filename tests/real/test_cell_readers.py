@@ -195,7 +195,7 @@ def test_go_slim_is_three_annotations_and_every_row_is_accounted_for(shared_data
     genes, _ = sgd_features.read(shared_data / "genes" / "SGD_features.tab.gz")
     found = [written.on(genes) for written in terms.read(path)]
     assert [annotation.name for annotation, _ in found] == [
-        *("go_slim_process", "go_slim_function", "go_slim_component"),
+        *("go_slim_process", "go_slim_function", "go_slim_component")
     ]
     assert sum(source.counts.read for _, source in found) == 41_830
     assert [len(annotation.terms) for annotation, _ in found] == [100, 42, 22]

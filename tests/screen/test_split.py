@@ -234,14 +234,9 @@ def test_a_screen_is_not_a_split(tmp_path: Path) -> None:
 
 
 def test_leakage_counts_what_is_also_in_training() -> None:
-    screen = screen_of(
-        [[0, 1, 2], [0, 1], [3], [1, 2], [4, 5], [0, 1, 2], [2, 3]],
-    )
+    screen = screen_of([[0, 1, 2], [0, 1], [3], [1, 2], [4, 5], [0, 1, 2], [2, 3]])
     leakage = Leakage.measure(
-        screen,
-        train=np.array([0, 1, 2]),
-        validation=np.array([3, 4]),
-        test=np.array([5, 6]),
+        screen, train=np.array([0, 1, 2]), validation=np.array([3, 4]), test=np.array([5, 6])
     )
     assert leakage.to_json() == {
         "test": {

@@ -21,11 +21,7 @@ from deltacell.train.fabric import make_fabric
         ({"OMP_NUM_THREADS": "2,1"}, None, 6),
         ({"OMP_NUM_THREADS": "0"}, None, 6),
         # What torchrun sets is no wish of the user's.
-        (
-            {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "1"},
-            None,
-            6,
-        ),
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "1"}, None, 6),
         (
             {
                 "OMP_NUM_THREADS": "1",
@@ -39,10 +35,7 @@ from deltacell.train.fabric import make_fabric
     ],
 )
 def test_threads_are_the_configs_or_the_environments_or_all_cores(
-    monkeypatch: pytest.MonkeyPatch,
-    environment: dict[str, str],
-    asked: int | None,
-    expected: int,
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], asked: int | None, expected: int
 ) -> None:
     for name in ("OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID", "DELTACELL_LAUNCHED"):
         monkeypatch.delenv(name, raising=False)

@@ -301,11 +301,7 @@ class TestResuming:
         run.close()
         run.close()
         before = (path / "run.json").read_bytes()
-        for write in (
-            lambda: run.update(limits="x"),
-            run.finish,
-            lambda: run.save_config(CONFIG),
-        ):
+        for write in (lambda: run.update(limits="x"), run.finish, lambda: run.save_config(CONFIG)):
             with pytest.raises(RuntimeError, match="the run was closed"):
                 write()
         assert (path / "run.json").read_bytes() == before

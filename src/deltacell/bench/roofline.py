@@ -52,10 +52,7 @@ def _row_wise_flop(model: HeteroCell, cell: Cell) -> int:
     """Count the FLOP of all updates and of the readout, forward and backward."""
     counts = {GENE: cell.n_genes}
     if cell.metabolism is not None:
-        counts |= {
-            REACTION: cell.metabolism.n_reactions,
-            METABOLITE: cell.metabolism.n_metabolites,
-        }
+        counts |= {REACTION: cell.metabolism.n_reactions, METABOLITE: cell.metabolism.n_metabolites}
     embedding = model.encoder.embedding
     with FlopCounterMode(display=False) as counter:
         for hop in model.hops(cell):

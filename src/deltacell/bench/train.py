@@ -402,11 +402,7 @@ def _facts(path: Path) -> dict[str, Any]:
     name = None if propagation is None else propagation["name"]
     if propagation is not None and propagation["choice"] is not None:
         name = f"{name}: {propagation['choice']['choice']['strategy']}"
-    return {
-        "batch_size": record.batch_size,
-        "parameters": record.n_parameters,
-        "propagation": name,
-    }
+    return {"batch_size": record.batch_size, "parameters": record.n_parameters, "propagation": name}
 
 
 def _row(measured: Mapping[str, Any]) -> dict[str, Any]:

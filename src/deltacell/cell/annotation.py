@@ -200,10 +200,7 @@ class Annotation:
             "rows": pa.table({"indptr": pa.array(self.indptr, pa.int64())}),
             "entries": pa.table({"term": pa.array(self.indices, pa.int32())}),
             "terms": pa.table(
-                {
-                    "name": pa.array(self.terms, pa.string()),
-                    "id": pa.array(self.ids, pa.string()),
-                }
+                {"name": pa.array(self.terms, pa.string()), "id": pa.array(self.ids, pa.string())}
             ),
         }
 
@@ -254,9 +251,7 @@ def shared_terms(
 
 
 def enrichment(
-    cell: Cell,
-    sets: Iterable[Iterable[str | int]],
-    background: Iterable[str | int] | None = None,
+    cell: Cell, sets: Iterable[Iterable[str | int]], background: Iterable[str | int] | None = None
 ) -> pl.DataFrame:
     """Return which terms the genes of some sets have more often than a random draw would.
 

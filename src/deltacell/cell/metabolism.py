@@ -13,15 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from deltacell.arrays import (
-    Bools,
-    Indices,
-    Ints,
-    column_of,
-    distinct,
-    offsets_of,
-    ragged_positions,
-)
+from deltacell.arrays import Bools, Indices, Ints, column_of, distinct, offsets_of, ragged_positions
 from deltacell.cell.genes import AMBIGUOUS, Genes, OnUnknown
 from deltacell.cell.rule import Clause, clauses_of
 from deltacell.errors import GeneNameError, InputError, StoreError

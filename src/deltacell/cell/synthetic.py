@@ -348,12 +348,7 @@ def _relation(
 
 
 def _filled(
-    keys: Ints,
-    n: int,
-    source: _Sampler,
-    target: _Sampler,
-    n_genes: int,
-    rng: np.random.Generator,
+    keys: Ints, n: int, source: _Sampler, target: _Sampler, n_genes: int, rng: np.random.Generator
 ) -> Ints:
     """Draw edges, none twice, until there are exactly n of them."""
     while len(keys) < n:

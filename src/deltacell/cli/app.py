@@ -125,10 +125,7 @@ def options(
     _show_version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            help="Print the version and stop.",
-            callback=_print_version,
-            is_eager=True,
+            "--version", help="Print the version and stop.", callback=_print_version, is_eager=True
         ),
     ] = False,
     debug: Annotated[

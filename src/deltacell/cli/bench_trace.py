@@ -19,8 +19,7 @@ def trace(
         typer.Option(metavar="SIZE", help="Write a trace of this size, such as 100MB or 1GB."),
     ] = None,
     source: Annotated[
-        Path | None,
-        typer.Option("--from", help="The real trace, of a GPU, that --make repeats."),
+        Path | None, typer.Option("--from", help="The real trace, of a GPU, that --make repeats.")
     ] = None,
     hta: Annotated[
         Path | None,

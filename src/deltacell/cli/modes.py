@@ -42,8 +42,5 @@ def modes(
     print_phases(next(time.summary for time in times if time.mode == "train"))
     write_json(
         json,
-        {
-            "modes": [asdict(time) for time in times],
-            "marginals": [asdict(part) for part in parts],
-        },
+        {"modes": [asdict(time) for time in times], "marginals": [asdict(part) for part in parts]},
     )

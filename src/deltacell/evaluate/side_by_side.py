@@ -105,11 +105,7 @@ def evaluate(
         },
         positives=test.positives.to_json(),
         ceiling=replicate_ceiling(
-            screen,
-            split.test,
-            repeats=repeats,
-            only_hits=test.only_hits,
-            bootstrap=bootstrap,
+            screen, split.test, repeats=repeats, only_hits=test.only_hits, bootstrap=bootstrap
         ),
         groups=tuple(results),
         verdicts=verdicts(results, bootstrap.level),
@@ -280,11 +276,7 @@ def _perturbation_codes(screen: Screen) -> Ints:
 
 
 def _group_result(
-    group: _Group,
-    test: _TestRows,
-    given: _Given,
-    bootstrap: Bootstrap,
-    progress: Progress | None,
+    group: _Group, test: _TestRows, given: _Given, bootstrap: Bootstrap, progress: Progress | None
 ) -> GroupResult:
     members = group.members
     given_hit = test.only_hits or group.by == "beyond"

@@ -13,12 +13,7 @@ from deltacell.errors import InputError
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
 ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
-    {
-        "gelu": functional.gelu,
-        "relu": functional.relu,
-        "silu": functional.silu,
-        "tanh": torch.tanh,
-    }
+    {"gelu": functional.gelu, "relu": functional.relu, "silu": functional.silu, "tanh": torch.tanh}
 )
 """Functions of each number on its own."""
 

@@ -36,12 +36,7 @@ class GeneEncoder(nn.Module):
     """
 
     def __init__(
-        self,
-        cell: Cell,
-        features: Sequence[str],
-        hidden: int,
-        activation: str,
-        dropout: float,
+        self, cell: Cell, features: Sequence[str], hidden: int, activation: str, dropout: float
     ) -> None:
         super().__init__()
         self.activation = activation_of(activation)

@@ -17,10 +17,7 @@ EPS = 1e-5
 
 
 def gin_message(
-    x: torch.Tensor,
-    received: torch.Tensor,
-    parameters: Sequence[torch.Tensor],
-    activation: str,
+    x: torch.Tensor, received: torch.Tensor, parameters: Sequence[torch.Tensor], activation: str
 ) -> torch.Tensor:
     """Return ``act(norm(MLP((1 + eps) x + a)))``, [m, hidden], in fp32 or better.
 

@@ -42,10 +42,7 @@ class Pooling(nn.Module):
 
     def terms(self, vectors: torch.Tensor, rows: Rows) -> Terms:
         """Return the gates and values, whichever genes the rows are."""
-        with (
-            named_range("hetero_cell.pooling"),
-            torch.autocast(vectors.device.type, enabled=False),
-        ):
+        with named_range("hetero_cell.pooling"), torch.autocast(vectors.device.type, enabled=False):
             return Terms(*self(vectors.to(self.value.weight.dtype)))
 
     def in_float64(self) -> Callable[[torch.Tensor, Rows], Terms]:

@@ -70,11 +70,7 @@ class Reconstruction(nn.Module):
 
 
 def closed_form_loss(
-    z: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    matrix: SparseMatrix,
-    lambda_: float,
+    z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, matrix: SparseMatrix, lambda_: float
 ) -> torch.Tensor:
     """Return the reconstruction loss of one network in O(N H^2 + E H).
 
@@ -109,11 +105,7 @@ def closed_form_loss(
 
 
 def dense_loss(
-    z: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    matrix: SparseMatrix,
-    lambda_: float,
+    z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, matrix: SparseMatrix, lambda_: float
 ) -> torch.Tensor:
     """Return what `closed_form_loss` does, the plain way, by N x N matrices.
 

@@ -47,9 +47,7 @@ _VERSION = 1
 
 
 def write_ranking(
-    path: str | os.PathLike[str],
-    tables: Iterable[pa.Table],
-    about: Callable[[], Mapping[str, Any]],
+    path: str | os.PathLike[str], tables: Iterable[pa.Table], about: Callable[[], Mapping[str, Any]]
 ) -> None:
     """Write a ranking whole or not at all.
 

@@ -130,11 +130,7 @@ def _left_out(subject: Subject) -> list[str]:
     said = []
     gone = [one for one in STATUSES if one not in request.statuses]
     if gone:
-        words = {
-            MEASURED: "measured",
-            TESTED: "tested and not significant",
-            UNTESTED: "not tested",
-        }
+        words = {MEASURED: "measured", TESTED: "tested and not significant", UNTESTED: "not tested"}
         measured = 0
         if MEASURED in gone and request.sets != FILE:
             measured = sum(

@@ -178,13 +178,7 @@ class Subject:
             return Top(name, most, self.width, limit=limit, cautious=cautious)
         prefix = f"{ranks.name()}.{name or 'all'}"
         return Beyond(
-            name,
-            self.width,
-            work.folder,
-            prefix,
-            limit=limit,
-            most=self.held,
-            cautious=cautious,
+            name, self.width, work.folder, prefix, limit=limit, most=self.held, cautious=cautious
         )
 
 

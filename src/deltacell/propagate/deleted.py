@@ -125,9 +125,7 @@ class Deleted:
 
 
 def mapped(
-    value: Any,
-    function: Callable[[torch.Tensor], torch.Tensor],
-    made: dict[int, Any] | None = None,
+    value: Any, function: Callable[[torch.Tensor], torch.Tensor], made: dict[int, Any] | None = None
 ) -> Any:
     """Return a tree of dataclasses, tuples and mappings with a function of each tensor.
 

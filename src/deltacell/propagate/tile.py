@@ -11,12 +11,7 @@ import torch
 
 from deltacell.propagate.changed import Piece, Places, Tile, pieces
 from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, Message, gradients_of
-from deltacell.propagate.pool import (
-    Readout,
-    WildPool,
-    changed_pool_difference,
-    pool_difference,
-)
+from deltacell.propagate.pool import Readout, WildPool, changed_pool_difference, pool_difference
 from deltacell.propagate.product import SparseMatrix, multiply, picked_rows
 from deltacell.propagate.wild import InParts, WildTypeInParts
 

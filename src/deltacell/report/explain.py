@@ -224,11 +224,7 @@ def _reconciliation(result: Mapping[str, Any]) -> Iterator[_Piece]:
         f"what each measurement supports, {b} by {a}",
         ("measurement", "claimed", "supports"),
         [
-            (
-                one["name"],
-                "-" if one["claimed"] is None else f"{one['claimed']:g}x",
-                _supports(one),
-            )
+            (one["name"], "-" if one["claimed"] is None else f"{one['claimed']:g}x", _supports(one))
             for one in result["measurements"]
         ],
     )

@@ -79,11 +79,7 @@ def ranking_page(result: Mapping[str, Any]) -> str:
 
 
 _SIGNS = {"lowest": ("↓", "less"), "highest": ("↑", "more"), None: ("", "")}
-_STATUSES = {
-    "measured": "measured",
-    "tested": "tested, not significant",
-    "untested": "untested",
-}
+_STATUSES = {"measured": "measured", "tested": "tested, not significant", "untested": "untested"}
 _PARTS = ("training", "validation", "test")
 
 

@@ -97,11 +97,7 @@ class Columns:
         self.sample_weights = _checked_weights(screen, rows, sample_weights)
 
     def gather(
-        self,
-        rows: Ints,
-        lengths: Ints,
-        totals: npt.NDArray[np.float64],
-        device: torch.device,
+        self, rows: Ints, lengths: Ints, totals: npt.NDArray[np.float64], device: torch.device
     ) -> Iterator[Batch]:
         """Yield many batches from one gather; each is a view of its piece.
 

@@ -82,12 +82,7 @@ def query(screen: Screen, sql: str) -> pl.DataFrame:
     return frame
 
 
-_PLURALS = {
-    "gene": "genes",
-    "role": "roles",
-    "perturbation": "perturbations",
-    "allele": "alleles",
-}
+_PLURALS = {"gene": "genes", "role": "roles", "perturbation": "perturbations", "allele": "alleles"}
 
 
 def _named(screen: Screen) -> dict[str, pa.Array]:

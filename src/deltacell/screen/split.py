@@ -102,10 +102,7 @@ class Split:
             raise InputError(
                 f"the parts of a split must be all rows from 0 to {len(rows) - 1}, each once"
             )
-        for unseen, part in (
-            (self.unseen, self.test),
-            (self.validation_unseen, self.validation),
-        ):
+        for unseen, part in ((self.unseen, self.test), (self.validation_unseen, self.validation)):
             if len(unseen) not in (0, len(part)):
                 raise InputError(f"{len(unseen)} numbers of unseen genes for {len(part)} rows")
 
@@ -260,11 +257,7 @@ class Split:
 
     @classmethod
     def source(
-        cls,
-        screen: Screen,
-        test: str | Sequence[str],
-        validation: float = 0.1,
-        seed: int = 0,
+        cls, screen: Screen, test: str | Sequence[str], validation: float = 0.1, seed: int = 0
     ) -> Split:
         """Test on some studies and train on the others.
 

@@ -12,12 +12,7 @@ from deltacell.models import HeteroCell
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.propagate import Propagation
 from deltacell.screen import Loader
-from deltacell.train.build import (
-    build_for,
-    build_loss,
-    propagation_record,
-    recorded_propagation,
-)
+from deltacell.train.build import build_for, build_loss, propagation_record, recorded_propagation
 from deltacell.train.communication import from_first_rank
 from deltacell.train.config import Config, DangoConfig, Mode, PairCellConfig
 from deltacell.train.data import TrainingData

@@ -73,11 +73,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        keep: int = 2,
-        *,
-        higher_is_better: bool = True,
+        self, folder: str | os.PathLike[str], keep: int = 2, *, higher_is_better: bool = True
     ) -> None:
         if keep < 1:
             raise InputError(f"trainer.keep is {keep}, and at least the last checkpoint is kept")

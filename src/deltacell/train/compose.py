@@ -23,12 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from deltacell.errors import InputError
 from deltacell.train.config import Config, NoLossConfig
-from deltacell.train.config_errors import (
-    config_error,
-    no_option,
-    unknown_key,
-    unreadable_override,
-)
+from deltacell.train.config_errors import config_error, no_option, unknown_key, unreadable_override
 from deltacell.train.config_keys import ANY_KEYS
 from deltacell.train.registry import LOSS_CONFIGS, MODEL_CONFIGS, MODELS
 

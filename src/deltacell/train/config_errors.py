@@ -85,11 +85,7 @@ def unknown_key(
 
 
 def no_option(
-    group: str,
-    name: Any,
-    names: Sequence[str],
-    *,
-    where: str | os.PathLike[str] | None = None,
+    group: str, name: Any, names: Sequence[str], *, where: str | os.PathLike[str] | None = None
 ) -> InputError:
     """Return the error of a name that a group does not have."""
     if not isinstance(name, str):

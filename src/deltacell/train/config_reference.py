@@ -14,11 +14,7 @@ from typing import Any
 from deltacell.models import DangoLoss, PointDistributionContrast
 from deltacell.train.check import CHOICES, RANGES
 from deltacell.train.compose import GROUPS, compose_dict, options
-from deltacell.train.config import (
-    DangoLossConfig,
-    NoLossConfig,
-    PointDistributionContrastConfig,
-)
+from deltacell.train.config import DangoLossConfig, NoLossConfig, PointDistributionContrastConfig
 from deltacell.train.config_keys import Key, expected, is_optional, keys_of, keys_of_class
 from deltacell.train.registry import LOSS_CONFIGS, MODEL_CONFIGS, MODELS
 

@@ -90,10 +90,7 @@ def test_nothing_below_the_header(write):
 
 @pytest.mark.parametrize(
     ("bad", "what"),
-    [
-        ("YAL009W", "other than 3 columns"),
-        ("YAL009W\tYAL010C\tstrong", "line 3: 'strong'"),
-    ],
+    [("YAL009W", "other than 3 columns"), ("YAL009W\tYAL010C\tstrong", "line 3: 'strong'")],
 )
 def test_a_bad_line_near_the_beginning_is_named(bad, what, write):
     rows = [f"YAL00{i}C\tYAL00{i + 1}W\t0.{i}" for i in range(1, 7)]

@@ -45,10 +45,7 @@ def test_directional_rows_point_from_the_acting_item(write, genes):
 
 
 def test_halves_that_the_file_does_not_write(write, genes):
-    text = text_of(
-        (B, A, "reaction", "t", "f", 900),
-        (A, C, "reaction", "f", "f", 500),
-    )
+    text = text_of((B, A, "reaction", "t", "f", 900), (A, C, "reaction", "f", "f", 500))
     [edges] = string_actions.read(write(text))
     relation, source = relation_of(edges, genes)
     assert arrows(relation) == [(0, 1), (0, 2), (2, 0)]

@@ -13,12 +13,7 @@ import polars as pl
 
 from deltacell.arrays import Ints
 from deltacell.cell.genes import UNKNOWN, Genes
-from deltacell.cell.readers.names import (
-    OnUnresolved,
-    check_policy,
-    name_error,
-    unresolved_notes,
-)
+from deltacell.cell.readers.names import OnUnresolved, check_policy, name_error, unresolved_notes
 from deltacell.cell.relation import Relation
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
 
@@ -113,10 +108,7 @@ def relation_of(
     named = Counts(
         len(edges),
         int(resolved.sum()),
-        {
-            UNKNOWN_GENE: int(unknown.sum()),
-            AMBIGUOUS_NAME: int((~resolved & ~unknown).sum()),
-        },
+        {UNKNOWN_GENE: int(unknown.sum()), AMBIGUOUS_NAME: int((~resolved & ~unknown).sum())},
     )
     not_found = unresolved_notes(
         pl.concat([edges.source, edges.target]), np.concatenate([source.index, target.index])

@@ -14,12 +14,7 @@ import polars as pl
 from deltacell.arrays import Ints
 from deltacell.cell.feature import Feature
 from deltacell.cell.genes import AMBIGUOUS, UNKNOWN, Genes, Resolved
-from deltacell.cell.readers.names import (
-    OnUnresolved,
-    check_policy,
-    name_error,
-    unresolved_notes,
-)
+from deltacell.cell.readers.names import OnUnresolved, check_policy, name_error, unresolved_notes
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
 from deltacell.errors import InputError
 

@@ -16,12 +16,7 @@ import numpy as np
 from deltacell.cell.genes import AMBIGUOUS, UNKNOWN, Genes
 from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.readers.kegg_pathways import pathway_name
-from deltacell.cell.readers.names import (
-    OnUnresolved,
-    check_policy,
-    name_error,
-    unresolved_notes,
-)
+from deltacell.cell.readers.names import OnUnresolved, check_policy, name_error, unresolved_notes
 from deltacell.cell.rule import clauses_of
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
 from deltacell.errors import InputError, MissingExtraError

@@ -21,12 +21,7 @@ from deltacell.models.baselines.baseline import (
     loaded,
     saved,
 )
-from deltacell.models.baselines.gene_effects import (
-    GeneEffects,
-    check_penalty,
-    cross_fitted,
-    ridge,
-)
+from deltacell.models.baselines.gene_effects import GeneEffects, check_penalty, cross_fitted, ridge
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
 from deltacell.models.baselines.network_features import (
     ALL_AGGREGATES,
@@ -138,11 +133,7 @@ class BoostedTrees(FittedPredictor):
             self._columns(training.sets, effects),
             training.targets,
             training.weights,
-            {
-                "num_leaves": self.leaves,
-                "learning_rate": self.learning_rate,
-                "seed": seed,
-            },
+            {"num_leaves": self.leaves, "learning_rate": self.learning_rate, "seed": seed},
             self.rounds,
             progress,
         )

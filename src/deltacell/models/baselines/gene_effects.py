@@ -41,11 +41,7 @@ class GeneEffects:
 
     def state(self) -> State:
         """Return it as a part of a predictor's state."""
-        return {
-            "intercept": self.intercept,
-            "effect": saved(self.effect),
-            "seen": saved(self.seen),
-        }
+        return {"intercept": self.intercept, "effect": saved(self.effect), "seen": saved(self.seen)}
 
     @classmethod
     def of_state(cls, state: State) -> GeneEffects:

@@ -74,9 +74,7 @@ class PairwiseCombination(nn.Module):
         of_pairs, of_mean = chosen[:n_pairs], chosen[n_pairs]
         weighted = (of_pairs.unsqueeze(-1) * narrow).transpose(0, 1).reshape(m, -1)
         total = torch.addmm(
-            of_pairs.t() @ self.expand.bias.squeeze(1),
-            weighted,
-            self.expand.weight.flatten(0, 1),
+            of_pairs.t() @ self.expand.bias.squeeze(1), weighted, self.expand.weight.flatten(0, 1)
         )
         return self.norm(total + of_mean.unsqueeze(-1) * mean)  # type: ignore[no-any-return]
 

@@ -34,11 +34,7 @@ class DangoLoss:
     """
 
     def __init__(
-        self,
-        schedule: Schedule = "linear_until_uniform",
-        *,
-        turn: int = 10,
-        factor: float = 0.001,
+        self, schedule: Schedule = "linear_until_uniform", *, turn: int = 10, factor: float = 0.001
     ) -> None:
         if schedule not in get_args(Schedule):
             raise InputError(

@@ -200,10 +200,7 @@ def _aligned(
     wrong = np.diff(theirs) != np.diff(offsets)
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise table.error(
-            row,
-            f"{np.diff(theirs)[row]} {key} for {np.diff(offsets)[row]} genes",
-        )
+        raise table.error(row, f"{np.diff(theirs)[row]} {key} for {np.diff(offsets)[row]} genes")
     return values
 
 

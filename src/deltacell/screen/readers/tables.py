@@ -320,10 +320,7 @@ def _by_words(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
         if all(len(columns) <= 1 for columns in found.values()) and any(found.values()):
             scores = {p: columns[0] for p, columns in found.items() if columns}
             return _Form(
-                "rows",
-                sheet,
-                at,
-                _Columns(genes.genes, genes.roles, genes.strains, scores, others),
+                "rows", sheet, at, _Columns(genes.genes, genes.roles, genes.strains, scores, others)
             )
     return None
 

@@ -183,11 +183,7 @@ class WrittenScreen:
             for name, value in numbers.items()
             if value is not None
         }
-        notes = {
-            **self.notes,
-            **self._distinct(genes, gene),
-            **unresolved_notes(self.names, gene),
-        }
+        notes = {**self.notes, **self._distinct(genes, gene), **unresolved_notes(self.names, gene)}
         into = ", ".join(study.unique(maintain_order=True))
         return Screen.build(
             genes,
