@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 LONGEST_NAME = 80
+
+Progress = Callable[[str, int, int], None]
+"""Called as ``progress(what, done, total)`` while something takes long."""
 
 
 def count_text(number: int, one: str, many: str | None = None) -> str:
