@@ -1,4 +1,4 @@
-"""Names for the array types used in signatures."""
+"""Names for the array types used in signatures, and ragged arrays as NumPy lacks them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 Ints = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 AnyArray = npt.NDArray[Any]
 
@@ -24,7 +25,7 @@ def ragged_positions(starts: Ints, lengths: Ints) -> Ints:
     return positions
 
 
-def offsets_of(lengths: npt.NDArray[Any]) -> Ints:
+def offsets_of(lengths: AnyArray) -> Ints:
     """Return offsets [n + 1] of consecutive pieces with the given lengths."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -41,7 +42,7 @@ def distinct(values: Ints) -> tuple[Ints, Ints]:
 
 
 def column_of(table: pa.Table, name: str) -> AnyArray:
-    """Return a column as an array, without a copy where it lies in one piece."""
+    """Return a column as an array, without a copy where it is in one piece."""
     chunked = table[name]
     whole = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
     values: AnyArray = whole.to_numpy(zero_copy_only=False)

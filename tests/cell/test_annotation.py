@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltacell.cell import Annotation, Cell, Feature
-from deltacell.cell.annotation import corrected, enrichment, shared_terms
+from deltacell.cell.annotation import enrichment, shared_terms
 from deltacell.errors import InputError
 
 GENES = [f"g{i}" for i in range(8)]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltacell.cell.rule import MOST_CLAUSES, clauses_of
+from deltacell.cell.metabolism import MOST_CLAUSES, clauses_of
 from deltacell.errors import InputError
 
 

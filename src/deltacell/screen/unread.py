@@ -6,8 +6,8 @@ import os
 import zipfile
 from pathlib import Path
 
-from deltacell.cell.readers.features_table import is_feature_table
-from deltacell.cell.readers.head import first_line
+from deltacell.cell.readers.features import is_feature_table
+from deltacell.cell.readers.names import first_line
 from deltacell.sheet import sheets
 from deltacell.table import holds_several_files, peek
 

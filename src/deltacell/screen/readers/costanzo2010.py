@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from deltacell.cell.readers.head import header_of
+from deltacell.cell.readers.names import header_of
 from deltacell.errors import InputError
 from deltacell.screen.readers.fields import checked_phenotype
 from deltacell.screen.readers.strains import Strains, crossed, parse_strains

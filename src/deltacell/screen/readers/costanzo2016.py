@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from deltacell.cell.readers.head import header_of
+from deltacell.cell.readers.names import header_of
 from deltacell.screen.readers.sga import Columns, read_crosses
 from deltacell.screen.readers.written import WrittenScreen
 from deltacell.table import read_table

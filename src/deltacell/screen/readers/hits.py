@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from deltacell.arrays import AnyArray
-from deltacell.cell.readers.head import header_of
+from deltacell.cell.readers.names import header_of
 from deltacell.errors import InputError, PhenotypeError
 from deltacell.screen.readers.fields import one_of
 from deltacell.screen.readers.strains import perturbation_of

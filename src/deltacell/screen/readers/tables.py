@@ -17,8 +17,7 @@ import numpy as np
 import polars as pl
 
 from deltacell.arrays import AnyArray, Bools, Ints, offsets_of
-from deltacell.cell.readers.head import stem_of
-from deltacell.cell.readers.names import is_systematic
+from deltacell.cell.readers.names import is_systematic, stem_of
 from deltacell.errors import InputError, PhenotypeError
 from deltacell.screen.readers.fields import NO_SCORE
 from deltacell.screen.readers.strains import COLLECTIONS
