@@ -64,8 +64,8 @@ from deltacell.profile.explain.subject import (
 from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.phase_rows import steady_steps
 from deltacell.profile.trace.attribution import RanksAttribution
-from deltacell.profile.trace.decode import Progress
 from deltacell.words import (
+    Progress,
     capital,
     change_text,
     count_text,

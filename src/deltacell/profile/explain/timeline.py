@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deltacell.arrays import Ints
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.categories import Category, classify, is_collective
 from deltacell.profile.trace.device import typical
-from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Ints, Kind, Trace
+from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Kind, Trace
 from deltacell.words import short_name
 
 MOST_BARS = 5000
