@@ -12,8 +12,7 @@ from deltacell.cli.json_file import write_json
 
 def explain(
     a: Annotated[
-        Path,
-        typer.Argument(help="A run directory, a trace (.json, .json.gz) or a directory of traces."),
+        Path, typer.Argument(help="A run, a trace (.json, .json.gz) or a directory of traces.")
     ],
     b: Annotated[Path | None, typer.Argument(help="A second one: why does it take longer?")] = None,
     json: Annotated[Path | None, typer.Option(help="Also write everything to a JSON file.")] = None,
