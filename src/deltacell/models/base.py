@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from deltacell.errors import InputError, did_you_mean
 
-Activation = Callable[[torch.Tensor], torch.Tensor]
+Activation = Callable[[Tensor], Tensor]
 
 ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
     {"gelu": functional.gelu, "relu": functional.relu, "silu": functional.silu, "tanh": torch.tanh}
@@ -25,24 +25,13 @@ ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a predictor says of a batch of genotypes.
+    """What a predictor says of a batch of genotypes; all but ``intermediate`` are [batch]."""
 
-    Parameters
-    ----------
-    score
-        The expected score of a genotype that is tested, [batch].
-    intermediate
-        Results by name, such as per-gene vectors or the scores of the two heads. Losses read them,
-        so that nothing is computed twice in a step.
-    hit, given_hit
-        The probability of a hit, and the expected score of a hit, [batch] each. None for a
-        predictor without these two parts.
-    """
-
-    score: torch.Tensor
-    intermediate: dict[str, torch.Tensor] = field(default_factory=dict)
-    hit: torch.Tensor | None = None
-    given_hit: torch.Tensor | None = None
+    score: Tensor  # the expected score of a genotype that is tested
+    # Results by name, such as per-gene vectors or the scores of the two heads, for the losses.
+    intermediate: dict[str, Tensor] = field(default_factory=dict)
+    hit: Tensor | None = None  # the probability of a hit, for predictors of two parts
+    given_hit: Tensor | None = None  # the expected score of a hit
 
 
 class Recorded:
@@ -139,12 +128,12 @@ class StackedLinear(nn.Module):
         self.weight = nn.Parameter(default_uniform(k, n_in, n_out, n_in=n_in))
         self.bias = nn.Parameter(default_uniform(k, 1, n_out, n_in=n_in))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Return [k, m, n_out] for x [k, m, n_in]."""
         return torch.baddbmm(self.bias, x, self.weight)
 
 
-def default_uniform(*shape: int, n_in: int) -> torch.Tensor:
+def default_uniform(*shape: int, n_in: int) -> Tensor:
     """Draw weights as `torch.nn.Linear` does for n_in inputs."""
     bound = 1 / math.sqrt(n_in)
     return torch.empty(*shape).uniform_(-bound, bound)

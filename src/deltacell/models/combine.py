@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations_with_replacement
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from deltacell.errors import InputError
@@ -31,7 +31,7 @@ def combination(name: str, relations: int, hidden: int, activation: str) -> nn.M
 class SumCombination(nn.Module):
     """``x = sum_r m_r``."""
 
-    def forward(self, messages: torch.Tensor) -> torch.Tensor:
+    def forward(self, messages: Tensor) -> Tensor:
         """Return [m, hidden] for messages [r, m, hidden]."""
         return messages.sum(0)
 
@@ -39,7 +39,7 @@ class SumCombination(nn.Module):
 class MeanCombination(nn.Module):
     """``x = mean_r m_r``."""
 
-    def forward(self, messages: torch.Tensor) -> torch.Tensor:
+    def forward(self, messages: Tensor) -> Tensor:
         """Return [m, hidden] for messages [r, m, hidden]."""
         return messages.mean(0)
 
@@ -63,7 +63,7 @@ class AttentionCombination(nn.Module):
         self.query_key_value = nn.Linear(hidden, 3 * hidden)
         self.out = nn.Linear(hidden, hidden)
 
-    def forward(self, messages: torch.Tensor) -> torch.Tensor:
+    def forward(self, messages: Tensor) -> Tensor:
         """Return [m, hidden] for messages [r, m, hidden]."""
         r, m, hidden = messages.shape
         projected = self.query_key_value(messages + self.relation)
@@ -89,7 +89,7 @@ class PairwiseCombination(nn.Module):
     sum is taken before B_ab.
     """
 
-    places: torch.Tensor
+    places: Tensor
 
     def __init__(self, relations: int, hidden: int, activation: str) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class PairwiseCombination(nn.Module):
         right = [b * n_places + (relations - b + a) for a, b in self.pairs]
         self.register_buffer("places", torch.tensor(left + right), persistent=False)
 
-    def forward(self, messages: torch.Tensor) -> torch.Tensor:
+    def forward(self, messages: Tensor) -> Tensor:
         """Return [m, hidden] for messages [r, m, hidden]."""
         r, m, _ = messages.shape
         n_pairs = len(self.pairs)
@@ -128,7 +128,7 @@ class PairwiseCombination(nn.Module):
         )
         return self.norm(total + of_mean.unsqueeze(-1) * mean)  # type: ignore[no-any-return]
 
-    def _scores(self, narrow: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    def _scores(self, narrow: Tensor, mean: Tensor) -> Tensor:
         """Return the score of each option for each gene, [n_pairs + 1, m], fp32 or better."""
         weight = self.expand.weight @ self.score.weight.t()
         bias = functional.linear(self.expand.bias, self.score.weight, self.score.bias)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
-from torch import nn
+from torch import Tensor, nn
 
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
@@ -123,8 +123,8 @@ class HeteroCell(Recorded, nn.Module):
         How mutants are propagated: the name of a strategy, or one made with `strategy`.
     """
 
-    instead: torch.Tensor
-    instead_of: torch.Tensor
+    instead: Tensor
+    instead_of: Tensor
 
     def __init__(
         self,
@@ -237,13 +237,7 @@ class HeteroCell(Recorded, nn.Module):
         epistasis ``epistasis`` [b, hidden] in float64 and, with metabolism, ``lost`` [b, hidden],
         the sum over the reactions that no smaller set loses.
 
-        Parameters
-        ----------
-        cell
-            The wild type.
-        genotypes
-            ``b`` sets of one gene or more, of mixed sizes; or what `prepare` made of them, and then
-            the step waits for no device.
+        If the genotypes were prepared with `prepare`, the step waits for no device.
         """
         deleted = self._prepared(cell, genotypes)
         return self._score(self.encode(cell), deleted)
@@ -289,7 +283,7 @@ class HeteroCell(Recorded, nn.Module):
             prepared = replace(prepared, together=lost)
         return prepared
 
-    def mutant_vectors(self, cell: Cell, genotypes: Genotypes | Deleted) -> torch.Tensor:
+    def mutant_vectors(self, cell: Cell, genotypes: Genotypes | Deleted) -> Tensor:
         """Return the genes' vectors in every mutant, [b, n_genes, hidden], 0 where deleted."""
         if self.mutants == "none":
             raise InputError("a model with mutants='none' has no mutants", code="no-mutants")
@@ -298,7 +292,7 @@ class HeteroCell(Recorded, nn.Module):
         assert vectors is not None
         return vectors
 
-    def hops(self, cell: Cell, kept: Sequence[torch.Tensor | None] | None = None) -> list[Hop]:
+    def hops(self, cell: Cell, kept: Sequence[Tensor | None] | None = None) -> list[Hop]:
         """Return message passing as hops, with each layer's dropout of this step, if any."""
         mean = self.aggregation == "mean"
         aggregates = [
@@ -392,8 +386,8 @@ class HeteroCell(Recorded, nn.Module):
         return Prediction(score, intermediate)
 
     def _global_score(
-        self, encoded: EncodedCell, deleted: Deleted, intermediate: dict[str, torch.Tensor]
-    ) -> torch.Tensor:
+        self, encoded: EncodedCell, deleted: Deleted, intermediate: dict[str, Tensor]
+    ) -> Tensor:
         mutants = self._mutants(encoded, deleted)
         intermediate |= {"pool": mutants.pooled, "z": mutants.z}
         read = []
