@@ -13,7 +13,6 @@ from torch._dynamo.utils import counters
 from deltacell import Cell, Genotypes, InputError, Relation
 from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, DangoLoss, HyperSAGNN
 from deltacell.models.dango import SAGE, MetaEmbedding, SAGELayer
-from deltacell.models.hyper_sagnn import padded
 from deltacell.models.reconstruction import dense_loss
 from deltacell.propagate.product import SparseMatrix
 
@@ -206,12 +205,6 @@ def test_hyper_sagnn_is_linear_in_the_batch() -> None:
         return max(kept)
 
     assert largest(2_000) <= 10 * largest(200) + 100
-
-
-def test_padding() -> None:
-    genes, present = padded(Genotypes.of([[4, 2], [7], [1, 3, 5]]), 3)
-    assert present.tolist() == [[True, True, False], [True, False, False], [True] * 3]
-    assert genes[present].tolist() == [4, 2, 7, 1, 3, 5]
 
 
 def test_sage_is_the_formula_gene_by_gene() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from deltacell.cell import Cell
 from deltacell.errors import InputError, did_you_mean
 
 Activation = Callable[[Tensor], Tensor]
@@ -84,6 +85,38 @@ def check_distinct(what: str, names: Collection[str]) -> None:
     """Raise if a name occurs twice."""
     if len(set(names)) != len(names):
         raise InputError(f"a {what} was given twice: {', '.join(names)}", code="repeated-name")
+
+
+def check_heads(heads: int, hidden: int) -> None:
+    """Raise unless a number of attention heads divides the width."""
+    if heads < 1 or hidden % heads:
+        divisors = ", ".join(str(d) for d in range(1, hidden + 1) if hidden % d == 0)
+        raise InputError(
+            f"{heads} attention heads do not divide hidden={hidden}",
+            code="heads-do-not-divide",
+            fix=f"Choose a number of heads among {divisors}, or another width.",
+        )
+
+
+def checked_relations(cell: Cell, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names, at least one, each of a relation of the cell, none twice."""
+    relations = tuple(names)
+    if not relations:
+        raise InputError("a model needs at least one relation", code="no-relation")
+    check_distinct("relation", relations)
+    for name in relations:
+        cell.relation(name)
+    return relations
+
+
+def check_cell(**sizes: tuple[int, int]) -> None:
+    """Raise unless a cell has the sizes that a model was made for, given as (made for, found)."""
+    for what, (made_for, found) in sizes.items():
+        if made_for != found:
+            raise InputError(
+                f"the model was made for {made_for} {what}, and the cell has {found}",
+                code="other-cell",
+            )
 
 
 def activation_of(name: str) -> Activation:

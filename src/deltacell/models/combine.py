@@ -8,8 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from deltacell.errors import InputError
-from deltacell.models.base import StackedLinear, activation_of, check_choice, default_uniform
+from deltacell.models.base import (
+    StackedLinear,
+    activation_of,
+    check_choice,
+    check_heads,
+    default_uniform,
+)
 
 COMBINATIONS = ("sum", "mean", "attention", "pairwise")
 """All of them map messages [r, m, hidden] to vectors [m, hidden], gene by gene."""
@@ -52,12 +57,7 @@ class AttentionCombination(nn.Module):
 
     def __init__(self, relations: int, hidden: int, heads: int = 4) -> None:
         super().__init__()
-        if heads < 1 or hidden % heads:
-            raise InputError(
-                f"the {heads} heads of the combination 'attention' do not divide hidden={hidden}",
-                code="heads-do-not-divide",
-                fix=f"Choose a multiple of {heads}.",
-            )
+        check_heads(heads, hidden)
         self.heads = heads
         self.relation = nn.Parameter(torch.empty(relations, 1, hidden).normal_(std=0.02))
         self.query_key_value = nn.Linear(hidden, 3 * hidden)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.base import Prediction, Recorded, check_distinct, named_range
+from deltacell.models.base import Prediction, Recorded, check_cell, checked_relations, named_range
 from deltacell.models.gene_vectors import FeatureEncoder
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.reconstruction import Reconstruction
@@ -84,12 +84,8 @@ class Dango(Recorded, nn.Module):
     ) -> None:
         super().__init__()
         self.n_genes = cell.n_genes
-        self.relations = tuple(relations)
-        if not self.relations:
-            raise InputError("DANGO needs at least one relation", code="no-relation")
-        check_distinct("relation", self.relations)
+        self.relations = checked_relations(cell, relations)
         for name in self.relations:
-            cell.relation(name)
             if name not in lambdas:
                 raise InputError(
                     f"no lambda for the network '{name}'; "
@@ -115,11 +111,7 @@ class Dango(Recorded, nn.Module):
         Genotypes, of one gene or more, are checked if they are on a CPU; elsewhere a check would
         wait for the device. `DangoLoss` needs the reconstruction.
         """
-        if cell.n_genes != self.n_genes:
-            raise InputError(
-                f"the model was made for {self.n_genes} genes, and the cell has {cell.n_genes}",
-                code="other-cell",
-            )
+        check_cell(genes=(self.n_genes, cell.n_genes))
         self.features.check(cell)
         if genotypes.genes.device.type == "cpu":
             genotypes.check(self.n_genes)

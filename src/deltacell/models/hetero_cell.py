@@ -17,9 +17,10 @@ from deltacell.errors import InputError
 from deltacell.models.base import (
     Prediction,
     Recorded,
+    check_cell,
     check_choice,
-    check_distinct,
     check_range,
+    checked_relations,
     named_range,
 )
 from deltacell.models.gene_vectors import GeneEncoder
@@ -166,12 +167,7 @@ class HeteroCell(Recorded, nn.Module):
                 fix="Set output='mean'.",
             )
         self.n_genes = cell.n_genes
-        self.relations = tuple(cell.relations if relations is None else relations)
-        if not self.relations:
-            raise InputError("HeteroCell needs at least one relation", code="no-relation")
-        check_distinct("relation", self.relations)
-        for name in self.relations:
-            cell.relation(name)
+        self.relations = checked_relations(cell, cell.relations if relations is None else relations)
         self.output, self.aggregation = output, aggregation
         self.mutants, self.epistasis = mutants, epistasis
         self.propagation: Propagation = (
@@ -325,18 +321,12 @@ class HeteroCell(Recorded, nn.Module):
 
     def check(self, cell: Cell) -> None:
         """Raise if the cell differs in kind from the one that the model was made for."""
-        made_for, found = {"genes": self.n_genes}, {"genes": cell.n_genes}
+        sizes = {"genes": (self.n_genes, cell.n_genes)}
         if self.reactions is not None and self.metabolites is not None:
-            made_for |= {"reactions": len(self.reactions), "metabolites": len(self.metabolites)}
-            metabolism = cell.metabolism
-            sizes = (metabolism.n_reactions, metabolism.n_metabolites) if metabolism else (0, 0)
-            found |= zip(("reactions", "metabolites"), sizes, strict=True)
-        if made_for != found:
-            raise InputError(
-                f"the model was made for a cell of {_counted(made_for)}, "
-                f"and this one has {_counted(found)}",
-                code="other-cell",
-            )
+            there = cell.metabolism
+            sizes["reactions"] = len(self.reactions), there.n_reactions if there else 0
+            sizes["metabolites"] = len(self.metabolites), there.n_metabolites if there else 0
+        check_cell(**sizes)
         for name in self.relations:
             cell.relation(name)
         self.encoder.features.check(cell)
@@ -439,10 +429,6 @@ def matched_genes(cell: Cell, relations: Sequence[str]) -> Ints:
         np.fill_diagonal(apart, 1e6)
         instead[block] = block[linear_sum_assignment(apart)[1]]
     return instead
-
-
-def _counted(sizes: dict[str, int]) -> str:
-    return ", ".join(f"{n} {what}" for what, n in sizes.items())
 
 
 def _not_prepared(what: str) -> InputError:

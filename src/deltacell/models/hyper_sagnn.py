@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from deltacell.errors import InputError
-from deltacell.models.base import check_range, named_range
+from deltacell.models.base import check_heads, check_range, named_range
 from deltacell.screen import Genotypes
 
 
@@ -119,13 +119,7 @@ class OthersAttention(nn.Module):
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
-        if heads < 1 or hidden % heads:
-            divisors = [str(d) for d in range(1, hidden + 1) if hidden % d == 0]
-            raise InputError(
-                f"{heads} attention heads do not divide hidden={hidden}",
-                code="heads-do-not-divide",
-                fix=f"Choose {' or '.join(divisors)} heads.",
-            )
+        check_heads(heads, hidden)
         self.heads = heads
         self.query_key_value = nn.Linear(hidden, 3 * hidden)
         self.out = nn.Linear(hidden, hidden)

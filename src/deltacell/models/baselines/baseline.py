@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -24,11 +24,8 @@ State = dict[str, Any]
 """Tensors, numbers, text, and lists and dicts of them, by name; loads with ``weights_only``."""
 
 
-class Report(Protocol):
-    """What a predictor calls while it learns."""
-
-    def __call__(self, what: str, done: int, total: int, **validation: float) -> None:
-        """Report ``done`` of ``total``, with validation metrics such as ``mse`` if known."""
+Report = Callable[..., None]
+"""Called as ``report(what, done, total, **metrics)`` with validation metrics such as ``mse``."""
 
 
 class Parts(NamedTuple):

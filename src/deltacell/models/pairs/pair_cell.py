@@ -14,7 +14,7 @@ from torch.nn import functional
 from deltacell.arrays import AnyArray, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.base import Prediction, Recorded, check_range
+from deltacell.models.base import Prediction, Recorded, check_cell, check_range
 from deltacell.models.baselines.additive import ridge
 from deltacell.models.baselines.baseline import Part
 from deltacell.models.baselines.gene_sets import GeneOrder
@@ -161,11 +161,7 @@ class PairCell(Recorded, nn.Module):
 
     def forward(self, cell: Cell, genotypes: Genotypes) -> Prediction:
         """Return the scores of genotypes of any sizes; the cell's genes are the model's."""
-        if cell.n_genes != self.n_genes:
-            raise InputError(
-                f"the model was made for {self.n_genes} genes, and the cell has {cell.n_genes}",
-                code="other-cell",
-            )
+        check_cell(genes=(self.n_genes, cell.n_genes))
         if not hasattr(self, "effect"):
             raise InputError(
                 "this PairCell knows no measured sets",
