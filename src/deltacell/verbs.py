@@ -24,7 +24,6 @@ from deltacell.errors import InputError, did_you_mean
 from deltacell.evaluate.hits import ZEROS, Threshold
 from deltacell.evaluate.runs import EvaluatedRuns, evaluate_on, evaluate_runs
 from deltacell.models.baselines import BASELINES
-from deltacell.models.recorded import Recorded
 from deltacell.predict.subject import gene_names
 from deltacell.predict.verbs import Explanation, Ranked, rank, why
 from deltacell.profile.record import METRICS_FILE, RUN_FILE, RunRecord, read_metrics, read_run
@@ -161,7 +160,7 @@ class History:
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Plot the training loss and the validation's correlation."""
-        from deltacell.report.training_figures import plot_learning
+        from deltacell.report.figures import plot_learning
 
         return plot_learning(self.rows, axes)
 
@@ -340,7 +339,7 @@ def trained(
                 return resume_fit(resume, config, data=data, progress=report)
             return fit_run(config, command=command, data=data, progress=report)
     # Only a network needs Lightning, which takes a second to load.
-    from deltacell.report.train import TrainingBar
+    from deltacell.report.progress import TrainingBar
     from deltacell.train import run
     from deltacell.train.meter import Latest
 
