@@ -23,6 +23,7 @@ from deltacell.cell import Cell
 from deltacell.errors import InputError, did_you_mean
 from deltacell.evaluate.hits import ZEROS, Threshold
 from deltacell.evaluate.runs import EvaluatedRuns, evaluate_on, evaluate_runs
+from deltacell.models.base import Recorded
 from deltacell.models.baselines import BASELINES
 from deltacell.predict.subject import gene_names
 from deltacell.predict.verbs import Explanation, Ranked, rank, why
