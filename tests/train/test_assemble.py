@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deltacell.profile.phases import NoTimer
-from deltacell.train.assemble import (
+from deltacell.train.build import (
     MODE_STEPS,
     make_loop,
     most_batches,
@@ -17,8 +17,8 @@ from deltacell.train.assemble import (
 )
 from deltacell.train.config import Config
 from deltacell.train.data import load_data
-from deltacell.train.fabric import make_fabric
 from deltacell.train.loop import Hooks, Loop
+from deltacell.train.processes import make_fabric
 
 Small = Callable[..., Config]
 

@@ -13,14 +13,13 @@ import torch
 from deltacell.errors import InputError, StoreError
 from deltacell.profile.record import Status, read_run, write_run
 from deltacell.screen import Split
-from deltacell.train.changes import resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.config import Config
 from deltacell.train.data import load_data
 from deltacell.train.loaded_run import load_run
 from deltacell.train.run import resume, train
-from deltacell.train.run_directory import RunDirectory
+from deltacell.train.run_directory import RunDirectory, resumed_config
 
 Small = Callable[..., Config]
 

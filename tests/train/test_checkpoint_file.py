@@ -14,7 +14,7 @@ from torch import nn
 
 from deltacell.errors import InputError, StoreError
 from deltacell.store import sha256_of_file
-from deltacell.train.checkpoint_file import (
+from deltacell.train.checkpoints import (
     check_contents,
     plain_state,
     read_checkpoint,

@@ -17,8 +17,7 @@ from deltacell.errors import InputError, StoreError
 from deltacell.files import seal_of
 from deltacell.profile.record import Reached
 from deltacell.store import sha256_of_file
-from deltacell.train.checkpoint_file import read_checkpoint
-from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.checkpoints import Checkpoints, read_checkpoint
 
 
 def state(step):

@@ -11,8 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from deltacell.train.communication import SAVE, Agreement, GradientSum, from_first_rank, world_size
-from deltacell.train.signals import STOPPING
+from deltacell.train.processes import (
+    SAVE,
+    STOPPING,
+    Agreement,
+    GradientSum,
+    from_first_rank,
+    world_size,
+)
 
 
 def test_alone_everything_is_at_once() -> None:
@@ -52,8 +58,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from deltacell.train.communication import Agreement, GradientSum, from_first_rank, world_size
-from deltacell.train.meter import Meter
+from deltacell.train.processes import Agreement, GradientSum, from_first_rank, world_size
+from deltacell.train.loop import Meter
 
 dist.init_process_group("gloo")
 rank, cpu = dist.get_rank(), torch.device("cpu")

@@ -13,12 +13,10 @@ from deltacell import Cell
 from deltacell.errors import InputError
 from deltacell.models import STRING_RELATIONS
 from deltacell.screen.import_folder import import_folder
-from deltacell.train.check import CHOICES, RANGES, check
+from deltacell.train.check import ANY_KEYS, CHOICES, RANGES, check, keys_of
 from deltacell.train.compose import GROUPS, compose, from_yaml, options, to_yaml
-from deltacell.train.config import Config, NetworkConfig
-from deltacell.train.config_keys import ANY_KEYS, keys_of
+from deltacell.train.config import LOSS_CONFIGS, MODEL_CONFIGS, Config, NetworkConfig
 from deltacell.train.config_reference import PAGE, meaning, reference
-from deltacell.train.registry import LOSS_CONFIGS, MODEL_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = [

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from deltacell.errors import InputError
-from deltacell.train.ema import Ema
+from deltacell.train.task import Ema
 
 
 def test_average_is_that_of_the_formula() -> None:

@@ -11,8 +11,8 @@ import torch
 
 from deltacell.errors import InputError
 from deltacell.train.compose import compose
-from deltacell.train.fit import fit_run
 from deltacell.train.loaded_run import load_run
+from deltacell.train.run import fit_run
 
 DATA = ["data.synthetic=demo", "data.synthetic_genotypes=900", "split.method=gene"]
 

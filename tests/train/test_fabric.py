@@ -8,7 +8,7 @@ import torch
 from deltacell.train import devices
 from deltacell.train import fabric as module
 from deltacell.train.config import Config
-from deltacell.train.fabric import make_fabric
+from deltacell.train.processes import make_fabric
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from deltacell.profile.phases import NoTimer
-from deltacell.train.figures import Figures
-from deltacell.train.metrics_file import MetricsFile
-from deltacell.train.validate import Validation
+from deltacell.train.callbacks import Figures
+from deltacell.train.run_directory import MetricsFile
+from deltacell.train.task import Validation
 
 
 def drawn(folder: Path, every: int, epochs: int, n: int, value: float | None = 0.5) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from deltacell.train import finite
-from deltacell.train.finite import LOOK_EVERY, FiniteGuard, NotFiniteError
+from deltacell.train.loop import LOOK_EVERY, FiniteGuard, NotFiniteError
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -21,17 +21,14 @@ from deltacell.models.baselines import BASELINES, Additive, FittedPredictor
 from deltacell.profile.record import Status, read_run
 from deltacell.screen import Genotypes
 from deltacell.train.build import build_fitted, build_model
-from deltacell.train.changes import resumed_config, write_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
-from deltacell.train.config import Config
-from deltacell.train.data import load_data
-from deltacell.train.fit import fit_run, resume_fit
+from deltacell.train.config import MODEL_CONFIGS, MODELS, Config, is_fitted
+from deltacell.train.data import Standard, load_data
 from deltacell.train.loaded_run import load_run, load_runs
 from deltacell.train.predictor import Predictor
-from deltacell.train.registry import MODEL_CONFIGS, MODELS, is_fitted
-from deltacell.train.run import resume, train
-from deltacell.train.standard import Standard
+from deltacell.train.run import fit_run, resume, resume_fit, train
+from deltacell.train.run_directory import resumed_config, write_config
 
 FAST = {"embedding_mlp": ["model.epochs=2"], "boosted_trees": ["model.rounds=5"]}
 FITTED = [name for name, registered in MODELS.items() if registered.fitted]
@@ -118,7 +115,7 @@ def test_an_interrupted_fit_leaves_no_checkpoint_and_is_fitted_again(
 ) -> None:
     config = made()
     with monkeypatch.context() as patched:
-        patched.setattr("deltacell.train.fit.build_fitted", lambda config: _Interrupted())
+        patched.setattr("deltacell.train.run.build_fitted", lambda config: _Interrupted())
         outcome = fit_run(config)
     assert outcome.signal == signal.SIGTERM
     assert read_run(outcome.path).status is Status.interrupted

@@ -15,9 +15,17 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from deltacell.errors import InputError
 from deltacell.train.config import Config, TrainerConfig
-from deltacell.train.devices import check_devices, cores
-from deltacell.train.fabric import make_fabric
-from deltacell.train.launch import _first, _said, _Watch, is_launched, is_rank, needs_launch
+from deltacell.train.processes import (
+    _first,
+    _said,
+    _Watch,
+    check_devices,
+    cores,
+    is_launched,
+    is_rank,
+    make_fabric,
+    needs_launch,
+)
 
 STARTED = ("TORCHELASTIC_RUN_ID", "RANK", "SLURM_PROCID", "SLURM_NTASKS", "DELTACELL_LAUNCHED")
 
@@ -65,7 +73,7 @@ def test_a_kill_is_named() -> None:
 
 TRACE = """Traceback (most recent call last):
   File "loop.py", line 3, in run
-deltacell.train.finite.NotFiniteError: the loss is nan
+deltacell.train.loop.NotFiniteError: the loss is nan
 
 The above exception was the direct cause of the following exception:
 
@@ -113,7 +121,7 @@ def test_torchrun_has_to_start_as_many_as_the_config_asks_for(alone: pytest.Monk
 def test_accelerators(alone: pytest.MonkeyPatch) -> None:
     import torch
 
-    from deltacell.train.devices import accelerator_of
+    from deltacell.train.processes import accelerator_of
 
     alone.setattr(torch.cuda, "is_available", lambda: False)
     assert accelerator_of(TrainerConfig()) == "cpu"
@@ -154,7 +162,7 @@ def test_the_first_to_die_is_seen_and_left_to_be_waited_for() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets one look without waiting")
 def test_one_that_stands_still_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deltacell.train.launch.STOPPED_FOR", 0.1)
+    monkeypatch.setattr("deltacell.train.processes.STOPPED_FOR", 0.1)
     with _Watch() as watch:
         still = child(0, signal.SIGSTOP)
         waited_for(lambda: watch.first)

@@ -12,8 +12,8 @@ import pytest
 
 from deltacell.errors import MissingExtraError
 from deltacell.train import loggers
+from deltacell.train.callbacks import check_loggers, make_loggers
 from deltacell.train.config import LoggersConfig
-from deltacell.train.loggers import check_loggers, make_loggers
 
 ROW = {"epoch": 2, "step": 10, "lr": 0.1, "train_loss": 0.5, "validation_mse": math.nan}
 

@@ -12,14 +12,14 @@ import torch
 
 from deltacell.profile.phases import NoTimer
 from deltacell.screen import Batch
-from deltacell.train.assemble import make_loop
+from deltacell.train.build import make_loop
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import load_data
-from deltacell.train.fabric import make_fabric
 from deltacell.train.loop import Hooks, Loop
-from deltacell.train.metrics_file import MetricsFile
+from deltacell.train.processes import make_fabric
 from deltacell.train.run import train
+from deltacell.train.run_directory import MetricsFile
 from deltacell.train.task import Task
 
 Small = Callable[..., Config]

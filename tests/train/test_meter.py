@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from deltacell.train.meter import Latest, Meter
+from deltacell.train.loop import Latest, Meter
 
 
 def test_means_are_over_genotypes_not_over_batches() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltacell.errors import InputError, StoreError
 from deltacell.profile.record import read_metrics
-from deltacell.train.metrics_file import COLUMNS, MetricsFile
+from deltacell.train.run_directory import COLUMNS, MetricsFile
 
 
 def row(epoch, **values):

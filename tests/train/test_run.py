@@ -24,14 +24,12 @@ from deltacell.profile.record import Status, read_run
 from deltacell.screen import Batch, Loader
 from deltacell.train import checkpoints as checkpoints_module
 from deltacell.train.build import build_model
-from deltacell.train.changes import resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import load_data
-from deltacell.train.metrics_file import MetricsFile
-from deltacell.train.new_path import new_path
 from deltacell.train.predictor import Predictor
 from deltacell.train.run import resume, train
+from deltacell.train.run_directory import MetricsFile, new_path, resumed_config
 from deltacell.train.task import Task
 
 Small = Callable[..., Config]

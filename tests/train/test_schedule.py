@@ -10,7 +10,7 @@ import torch
 
 from deltacell.errors import InputError
 from deltacell.train.config import ScheduleConfig
-from deltacell.train.schedule import Schedule
+from deltacell.train.task import Schedule
 
 LR, STEPS, EPOCHS = 0.1, 4, 6
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from deltacell.train.signals import STOPPING, StopSignals, exit_code
+from deltacell.train.processes import STOPPING, StopSignals, exit_code
 
 
 @pytest.mark.parametrize("number", STOPPING)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from deltacell.errors import InputError
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard
 
 
 def test_mean_and_deviation_become_0_and_1_and_undo_is_the_inverse() -> None:

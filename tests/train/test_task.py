@@ -10,7 +10,7 @@ import torch
 
 from deltacell.models import Dango
 from deltacell.screen import Loader
-from deltacell.train.assemble import make_task
+from deltacell.train.build import make_task
 from deltacell.train.config import Config
 from deltacell.train.data import load_data
 from deltacell.train.predictor import Predictor

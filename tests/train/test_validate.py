@@ -11,11 +11,11 @@ import torch
 from scipy import stats
 
 from deltacell.screen import Loader
-from deltacell.train.assemble import make_task
+from deltacell.train.build import make_task
 from deltacell.train.config import Config
 from deltacell.train.data import load_data
 from deltacell.train.predictor import Predictor
-from deltacell.train.validate import Validation, validate
+from deltacell.train.task import Validation, validate
 
 Small = Callable[..., Config]
 
