@@ -260,8 +260,10 @@ def _read_index(file: Path) -> tuple[Checkpoint, ...]:
         data = read_json(file, what="the index of the checkpoints")
         kept = tuple(Checkpoint(**entry) for entry in data["checkpoints"])
         names = {one.file for one in kept if _NAME.fullmatch(one.file)}
-        numbers = all(type(n) is int for one in kept for n in (one.step, one.epoch))
-        if numbers and len(names) == len(kept) and data == _to_json(kept):
+        typed = all(
+            (type(one.step), type(one.epoch), type(one.sha256)) == (int, int, str) for one in kept
+        )
+        if typed and len(names) == len(kept) and data == _to_json(kept):
             return kept
         raise ValueError("does not match its seal")
     except (StoreError, ValueError, KeyError, TypeError) as error:

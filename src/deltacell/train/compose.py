@@ -209,7 +209,7 @@ def _value(override: Override) -> str:
         group = name.removesuffix(".name")
         what = f"'{text}': a {group} is chosen as a whole"
         raise InputError(what, code="unknown-key", fix=f"Write {group}=NAME.")
-    if any(name.startswith(f"{key.name}.") for key in ANY_KEYS.values() if key.is_mapping):
+    if any(f"{name}.".startswith(f"{k.name}.") for k in ANY_KEYS.values() if k.is_mapping):
         # New names of a mapping are welcome, which Hydra takes with pluses only.
         return f"++{text}"
     if not any(f"{key}.".startswith(f"{name}.") for key in ANY_KEYS):
