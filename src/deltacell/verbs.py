@@ -24,8 +24,8 @@ from deltacell.errors import InputError, did_you_mean
 from deltacell.evaluate.positives import Threshold
 from deltacell.evaluate.runs import EvaluatedRuns, evaluate_runs
 from deltacell.evaluate.tested import ZEROS
+from deltacell.models.base import Recorded
 from deltacell.models.baselines import BASELINES
-from deltacell.models.recorded import Recorded
 from deltacell.predict.subject import gene_names
 from deltacell.predict.verbs import Explanation, Ranked, rank, why
 from deltacell.profile.record import METRICS_FILE, RUN_FILE, RunRecord, read_metrics, read_run
@@ -179,7 +179,7 @@ class History:
         axes
             Where to draw; new axes where not given.
         """
-        from deltacell.report.training_figures import plot_learning
+        from deltacell.report.figures import plot_learning
 
         return plot_learning(self.rows, axes)
 
@@ -377,7 +377,7 @@ def trained(
                 return resume_fit(resume, config, data=data, progress=report)
             return fit_run(config, command=command, data=data, progress=report)
     # Only a network needs Lightning, which takes a second to load.
-    from deltacell.report.train import TrainingBar
+    from deltacell.report.progress import TrainingBar
     from deltacell.train import run
     from deltacell.train.loop import Latest
 

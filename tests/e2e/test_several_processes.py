@@ -59,7 +59,7 @@ def test_a_rank_that_is_killed_brings_the_others_down(
     began = time.monotonic()
     said = training.end(process, 2)
     assert time.monotonic() - began < BROUGHT_DOWN
-    assert f"rank {victim} was killed by SIGKILL; the others were stopped" in said
+    assert f"rank {victim} was killed by SIGKILL; the other ranks were stopped" in said
     assert "Traceback" not in said
     assert not any(is_there(rank) for rank in ranks.values())
     # What was saved before is there to go on from, in any number of processes.

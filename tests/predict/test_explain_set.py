@@ -16,7 +16,7 @@ from deltacell.predict.ensemble import on_one_scale, scorer_of
 from deltacell.predict.explain_set import NEAREST, OTHER_GENES, explain_set
 from deltacell.predict.explained_sentences import sentences_of
 from deltacell.predict.status import Evidence
-from deltacell.report.explained_set import explained_page, print_explained_set
+from deltacell.report.predict import explained_page, print_explained_set
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.compose import compose
 from deltacell.train.config import GlobalMeanConfig

@@ -255,7 +255,7 @@ def _explain(
     paths: list[Path], weights: str, genes: list[str], html: Path | None, json: Path | None
 ) -> None:
     from deltacell.predict.verbs import why as verb
-    from deltacell.report.explained_set import print_explained_set
+    from deltacell.report.predict import print_explained_set
 
     found = verb(paths, *genes, weights=weights)
     write_json(json, found.result)

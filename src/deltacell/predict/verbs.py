@@ -324,17 +324,17 @@ class Explanation:
         path
             The file.
         """
-        from deltacell.report.explained_set import explained_page
+        from deltacell.report.predict import explained_page
 
         return _write_page(path, explained_page(self.result))
 
     def __str__(self) -> str:
-        from deltacell.report.explained_set import print_explained_set
+        from deltacell.report.predict import print_explained_set
 
         return as_text(lambda: print_explained_set(self.result))
 
     def _repr_html_(self) -> str:
-        from deltacell.report.explained_set import print_explained_set
+        from deltacell.report.predict import print_explained_set
 
         return as_html(lambda: print_explained_set(self.result))
 

@@ -13,7 +13,7 @@ import torch
 from deltacell.errors import MissingExtraError
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.profile.record import FIGURES, TENSORBOARD
-from deltacell.report.training_figures import draw_learning, draw_scores
+from deltacell.report.figures import draw_learning, draw_scores
 from deltacell.train.config import LoggersConfig
 from deltacell.train.run_directory import MetricsFile
 

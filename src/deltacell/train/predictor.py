@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.optimize import nnls
 from torch import nn
 
+from deltacell.arrays import Doubles
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models import Dango, Prediction
 from deltacell.models.baselines import FittedPredictor
-from deltacell.models.baselines.baseline import Part, Parts, Report, State, loaded, saved
+from deltacell.models.baselines.baseline import FitData, Parts, State, loaded, saved
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
 from deltacell.profile.record import FIGURES, TENSORBOARD, TRACES
 from deltacell.screen import Genotypes
@@ -142,22 +142,15 @@ class Ensemble(FittedPredictor):
         copies = sorted((directory / MEMBERS).iterdir(), key=lambda p: int(p.name.split("-")[0]))
         self._members = [load_run(copy, data=data).predictor for copy in copies]
 
-    def _fit(
-        self,
-        cell: Cell,
-        order: GeneOrder,
-        training: Part,
-        validation: Part | None,
-        seed: int,
-        progress: Report,
-    ) -> None:
+    def _fit(self, data: FitData) -> None:
+        validation = data.validation
         if validation is None:
             raise InputError(
                 "an ensemble is weighted by the validation part, which is empty",
                 code="empty-part",
                 fix="Set split.validation above 0.",
             )
-        progress("members", 0, len(self._members))
+        data.report("members", 0, len(self._members))
         scores = self._of_members(validation.sets)[0]
         self._means, deviations = scores.mean(axis=1), scores.std(axis=1)
         # A run whose scores are all equal has no scale, and no weight.
@@ -166,21 +159,19 @@ class Ensemble(FittedPredictor):
         units = (scores - self._means[:, None]) / self._deviations[:, None]
         self._weights, _ = nnls(units.T, validation.targets - self._intercept)
 
-    def _score(self, cell: Cell, sets: GeneSets) -> npt.NDArray[np.float64]:
+    def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
         return self._parts(cell, sets).score
 
     def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
         scores, odds = self._of_members(sets)
         units = (scores - self._means[:, None]) / self._deviations[:, None]
-        size: npt.NDArray[np.float64] = self._intercept + self._weights @ units
+        size: Doubles = self._intercept + self._weights @ units
         if odds is None:
             return Parts(size)
         hit = 1 / (1 + np.exp(-odds))
         return Parts(hit * size, hit, size)
 
-    def _of_members(
-        self, sets: GeneSets
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64] | None]:
+    def _of_members(self, sets: GeneSets) -> tuple[Doubles, Doubles | None]:
         """Return the score of each run, [runs, sets], and the log odds of a hit, [sets]."""
         gene = GeneOrder(self._members[0].cell.genes).gene
         genotypes = Genotypes(torch.from_numpy(gene[sets.genes]), torch.from_numpy(sets.offsets))
