@@ -34,13 +34,11 @@ from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.convert import need
 from deltacell.screen.keys import comparable_keys, repeats_a_gene
 from deltacell.train.build import build_fitted
-from deltacell.train.config import Config, DataConfig, NoLossConfig
-from deltacell.train.data import TrainingData, load_data
-from deltacell.train.fit import fit_run
+from deltacell.train.config import MODELS, Config, DataConfig, NoLossConfig
+from deltacell.train.data import Standard, TrainingData, load_data
 from deltacell.train.loaded_run import AnyRun, LoadedRun, labels_of, load_run, load_runs
 from deltacell.train.predictor import Predictor
-from deltacell.train.registry import MODEL_CONFIGS
-from deltacell.train.standard import Standard
+from deltacell.train.run import fit_run
 from deltacell.words import Progress
 
 if TYPE_CHECKING:
@@ -395,7 +393,7 @@ def _baseline_config(name: str, config: Config, data: TrainingData) -> Config:
         seed=data.split.seed,
         data=data.config or config.data,
         split=config.split,
-        model=MODEL_CONFIGS[name](),
+        model=MODELS[name](),
         loss=NoLossConfig(),
     )
 
