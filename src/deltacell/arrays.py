@@ -11,6 +11,7 @@ import pyarrow as pa
 Ints = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 AnyArray = npt.NDArray[Any]
 

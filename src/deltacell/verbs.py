@@ -26,7 +26,7 @@ from deltacell.evaluate.runs import EvaluatedRuns, evaluate_runs
 from deltacell.evaluate.tested import ZEROS
 from deltacell.models.baselines import BASELINES
 from deltacell.models.recorded import Recorded
-from deltacell.predict.subject import gene_names
+from deltacell.predict.request import GeneNames
 from deltacell.predict.verbs import Explanation, Ranked, rank, why
 from deltacell.profile.record import METRICS_FILE, RUN_FILE, RunRecord, read_metrics, read_run
 from deltacell.report.progress import progress_bar
@@ -103,7 +103,7 @@ class Run:
 
         if isinstance(sets, pd.DataFrame):
             sets = sets.itertuples(index=False, name=None)
-        names = gene_names([self.loaded])
+        names = GeneNames.of_runs([self.loaded])
         genes = [names.indices([str(name) for name in one]).tolist() for one in sets]
         found = self.loaded.predictor.predict(Genotypes.of(genes))
         texts = [names.genes.standard[g] or names.genes[g] for g in range(len(names.genes))]

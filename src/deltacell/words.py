@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 LONGEST_NAME = 80
+
+Progress = Callable[[str, int, int], None]
+"""Called as ``progress(what, done, total)`` while something takes long."""
 
 
 def count_text(number: int, one: str, many: str | None = None) -> str:
@@ -47,6 +50,14 @@ def seconds_text(seconds: float) -> str:
 def change_text(seconds: float) -> str:
     """Return a difference of times with its sign."""
     return f"{'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a time in words: ``40 seconds``, ``3 minutes``, ``5 hours``, ``2 days``."""
+    for length, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}s"
+    return f"{max(2, round(seconds))} seconds"
 
 
 def share_text(share: float) -> str:

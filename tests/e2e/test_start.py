@@ -14,7 +14,7 @@ from deltacell.cli.program import STOPPED
 from deltacell.errors import InputError
 from deltacell.profile.record import read_run
 from deltacell.screen import Screen
-from deltacell.start import _extrapolated
+from deltacell.start import _extrapolate
 
 FAST = ("model.rounds=15",)
 
@@ -101,6 +101,6 @@ def test_other_files_and_foreign_folders_are_refused(tables, tmp_path) -> None:
 
 
 def test_a_time_is_on_the_line_through_two_trials_and_never_falls() -> None:
-    assert _extrapolated([(100, 1.0), (200, 2.0)], 1_000) == pytest.approx(10.0)
-    assert _extrapolated([(100, 2.0), (200, 1.0)], 1_000) == 1.0
-    assert _extrapolated([(100, 1.0), (100, 1.0)], 100) == 1.0
+    assert _extrapolate([(100, 1.0), (200, 2.0)], 1_000) == pytest.approx(10.0)
+    assert _extrapolate([(100, 2.0), (200, 1.0)], 1_000) == 1.0
+    assert _extrapolate([(100, 1.0), (100, 1.0)], 100) == 1.0
