@@ -182,7 +182,7 @@ class History:
         axes
             Where to draw; new axes where not given.
         """
-        from deltacell.report.training_figures import plot_learning
+        from deltacell.report.figures import plot_learning
 
         return plot_learning(self.rows, axes)
 
@@ -380,7 +380,7 @@ def trained(
                 return resume_fit(resume, config, data=data, progress=report)
             return fit_run(config, command=command, data=data, progress=report)
     # Only a network needs Lightning, which takes a second to load.
-    from deltacell.report.train import TrainingBar
+    from deltacell.report.progress import TrainingBar
     from deltacell.train import run
     from deltacell.train.meter import Latest
 

@@ -67,7 +67,9 @@ def quiet(browser: Any, page: Path) -> bool:
 
 def test_it_opens_from_a_file_and_says_nothing_on_the_console(opened: Any, page: Path) -> None:
     assert quiet(opened, page)
-    assert "data loading is +800 µs" in opened.run("document.querySelector('h1').innerText")
+    assert "data loading accounts for +800 µs" in opened.run(
+        "document.querySelector('h1').innerText"
+    )
 
 
 def test_hostile_names_are_shown_and_do_not_run(opened: Any, page: Path) -> None:

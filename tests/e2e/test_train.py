@@ -50,7 +50,7 @@ def test_a_run_says_where_it_is_what_limits_it_and_what_to_type_next(
     said = typed("train", *training.SMALL, "trainer.epochs=2", f"directory={path}").output
     assert f"Finished: {path} (best validation Pearson" in said
     assert f"Test it with: deltacell evaluate {path}" in said
-    assert "samples a second, steady steps" in said
+    assert "samples per second, steady steps" in said
     record = read_run(path)
     assert record.status is Status.finished
     assert record.limits is not None

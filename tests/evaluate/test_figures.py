@@ -25,7 +25,7 @@ from deltacell.evaluate.figures import (
     draw_relation_weights,
     draw_residuals,
 )
-from deltacell.report.figure_file import check_figure
+from deltacell.report.figures import check_figure
 from deltacell.screen import Genotypes
 
 BEGINNINGS = {".png": b"\x89PNG", ".svg": b"<?xml"}

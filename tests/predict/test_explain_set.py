@@ -31,7 +31,7 @@ from deltacell.predict.explain_set import (
 from deltacell.predict.gene_sets import Scored
 from deltacell.predict.request import screen_genes, trained_genes, trained_sizes
 from deltacell.predict.status import Evidence
-from deltacell.report.explained_set import explained_page, print_explained_set
+from deltacell.report.predict import explained_page, print_explained_set
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.compose import compose
 from deltacell.train.config import GlobalMeanConfig

@@ -13,7 +13,6 @@ from deltacell.profile.explain import Account, compare
 from deltacell.profile.explain.account import Table
 from deltacell.profile.explain.explanation import Explanation
 from deltacell.report.explanation_page import MOST_ROWS, explanation_page
-from deltacell.report.numbers import change_text, ratio_text, share_text, time_text
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
@@ -205,14 +204,3 @@ def test_numbers_that_are_none_or_not_finite(parsed: Any) -> None:
 def test_the_same_explanation_is_the_same_page() -> None:
     data = explained(ONE, timeline={"ranks": [rank(bar("x"))]})
     assert explanation_page(data) == explanation_page(data)
-
-
-def test_numbers_as_they_are_read() -> None:
-    assert [time_text(x) for x in (1234.5, 2.0, 0.01234, 9.9996e-4, 5e-9, 0.0, None)] == [
-        "1,234 s", "2.00 s", "12.3 ms", "1.00 ms", "5.00 ns", "0", "–",
-    ]  # fmt: skip
-    assert [change_text(x) for x in (0.5, -0.5, 0.0)] == ["+500 ms", "−500 ms", "0"]
-    assert [share_text(x) for x in (0.125, -0.5, -0.0001, None)] == [
-        "12.5 %", "−50.0 %", "0.0 %", "–",
-    ]  # fmt: skip
-    assert [ratio_text(x) for x in (54.2, 1.6, 0.25)] == ["54×", "1.6×", "0.25×"]

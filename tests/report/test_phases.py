@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from deltacell.report.phases import print_rates
+from deltacell.report.bench import print_rates
 
 
 def test_the_median_rate_stands_beside_the_median_time(capsys):
@@ -18,8 +18,8 @@ def test_the_median_rate_stands_beside_the_median_time(capsys):
     )
     print_rates([("train", summary)])
     title, columns, row = capsys.readouterr().out.splitlines()
-    assert title == "samples a second, steady steps"
+    assert title == "samples per second, steady steps"
     assert " ".join(columns.split()) == (
-        "mode median from to median ms a step mean ms a step steps cut"
+        "mode median from to median ms per step mean ms per step steps cut"
     )
     assert row.split() == ["train", "8,000", "7,000", "9,000", "8", "76.84", "20", "3"]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from deltacell.report.score_scale import ScoreScale
+from deltacell.report.page import ScoreScale
 
 
 @pytest.mark.parametrize(

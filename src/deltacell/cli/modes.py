@@ -28,7 +28,7 @@ def modes(
     """
     from dataclasses import asdict
 
-    from deltacell.report.phases import print_marginals, print_phases, print_rates
+    from deltacell.report.bench import print_marginals, print_phases, print_rates
     from deltacell.report.progress import progress_bar
     from deltacell.train.compose import compose
     from deltacell.train.modes import marginals, run_modes

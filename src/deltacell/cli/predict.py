@@ -208,7 +208,7 @@ def why(
     Example: deltacell why runs/demo "RAD52 RAD51" --html why.html
     """
     from deltacell.predict.verbs import why as explain
-    from deltacell.report.explained_set import print_explained_set
+    from deltacell.report.predict import print_explained_set
 
     paths, more = _runs_and_genes(runs, strict=True)
     if not paths:

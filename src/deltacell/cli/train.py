@@ -130,8 +130,8 @@ def _carry_out(config: Config, resume: Path | None, which: str, given: list[str]
 
 
 def _run(config: Config, resume: Path | None, which: str) -> Outcome:
-    from deltacell.report.phases import print_rates
-    from deltacell.report.train import print_outcome
+    from deltacell.report.bench import print_rates
+    from deltacell.report.progress import print_outcome
     from deltacell.train.config import Mode
     from deltacell.train.registry import is_fitted
     from deltacell.verbs import trained

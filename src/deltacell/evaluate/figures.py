@@ -24,7 +24,7 @@ from deltacell.evaluate.diagnostics import (
 )
 from deltacell.evaluate.side_by_side import check_fit
 from deltacell.files import write_figure
-from deltacell.report.figure_file import check_figure
+from deltacell.report.figures import check_figure
 from deltacell.screen import Screen, Split
 from deltacell.words import count_text
 

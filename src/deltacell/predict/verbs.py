@@ -322,12 +322,12 @@ class Explanation:
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write the explanation as a self-contained HTML page, and return where."""
-        from deltacell.report.explained_set import explained_page
+        from deltacell.report.predict import explained_page
 
         return _write_page(path, explained_page(self.result))
 
     def _print(self) -> None:
-        from deltacell.report.explained_set import print_explained_set
+        from deltacell.report.predict import print_explained_set
 
         print_explained_set(self.result)
 

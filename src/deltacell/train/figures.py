@@ -9,7 +9,7 @@ import torch
 
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.profile.record import FIGURES
-from deltacell.report.training_figures import draw_learning, draw_scores
+from deltacell.report.figures import draw_learning, draw_scores
 from deltacell.train.metrics_file import MetricsFile
 from deltacell.train.validate import Validation
 

@@ -48,8 +48,8 @@ def test_a_slow_loader_is_the_cause(make_run):
     a = make_run("before", STEP, samples=50)
     found = explain(a, make_run("after", STEP | {"data_wait": 0.021}, samples=50))
     assert found.sentence == (
-        "after takes 2.0x as long per sample as before (800 µs against 400 µs): data loading is "
-        "+400 µs, 100 % of the gap."
+        "after takes 2.0x as long per sample as before (800 µs against 400 µs): data loading "
+        "accounts for +400 µs, 100 % of the gap."
     )
     fall = found.comparison.steps
     assert fall.gap == pytest.approx(0.020 / 50)
@@ -74,7 +74,7 @@ def test_parts_that_cancel_and_a_faster_one(make_run, a, b, said, advised):
 def test_what_lies_outside_the_steps(make_run):
     found = explain(make_run("before", STEP), make_run("after", STEP, between=BETWEEN))
     assert not found.noise.is_beyond
-    assert "Per epoch it is 1.5x" in found.sentence
+    assert "Per epoch it takes 1.5x" in found.sentence
     assert "outside the steps: validation" in found.sentence
     ratio = found.comparison.epoch_ratio
     assert (ratio.steps, ratio.step, ratio.outside) == pytest.approx((1, 1, 1.5))
@@ -95,7 +95,7 @@ def test_what_is_not_equal_is_named(make_run):
     [
         ((1, 4), "1 against 4", True),
         ((2, 2), None, False),
-        ((2, None), "known of one only (2)", False),
+        ((2, None), "known for one only (2)", False),
     ],
 )
 def test_threads_are_compared_and_named_beside_the_cause(make_run, threads, unequal, blamed):

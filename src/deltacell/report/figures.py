@@ -1,4 +1,4 @@
-"""Figures of a training, drawn from what was measured; computes nothing."""
+"""Figures of a training, and the files of figures."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from deltacell.errors import InputError
 from deltacell.files import write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+SUFFIXES = (".png", ".svg")
+
+
+def check_figure(path: Path | None) -> None:
+    """Raise where a figure could not be written in the end, before anything is computed."""
+    if path is not None and path.suffix.lower() not in SUFFIXES:
+        what = f"a figure is written as {' or '.join(SUFFIXES)}, and this ends in '{path.suffix}'"
+        raise InputError(what, code="figure-suffix", where=path)
+
 
 def draw_learning(rows: Sequence[Mapping[str, float | None]], path: Path) -> None:
-    """Draw the training loss and the validation's Pearson by epoch.
-
-    Parameters
-    ----------
-    rows
-        Of ``metrics.csv``.
-    path
-        The figure, PNG or SVG by its name.
-    """
+    """Draw the training loss and the validation's Pearson by epoch, from rows of metrics.csv."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")
@@ -38,10 +40,9 @@ def plot_learning(rows: Sequence[Mapping[str, float | None]], axes: Axes | None 
     Parameters
     ----------
     rows
-        Of ``metrics.csv``.
+        Those of ``metrics.csv``.
     axes
-        Where to plot; new axes of pyplot where not given. Where both are there, the second has
-        axes of its own on the right.
+        Where to plot; new axes of pyplot by default. The second curve has its own on the right.
     """
     if axes is None:
         from matplotlib import pyplot
@@ -63,15 +64,7 @@ def plot_learning(rows: Sequence[Mapping[str, float | None]], axes: Axes | None 
 def draw_scores(
     measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float64], path: Path
 ) -> None:
-    """Draw predicted against measured scores, the darker the more of them.
-
-    Parameters
-    ----------
-    measured, predicted
-        One number a genotype.
-    path
-        The figure, PNG or SVG by its name.
-    """
+    """Draw predicted against measured scores, the darker the more of them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6, 4.2), layout="constrained")
