@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import json
 from contextlib import suppress
+from math import comb
+from types import SimpleNamespace
 
 import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from deltacell.cell import Cell
+from deltacell.cell.annotation import Annotation
 from deltacell.errors import InputError
 from deltacell.predict import ranking_file
 from deltacell.predict.ranking_file import (
@@ -23,6 +27,7 @@ from deltacell.predict.ranking_file import (
     write_table,
 )
 from deltacell.predict.request import _rows
+from deltacell.predict.verbs import Ranked
 from deltacell.report.predict import print_ranking
 
 ABOUT = {
@@ -227,3 +232,22 @@ def test_differences_by_name():
         f"cell was {'a' * 12} and is {'b' * 12}",
     ]
     assert differences(was, was) == []
+
+
+def test_terms_that_the_head_of_a_ranking_has_too_often(tmp_path):
+    names = [f"Y{i:02d}" for i in range(40)]
+    terms = Annotation.from_pairs(
+        "go", [*range(40), 0, 1, 2, 3], [0] * 40 + [1] * 4, ["all", "rare"], n_genes=40
+    )
+    cell = Cell(names, [], annotations=[terms])
+    rows = [{**ROW, "genes": ["Y00", "Y01"]}, {**ROW, "genes": ["Y02", "Y03"], "rank": 2}]
+    counts = {"genes": 40, "sets": 780, "rows": 2, "lowest": 2, "highest": 0, "listed": 0}
+    about = {**ABOUT, "counts": counts, "request": {"genes": "all"}}
+    write_ranking(tmp_path / "r.parquet", [table(rows)], lambda: about)
+    run = SimpleNamespace(data=SimpleNamespace(cell=cell))
+    found = Ranked(tmp_path / "r.parquet", read_about(tmp_path / "r.parquet"), runs=[run])
+    (one,) = found.enrichment()
+    assert (one["end"], one["term"], one["genes"], one["drawn"]) == ("lowest", "rare", 4, 4)
+    assert one["expected"] == pytest.approx(0.4)
+    # Two terms are tested, and only the sets of these four genes have the rare one four times.
+    assert one["q_value"] == pytest.approx(2 / comb(40, 4))

@@ -100,8 +100,11 @@ def explain_set(
     itself = np.flatnonzero((measured == chosen).all(axis=1)).tolist()[:1]
     of_runs = []
     for run, predictor, score in zip(runs, predictors, each, strict=True):
-        found = predictor.predict(genotype)
-        parts = {"hit": found.hit, "given_hit": found.given_hit}
+        parts: dict[str, Any] = {"hit": None, "given_hit": None}
+        # Networks have no such parts, and may be limited to smaller sets.
+        if not isinstance(predictor.model, Dango | HeteroCell):
+            found = predictor.predict(genotype)
+            parts = {"hit": found.hit, "given_hit": found.given_hit}
         of_runs.append(
             {
                 "name": run.record.name,

@@ -214,52 +214,29 @@ class Request:
     distance: int = DISTANCE
 
     def __post_init__(self) -> None:
-        def refuse(wrong: bool, code: str, what: str) -> None:
-            if wrong:
+        n, with_ = len(self.given), self.sets == WITH
+        limits = [limit for limit in (self.above, self.below) if limit is not None]
+        # Scores are in single precision. NaN is not within its range either.
+        finite = all(abs(limit) <= float(np.finfo(np.float32).max) for limit in limits)
+        overlap = len(limits) == 2 and limits[0] <= limits[1]
+        known = self.status is None or (self.status and set(self.status) <= set(STATUSES))
+        for fine, code, what in (
+            (not with_ or n, "no-gene", "--sets with needs a gene, such as --sets with HO"),
+            (not with_ or self.n_genes > n, "size-too-small", f"--size must be {n + 1} or more"),
+            (with_ or self.size is None, "size-without-with", "--size needs --sets with"),
+            (self.top is None or self.top > 0, "top-too-small", "--top must be 1 or more"),
+            (self.distance >= 0, "negative-distance", "--distance must be 0 or more base pairs"),
+            (finite, "limit-not-finite", "--above and --below must be finite numbers"),
+            (not overlap, "limits-overlap", "--above must be larger than --below"),
+            (
+                self.sets != FILE or self.genes == "screen",
+                "genes-of-a-file",
+                "--genes is for --sets pairs, triples or with; a file names its genes",
+            ),
+            (known, "unknown-status", f"--status must be some of {', '.join(STATUSES)}, or any"),
+        ):
+            if not fine:
                 raise InputError(what, code=code)
-
-        with_ = self.sets == WITH
-        refuse(with_ and not self.given, "no-gene", "--sets with needs a gene: --sets with HO STE2")
-        refuse(
-            with_ and self.n_genes <= len(self.given),
-            "size-too-small",
-            f"--size is {self.size}; expected {len(self.given) + 1} or more with "
-            f"{len(self.given)} genes given",
-        )
-        refuse(not with_ and self.size is not None, "size-without-with", "--size needs --sets with")
-        refuse(
-            self.top is not None and self.top < 1,
-            "top-too-small",
-            f"--top is {self.top}; expected 1 or more",
-        )
-        refuse(
-            self.distance < 0,
-            "negative-distance",
-            f"--distance is {self.distance}; expected base pairs, 0 or more",
-        )
-        for name, value in (("--above", self.above), ("--below", self.below)):
-            # Scores are in single precision. NaN is not within its range either.
-            refuse(
-                value is not None and not abs(value) <= float(np.finfo(np.float32).max),
-                "limit-not-finite",
-                f"{name} is {value}; expected a finite number",
-            )
-        refuse(
-            self.above is not None and self.below is not None and self.above <= self.below,
-            "limits-overlap",
-            f"--above is {self.above} and --below is {self.below}; expected --above to be larger",
-        )
-        refuse(
-            self.sets == FILE and self.genes != "screen",
-            "genes-of-a-file",
-            "--genes is for --sets pairs, triples or with; a file names its genes",
-        )
-        refuse(
-            self.status is not None and not (self.status and set(self.status) <= set(STATUSES)),
-            "unknown-status",
-            f"--status is '{','.join(self.status or ())}'; expected some of "
-            f"{', '.join(STATUSES)}, or any",
-        )
 
     @property
     def n_genes(self) -> int:
