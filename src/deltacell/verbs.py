@@ -24,8 +24,8 @@ from deltacell.errors import InputError, did_you_mean
 from deltacell.evaluate.positives import Threshold
 from deltacell.evaluate.runs import EvaluatedRuns, evaluate_runs
 from deltacell.evaluate.tested import ZEROS
+from deltacell.models.base import Recorded
 from deltacell.models.baselines import BASELINES
-from deltacell.models.recorded import Recorded
 from deltacell.predict.request import GeneNames
 from deltacell.predict.verbs import Explanation, Ranked, rank, why
 from deltacell.profile.record import METRICS_FILE, RUN_FILE, RunRecord, read_metrics, read_run

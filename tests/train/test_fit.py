@@ -105,10 +105,10 @@ def test_train_and_resume_take_any_predictor(made: Made) -> None:
 class _Interrupted(Additive):
     """Receives a signal in the middle of its fit."""
 
-    def _fit(self, cell, order, training, validation, seed, progress):  # type: ignore[no-untyped-def]
-        progress("halfway", 1, 2)
+    def _fit(self, data):  # type: ignore[no-untyped-def]
+        data.report("halfway", 1, 2)
         os.kill(os.getpid(), signal.SIGTERM)
-        progress("halfway", 1, 2)
+        data.report("halfway", 1, 2)
         raise AssertionError("a signal was not noticed")
 
 

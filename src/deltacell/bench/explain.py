@@ -14,7 +14,7 @@ import numpy as np
 from deltacell.bench.machine import machine
 from deltacell.bench.simulate import Program, write
 from deltacell.profile.explain import explain
-from deltacell.profile.trace.decode import Progress
+from deltacell.words import Progress
 
 BAR = 0.95
 """The share of cases in which the sentence has to be right."""

@@ -15,7 +15,7 @@ from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError, StoreError
 from deltacell.evaluate.side_by_side import check_fit
-from deltacell.models.baselines import BASELINES, Progress, baseline, check_baseline
+from deltacell.models.baselines import BASELINES, baseline, check_baseline
 from deltacell.profile.record import RUN_FILE, RunRecord, Status, now, read_run
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.build import build_fitted
@@ -26,6 +26,7 @@ from deltacell.train.loaded_run import LoadedRun, load_run
 from deltacell.train.predictor import Predictor
 from deltacell.train.registry import MODEL_CONFIGS
 from deltacell.train.standard import Standard
+from deltacell.words import Progress
 
 BASELINES_FOLDER = "baselines"
 """Of a run: the baselines that were fitted to be compared with it."""

@@ -10,13 +10,13 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from deltacell.errors import InputError, did_you_mean
-from deltacell.models.activation import ACTIVATIONS
-from deltacell.models.baselines.query_pair_mean import Toward
+from deltacell.models.base import ACTIVATIONS
+from deltacell.models.baselines.additive import Toward
 from deltacell.models.combine import COMBINATIONS
 from deltacell.models.dango import STRING_LAMBDAS
 from deltacell.models.heads import Z_NORMS
 from deltacell.models.hetero_cell import AGGREGATIONS, MUTANTS, OUTPUTS
-from deltacell.models.losses.dango import Schedule
+from deltacell.models.losses import Schedule
 from deltacell.propagate import STRATEGIES
 from deltacell.screen.screen import Merge
 from deltacell.screen.split import By, Method

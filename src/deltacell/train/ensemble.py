@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
+from deltacell.arrays import Doubles
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.baselines import FittedPredictor
-from deltacell.models.baselines.baseline import Doubles, Part, Parts, Report, State, loaded, saved
+from deltacell.models.baselines.baseline import FitData, Parts, State, loaded, saved
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
 from deltacell.profile.record import FIGURES, TENSORBOARD, TRACES
 from deltacell.screen import Genotypes
@@ -105,21 +106,14 @@ class Ensemble(FittedPredictor):
         copies = sorted((directory / MEMBERS).iterdir(), key=lambda p: int(p.name.split("-")[0]))
         self._members = [load_run(copy, data=data).predictor for copy in copies]
 
-    def _fit(
-        self,
-        cell: Cell,
-        order: GeneOrder,
-        training: Part,
-        validation: Part | None,
-        seed: int,
-        progress: Report,
-    ) -> None:
+    def _fit(self, data: FitData) -> None:
+        validation = data.validation
         if validation is None:
             raise InputError(
                 "an ensemble is weighted by the validation part, and there is none",
                 fix="Set split.validation above 0.",
             )
-        progress("members", 0, len(self._members))
+        data.report("members", 0, len(self._members))
         scores = self._of_members(validation.sets)[0]
         self._means, deviations = scores.mean(axis=1), scores.std(axis=1)
         # A run that says the same of all sets has no scale, and no weight.

@@ -10,7 +10,7 @@ from torch import nn
 
 from deltacell.cell import Cell
 from deltacell.models import Dango, DangoLoss, HeteroCell, Loss, LossValue, Prediction
-from deltacell.models.parameter_groups import parameter_groups
+from deltacell.models.base import parameter_groups
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.propagate import Deleted
 from deltacell.screen import Batch, Genotypes

@@ -38,8 +38,7 @@ from deltacell.profile.explain.subject import (
 from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.phase_rows import steady_steps
 from deltacell.profile.trace.attribution import RanksAttribution
-from deltacell.profile.trace.decode import Progress
-from deltacell.words import capital, seconds_text, share_text, short_name
+from deltacell.words import Progress, capital, seconds_text, share_text, short_name
 
 SAME = 0.02
 """Times that differ by less than this share are called the same."""

@@ -19,9 +19,8 @@ from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import RUN_FILE, TRACES, RunRecord, Status, read_run
 from deltacell.profile.trace.attribution import RanksAttribution, attribute_ranks
 from deltacell.profile.trace.categories import CATEGORY_OF_PHASE, Category
-from deltacell.profile.trace.decode import Progress
 from deltacell.profile.trace.read import missing_ranks, read_traces
-from deltacell.words import listed, seconds_text, short_name
+from deltacell.words import Progress, listed, seconds_text, short_name
 
 CATEGORY_OF = {phase: category.title for phase, category in CATEGORY_OF_PHASE.items()}
 """The category of each phase, in the words of traces."""
