@@ -85,7 +85,7 @@ def test_a_page_has_the_measured_sets_next_to_each_set(made, tmp_path) -> None:
     )
     assert [row["lost"] for row in data["rows"]] == [list(one) for one in lost]
     assert data["gene_facts"][0]["link"].startswith("https://example.org/Y")
-    with pytest.raises(dc.InputError, match="not an address"):
+    with pytest.raises(dc.InputError, match="--link"):
         top.page_data("javascript:alert({gene})")
     assert "measured next to it" in top.page(tmp_path / "page.html").read_text()
 
