@@ -20,8 +20,8 @@ from deltacell.predict.gene_sets import Combinations
 from deltacell.screen import Genotypes
 from deltacell.screen.import_folder import Imported
 from deltacell.screen.synthetic import Planted
-from deltacell.train.changes import resumed_config
 from deltacell.train.data import load_data
+from deltacell.train.run_directory import resumed_config
 
 SEED = 3
 QUIET = ["trainer.figures_every=0", "trainer.progress=false", "loggers.tensorboard=false"]

@@ -27,8 +27,8 @@ from deltacell.predict.search import rank_sets
 from deltacell.predict.status import STATUSES, Linkage, Statuses
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.coverage import Coverage
+from deltacell.train.data import Standard
 from deltacell.train.predictor import Predictor
-from deltacell.train.standard import Standard
 
 LAW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -21,7 +21,7 @@ from deltacell.predict.dango_bounds import (
 )
 from deltacell.predict.dango_scorer import DangoScorer, KeptAttention
 from deltacell.predict.gene_sets import Block
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard
 
 N = 16
 betas = st.lists(

@@ -15,7 +15,7 @@ from deltacell.predict.dango_bounds import PairSum, Rough
 from deltacell.predict.dango_scorer import AxisCache, DangoScorer
 from deltacell.predict.gene_sets import Block
 from deltacell.screen import Genotypes
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard
 
 N = 40
 STANDARD = Standard(-0.05, 0.15)

@@ -109,7 +109,7 @@ def predict(
     from deltacell.report.ranking_page import ranking_page
     from deltacell.report.terminal import printable
     from deltacell.train.loaded_run import best_by_validation
-    from deltacell.train.signals import exit_code
+    from deltacell.train.processes import exit_code
 
     if threads is not None:
         import torch

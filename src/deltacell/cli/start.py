@@ -30,7 +30,7 @@ def start(
     from deltacell.report.terminal import printable
     from deltacell.start import PAGE, TABLES
     from deltacell.start import start as carry_out
-    from deltacell.train.signals import exit_code
+    from deltacell.train.processes import exit_code
     from deltacell.words import duration_text
 
     def tell(sentence: str) -> None:

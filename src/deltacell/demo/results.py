@@ -32,8 +32,8 @@ from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Status
 from deltacell.profile.record import SPLIT, RunRecord, read_run
 from deltacell.screen import Screen
 from deltacell.screen.synthetic import Planted
-from deltacell.train.changes import resumed_config
 from deltacell.train.data import load_data
+from deltacell.train.run_directory import resumed_config
 
 FIRST = 20  # sets at the head of a ranking that are held against the truth
 TITLES = {"pairs": "Pair trees", "dango": "DANGO", "hetero_cell": "HeteroCell"}

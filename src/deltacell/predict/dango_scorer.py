@@ -20,7 +20,7 @@ from deltacell.models.hyper_sagnn import OthersAttention, PaddedSets
 from deltacell.predict.dango_bounds import AttentionBound, PairSum, Rough, UniformTables
 from deltacell.predict.gene_sets import Block
 from deltacell.propagate.workers import in_any_worker, workers_for
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard
 
 CACHED = 2**27  # bytes of tables of pairs of axes that are kept, of each kind
 SETS_AT_ONCE = 64  # always as many, so that a product has one shape and rounds in one way
