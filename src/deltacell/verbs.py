@@ -25,7 +25,7 @@ from deltacell.evaluate.hits import ZEROS, Threshold
 from deltacell.evaluate.runs import EvaluatedRuns, evaluate_on, evaluate_runs
 from deltacell.models.base import Recorded
 from deltacell.models.baselines import BASELINES
-from deltacell.predict.subject import gene_names
+from deltacell.predict.request import GeneNames
 from deltacell.predict.verbs import Explanation, Ranked, rank, why
 from deltacell.profile.record import METRICS_FILE, RUN_FILE, RunRecord, read_metrics, read_run
 from deltacell.report.progress import progress_bar
@@ -99,7 +99,7 @@ class Run:
 
         if isinstance(sets, pd.DataFrame):
             sets = sets.itertuples(index=False, name=None)
-        names = gene_names([self.loaded])
+        names = GeneNames.of_runs([self.loaded])
         genes = [names.indices([str(name) for name in one]).tolist() for one in sets]
         found = self.loaded.predictor.predict(Genotypes.of(genes))
         texts = [names.genes.standard[g] or names.genes[g] for g in range(len(names.genes))]
