@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines import BASELINES, baseline
 from deltacell.screen.genotypes import Genotypes
-from deltacell.train.checkpoint_file import read_checkpoint, write_checkpoint
+from deltacell.train.checkpoints import read_checkpoint, write_checkpoint
 
 FAST = {
     "embedding_mlp": {"epochs": 2, "width": 8, "batch_size": 32},
