@@ -14,8 +14,8 @@ from deltacell.bench import predict as bench
 from deltacell.errors import InputError
 from deltacell.models import Dango
 from deltacell.predict.dango_tables import UniformTables
+from deltacell.train.data import Standard
 from deltacell.train.predictor import Predictor
-from deltacell.train.standard import Standard
 
 N = 24
 

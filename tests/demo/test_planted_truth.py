@@ -10,8 +10,8 @@ from deltacell.cli.app import app
 from deltacell.demo.recovered import FIRST, recovered
 from deltacell.demo.results import head_of_ranking
 from deltacell.demo.steps import steps
-from deltacell.train.changes import resumed_config
 from deltacell.train.data import load_data
+from deltacell.train.run_directory import resumed_config
 
 QUIET = ["trainer.figures_every=0", "trainer.progress=false", "loggers.tensorboard=false"]
 

@@ -247,5 +247,5 @@ def test_what_cannot_be_evaluated(runs: dict[str, Path], tmp_path: Path) -> None
         evaluate_runs([tmp_path])
     with pytest.raises(InputError, match="0 test rows"):
         evaluate_runs([runs["seed0"]], samples=0)
-    with pytest.raises(InputError, match="no baseline 'trees'"):
+    with pytest.raises(InputError, match="unknown baseline 'trees'"):
         evaluate_runs([runs["seed0"]], baseline_names=["trees"], samples=30)

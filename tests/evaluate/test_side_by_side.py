@@ -285,7 +285,7 @@ def test_baselines_see_no_test_score(cell: Cell, screen: Screen, split: Split):
     for name in names:
         np.testing.assert_array_equal(first[name], second[name])
         assert first[name].shape == split.test.shape
-    with pytest.raises(InputError, match="no baseline 'nothing'"):
+    with pytest.raises(InputError, match="unknown baseline 'nothing'"):
         baselines(cell, screen, split, ["nothing"])
 
 

@@ -31,8 +31,8 @@ from deltacell.predict.subject import Subject
 from deltacell.predict.work import Ranks
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.coverage import Coverage
+from deltacell.train.data import Standard
 from deltacell.train.predictor import Predictor
-from deltacell.train.standard import Standard
 
 LAW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -21,7 +21,7 @@ from deltacell.predict.dango_scorer import (
 from deltacell.predict.dango_tables import KeptAttention, UniformTables
 from deltacell.predict.gene_sets import Block
 from deltacell.predict.scorers import Rough
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard
 
 N = 16
 betas = st.lists(

@@ -14,7 +14,7 @@ from deltacell.predict.dango_scorer import DangoScorer
 from deltacell.predict.dango_tables import AxisCache
 from deltacell.predict.gene_sets import Block
 from deltacell.screen import Genotypes
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard
 
 N = 40
 STANDARD = Standard(-0.05, 0.15)

@@ -18,8 +18,8 @@ from deltacell.predict import ensemble
 from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Block
 from deltacell.screen import Genotypes
+from deltacell.train.data import Standard
 from deltacell.train.predictor import Predictor
-from deltacell.train.standard import Standard
 
 N = 22
 CELL = Cell(

@@ -12,7 +12,7 @@ from deltacell import Cell, Relation
 from deltacell.models import HeteroCell
 from deltacell.predict.scorers import HeteroScorer
 from deltacell.screen import Genotypes
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard
 
 N = 20
 STANDARD = Standard(-0.05, 0.15)

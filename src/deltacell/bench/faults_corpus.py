@@ -173,13 +173,13 @@ def _read_record(artefacts: Path) -> Any:
 
 
 def _read_config(artefacts: Path) -> Any:
-    from deltacell.train.changes import read_config
+    from deltacell.train.run_directory import read_config
 
     return repr(read_config(artefacts / "run"))
 
 
 def _read_metrics(artefacts: Path) -> Any:
-    from deltacell.train.metrics_file import MetricsFile
+    from deltacell.train.run_directory import MetricsFile
 
     return repr(MetricsFile(artefacts / "run" / "metrics.csv").rows)
 

@@ -194,7 +194,7 @@ def _rank(
     from deltacell.report.progress import progress_bar
     from deltacell.report.ranking_page import ranking_page
     from deltacell.report.terminal import printable
-    from deltacell.train.signals import exit_code
+    from deltacell.train.processes import exit_code
 
     try:
         ranking = rank(

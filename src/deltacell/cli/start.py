@@ -31,7 +31,7 @@ def start(
     from deltacell.report.terminal import printable
     from deltacell.start import PAGE, TABLES
     from deltacell.start import start as carry_out
-    from deltacell.train.signals import exit_code
+    from deltacell.train.processes import exit_code
 
     out = Path(f"{folder.resolve().name}-results") if out is None else out
     began = time.monotonic()

@@ -23,8 +23,8 @@ from deltacell.demo.steps import (
 )
 from deltacell.predict.ranking import LOWEST
 from deltacell.profile.record import SPLIT, RunRecord, read_run
-from deltacell.train.changes import resumed_config
 from deltacell.train.data import load_data
+from deltacell.train.run_directory import resumed_config
 
 TITLES = {"pairs": "Pair trees", "dango": "DANGO", "hetero_cell": "HeteroCell"}
 

@@ -16,8 +16,8 @@ from torch.nn import functional
 from deltacell.arrays import Ints, offsets_of, ragged_positions
 from deltacell.cell import Cell, Relation
 from deltacell.models import Dango, HeteroCell
+from deltacell.models.dango import SAGE, SAGELayer
 from deltacell.models.hetero_cell import EncodedCell
-from deltacell.models.sage import SAGE, SAGELayer
 from deltacell.propagate import GENE, METABOLITE, REACTION, Deleted, Hop, Message
 from deltacell.propagate.hop import Rows
 from deltacell.propagate.product import SparseMatrix, mean_product

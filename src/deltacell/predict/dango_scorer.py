@@ -29,7 +29,7 @@ from deltacell.predict.dango_tables import (
 from deltacell.predict.gene_sets import Block
 from deltacell.predict.scorers import Doubles, PairSum, Rough
 from deltacell.propagate.workers import in_any_worker, workers_for
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard
 
 DOUBLE, SINGLE = 1e-9, 1e-4
 """Share of their length that vectors may lose by rounding: 1,000 operations' worth, and more."""

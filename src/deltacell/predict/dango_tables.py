@@ -17,7 +17,7 @@ import torch
 from deltacell.arrays import Ints
 from deltacell.models.hyper_sagnn import OthersAttention, PaddedSets
 from deltacell.propagate.workers import in_any_worker, workers_for
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard
 
 
 class Sized(Protocol):

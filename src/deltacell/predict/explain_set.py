@@ -37,9 +37,9 @@ from deltacell.predict.scorers import Scorer
 from deltacell.predict.status import Evidence
 from deltacell.predict.subject import trained_genes, trained_sizes
 from deltacell.screen import Genotypes
+from deltacell.train.data import Standard
 from deltacell.train.loaded_run import LoadedRun
 from deltacell.train.predictor import Predictor
-from deltacell.train.standard import Standard
 
 OTHER_GENES = 10
 """How many genes beside the deleted ones are told of."""

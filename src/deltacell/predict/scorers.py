@@ -20,8 +20,8 @@ from deltacell.predict.gene_sets import Block
 from deltacell.propagate import Delta
 from deltacell.propagate.workers import in_any_worker, one_core, workers_for
 from deltacell.screen import Genotypes
+from deltacell.train.data import Standard
 from deltacell.train.predictor import Predictor
-from deltacell.train.standard import Standard
 
 Floats = npt.NDArray[np.float32]
 

@@ -26,7 +26,7 @@ from deltacell.report.terminal import as_html, as_text
 from deltacell.screen import Genotypes
 from deltacell.screen.convert import need
 from deltacell.train.loaded_run import AnyRun, LoadedRun, load_runs
-from deltacell.train.signals import StopSignals
+from deltacell.train.processes import StopSignals
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,8 +20,8 @@ from deltacell.cell import readers as cell_readers
 from deltacell.cell.genes import UNKNOWN, OnUnknown
 from deltacell.cell.readers import NoFeatureError, edge_list, relation_of, sbml, string_genes
 from deltacell.cell.readers import terms as term_readers
-from deltacell.cell.readers.features_table import is_feature_table
-from deltacell.cell.readers.head import first_line
+from deltacell.cell.readers.features import is_feature_table
+from deltacell.cell.readers.names import first_line
 from deltacell.counts import Source
 from deltacell.errors import InputError, PhenotypeError, did_you_mean
 from deltacell.screen import readers as screen_readers

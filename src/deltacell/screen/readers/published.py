@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from deltacell.arrays import AnyArray, Ints, offsets_of, ragged_positions
-from deltacell.cell.readers.head import header_of
+from deltacell.cell.readers.names import header_of
 from deltacell.errors import InputError, PhenotypeError
 from deltacell.screen.columns import HO, KINDS
 from deltacell.screen.readers.written import (

@@ -16,8 +16,7 @@ import numpy as np
 import polars as pl
 
 from deltacell.arrays import AnyArray, Bools, offsets_of
-from deltacell.cell.readers.head import stem_of
-from deltacell.cell.readers.names import is_systematic
+from deltacell.cell.readers.names import is_systematic, stem_of
 from deltacell.errors import InputError, PhenotypeError
 from deltacell.screen.readers.published import COLLECTIONS
 from deltacell.screen.readers.written import NO_SCORE, WrittenScreen, deleted_genes, refuse_empty
