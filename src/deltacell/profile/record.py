@@ -175,7 +175,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     if not file.is_file():
         why = f"it has no {RUN_FILE}" if folder.exists() else "it does not exist"
         raise InputError(
-            f"not a run directory: {why}",
+            f"this is not a run directory: {why}",
             code="not-a-run",
             where=folder,
             fix="Give a directory that `deltacell train` has made.",
