@@ -120,6 +120,7 @@ def _ranking(
         "relations": list(relations),
         "rows": listed,
         "rows_not_here": 0,
+        "enrichment": [],
         "measured": known,
         "agreement": [
             {"part": part, "sets": sets[part], "pearson": 0.5 if part == "test" else 0.7}
