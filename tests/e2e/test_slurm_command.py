@@ -90,7 +90,7 @@ def submit(
 
 
 def end(job: subprocess.Popen[str], code: int) -> None:
-    said, _ = job.communicate(timeout=120)
+    said, _ = job.communicate(timeout=240)
     assert job.returncode == code, said
 
 
@@ -173,7 +173,7 @@ def test_a_port_that_is_taken_is_named(deltacell: Any, cluster: Path) -> None:
         other.listen()
         port = other.getsockname()[1]
         job = submit(cluster, text, tasks=2, MASTER_PORT=str(port))
-        said, _ = job.communicate(timeout=120)
+        said, _ = job.communicate(timeout=240)
     assert job.returncode != 0
     assert f"the ranks cannot meet at 127.0.0.1:{port}" in said
     assert "Set MASTER_PORT to a free port" in said
@@ -184,7 +184,7 @@ def test_a_port_that_is_taken_is_named(deltacell: Any, cluster: Path) -> None:
 def test_a_failure_is_the_code_of_the_job(deltacell: Any, cluster: Path) -> None:
     text = deltacell("slurm", "train", "data.folder=nowhere", "--requeue").stdout
     job = submit(cluster, text)
-    said, _ = job.communicate(timeout=60)
+    said, _ = job.communicate(timeout=240)
     assert job.returncode == 2
     assert "nowhere" in said
     assert not (cluster / "scontrol.txt").exists()
