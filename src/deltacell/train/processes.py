@@ -120,7 +120,8 @@ def make_fabric(config: Config) -> lightning.Fabric:
     from lightning.fabric.strategies.ddp import DDPStrategy
 
     # Lightning announces every process on a line of its own.
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    for part in ("fabric", "pytorch"):
+        logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
     trainer = config.trainer
     kind = accelerator_of(trainer)
     started = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else config.ranks
