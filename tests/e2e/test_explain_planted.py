@@ -86,7 +86,7 @@ def test_a_delay_is_found_and_named(
     for found, per_sample in ((by_phases, 8), (by_traces, 1)):
         assert lead(found).part == part
         assert lead(found).change > 0.8 * DELAY / per_sample
-        assert f": {part} is +" in found.sentence
+        assert f": {part} accounts for +" in found.sentence
         assert found.advice[0].startswith(f"{part}: ")
     alone = explain(tmp_path / "late")
     assert max(alone.accounts[0].parts, key=lambda name: alone.accounts[0].parts[name]) == part

@@ -10,7 +10,7 @@ import numpy as np
 
 from deltacell.errors import InputError
 from deltacell.files import write_figure
-from deltacell.report.figure_file import check_figure
+from deltacell.report.figures import check_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ import msgspec
 
 from deltacell.errors import InputError
 from deltacell.files import new_file
-from deltacell.profile.trace.decode import Progress
+from deltacell.words import Progress
 
 SIZES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from deltacell.bench.process import MIB, in_own_process
 from deltacell.errors import InputError
-from deltacell.profile.trace.decode import Progress
+from deltacell.words import Progress
 
 BARS = {"read_s_per_gb": 15.0, "peak_mib_per_gb": 1024.0}
 """What a gigabyte may cost; they apply to traces of at least that."""

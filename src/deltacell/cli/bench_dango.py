@@ -11,12 +11,12 @@ from deltacell.cli.json_file import write_json
 
 
 def dango(
-    batch: Annotated[int, typer.Option(help="Genotypes a step.")] = 64,
+    batch: Annotated[int, typer.Option(help="Genotypes per step.")] = 64,
     steps: Annotated[int, typer.Option(help="Steps that are timed.")] = 5,
     quick: Annotated[
         bool, typer.Option("--quick", help="On the demo cell, in seconds; no bar applies.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the result to this file.")] = None,
 ) -> None:
     """Compare a DANGO step in the closed form with one that forms every N x N reconstruction.
 

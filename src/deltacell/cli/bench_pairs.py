@@ -13,13 +13,13 @@ from deltacell.cli.json_file import write_json
 def pairs(
     folder: Annotated[
         Path | None,
-        typer.Option(help="A folder that `deltacell data import` made; made-up data if not given."),
+        typer.Option(help="A folder that `deltacell data import` made; by default synthetic data."),
     ] = None,
     screen: Annotated[str | None, typer.Option(help="The screen of the folder.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few trees and pairs, in seconds; no bar applies.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the result to this file.")] = None,
 ) -> None:
     """Measure the columns of a screen, a training, and the scoring of all pairs of its genes.
 

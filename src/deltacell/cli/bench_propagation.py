@@ -38,7 +38,7 @@ def propagation(
     from deltacell.bench import propagation as bench
     from deltacell.bench.figures import draw_ladder
     from deltacell.report.bench import print_bench
-    from deltacell.report.figure_file import check_figure
+    from deltacell.report.figures import check_figure
     from deltacell.report.progress import progress_bar
     from deltacell.report.terminal import console
 

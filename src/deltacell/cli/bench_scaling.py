@@ -30,7 +30,7 @@ def scaling(
     from deltacell.bench import scaling as bench
     from deltacell.bench.figures import draw_scaling
     from deltacell.report.bench import print_bench
-    from deltacell.report.figure_file import check_figure
+    from deltacell.report.figures import check_figure
     from deltacell.report.progress import progress_bar
     from deltacell.report.terminal import print_table
 

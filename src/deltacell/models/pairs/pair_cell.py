@@ -14,14 +14,13 @@ from torch.nn import functional
 from deltacell.arrays import AnyArray, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
+from deltacell.models.base import Prediction, Recorded, check_range
+from deltacell.models.baselines.additive import ridge
 from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_effects import ridge
 from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.pairs.columns import set_folds
 from deltacell.models.pairs.neighbours import Neighbours
-from deltacell.models.prediction import Prediction
-from deltacell.models.recorded import Recorded
 from deltacell.screen.genotypes import Genotypes
 
 _COMPONENTS = 32
@@ -32,7 +31,7 @@ class PairCell(Recorded, nn.Module):
     r"""Predict what the additive model leaves over, from measured sets next to a set.
 
     A gene's vector comes from its features and its place in the networks, so that an unseen gene
-    has one too; no gene has a vector of its own to learn. Every gene a has up to K neighbours a',
+    has one too; no gene has a learned vector of its own. Every gene a has up to K neighbours a',
     those most strongly linked over all relations, with learned weights for each of H heads:
 
     .. math:: w_h(a, a') = \exp(\theta_h \cdot A_{aa'} + q_h(x_a) \cdot k_h(x_{a'}))
@@ -44,14 +43,14 @@ class PairCell(Recorded, nn.Module):
     the votes, the vectors and the relations of each pair, and the mean over pairs gives the score.
 
     While training, the batch's own sets are taken out of what was measured, residuals come from an
-    additive model of the folds that a set is not in, and a share of the genes is taken for unseen.
+    additive model of the folds that a set is not in, and a share of the genes is treated as unseen.
 
     Parameters
     ----------
     cell
         The wild type.
     features
-        Features of the cell to use, by name; all where None.
+        Features of the cell to use, by name; all if None.
     hidden
         Width of a vector.
     heads
@@ -59,7 +58,7 @@ class PairCell(Recorded, nn.Module):
     nearest, nearest_both
         Neighbours K of a gene, and those of them that vote on both genes at once.
     drop_genes
-        Share of the genes that a training step takes for unseen, in half of the steps.
+        Share of the genes that a training step treats as unseen, in half of the steps.
     dropout
         Dropout in the readout.
     penalty, folds
@@ -90,33 +89,19 @@ class PairCell(Recorded, nn.Module):
         folds: int = 5,
     ) -> None:
         super().__init__()
-        for name, value in (
-            ("hidden", hidden),
-            ("heads", heads),
-            ("nearest", nearest),
-            ("nearest_both", nearest_both),
-        ):
-            if value < 1:
-                raise InputError(f"{name} is {value}; expected at least 1")
+        check_range("[1, inf)", hidden=hidden, heads=heads)
+        check_range("[1, inf)", nearest=nearest, nearest_both=nearest_both)
         self.heads, self.hidden = heads, hidden
         self.nearest_both = min(nearest_both, nearest)
         self.drop_genes, self.penalty, self.folds = drop_genes, penalty, folds
         self.n_genes = cell.n_genes
         order = GeneOrder(cell.genes)
         neighbours = Neighbours.of(cell, order, features)
-        inputs = _gene_inputs(cell, order, neighbours, features)
-        edges = _Edges.of(neighbours, order, min(nearest, cell.n_genes - 1))
-        for name, array in (
-            ("inputs", inputs),
-            ("edge_keys", edges.keys),
-            ("edge_weights", edges.weights),
-            ("candidates", edges.candidates),
-            ("candidate_edges", edges.edges),
-        ):
-            self.register_buffer(name, torch.from_numpy(array), persistent=False)
-        n_relations = edges.weights.shape[1]
+        self._buffer("inputs", _gene_inputs(cell, order, neighbours, features))
+        self._add_edges(neighbours, order, min(nearest, cell.n_genes - 1))
+        n_relations = len(neighbours.names)
         self.encoder = nn.Sequential(
-            nn.Linear(inputs.shape[1] + 3, 2 * hidden),
+            nn.Linear(self.inputs.shape[1] + 3, 2 * hidden),
             nn.GELU(),
             nn.Linear(2 * hidden, hidden),
             nn.LayerNorm(hidden),
@@ -140,14 +125,9 @@ class PairCell(Recorded, nn.Module):
         self._sizes: tuple[int, ...] = ()
 
     def remember(self, cell: Cell, genotypes: Genotypes, targets: torch.Tensor) -> None:
-        """Take over what was measured: the sets of the training part and their targets.
+        """Store what was measured: the sets of the training part, and their targets as trained on.
 
-        Parameters
-        ----------
-        cell
-            The wild type.
-        genotypes, targets
-            The training part, on the scale that is trained on.
+        Required before the first call.
         """
         order = GeneOrder(cell.genes)
         sets, y = order.sets(genotypes), targets.double().numpy()
@@ -179,43 +159,31 @@ class PairCell(Recorded, nn.Module):
             self._buffer(f"scores{size}", score.astype(np.float32))
             self._buffer(f"folds{size}", fold[rows][first])
 
-    def _buffer(self, name: str, array: Floats | Ints) -> None:
-        self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)), persistent=False)
-
     def forward(self, cell: Cell, genotypes: Genotypes) -> Prediction:
-        """Return the prediction.
-
-        Parameters
-        ----------
-        cell
-            The wild type; its genes must be those that the model was made for.
-        genotypes
-            [batch], of any sizes.
-        """
+        """Return the scores of genotypes of any sizes; the cell's genes are the model's."""
         if cell.n_genes != self.n_genes:
             raise InputError(
-                f"made for a cell of {self.n_genes} genes, and given one of {cell.n_genes}"
+                f"the model was made for {self.n_genes} genes, and the cell has {cell.n_genes}",
+                code="other-cell",
             )
         if not hasattr(self, "effect"):
             raise InputError(
-                "this PairCell has nothing that was measured", fix="Call remember(...) first."
+                "this PairCell knows no measured sets",
+                code="not-fitted",
+                fix="Call remember(...) first.",
             )
         sizes = genotypes.offsets.diff()
         score = self.effect.new_zeros(len(genotypes))
-        hidden = self._kept()
+        # Which genes count as measured in this step.
+        kept = torch.ones(self.n_genes, dtype=torch.bool, device=self.effect.device)
+        if self.training and self.drop_genes and bool(torch.rand(()) < 0.5):
+            kept = (torch.rand(self.n_genes) >= self.drop_genes).to(kept.device)
         for size in sorted(set(sizes.tolist())):
             rows = torch.nonzero(sizes == size).squeeze(1)
             at = genotypes.offsets[:-1][rows, None] + torch.arange(size, device=rows.device)
             genes = genotypes.genes[at].sort(dim=1).values
-            score = score.index_put((rows,), self._score(genes, hidden))
+            score = score.index_put((rows,), self._score(genes, kept))
         return Prediction(score)
-
-    def _kept(self) -> torch.Tensor:
-        """Return which genes are taken for measured in this step, [genes]."""
-        kept = torch.ones(self.n_genes, dtype=torch.bool, device=self.effect.device)
-        if self.training and self.drop_genes and bool(torch.rand(()) < 0.5):
-            kept = (torch.rand(self.n_genes) >= self.drop_genes).to(kept.device)
-        return kept
 
     def _score(self, genes: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
         """Return the score of sets of one size, [b, size] ascending."""
@@ -226,17 +194,20 @@ class PairCell(Recorded, nn.Module):
             known = self._known(size)
             row, found = _look_up(known.keys, _keys(genes, self.n_genes))
             fold = torch.where(found, known.folds[row], fold)
-            # The batch's own sets say nothing in this step.
+            # The batch's own sets do not vote in this step.
             own[size] = torch.zeros_like(known.keys, dtype=torch.bool)
             own[size][row[found]] = True
-        # Of a neighbour only what is fixed is used, so that it need not be encoded anew.
+        # Only the fixed inputs of a neighbour are used, so it need not be encoded for each fold.
         key = self.key(self.encoder(functional.pad(self.inputs, (0, 3))))
         context = _Context(fold, kept, own, key.view(-1, self.heads, 8))
         effect = self.effect[fold[:, None], genes] * kept[genes]
         score = self.intercept[fold] + effect.sum(dim=1)
         first, second = torch.triu_indices(size, size, 1, device=genes.device)
         pairs = len(first)
-        x = self._vectors(genes, effect, context)
+        count = self.count[fold[:, None], genes]
+        seen = (count > 0) & kept[genes]
+        state = torch.stack([effect * seen, torch.log1p(count) * seen, seen.to(effect)], dim=-1)
+        x: torch.Tensor = self.encoder(torch.cat([self.inputs[genes], state], dim=-1))
         votes = self.effect.new_zeros(b, 2 * self.heads)
         if size > 2 and size in self._sizes:
             replaced = [self._replace(genes, i, x[:, i], context, 2) for i in range(size)]
@@ -253,19 +224,11 @@ class PairCell(Recorded, nn.Module):
         else:
             one = other = both = a.new_zeros(len(a), 2 * self.heads)
         parts = [a + c, a * c, (a - c).abs(), one + other, (one - other).abs(), one * other, both]
-        inputs = torch.cat([*parts, self._edge(pair[:, 0], pair[:, 1])], dim=1)
+        row, found = _look_up(self.edge_keys, pair[:, 0] * self.n_genes + pair[:, 1])
+        inputs = torch.cat([*parts, self.edge_weights[row] * found[:, None]], dim=1)
         read = self.read_pair(inputs).view(b, pairs, -1).mean(dim=1)
         left: torch.Tensor = self.read_set(torch.cat([read, votes], dim=1)).squeeze(1)
         return score + left
-
-    def _vectors(
-        self, genes: torch.Tensor, effect: torch.Tensor, context: _Context
-    ) -> torch.Tensor:
-        seen = (self.count[context.fold[:, None], genes] > 0) & context.kept[genes]
-        count = torch.log1p(self.count[context.fold[:, None], genes]) * seen
-        state = torch.stack([effect * seen, count, seen.to(effect)], dim=-1)
-        x: torch.Tensor = self.encoder(torch.cat([self.inputs[genes], state], dim=-1))
-        return x
 
     def _weights(
         self, gene: torch.Tensor, x: torch.Tensor, nearest: int, context: _Context
@@ -321,7 +284,7 @@ class PairCell(Recorded, nn.Module):
         known = self._known(size)
         ordered = sets.sort(dim=1).values
         row, found = _look_up(known.keys, _keys(ordered, self.n_genes))
-        # A gene twice is no set; a gene taken for unseen has no measured set.
+        # A set holds no gene twice, and a gene treated as unseen has no measured set.
         found = found & (ordered.diff(dim=1) > 0).all(dim=1) & context.kept[ordered].all(dim=1)
         if size in context.own:
             found = found & ~context.own[size][row]
@@ -337,51 +300,19 @@ class PairCell(Recorded, nn.Module):
         vote = vote / (total + functional.softplus(self.doubt[doubt]))
         return torch.cat([vote, torch.log1p(total)], dim=1)
 
-    def _edge(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Return the weights of the edge between two genes in each relation, [b, relations]."""
-        row, found = _look_up(self.edge_keys, first * self.n_genes + second)
-        return self.edge_weights[row] * found[:, None]
-
     def _known(self, size: int) -> _KnownSets:
         return _KnownSets(*(getattr(self, f"{name}{size}") for name in ("keys", "scores", "folds")))
 
+    def _buffer(self, name: str, array: AnyArray) -> None:
+        self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)), persistent=False)
 
-class _Context(NamedTuple):
-    """What a step holds fixed.
-
-    That is the fold of each set, the genes that count as measured, which measured sets are left
-    out, by size, and the key of each gene as a neighbour, [genes, heads, 8].
-    """
-
-    fold: torch.Tensor
-    kept: torch.Tensor
-    own: dict[int, torch.Tensor]
-    key: torch.Tensor
-
-
-class _KnownSets(NamedTuple):
-    """The measured sets of one size by ascending key."""
-
-    keys: torch.Tensor
-    scores: torch.Tensor
-    folds: torch.Tensor
-
-
-class _Edges(NamedTuple):
-    """The edges of all relations by key, and the neighbours of each gene with their edges."""
-
-    keys: Ints
-    weights: Floats
-    candidates: Ints
-    edges: Ints
-
-    @classmethod
-    def of(cls, neighbours: Neighbours, order: GeneOrder, nearest: int) -> _Edges:
+    def _add_edges(self, neighbours: Neighbours, order: GeneOrder, nearest: int) -> None:
+        """Store the edges of all relations by key, and each gene's neighbours with their edges."""
         n = len(order)
         # In the numbering of the cell, which the genotypes use.
         matrices = [sp.coo_array(matrix) for matrix in neighbours.matrices]
         keys = [order.gene[m.row] * n + order.gene[m.col] for m in matrices]
-        distinct = np.unique(np.concatenate([np.zeros(1, dtype=np.int64), *keys]))
+        distinct: Ints = np.unique(np.concatenate([np.zeros(1, dtype=np.int64), *keys]))
         weights = np.zeros((len(distinct), len(matrices)), dtype=np.float32)
         for i, (key, matrix) in enumerate(zip(keys, matrices, strict=True)):
             weights[np.searchsorted(distinct, key), i] = matrix.data
@@ -391,13 +322,33 @@ class _Edges(NamedTuple):
         row, column, total = distinct // n, distinct % n, weights.sum(axis=1)
         best = np.lexsort((column, -total, row))
         rank = np.arange(len(best)) - np.searchsorted(row[best], row[best])
-        chosen = best[(rank < nearest) & (total[best] > 0)]
-        rank = rank[(rank < nearest) & (total[best] > 0)]
-        # A gene with fewer neighbours is its own, which never is a set and never votes.
+        near = (rank < nearest) & (total[best] > 0)
+        chosen, rank = best[near], rank[near]
+        # A gene with fewer neighbours is its own, which is never a set and never votes.
         candidates = np.repeat(np.arange(n)[:, None], nearest, axis=1)
         edges = np.zeros((n, nearest), dtype=np.int64)
         candidates[row[chosen], rank], edges[row[chosen], rank] = column[chosen], chosen
-        return cls(distinct, np.log1p(weights), candidates, edges)
+        self._buffer("edge_keys", distinct)
+        self._buffer("edge_weights", np.log1p(weights))
+        self._buffer("candidates", candidates)
+        self._buffer("candidate_edges", edges)
+
+
+class _Context(NamedTuple):
+    """What a step holds fixed."""
+
+    fold: torch.Tensor  # the fold of each set
+    kept: torch.Tensor  # which genes count as measured
+    own: dict[int, torch.Tensor]  # which measured sets are left out, by size
+    key: torch.Tensor  # the key of each gene as a neighbour, [genes, heads, 8]
+
+
+class _KnownSets(NamedTuple):
+    """The measured sets of one size by ascending key."""
+
+    keys: torch.Tensor
+    scores: torch.Tensor
+    folds: torch.Tensor
 
 
 def _gene_inputs(
@@ -422,7 +373,8 @@ def _keys(genes: torch.Tensor, n_genes: int) -> torch.Tensor:
     """Return one number per set of ascending genes, [b, size]."""
     if n_genes ** genes.shape[1] >= 2**63:
         raise InputError(
-            f"sets of {genes.shape[1]} of {n_genes} genes are beyond what PairCell can number"
+            f"PairCell cannot number sets of {genes.shape[1]} of {n_genes} genes",
+            code="genotype-too-large",
         )
     key = genes[:, 0]
     for i in range(1, genes.shape[1]):
