@@ -28,6 +28,7 @@ from deltacell.propagate import (
     WildType,
 )
 from deltacell.propagate.ladder import EdgeMask
+from deltacell.propagate.protocol import mapped
 from deltacell.screen import Genotypes
 
 LAW = settings(
@@ -264,9 +265,8 @@ def stale(kind: Any) -> Any:
     class Stale(kind):  # type: ignore[misc]
         def wild_type(self, hops: Any, state: Any) -> WildType:
             if "kept" not in self.__dict__:
-                states = super().wild_type(hops, state).states
-                states = tuple({k: x.detach() for k, x in s.items()} for s in states)
-                self.__dict__["kept"] = WildType(states)
+                found = super().wild_type(hops, state)
+                self.__dict__["kept"] = mapped(found, torch.Tensor.detach)
             kept: WildType = self.__dict__["kept"]
             return kept
 
