@@ -26,23 +26,20 @@ from deltacell.evaluate.runs import EvaluatedRuns, evaluate_runs
 from deltacell.evaluate.tested import ZEROS
 from deltacell.models.base import Recorded
 from deltacell.models.baselines import BASELINES
-from deltacell.predict.subject import gene_names
+from deltacell.predict.request import GeneNames
 from deltacell.predict.verbs import Explanation, Ranked, rank, why
 from deltacell.profile.record import METRICS_FILE, RUN_FILE, RunRecord, read_metrics, read_run
 from deltacell.report.progress import progress_bar
 from deltacell.report.terminal import as_html
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.screen.convert import need
-from deltacell.train.changes import resumed_config
-from deltacell.train.compose import compose
-from deltacell.train.config import Config, SplitConfig
+from deltacell.train.compose import compose, with_settings
+from deltacell.train.config import MODELS, Config, SplitConfig, is_fitted
 from deltacell.train.data import TrainingData, load_data
-from deltacell.train.fit import fit_run, resume_fit
 from deltacell.train.loaded_run import AnyRun, LoadedRun, load_run, load_runs
-from deltacell.train.new_path import new_path
-from deltacell.train.registry import MODELS, is_fitted
-from deltacell.train.run_directory import Outcome
-from deltacell.train.suited import MODEL, suited, with_settings
+from deltacell.train.run import fit_run, resume_fit
+from deltacell.train.run_directory import Outcome, new_path, resumed_config
+from deltacell.train.suited import MODEL, suited
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,7 +100,7 @@ class Run:
 
         if isinstance(sets, pd.DataFrame):
             sets = sets.itertuples(index=False, name=None)
-        names = gene_names([self.loaded])
+        names = GeneNames.of_runs([self.loaded])
         genes = [names.indices([str(name) for name in one]).tolist() for one in sets]
         found = self.loaded.predictor.predict(Genotypes.of(genes))
         texts = [names.genes.standard[g] or names.genes[g] for g in range(len(names.genes))]
@@ -337,15 +334,15 @@ def _model_settings(model: Any) -> tuple[str, dict[str, Any]]:
             )
         return name, {}
     for name, registered in MODELS.items():
-        if isinstance(model, Recorded) and type(model) is registered.described():
-            fields = registered.config.__dataclass_fields__
+        if isinstance(model, Recorded) and type(model) is registered.built():
+            fields = registered.__dataclass_fields__
             made: Mapping[str, Any] = model.made_with
             given = {key: value for key, value in made.items() if key in fields}
             return name, {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
     raise InputError(
         f"a {type(model).__name__} is not a model that a run can be made of; there are "
         f"{', '.join(MODELS)}",
-        fix="Register its class in deltacell.train.registry, or train it in a loop of your own: "
+        fix="Register its class in deltacell.train.config, or train it in a loop of your own: "
         "docs/how-to/plain-loop.md.",
     )
 
@@ -382,7 +379,7 @@ def trained(
     # Only a network needs Lightning, which takes a second to load.
     from deltacell.report.progress import TrainingBar
     from deltacell.train import run
-    from deltacell.train.meter import Latest
+    from deltacell.train.loop import Latest
 
     # It announces every process on a line of its own.
     for part in ("fabric", "pytorch"):

@@ -44,6 +44,14 @@ def change_text(seconds: float) -> str:
     return f"{'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))}"
 
 
+def duration_text(seconds: float) -> str:
+    """Return a time in words: ``40 seconds``, ``3 minutes``, ``5 hours``, ``2 days``."""
+    for length, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}s"
+    return f"{max(2, round(seconds))} seconds"
+
+
 def share_text(share: float) -> str:
     """Return a share in percent."""
     percent = 100 * share

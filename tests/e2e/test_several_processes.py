@@ -59,7 +59,7 @@ def test_a_rank_that_is_killed_brings_the_others_down(
     began = time.monotonic()
     said = training.end(process, 2)
     assert time.monotonic() - began < BROUGHT_DOWN
-    assert f"rank {victim} was killed by SIGKILL; the others were stopped" in said
+    assert f"rank {victim} was killed by SIGKILL; the other ranks were stopped" in said
     assert "Traceback" not in said
     assert not any(is_there(rank) for rank in ranks.values())
     # What was saved before is there to go on from, in any number of processes.
@@ -126,7 +126,7 @@ def test_an_error_of_one_rank_is_told_with_the_rank_and_its_traceback(
     began = time.monotonic()
     said = training.end(process, 2)
     assert time.monotonic() - began < training.PATIENCE
-    assert "error: rank 1 failed, and the others were stopped" in said
+    assert "error: rank 1 failed, and the other ranks were stopped" in said
     assert expected in said
     assert ("Traceback" in said) is trace
     if trace:
@@ -191,7 +191,7 @@ def test_torchrun_starts_it_too(tmp_path: Path, training: ModuleType) -> None:
     assert rows["samples"].sum() == 2 * 74
     other = [word.replace(str(path), str(tmp_path / "other")) for word in command]
     said = training.end(training.start_program(tmp_path, other), 1)
-    assert "there are 2 processes, and trainer.devices x trainer.nodes is 1" in said
+    assert "there are 2 processes, but trainer.devices x trainer.nodes is 1" in said
     assert not (tmp_path / "other").exists()
 
 

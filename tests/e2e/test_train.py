@@ -98,7 +98,7 @@ def test_cfg_job_of_a_run_is_its_config(finished: Path) -> None:
         (["experiment=demo", "model=dangoo"], "dango"),
         (["experiment=demo", "trainer.epohs=3"], "trainer.epochs"),
         (["experiment=demo", "trainer.epochs=many"], "trainer.epochs"),
-        (["experiment=demo", "--from", "best"], "--from is for --resume"),
+        (["experiment=demo", "--from", "best"], "--from needs --resume"),
     ],
 )
 def test_mistakes_are_answered_in_words(
@@ -113,7 +113,7 @@ def test_mistakes_are_answered_in_words(
 def test_resuming_what_is_not_there_or_is_done(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(DeltacellError, match="nowhere"):
         typed("train", "--resume", tmp_path / "nowhere")
-    with pytest.raises(DeltacellError, match="has done its 1 epochs"):
+    with pytest.raises(DeltacellError, match="has finished its 1 epochs"):
         typed("train", "--resume", finished)
     with pytest.raises(DeltacellError, match=r"there is no checkpoint 'step-9\.ckpt'"):
         typed("train", "--resume", finished, "--from", "step-9.ckpt", "trainer.epochs=2")

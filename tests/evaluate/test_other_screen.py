@@ -19,8 +19,7 @@ from deltacell.evaluate.other_screen import (
     untrained,
 )
 from deltacell.screen import Genotypes, Screen, Split
-from deltacell.train.data import TrainingData
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard, TrainingData
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from deltacell.models.baselines import BASELINES, baseline
 from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.models.baselines.network_features import NetworkFeatures
 from deltacell.screen.genotypes import Genotypes
-from deltacell.train.checkpoint_file import read_checkpoint, write_checkpoint
+from deltacell.train.checkpoints import read_checkpoint, write_checkpoint
 
 FAST = {
     "embedding_mlp": {"epochs": 2, "width": 8, "batch_size": 32},

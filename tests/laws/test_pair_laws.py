@@ -28,7 +28,7 @@ from deltacell.models.pairs import (
 )
 from deltacell.models.pairs.columns import hashed_sets, set_folds
 from deltacell.screen.genotypes import Genotypes
-from deltacell.train.checkpoint_file import read_checkpoint, write_checkpoint
+from deltacell.train.checkpoints import read_checkpoint, write_checkpoint
 
 N = 14
 NONE = GeneSets(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))

@@ -14,8 +14,8 @@ import torch
 from deltacell.profile.phase_rows import read_phases
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
-from deltacell.train.metrics_file import MetricsFile
 from deltacell.train.run import train
+from deltacell.train.run_directory import MetricsFile
 
 pytestmark = [
     pytest.mark.slow,

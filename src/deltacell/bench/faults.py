@@ -151,7 +151,7 @@ def _preload() -> None:
     # A pool of threads for each fork would cost more than its cases.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     import deltacell.evaluate.runs
-    import deltacell.predict.rank
+    import deltacell.predict.search
     import deltacell.report.evaluate
     import deltacell.screen.import_folder
     import deltacell.train.run  # noqa: F401
@@ -483,7 +483,7 @@ def _train_again(folder: Path) -> tuple[str, ...]:
 
 
 def _ranking_result(folder: Path) -> str | None:
-    from deltacell.predict.ranking import Ranking
+    from deltacell.predict.ranking_file import Ranking
 
     out = folder / "out.parquet"
     if not out.exists():

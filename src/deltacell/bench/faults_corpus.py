@@ -93,9 +93,9 @@ def write_artefacts(folder: Path) -> None:
     import pyarrow as pa
 
     from deltacell.cell import Cell
+    from deltacell.predict.gene_sets import Scored
     from deltacell.predict.kept import write_scored
-    from deltacell.predict.ranking import SCHEMA, write_ranking
-    from deltacell.predict.scorers import Scored
+    from deltacell.predict.ranking_file import SCHEMA, write_ranking
     from deltacell.screen import Screen, Split
     from deltacell.screen.import_folder import import_folder
     from deltacell.train.compose import compose
@@ -122,7 +122,7 @@ def write_artefacts(folder: Path) -> None:
         rng.normal(size=40).astype(np.float32),
         rng.normal(size=40).astype(np.float32),
     )
-    write_scored(folder / "work.arrow", scored, {"done": 3}, rows_a_batch=16)
+    write_scored(folder / "work.arrow", scored, {"done": 3}, rows_per_batch=16)
     row = {
         **{"end": "lowest", "genes": ["YAL001C", "YAL002W"], "names": ["TFC3", "VPS8"]},
         **{"score": -0.5, "spread": None, "status": "untested", "measured": None, "linked": False},
@@ -160,11 +160,10 @@ def _read(kind: str, artefacts: Path) -> Any:
     from deltacell import store
     from deltacell.cell import Cell
     from deltacell.predict.kept import read_scored
-    from deltacell.predict.ranking import Ranking
+    from deltacell.predict.ranking_file import Ranking
     from deltacell.profile.record import read_run
-    from deltacell.train.changes import read_config
     from deltacell.train.checkpoints import Checkpoints
-    from deltacell.train.metrics_file import MetricsFile
+    from deltacell.train.run_directory import MetricsFile, read_config
 
     run = artefacts / "run"
     if kind == "cell":

@@ -20,12 +20,12 @@ from deltacell.profile.phase_rows import PHASES, read_phases, steady_steps
 from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import read_run
-from deltacell.train.assemble import make_loop
+from deltacell.train.build import make_loop
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
 from deltacell.train.loop import Hooks
 from deltacell.train.run import train
-from deltacell.train.validate import Validation
+from deltacell.train.task import Validation
 
 AT_MOST = 0.01
 """The share of a step that waiting for data may take, and the share that the timers may."""

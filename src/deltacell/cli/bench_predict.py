@@ -17,9 +17,9 @@ def predict(
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
 ) -> None:
-    """Measure how many triples a second are ranked by both models, beside a plain loop of batches.
+    """Measure how many triples per second both models rank, beside a plain loop of batches.
 
-    On the yeast-sized cell and two cores it takes some two minutes.
+    On the yeast-sized cell and two cores it takes about two minutes.
 
     Example: deltacell bench predict --json predict.json
     """
@@ -29,5 +29,5 @@ def predict(
 
     with progress_bar() as report:
         result = bench.run(report, quick, repeats=repeats)
-    print_bench(result, "triples ranked a second")
+    print_bench(result, "triples ranked per second")
     write_json(json, result)

@@ -19,13 +19,11 @@ from deltacell.models.baselines import BASELINES, baseline, check_baseline
 from deltacell.profile.record import RUN_FILE, RunRecord, Status, now, read_run
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.build import build_fitted
-from deltacell.train.config import Config, NoLossConfig
-from deltacell.train.data import TrainingData
-from deltacell.train.fit import fit_run
+from deltacell.train.config import MODELS, Config, NoLossConfig
+from deltacell.train.data import Standard, TrainingData
 from deltacell.train.loaded_run import LoadedRun, load_run
 from deltacell.train.predictor import Predictor
-from deltacell.train.registry import MODEL_CONFIGS
-from deltacell.train.standard import Standard
+from deltacell.train.run import fit_run
 from deltacell.words import Progress
 
 BASELINES_FOLDER = "baselines"
@@ -128,7 +126,7 @@ def baseline_config(name: str, config: Config, data: TrainingData) -> Config:
         seed=data.split.seed,
         data=data.config or config.data,
         split=config.split,
-        model=MODEL_CONFIGS[name](),
+        model=MODELS[name](),
         loss=NoLossConfig(),
     )
 
