@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines import BASELINES, baseline
-from deltacell.models.baselines.gene_sets import GeneOrder
-from deltacell.models.baselines.network_features import NetworkFeatures
 from deltacell.screen.genotypes import Genotypes
 from deltacell.train.checkpoints import read_checkpoint, write_checkpoint
 
@@ -71,19 +69,6 @@ def test_independent_of_batch_gene_order_and_numbering(name, seed):
     # Fitted again, with the same seed, it is the same to the last bit.
     again = fitted(name, other_cell, shuffled, targets)
     assert torch.equal(again(cell, Genotypes.of(sets)).score, expected)
-
-
-@few
-@given(seed=seeds)
-def test_network_features_do_not_depend_on_the_numbering(seed):
-    rng, cell, sets, _ = problem(seed)
-
-    def features(cell, sets):
-        order = GeneOrder(cell.genes)
-        relations = [r.take(order.gene) for r in cell.relations.values()]
-        return NetworkFeatures(relations, len(order))(order.sets(Genotypes.of(sets)))
-
-    np.testing.assert_array_equal(features(cell, sets), features(*renumbered(rng, cell, sets)))
 
 
 @pytest.mark.parametrize("name", ["global_mean", "additive", "query_pair_mean"])

@@ -164,12 +164,3 @@ def test_losing_a_reaction_changes_the_score_and_an_or_rescues_it() -> None:
     assert (of_lost - of_kept).abs().max() > 1e-6
     without = model_of(needed)
     same(without(needed, deleted).score, without(rescued, deleted).score)
-
-
-def test_a_reaction_without_a_rule_is_never_lost() -> None:
-    cell = rule_cell("")
-    assert cell.metabolism is not None
-    everything = Genotypes.of([[0, 1, 2, 4, 5]])
-    assert cell.metabolism.lost_reactions(everything).reactions.tolist() == []
-    model = model_of(cell, metabolism=True)
-    assert torch.isfinite(model(cell, everything).score).all()

@@ -193,11 +193,14 @@ def test_a_gene_without_a_measured_set_has_zero_counts_and_no_effect(seed):
     assert np.isnan(known.negative[alone])
     sets = sets_of([[alone, other] for other in range(N) if other != alone])
     votes = made.votes(Measured.of(rest, N), sets)
-    table, names = made(known, sets, votes), made.names(votes)
-    assert table.shape[1] == len(names)
-    assert (table[:, names.index("unseen")] >= 1).all()
-    assert (table[:, names.index("links.min voters.mean")] == 0).all()
-    assert (table[:, names.index("count.min")] == 0).all()
+    table = made(known, sets, votes)
+    unseen, least_count = table[:, 2], table[:, 5]
+    # After three columns of the set and two for each of the genes' come the votes of the pairs.
+    min_voters = table[:, 3 + 2 * (3 + len(made.neighbours.names)) + 3]
+    assert (unseen >= 1).all()
+    assert (least_count == 0).all()
+    assert (min_voters == 0).all()
+    assert votes.pairs[:, 0, [1, 3]].max() > 0
 
 
 def test_blocks_do_not_change_a_bit(monkeypatch):

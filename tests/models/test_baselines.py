@@ -128,23 +128,15 @@ def test_a_bad_training_part_leaves_it_unfitted(screen, code, change):
     assert refused(Additive().fit, *screen, validation=(sets, [1.0])) == "wrong-shape"
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("additive", {"penalty": 0}),
-        ("additive", {"penalty": float("nan")}),
-        ("query_pair_mean", {"shrinkage": -1}),
-        ("query_pair_mean", {"penalty": -1}),
-        ("embedding_mlp", {"width": 0}),
-        ("embedding_mlp", {"forget": 1.0}),
-        ("embedding_mlp", {"learning_rate": 0}),
-        ("boosted_trees", {"rounds": 0}),
-        ("boosted_trees", {"folds": 1}),
-        ("boosted_trees", {"learning_rate": 2}),
-    ],
-)
-def test_bad_parameters(name, parameters):
-    assert refused(baseline, name, **parameters) == "out-of-range"
+def test_bad_parameters():
+    for name, parameters in {
+        "additive": {"penalty": float("nan")},
+        "query_pair_mean": {"shrinkage": -1, "penalty": 0},
+        "embedding_mlp": {"width": 0, "forget": 1.0, "learning_rate": 0, "weight_decay": -1},
+        "boosted_trees": {"rounds": 0, "folds": 1, "learning_rate": 2, "forget": -0.1},
+    }.items():
+        for parameter, value in parameters.items():
+            assert refused(baseline, name, **{parameter: value}) == "out-of-range"
     assert refused(baseline, "aditive") == "unknown-choice"
     assert refused(QueryPairMean, toward="median") == "unknown-choice"
 

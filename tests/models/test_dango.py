@@ -13,7 +13,6 @@ from torch._dynamo.utils import counters
 from deltacell import Cell, Genotypes, InputError, Relation
 from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, DangoLoss, HyperSAGNN
 from deltacell.models.dango import SAGE, MetaEmbedding, SAGELayer
-from deltacell.models.hyper_sagnn import padded
 from deltacell.models.reconstruction import dense_loss
 from deltacell.propagate.product import SparseMatrix
 
@@ -182,11 +181,10 @@ def test_hyper_sagnn_is_the_formula(heads: int, layers: int) -> None:
         nn.init.constant_(layer.beta, 0.7)
     e = torch.randn(9, 16, dtype=torch.float64, requires_grad=True)
     sets = [[0, 3, 4], [5], [8, 1], [2, 6, 7, 1, 0], [3, 2]]
-    found = model.scores(e, Genotypes.of(sets))
-    torch.testing.assert_close(found.score, torch.stack([one_set(model, e[s]) for s in sets]))
-    assert torch.equal(found.dynamic[1, 0], e[5])
+    found = model(e, Genotypes.of(sets))
+    torch.testing.assert_close(found, torch.stack([one_set(model, e[s]) for s in sets]))
     model.largest = 7
-    torch.testing.assert_close(model(e, Genotypes.of(sets)), found.score, rtol=1e-12, atol=0)
+    torch.testing.assert_close(model(e, Genotypes.of(sets)), found, rtol=1e-12, atol=0)
     nothing = model(e, Genotypes.of([]))
     nothing.sum().backward()
     assert nothing.shape == (0,)
@@ -207,12 +205,6 @@ def test_hyper_sagnn_is_linear_in_the_batch() -> None:
         return max(kept)
 
     assert largest(2_000) <= 10 * largest(200) + 100
-
-
-def test_padding() -> None:
-    genes, present = padded(Genotypes.of([[4, 2], [7], [1, 3, 5]]), 3)
-    assert present.tolist() == [[True, True, False], [True, False, False], [True] * 3]
-    assert genes[present].tolist() == [4, 2, 7, 1, 3, 5]
 
 
 def test_sage_is_the_formula_gene_by_gene() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from deltacell.bench.data import random_triples
 from deltacell.bench.machine import machine
@@ -125,12 +126,8 @@ def dense_loss_of(model: Dango, cell: Cell) -> ReconstructionLoss:
     adjacency = {m: m.csr(device="cpu", dtype=torch.float32).to_dense() for m in matrices}
 
     def loss(
-        z: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        matrix: SparseMatrix,
-        lambda_: float,
-    ) -> torch.Tensor:
+        z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix, lambda_: float
+    ) -> Tensor:
         return loss_by_matrix(z, weight, bias, adjacency[matrix], lambda_)
 
     return loss

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
+from deltacell.cell import Cell
 from deltacell.errors import InputError, did_you_mean
 
-Activation = Callable[[torch.Tensor], torch.Tensor]
+Activation = Callable[[Tensor], Tensor]
 
 ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
     {"gelu": functional.gelu, "relu": functional.relu, "silu": functional.silu, "tanh": torch.tanh}
@@ -25,24 +26,13 @@ ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a predictor says of a batch of genotypes.
+    """What a predictor says of a batch of genotypes; all but ``intermediate`` are [batch]."""
 
-    Parameters
-    ----------
-    score
-        The expected score of a genotype that is tested, [batch].
-    intermediate
-        Results by name, such as per-gene vectors or the scores of the two heads. Losses read them,
-        so that nothing is computed twice in a step.
-    hit, given_hit
-        The probability of a hit, and the expected score of a hit, [batch] each. None for a
-        predictor without these two parts.
-    """
-
-    score: torch.Tensor
-    intermediate: dict[str, torch.Tensor] = field(default_factory=dict)
-    hit: torch.Tensor | None = None
-    given_hit: torch.Tensor | None = None
+    score: Tensor  # the expected score of a genotype that is tested
+    # Results by name, such as per-gene vectors or the scores of the two heads, for the losses.
+    intermediate: dict[str, Tensor] = field(default_factory=dict)
+    hit: Tensor | None = None  # the probability of a hit, for predictors of two parts
+    given_hit: Tensor | None = None  # the expected score of a hit
 
 
 class Recorded:
@@ -97,6 +87,38 @@ def check_distinct(what: str, names: Collection[str]) -> None:
         raise InputError(f"a {what} was given twice: {', '.join(names)}", code="repeated-name")
 
 
+def check_heads(heads: int, hidden: int) -> None:
+    """Raise unless a number of attention heads divides the width."""
+    if heads < 1 or hidden % heads:
+        divisors = ", ".join(str(d) for d in range(1, hidden + 1) if hidden % d == 0)
+        raise InputError(
+            f"{heads} attention heads do not divide hidden={hidden}",
+            code="heads-do-not-divide",
+            fix=f"Choose a number of heads among {divisors}, or another width.",
+        )
+
+
+def checked_relations(cell: Cell, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names, at least one, each of a relation of the cell, none twice."""
+    relations = tuple(names)
+    if not relations:
+        raise InputError("a model needs at least one relation", code="no-relation")
+    check_distinct("relation", relations)
+    for name in relations:
+        cell.relation(name)
+    return relations
+
+
+def check_cell(**sizes: tuple[int, int]) -> None:
+    """Raise unless a cell has the sizes that a model was made for, given as (made for, found)."""
+    for what, (made_for, found) in sizes.items():
+        if made_for != found:
+            raise InputError(
+                f"the model was made for {made_for} {what}, and the cell has {found}",
+                code="other-cell",
+            )
+
+
 def activation_of(name: str) -> Activation:
     """Return the activation with that name, one of `ACTIVATIONS`."""
     check_choice("activation", name, ACTIVATIONS)
@@ -139,12 +161,12 @@ class StackedLinear(nn.Module):
         self.weight = nn.Parameter(default_uniform(k, n_in, n_out, n_in=n_in))
         self.bias = nn.Parameter(default_uniform(k, 1, n_out, n_in=n_in))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Return [k, m, n_out] for x [k, m, n_in]."""
         return torch.baddbmm(self.bias, x, self.weight)
 
 
-def default_uniform(*shape: int, n_in: int) -> torch.Tensor:
+def default_uniform(*shape: int, n_in: int) -> Tensor:
     """Draw weights as `torch.nn.Linear` does for n_in inputs."""
     bound = 1 / math.sqrt(n_in)
     return torch.empty(*shape).uniform_(-bound, bound)

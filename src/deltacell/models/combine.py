@@ -5,11 +5,16 @@ from __future__ import annotations
 from itertools import combinations_with_replacement
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from deltacell.errors import InputError
-from deltacell.models.base import StackedLinear, activation_of, check_choice, default_uniform
+from deltacell.models.base import (
+    StackedLinear,
+    activation_of,
+    check_choice,
+    check_heads,
+    default_uniform,
+)
 
 COMBINATIONS = ("sum", "mean", "attention", "pairwise")
 """All of them map messages [r, m, hidden] to vectors [m, hidden], gene by gene."""
@@ -31,7 +36,7 @@ def combination(name: str, relations: int, hidden: int, activation: str) -> nn.M
 class SumCombination(nn.Module):
     """``x = sum_r m_r``."""
 
-    def forward(self, messages: torch.Tensor) -> torch.Tensor:
+    def forward(self, messages: Tensor) -> Tensor:
         """Return [m, hidden] for messages [r, m, hidden]."""
         return messages.sum(0)
 
@@ -39,7 +44,7 @@ class SumCombination(nn.Module):
 class MeanCombination(nn.Module):
     """``x = mean_r m_r``."""
 
-    def forward(self, messages: torch.Tensor) -> torch.Tensor:
+    def forward(self, messages: Tensor) -> Tensor:
         """Return [m, hidden] for messages [r, m, hidden]."""
         return messages.mean(0)
 
@@ -52,18 +57,13 @@ class AttentionCombination(nn.Module):
 
     def __init__(self, relations: int, hidden: int, heads: int = 4) -> None:
         super().__init__()
-        if heads < 1 or hidden % heads:
-            raise InputError(
-                f"the {heads} heads of the combination 'attention' do not divide hidden={hidden}",
-                code="heads-do-not-divide",
-                fix=f"Choose a multiple of {heads}.",
-            )
+        check_heads(heads, hidden)
         self.heads = heads
         self.relation = nn.Parameter(torch.empty(relations, 1, hidden).normal_(std=0.02))
         self.query_key_value = nn.Linear(hidden, 3 * hidden)
         self.out = nn.Linear(hidden, hidden)
 
-    def forward(self, messages: torch.Tensor) -> torch.Tensor:
+    def forward(self, messages: Tensor) -> Tensor:
         """Return [m, hidden] for messages [r, m, hidden]."""
         r, m, hidden = messages.shape
         projected = self.query_key_value(messages + self.relation)
@@ -89,7 +89,7 @@ class PairwiseCombination(nn.Module):
     sum is taken before B_ab.
     """
 
-    places: torch.Tensor
+    places: Tensor
 
     def __init__(self, relations: int, hidden: int, activation: str) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class PairwiseCombination(nn.Module):
         right = [b * n_places + (relations - b + a) for a, b in self.pairs]
         self.register_buffer("places", torch.tensor(left + right), persistent=False)
 
-    def forward(self, messages: torch.Tensor) -> torch.Tensor:
+    def forward(self, messages: Tensor) -> Tensor:
         """Return [m, hidden] for messages [r, m, hidden]."""
         r, m, _ = messages.shape
         n_pairs = len(self.pairs)
@@ -128,7 +128,7 @@ class PairwiseCombination(nn.Module):
         )
         return self.norm(total + of_mean.unsqueeze(-1) * mean)  # type: ignore[no-any-return]
 
-    def _scores(self, narrow: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    def _scores(self, narrow: Tensor, mean: Tensor) -> Tensor:
         """Return the score of each option for each gene, [n_pairs + 1, m], fp32 or better."""
         weight = self.expand.weight @ self.score.weight.t()
         bias = functional.linear(self.expand.bias, self.score.weight, self.score.bias)

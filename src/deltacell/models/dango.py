@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.base import Prediction, Recorded, check_distinct, named_range
+from deltacell.models.base import Prediction, Recorded, check_cell, checked_relations, named_range
 from deltacell.models.gene_vectors import FeatureEncoder
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.reconstruction import Reconstruction
@@ -37,9 +37,9 @@ STRING_RELATIONS = tuple(STRING_LAMBDAS)
 class Encoding(NamedTuple):
     """What DANGO makes of the wild type."""
 
-    networks: torch.Tensor  # the genes' vectors in each of k networks, [k, n_genes, hidden]
-    genes: torch.Tensor  # their meta-embedding, [n_genes, hidden]
-    attention: torch.Tensor  # the weight of each network for each gene, [n_genes, k]
+    networks: Tensor  # the genes' vectors in each of k networks, [k, n_genes, hidden]
+    genes: Tensor  # their meta-embedding, [n_genes, hidden]
+    attention: Tensor  # the weight of each network for each gene, [n_genes, k]
 
 
 class Dango(Recorded, nn.Module):
@@ -84,12 +84,8 @@ class Dango(Recorded, nn.Module):
     ) -> None:
         super().__init__()
         self.n_genes = cell.n_genes
-        self.relations = tuple(relations)
-        if not self.relations:
-            raise InputError("DANGO needs at least one relation", code="no-relation")
-        check_distinct("relation", self.relations)
+        self.relations = checked_relations(cell, relations)
         for name in self.relations:
-            cell.relation(name)
             if name not in lambdas:
                 raise InputError(
                     f"no lambda for the network '{name}'; "
@@ -112,33 +108,21 @@ class Dango(Recorded, nn.Module):
         The intermediate results are the fields of `Encoding`, ``z`` [b, hidden] and
         ``reconstruction`` [k].
 
-        Parameters
-        ----------
-        cell
-            The wild type.
-        genotypes
-            ``b`` sets of one gene or more, of mixed sizes. Those on a CPU are checked and sent to
-            the device of the model. Elsewhere a check would wait for the device, so check them
-            before they go there.
-        reconstruct
-            Whether to compute the reconstruction loss of each network, which `DangoLoss` needs.
+        Genotypes, of one gene or more, are checked if they are on a CPU; elsewhere a check would
+        wait for the device. `DangoLoss` needs the reconstruction.
         """
-        if cell.n_genes != self.n_genes:
-            raise InputError(
-                f"the model was made for {self.n_genes} genes, and the cell has {cell.n_genes}",
-                code="other-cell",
-            )
+        check_cell(genes=(self.n_genes, cell.n_genes))
         self.features.check(cell)
         if genotypes.genes.device.type == "cpu":
             genotypes.check(self.n_genes)
         encoding = self.encode(cell)
-        sets = self.hyper_sagnn.scores(encoding.genes, genotypes)
-        intermediate = {**encoding._asdict(), "z": sets.z}
+        score, z = self.hyper_sagnn.scores(encoding.genes, genotypes)
+        intermediate = {**encoding._asdict(), "z": z}
         if reconstruct:
             with named_range("dango.reconstruction"):
                 matrices = [SparseMatrix.of(cell.relation(name)) for name in self.relations]
                 intermediate["reconstruction"] = self.reconstruction(encoding.networks, matrices)
-        return Prediction(sets.score, intermediate)
+        return Prediction(score, intermediate)
 
     def encode(self, cell: Cell) -> Encoding:
         """Return the genes' vectors in the wild type; those of every genotype are among them."""
@@ -152,9 +136,9 @@ class Dango(Recorded, nn.Module):
             genes, attention = self.meta_embedding(networks)
         return Encoding(networks, genes, attention)
 
-    def first_vectors(self, cell: Cell) -> torch.Tensor:
+    def first_vectors(self, cell: Cell) -> Tensor:
         """Return the genes' vectors before any network, [n_genes, hidden]."""
-        vectors: torch.Tensor = self.features(cell, self.embedding)
+        vectors: Tensor = self.features(cell, self.embedding)
         return vectors
 
     def compile_row_wise(self, **options: Any) -> None:
@@ -170,7 +154,7 @@ class SAGE(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(SAGELayer(width, width) for _ in range(layers))
 
-    def forward(self, matrix: SparseMatrix, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, matrix: SparseMatrix, x: Tensor) -> Tensor:
         """Return the new vectors; arguments as in `SAGELayer`."""
         for layer in self.layers:
             x = layer(matrix, x)
@@ -188,7 +172,7 @@ class SAGELayer(nn.Module):
         self.neighbours = nn.Linear(width_in, width_out)
         self.own = nn.Linear(width_in, width_out, bias=False)
 
-    def forward(self, matrix: SparseMatrix, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, matrix: SparseMatrix, x: Tensor) -> Tensor:
         """Return [n_genes, width_out] for an adjacency (row = target) and x [n_genes, width_in]."""
         mean = mean_product(matrix, x)
         return torch.relu(self.neighbours(mean) + self.own(x))
@@ -206,7 +190,7 @@ class MetaEmbedding(nn.Module):
         half = max(1, hidden // 2)
         self.scorer = nn.Sequential(nn.Linear(hidden, half), nn.ReLU(), nn.Linear(half, 1))
 
-    def forward(self, networks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, networks: Tensor) -> tuple[Tensor, Tensor]:
         """Return vectors [n_genes, hidden] and weights [n_genes, k] of [k, n_genes, hidden]."""
         attention = self.scorer(networks).softmax(0)
         genes = (attention * networks).sum(0)

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import scipy.sparse.linalg
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from deltacell.arrays import Bools, Doubles, Floats
@@ -66,7 +66,7 @@ class FeatureEncoder(nn.Module):
             nn.Linear(vector_width(feature), hidden) for feature in chosen_features(cell, names)
         )
 
-    def forward(self, cell: Cell, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, cell: Cell, x: Tensor) -> Tensor:
         """Return x [n_genes, hidden] with the features of the cell's genes added."""
         for name, linear in zip(self.names, self.linears, strict=True):
             vectors, known = _tensors(cell.feature(name), x.device, x.dtype)
@@ -102,11 +102,11 @@ class GeneEncoder(nn.Module):
         self.blocks = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(2))
         self.norm = nn.LayerNorm(hidden)
 
-    def forward(self, cell: Cell) -> torch.Tensor:
+    def forward(self, cell: Cell) -> Tensor:
         """Return the first vectors of the cell's genes, [n_genes, hidden]."""
         return self.preprocess(self.features(cell, self.embedding))
 
-    def preprocess(self, x: torch.Tensor) -> torch.Tensor:
+    def preprocess(self, x: Tensor) -> Tensor:
         """Return x [n_genes, hidden] after the two blocks, in the type of x."""
         dtype = x.dtype
         for block in self.blocks:
@@ -170,13 +170,11 @@ def largest_signs(vectors: Doubles) -> Doubles:
     return np.where(largest < 0, -1.0, 1.0)
 
 
-_Kept = dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, torch.Tensor]]
+_Kept = dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]]
 _OF_FEATURE: WeakKeyDictionary[Feature, _Kept] = WeakKeyDictionary()
 
 
-def _tensors(
-    feature: Feature, device: torch.device, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _tensors(feature: Feature, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     kept = _OF_FEATURE.setdefault(feature, {})
     if (device, dtype) not in kept:
         vectors = torch.from_numpy(feature_vectors([feature])).to(device, dtype)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from deltacell.models.base import StackedLinear, activation_of
@@ -35,7 +35,7 @@ class GIN(nn.Module):
         self.norm_weight = nn.Parameter(torch.ones(relations, 1, hidden))
         self.norm_bias = nn.Parameter(torch.zeros(relations, 1, hidden))
 
-    def forward(self, x: torch.Tensor, received: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor, received: Tensor) -> Tensor:
         """Return [r, m, hidden] in fp32 or better for x [m, hidden], received [r, m, hidden]."""
         h = torch.addcmul(received, (1 + self.eps)[:, None, None], x)
         h = self.linears[0](h)
@@ -45,7 +45,7 @@ class GIN(nn.Module):
         h = functional.layer_norm(h, h.shape[-1:])
         return self.activation(torch.addcmul(self.norm_bias, h, self.norm_weight))
 
-    def of_relations(self) -> list[tuple[torch.Tensor, ...]]:
+    def of_relations(self) -> list[tuple[Tensor, ...]]:
         """Return the parameters of each relation, as views that pass gradients on."""
         stacked = [self.eps, self.norm_weight.squeeze(1), self.norm_bias.squeeze(1)]
         for linear in cast(Iterable[StackedLinear], self.linears):
@@ -54,19 +54,12 @@ class GIN(nn.Module):
 
 
 def gin_message(
-    x: torch.Tensor, received: torch.Tensor, parameters: Sequence[torch.Tensor], activation: str
-) -> torch.Tensor:
+    x: Tensor, received: Tensor, parameters: Sequence[Tensor], activation: str
+) -> Tensor:
     """Return the message of one relation, [m, hidden], in fp32 or better; see `GIN`.
 
-    Parameters
-    ----------
-    x, received
-        [m, hidden].
-    parameters
-        One of `GIN.of_relations`: eps, the norm's weight and bias, and weight [in, out] and bias of
-        each linear layer.
-    activation
-        One of `ACTIVATIONS`.
+    The parameters are one of `GIN.of_relations`: eps, the norm's weight and bias, and weight
+    [in, out] and bias of each linear layer.
     """
     act = activation_of(activation)
     eps, norm_weight, norm_bias, *linears = parameters
@@ -78,12 +71,12 @@ def gin_message(
 
 
 def gin_message_gradients(
-    x: torch.Tensor,
-    received: torch.Tensor,
-    parameters: Sequence[torch.Tensor],
+    x: Tensor,
+    received: Tensor,
+    parameters: Sequence[Tensor],
     activation: str,
-    by_message: torch.Tensor,
-    out: torch.Tensor | None = None,
+    by_message: Tensor,
+    out: Tensor | None = None,
 ) -> MessageGradients:
     """Return the gradients of `gin_message`, which is computed again, from that of the message.
 
@@ -103,12 +96,12 @@ def gin_message_gradients(
 
 
 def _gradients_by_hand(
-    x: torch.Tensor,
-    received: torch.Tensor,
-    parameters: Sequence[torch.Tensor],
+    x: Tensor,
+    received: Tensor,
+    parameters: Sequence[Tensor],
     activation: str,
-    by_message: torch.Tensor,
-    out: torch.Tensor | None,
+    by_message: Tensor,
+    out: Tensor | None,
 ) -> MessageGradients:
     act, derivative = _IN_PLACE[activation]
     eps, norm_weight, norm_bias, *linears = parameters
@@ -128,7 +121,7 @@ def _gradients_by_hand(
     h, by_norm_weight, by_norm_bias = torch.ops.aten.native_layer_norm_backward(
         by_normed, after[-1], width, mean, rstd, norm_weight, norm_bias, [True] * 3
     )
-    by_linears: list[torch.Tensor | None] = []
+    by_linears: list[Tensor | None] = []
     for i in reversed(range(1, n)):
         by_linears = [before[i].t() @ h, h.sum(0), *by_linears]
         h = derivative(torch.mm(h, weights[i].t(), out=after[i]), after[i - 1], after[i])
@@ -141,13 +134,13 @@ def _gradients_by_hand(
 
 class _Kept(threading.local):
     def __init__(self) -> None:
-        self.by_type: dict[torch.dtype, torch.Tensor] = {}
+        self.by_type: dict[torch.dtype, Tensor] = {}
 
 
 _KEPT = _Kept()
 
 
-def _buffers(n: int, like: torch.Tensor) -> list[torch.Tensor]:
+def _buffers(n: int, like: Tensor) -> list[Tensor]:
     """Return n tensors of the size of another; on a CPU, memory of this thread that is reused."""
     if like.device.type != "cpu":
         return list(like.new_empty(n, *like.shape))
@@ -158,8 +151,8 @@ def _buffers(n: int, like: torch.Tensor) -> list[torch.Tensor]:
 
 
 _ATEN = torch.ops.aten
-_Act = Callable[[torch.Tensor, torch.Tensor], object]
-_Derivative = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+_Act = Callable[[Tensor, Tensor], object]
+_Derivative = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # Each activation of x, and the gradient before it from the gradient after it, both written to out.
 _IN_PLACE: Mapping[str, tuple[_Act, _Derivative]] = {

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from deltacell.models.base import activation_of, check_choice, named_range
@@ -34,21 +34,21 @@ class Pooling(nn.Module):
         self.gate_out = nn.Linear(hidden // 2, 1)
         self.value = nn.Linear(hidden, hidden)
 
-    def forward(self, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gates [...] and values [..., hidden] of genes with vectors [..., hidden]."""
         gate = self.gate_out(self.activation(self.gate(vectors))).squeeze(-1)
         return gate, self.activation(self.value(vectors))
 
-    def terms(self, vectors: torch.Tensor, rows: Rows) -> Terms:
+    def terms(self, vectors: Tensor, rows: Rows) -> Terms:
         """Return the gates and values, which do not depend on which genes the rows are."""
         with named_range("hetero_cell.pooling"), torch.autocast(vectors.device.type, enabled=False):
             return Terms(*self(vectors.to(self.value.weight.dtype)))
 
-    def in_float64(self) -> Callable[[torch.Tensor, Rows], Terms]:
+    def in_float64(self) -> Callable[[Tensor, Rows], Terms]:
         """Return `terms` with the weights in float64; they still receive gradients."""
         weights = {name: p.double() for name, p in self.named_parameters()}
 
-        def terms(vectors: torch.Tensor, rows: Rows) -> Terms:
+        def terms(vectors: Tensor, rows: Rows) -> Terms:
             return Terms(*functional_call(self, weights, (vectors,)))
 
         return terms
@@ -97,11 +97,8 @@ class GlobalHead(nn.Module):
         self.out = nn.Linear(hidden, 1)
 
     def forward(
-        self,
-        z: torch.Tensor,
-        epistasis: torch.Tensor | None = None,
-        lost: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, z: Tensor, epistasis: Tensor | None = None, lost: Tensor | None = None
+    ) -> Tensor:
         """Return scores [b] for z, epistasis and lost reactions, [b, hidden] each."""
         if self.log_scale is not None:
             z = z * self.log_scale.exp()
@@ -126,7 +123,7 @@ class ScoreGate(nn.Module):
         self.inner = nn.Linear(2, hidden)
         self.out = nn.Linear(hidden, 2)
 
-    def forward(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return the score [b] and the weights [b, 2] for scores [b, 2]."""
         logits = self.out(self.activation(self.inner(scores)))
         weights = logits.softmax(-1).to(scores.dtype)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
-from torch import nn
+from torch import Tensor, nn
 
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
@@ -17,9 +17,10 @@ from deltacell.errors import InputError
 from deltacell.models.base import (
     Prediction,
     Recorded,
+    check_cell,
     check_choice,
-    check_distinct,
     check_range,
+    checked_relations,
     named_range,
 )
 from deltacell.models.gene_vectors import GeneEncoder
@@ -123,8 +124,8 @@ class HeteroCell(Recorded, nn.Module):
         How mutants are propagated: the name of a strategy, or one made with `strategy`.
     """
 
-    instead: torch.Tensor
-    instead_of: torch.Tensor
+    instead: Tensor
+    instead_of: Tensor
 
     def __init__(
         self,
@@ -166,12 +167,7 @@ class HeteroCell(Recorded, nn.Module):
                 fix="Set output='mean'.",
             )
         self.n_genes = cell.n_genes
-        self.relations = tuple(cell.relations if relations is None else relations)
-        if not self.relations:
-            raise InputError("HeteroCell needs at least one relation", code="no-relation")
-        check_distinct("relation", self.relations)
-        for name in self.relations:
-            cell.relation(name)
+        self.relations = checked_relations(cell, cell.relations if relations is None else relations)
         self.output, self.aggregation = output, aggregation
         self.mutants, self.epistasis = mutants, epistasis
         self.propagation: Propagation = (
@@ -237,13 +233,7 @@ class HeteroCell(Recorded, nn.Module):
         epistasis ``epistasis`` [b, hidden] in float64 and, with metabolism, ``lost`` [b, hidden],
         the sum over the reactions that no smaller set loses.
 
-        Parameters
-        ----------
-        cell
-            The wild type.
-        genotypes
-            ``b`` sets of one gene or more, of mixed sizes; or what `prepare` made of them, and then
-            the step waits for no device.
+        If the genotypes were prepared with `prepare`, the step waits for no device.
         """
         deleted = self._prepared(cell, genotypes)
         return self._score(self.encode(cell), deleted)
@@ -289,7 +279,7 @@ class HeteroCell(Recorded, nn.Module):
             prepared = replace(prepared, together=lost)
         return prepared
 
-    def mutant_vectors(self, cell: Cell, genotypes: Genotypes | Deleted) -> torch.Tensor:
+    def mutant_vectors(self, cell: Cell, genotypes: Genotypes | Deleted) -> Tensor:
         """Return the genes' vectors in every mutant, [b, n_genes, hidden], 0 where deleted."""
         if self.mutants == "none":
             raise InputError("a model with mutants='none' has no mutants", code="no-mutants")
@@ -298,7 +288,7 @@ class HeteroCell(Recorded, nn.Module):
         assert vectors is not None
         return vectors
 
-    def hops(self, cell: Cell, kept: Sequence[torch.Tensor | None] | None = None) -> list[Hop]:
+    def hops(self, cell: Cell, kept: Sequence[Tensor | None] | None = None) -> list[Hop]:
         """Return message passing as hops, with each layer's dropout of this step, if any."""
         mean = self.aggregation == "mean"
         aggregates = [
@@ -331,18 +321,12 @@ class HeteroCell(Recorded, nn.Module):
 
     def check(self, cell: Cell) -> None:
         """Raise if the cell differs in kind from the one that the model was made for."""
-        made_for, found = {"genes": self.n_genes}, {"genes": cell.n_genes}
+        sizes = {"genes": (self.n_genes, cell.n_genes)}
         if self.reactions is not None and self.metabolites is not None:
-            made_for |= {"reactions": len(self.reactions), "metabolites": len(self.metabolites)}
-            metabolism = cell.metabolism
-            sizes = (metabolism.n_reactions, metabolism.n_metabolites) if metabolism else (0, 0)
-            found |= zip(("reactions", "metabolites"), sizes, strict=True)
-        if made_for != found:
-            raise InputError(
-                f"the model was made for a cell of {_counted(made_for)}, "
-                f"and this one has {_counted(found)}",
-                code="other-cell",
-            )
+            there = cell.metabolism
+            sizes["reactions"] = len(self.reactions), there.n_reactions if there else 0
+            sizes["metabolites"] = len(self.metabolites), there.n_metabolites if there else 0
+        check_cell(**sizes)
         for name in self.relations:
             cell.relation(name)
         self.encoder.features.check(cell)
@@ -392,8 +376,8 @@ class HeteroCell(Recorded, nn.Module):
         return Prediction(score, intermediate)
 
     def _global_score(
-        self, encoded: EncodedCell, deleted: Deleted, intermediate: dict[str, torch.Tensor]
-    ) -> torch.Tensor:
+        self, encoded: EncodedCell, deleted: Deleted, intermediate: dict[str, Tensor]
+    ) -> Tensor:
         mutants = self._mutants(encoded, deleted)
         intermediate |= {"pool": mutants.pooled, "z": mutants.z}
         read = []
@@ -445,10 +429,6 @@ def matched_genes(cell: Cell, relations: Sequence[str]) -> Ints:
         np.fill_diagonal(apart, 1e6)
         instead[block] = block[linear_sum_assignment(apart)[1]]
     return instead
-
-
-def _counted(sizes: dict[str, int]) -> str:
-    return ", ".join(f"{n} {what}" for what, n in sizes.items())
 
 
 def _not_prepared(what: str) -> InputError:

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from deltacell.errors import InputError
-from deltacell.models.base import check_range, named_range
+from deltacell.models.base import check_heads, check_range, named_range
 from deltacell.screen import Genotypes
-
-
-class SetScores(NamedTuple):
-    """Scores of ``b`` genotypes, padded to ``s`` genes each, with all that led to them."""
-
-    score: torch.Tensor  # [b]
-    z: torch.Tensor  # mean of (dynamic - static)^2 over the genes of a set, [b, hidden]
-    static: torch.Tensor  # [b, s, hidden]; padding holds meaningless values
-    dynamic: torch.Tensor
-    present: torch.Tensor  # which of the s places hold a gene, [b, s]
 
 
 class HyperSAGNN(nn.Module):
@@ -59,12 +49,15 @@ class HyperSAGNN(nn.Module):
         self.sets = PaddedSets(hidden, heads, layers)
         self._compiled = False
 
-    def forward(self, gene_vectors: torch.Tensor, genotypes: Genotypes) -> torch.Tensor:
+    def forward(self, gene_vectors: Tensor, genotypes: Genotypes) -> Tensor:
         """Return the scores [b] of genotypes from gene_vectors [n_genes, hidden]."""
-        return self.scores(gene_vectors, genotypes).score
+        return self.scores(gene_vectors, genotypes)[0]
 
-    def scores(self, gene_vectors: torch.Tensor, genotypes: Genotypes) -> SetScores:
-        """Return the scores with all that led to them; genotypes on a CPU go to the vectors."""
+    def scores(self, gene_vectors: Tensor, genotypes: Genotypes) -> tuple[Tensor, Tensor]:
+        """Return scores [b] and z [b, hidden], the mean of ``(d - s)^2`` over the genes of a set.
+
+        Genotypes on a CPU are sent to the device of the vectors.
+        """
         with named_range("hyper_sagnn"):
             width = self._width(genotypes)
             genotypes = genotypes.to(gene_vectors.device, non_blocking=True)
@@ -74,8 +67,8 @@ class HyperSAGNN(nn.Module):
                 # Both the number of genotypes and that of genes change from batch to batch.
                 for tensor in (x, present):
                     torch._dynamo.maybe_mark_dynamic(tensor, [0, 1])
-            score, z, static, dynamic = self.sets(x, present)
-            return SetScores(score, z, static, dynamic, present)
+            score, z = self.sets(x, present)
+            return score, z
 
     def compile_row_wise(self, **options: Any) -> None:
         """Compile what happens after the genes are gathered, for batches of any size."""
@@ -108,10 +101,8 @@ class PaddedSets(nn.Module):
         self.attention = nn.ModuleList(OthersAttention(hidden, heads) for _ in range(layers))
         self.score = nn.Linear(hidden, 1)
 
-    def forward(
-        self, x: torch.Tensor, present: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the first four fields of `SetScores` for x [b, s, hidden] and present [b, s]."""
+    def forward(self, x: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores [b] and z [b, hidden] for x [b, s, hidden] and present [b, s]."""
         static = torch.relu(self.static(x))
         dynamic = x
         for layer in self.attention:
@@ -120,7 +111,7 @@ class PaddedSets(nn.Module):
         here = present.unsqueeze(-1)
         # The last layer is linear: the score of the mean is the mean of the scores.
         z = torch.where(here, moved, 0).sum(1) / here.sum(1)
-        return self.score(z).squeeze(-1), z, static, dynamic
+        return self.score(z).squeeze(-1), z
 
 
 class OthersAttention(nn.Module):
@@ -128,19 +119,13 @@ class OthersAttention(nn.Module):
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
-        if heads < 1 or hidden % heads:
-            divisors = [str(d) for d in range(1, hidden + 1) if hidden % d == 0]
-            raise InputError(
-                f"{heads} attention heads do not divide hidden={hidden}",
-                code="heads-do-not-divide",
-                fix=f"Choose {' or '.join(divisors)} heads.",
-            )
+        check_heads(heads, hidden)
         self.heads = heads
         self.query_key_value = nn.Linear(hidden, 3 * hidden)
         self.out = nn.Linear(hidden, hidden)
         self.beta = nn.Parameter(torch.tensor(0.01))
 
-    def forward(self, x: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor, present: Tensor) -> Tensor:
         """Return the new vectors [b, s, hidden] for x [b, s, hidden] and present [b, s]."""
         own = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         others = present.unsqueeze(1) & ~own
@@ -156,7 +141,7 @@ class OthersAttention(nn.Module):
         return x + self.beta * torch.where(others.any(-1, keepdim=True), out, 0)
 
 
-def padded(genotypes: Genotypes, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(genotypes: Genotypes, width: int) -> tuple[Tensor, Tensor]:
     """Return gene indices [b, width], any gene in the padding, and which hold a gene, [b, width].
 
     ``width`` is at least the size of the largest genotype.

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from scipy.sparse import coo_array
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from deltacell.cell import Metabolism
@@ -33,14 +33,7 @@ from deltacell.propagate.hop import Rows
 class GeneLayer(nn.Module):
     """``x' = combine over relations of m_r``, with m_r as in `GIN`; plus x with a residual.
 
-    Parameters
-    ----------
-    name
-        The name that a profiler shows.
-    relations
-        The number of relations.
-    gin_layers, combine, activation, residual, dropout
-        See `HeteroCell`.
+    A profiler shows it under its name. The other parameters are those of `HeteroCell`.
     """
 
     def __init__(
@@ -63,7 +56,7 @@ class GeneLayer(nn.Module):
         self.gin = GIN(relations, hidden, gin_layers, activation)
         self.combine = combination(combine, relations, hidden, activation)
 
-    def draw(self, x: torch.Tensor) -> torch.Tensor | None:
+    def draw(self, x: Tensor) -> Tensor | None:
         """Draw the factors of this step's messages, [r, n_genes, 1, hidden]; None without dropout.
 
         The wild type and all mutants share them, so that differences stay differences.
@@ -73,32 +66,49 @@ class GeneLayer(nn.Module):
         kept = x.new_empty(len(self.gin.eps), len(x), 1, x.shape[1])
         return kept.bernoulli_(1 - self.dropout).div_(1 - self.dropout)
 
-    def hop(self, aggregates: Sequence[Aggregate], kept: torch.Tensor | None = None) -> Hop:
-        """Return the layer as a hop over one aggregate per relation, with factors from `draw`."""
+    def hop(
+        self, aggregates: Sequence[Aggregate], kept: Tensor | None = None, *, double: bool = False
+    ) -> Hop:
+        """Return the layer as a hop over one aggregate per relation, with factors from `draw`.
+
+        With ``double`` it computes in float64, and the weights still receive gradients.
+        """
+        weights: dict[str, Tensor] = dict(self.named_parameters())
+        groups = self.gin.of_relations()
+        if double:
+            weights = {name: p.double() for name, p in weights.items()}
+            groups = [tuple(p.double() for p in group) for group in groups]
+            kept = None if kept is None else kept.double()
         return Hop(
             GENE,
             tuple(aggregates),
-            partial(self.forward, kept=kept),
-            tuple(self.parameters()),
+            partial(self._with, weights, kept) if double else partial(self.forward, kept=kept),
+            tuple(weights.values()),
             partial(named_range, self.name),
-            self._messages(kept, self.gin.of_relations()),
+            self._messages(kept, groups),
             self.residual,
-            partial(self._in_float64, aggregates, kept),
+            None if double else partial(self.hop, aggregates, kept, double=True),
         )
 
-    def forward(
+    def _with(
         self,
-        vectors: torch.Tensor,
-        aggregated: torch.Tensor,
+        weights: dict[str, Tensor],
+        kept: Tensor | None,
+        vectors: Tensor,
+        aggregated: Tensor,
         rows: Rows,
-        kept: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
+        return cast(Tensor, functional_call(self, weights, (vectors, aggregated, rows, kept)))
+
+    def forward(
+        self, vectors: Tensor, aggregated: Tensor, rows: Rows, kept: Tensor | None = None
+    ) -> Tensor:
         """Return the new vectors [m, t, hidden]; see `RowWise`."""
         messages = self.gin(vectors.flatten(0, 1), aggregated.flatten(1, 2))
         if kept is not None:
             messages = (messages.view_as(aggregated) * kept[:, rows]).view_as(messages)
         with named_range(f"{self.name}.combination"):
-            new: torch.Tensor = self.combine(messages).view_as(vectors)
+            new: Tensor = self.combine(messages).view_as(vectors)
         return vectors + new if self.residual else new
 
     def compile_row_wise(self, **options: Any) -> None:
@@ -106,27 +116,8 @@ class GeneLayer(nn.Module):
         self.gin.compile(**options)
         self.combine.compile(**options)
 
-    def _in_float64(self, aggregates: Sequence[Aggregate], kept: torch.Tensor | None) -> Hop:
-        weights = {name: p.double() for name, p in self.named_parameters()}
-        kept = None if kept is None else kept.double()
-
-        def update(vectors: torch.Tensor, aggregated: torch.Tensor, rows: Rows) -> torch.Tensor:
-            made = functional_call(self, weights, (vectors, aggregated, rows, kept))
-            return cast(torch.Tensor, made)
-
-        of_relations = [tuple(p.double() for p in group) for group in self.gin.of_relations()]
-        return Hop(
-            GENE,
-            tuple(aggregates),
-            update,
-            tuple(weights.values()),
-            partial(named_range, self.name),
-            self._messages(kept, of_relations),
-            self.residual,
-        )
-
     def _messages(
-        self, kept: torch.Tensor | None, of_relations: Sequence[tuple[torch.Tensor, ...]]
+        self, kept: Tensor | None, of_relations: Sequence[tuple[Tensor, ...]]
     ) -> tuple[Message, ...] | None:
         if not isinstance(self.combine, (SumCombination, MeanCombination)):
             return None
@@ -138,28 +129,24 @@ class GeneLayer(nn.Module):
 
 
 def _message(
-    parameters: tuple[torch.Tensor, ...],
+    parameters: tuple[Tensor, ...],
     activation: str,
     weight: float,
-    kept: torch.Tensor | None,  # [n_genes, 1, hidden]
+    kept: Tensor | None,  # [n_genes, 1, hidden]
 ) -> Message:
     """Return what one relation adds to a sum or a mean over relations."""
 
-    def weighted(x: torch.Tensor, rows: Rows) -> torch.Tensor:
+    def weighted(x: Tensor, rows: Rows) -> Tensor:
         if kept is not None:
             factors = kept.squeeze(1)
             x = x * (factors[rows] if isinstance(rows, slice) else factors.index_select(0, rows))
         return x if weight == 1 else x * weight
 
-    def message(vectors: torch.Tensor, received: torch.Tensor, rows: Rows) -> torch.Tensor:
+    def message(vectors: Tensor, received: Tensor, rows: Rows) -> Tensor:
         return weighted(gin_message(vectors, received, parameters, activation), rows)
 
     def gradients(
-        vectors: torch.Tensor,
-        received: torch.Tensor,
-        rows: Rows,
-        by_message: torch.Tensor,
-        out: torch.Tensor | None = None,
+        vectors: Tensor, received: Tensor, rows: Rows, by_message: Tensor, out: Tensor | None = None
     ) -> MessageGradients:
         by_message = weighted(by_message, rows)
         return gin_message_gradients(vectors, received, parameters, activation, by_message, out)
@@ -252,17 +239,10 @@ class MetabolicLayer(nn.Module):
         return (reaction, gene) if last else (reaction, metabolite, gene)
 
     def _mix(
-        self,
-        linear: nn.Linear,
-        norm: nn.LayerNorm,
-        vectors: torch.Tensor,
-        aggregated: torch.Tensor,
-        rows: Rows,
-    ) -> torch.Tensor:
+        self, linear: nn.Linear, norm: nn.LayerNorm, vectors: Tensor, aggregated: Tensor, rows: Rows
+    ) -> Tensor:
         h = linear(torch.cat([vectors, *aggregated], -1))
         return self.activation(norm(h.to(vectors.dtype)))
 
-    def _add_to_genes(
-        self, vectors: torch.Tensor, aggregated: torch.Tensor, rows: Rows
-    ) -> torch.Tensor:
+    def _add_to_genes(self, vectors: Tensor, aggregated: Tensor, rows: Rows) -> Tensor:
         return vectors + self.gene(aggregated[0]).to(vectors.dtype)  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast, get_args
 
 import torch
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
@@ -17,42 +17,25 @@ from deltacell.models.base import Prediction, check_choice, check_range
 
 @dataclass(frozen=True, eq=False)
 class LossValue:
-    """A loss and its parts.
+    """A loss and its parts by name, detached, before their factors.
 
-    Parameters
-    ----------
-    total
-        The scalar to differentiate. Its sum over all ranks is the loss of the whole batch.
-    parts
-        Its parts by name, detached, before their factors; for the record of a run.
+    The sum of the totals over all ranks is the loss of the whole batch.
     """
 
-    total: torch.Tensor
-    parts: dict[str, torch.Tensor] = field(default_factory=dict)
+    total: Tensor
+    parts: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Loss(Protocol):
     """What every loss is: a function of a prediction, the targets and the weights."""
 
     def __call__(
-        self,
-        prediction: Prediction,
-        targets: torch.Tensor,
-        weights: torch.Tensor | None = None,
-        *,
-        epoch: int,
+        self, prediction: Prediction, targets: Tensor, weights: Tensor | None = None, *, epoch: int
     ) -> LossValue:
-        """Return the loss of ``b`` genotypes.
+        """Return the loss of a batch in an epoch, counted from 0.
 
-        Parameters
-        ----------
-        prediction, targets
-            What was predicted and measured, [b].
-        weights
-            The share of each genotype in the whole batch over all ranks, [b], adding up to 1
-            there, as the loader gives them; by default equal, on one rank.
-        epoch
-            Counted from 0.
+        The weights are the share of each genotype in the whole batch over all ranks, adding up to
+        1 there, as the loader gives them; by default equal, on one rank.
         """
         ...
 
@@ -63,8 +46,8 @@ class LogCosh:
     def __call__(
         self,
         prediction: Prediction,
-        targets: torch.Tensor,
-        weights: torch.Tensor | None = None,
+        targets: Tensor,
+        weights: Tensor | None = None,
         *,
         epoch: int = 0,
     ) -> LossValue:
@@ -104,12 +87,7 @@ class DangoLoss:
         self.schedule, self.turn, self.factor = schedule, turn, factor
 
     def __call__(
-        self,
-        prediction: Prediction,
-        targets: torch.Tensor,
-        weights: torch.Tensor | None = None,
-        *,
-        epoch: int,
+        self, prediction: Prediction, targets: Tensor, weights: Tensor | None = None, *, epoch: int
     ) -> LossValue:
         """Return the loss; arguments as in `Loss`."""
         weights = _checked_weights(prediction, targets, weights)
@@ -216,12 +194,7 @@ class PointDistributionContrast(nn.Module):
         self.buffer = RingBuffer(buffer, columns)
 
     def forward(
-        self,
-        prediction: Prediction,
-        targets: torch.Tensor,
-        weights: torch.Tensor | None = None,
-        *,
-        epoch: int,
+        self, prediction: Prediction, targets: Tensor, weights: Tensor | None = None, *, epoch: int
     ) -> LossValue:
         """Return the loss; arguments as in `Loss`."""
         weights = _checked_weights(prediction, targets, weights)
@@ -278,7 +251,7 @@ class PointDistributionContrast(nn.Module):
         """Restore the number of steps taken."""
         self.steps = int(state["steps"])
 
-    def _with_recent(self, rows: dict[str, torch.Tensor], epoch: int) -> dict[str, torch.Tensor]:
+    def _with_recent(self, rows: dict[str, Tensor], epoch: int) -> dict[str, Tensor]:
         """Gather the rows if it is time, add those of the buffer, and push them to it."""
         alone, every = not gathers(), self.gather_interval
         gather = not alone and every > 0 and self.steps % every == 0
@@ -306,7 +279,7 @@ class RingBuffer(nn.Module):
         for name, width in widths.items():
             self.register_buffer(name, torch.zeros((capacity, width) if width else (capacity,)))
 
-    def push(self, **columns: torch.Tensor) -> None:
+    def push(self, **columns: Tensor) -> None:
         """Append rows; the oldest make room."""
         n = len(next(iter(columns.values())))
         kept = min(n, self.capacity)
@@ -317,12 +290,12 @@ class RingBuffer(nn.Module):
                 column.index_copy_(0, at, columns[name][n - kept :].to(column))
         self.written += n
 
-    def latest(self, n: int) -> dict[str, torch.Tensor]:
+    def latest(self, n: int) -> dict[str, Tensor]:
         """Return the latest n rows, or all if there are fewer, the oldest of them first."""
         at = self._places(max(self.written - min(n, self.capacity), 0), self.written)
         return {name: self.get_buffer(name)[at] for name in self.names}
 
-    def _places(self, first: int, end: int) -> torch.Tensor:
+    def _places(self, first: int, end: int) -> Tensor:
         # A list and not a range of tensors, so that nothing is divided by a capacity of 0.
         at = [place % self.capacity for place in range(first, end)]
         return torch.tensor(at, dtype=torch.int64, device=self.get_buffer(self.names[0]).device)
@@ -336,7 +309,7 @@ class RingBuffer(nn.Module):
         self.written = int(state["written"])
 
 
-def log_cosh(x: torch.Tensor) -> torch.Tensor:
+def log_cosh(x: Tensor) -> Tensor:
     """Return ``log cosh(x)`` element by element, exact for tiny x and without overflow for any.
 
     ``log1p(2 sinh(x / 2)^2)`` up to 1, and ``|x| + log(1 + exp(-2 |x|)) - log 2`` beyond.
@@ -348,7 +321,7 @@ def log_cosh(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x.abs() <= 1, near, far)
 
 
-def wasserstein(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def wasserstein(x: Tensor, y: Tensor) -> Tensor:
     """Return the least cost of moving sample x [n] onto y [n] at ``|x - y|^2 / 2`` per unit.
 
     In one dimension the best plan keeps the order: ``mean of (sorted x - sorted y)^2 / 2``. For
@@ -364,7 +337,7 @@ def wasserstein(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return difference.square().sum() / (2 * max(1, len(x)))
 
 
-def supcr(z: torch.Tensor, y: torch.Tensor, temperature: float) -> torch.Tensor:
+def supcr(z: Tensor, y: Tensor, temperature: float) -> Tensor:
     """Return how badly the similarity of vectors z [n, width] follows the nearness of targets y.
 
     For an anchor i and a partner j != i, ``-log(exp(s_ij / t) / sum of exp(s_ik / t))`` over the
@@ -406,7 +379,7 @@ def gathers() -> bool:
     )
 
 
-def gather_rows(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def gather_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Return the rows of all ranks, rank after rank, for tensors [n, ...] with the same n.
 
     Differentiable: the gradient of a row is the sum of its gradients on all ranks, so the sum of
@@ -423,7 +396,7 @@ def gather_rows(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     sizes = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
     distributed.all_gather(sizes, mine)
     rows = cast(
-        torch.Tensor,
+        Tensor,
         _GatherRows.apply(flat, torch.cat(sizes).tolist()),  # type: ignore[no-untyped-call]
     )
     return tuple(
@@ -436,7 +409,7 @@ class _GatherRows(torch.autograd.Function):
     """Rows of all ranks; backward, the sum over the ranks of the gradients of one's own rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, sizes: list[int]) -> Tensor:
         rank = distributed.get_rank()
         ctx.begin, ctx.end = sum(sizes[:rank]), sum(sizes[: rank + 1])
         padded = x.new_zeros(max(sizes), *x.shape[1:])
@@ -447,15 +420,13 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         total = gradient.clone(memory_format=torch.contiguous_format)
         distributed.all_reduce(total)
         return total[ctx.begin : ctx.end], None
 
 
-def _checked_weights(
-    prediction: Prediction, targets: torch.Tensor, weights: torch.Tensor | None
-) -> torch.Tensor:
+def _checked_weights(prediction: Prediction, targets: Tensor, weights: Tensor | None) -> Tensor:
     b = prediction.score.shape[0]
     if weights is None:
         weights = torch.full_like(targets, 1 / max(1, b))

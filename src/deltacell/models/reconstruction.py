@@ -6,16 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from deltacell.errors import InputError
 from deltacell.models.base import check_range
 from deltacell.propagate.product import GATHERED_ENTRIES, SparseMatrix, has_sparse_kernels
 
-ReconstructionLoss = Callable[
-    [torch.Tensor, torch.Tensor, torch.Tensor, SparseMatrix, float], torch.Tensor
-]
+ReconstructionLoss = Callable[[Tensor, Tensor, Tensor, SparseMatrix, float], Tensor]
 
 
 class Reconstruction(nn.Module):
@@ -33,7 +31,7 @@ class Reconstruction(nn.Module):
         for head in self.heads:
             nn.init.normal_(cast(nn.Linear, head).weight, std=0.1)
 
-    def forward(self, networks: torch.Tensor, matrices: Sequence[SparseMatrix]) -> torch.Tensor:
+    def forward(self, networks: Tensor, matrices: Sequence[SparseMatrix]) -> Tensor:
         """Return the loss of each network [k], for vectors [k, n_genes, hidden] and adjacencies."""
         losses = [
             self.loss(z, cast(nn.Linear, head).weight, cast(nn.Linear, head).bias, matrix, value)
@@ -45,8 +43,8 @@ class Reconstruction(nn.Module):
 
 
 def closed_form_loss(
-    z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, matrix: SparseMatrix, lambda_: float
-) -> torch.Tensor:
+    z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix, lambda_: float
+) -> Tensor:
     """Return the reconstruction loss of one network in O(N H^2 + E H), a scalar.
 
     With ``R = Z W^T + 1 b^T`` the loss is ``(sum over edges of (R_ij - 1)^2 + lambda * sum over
@@ -57,16 +55,7 @@ def closed_form_loss(
     Computed in float32, or in float64 if z is, whatever the autocast; the sums in float64.
     The gradients are found along the way, so that nothing as long as the edges is kept.
 
-    Parameters
-    ----------
-    z
-        The genes' vectors, [N, hidden].
-    weight, bias
-        Those of the head, [N, hidden] and [N].
-    matrix
-        The adjacency A with values 1, [N, N], row = target.
-    lambda_
-        The weight of a non-edge.
+    The adjacency A [N, N] has values 1, row = target; z and weight are [N, hidden], bias [N].
     """
     if matrix.values is not None:
         raise InputError("the reconstruction loss needs an unweighted adjacency", code="weighted")
@@ -75,16 +64,14 @@ def closed_form_loss(
 
 
 def dense_loss(
-    z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, matrix: SparseMatrix, lambda_: float
-) -> torch.Tensor:
+    z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix, lambda_: float
+) -> Tensor:
     """Return `closed_form_loss` by N x N matrices, as a reference for tests."""
     edge = matrix.csr(device=z.device, dtype=z.dtype).to_dense()
     return loss_by_matrix(z, weight, bias, edge, lambda_)
 
 
-def loss_by_matrix(
-    z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, edge: torch.Tensor, lambda_: float
-) -> torch.Tensor:
+def loss_by_matrix(z: Tensor, weight: Tensor, bias: Tensor, edge: Tensor, lambda_: float) -> Tensor:
     """Return the loss for a dense adjacency."""
     predicted = z @ weight.t() + bias
     on_edges = ((predicted - 1).square() * edge).sum()
@@ -92,10 +79,10 @@ def loss_by_matrix(
     return (on_edges + lambda_ * elsewhere) / edge.numel()
 
 
-_Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+_Three = tuple[Tensor, Tensor, Tensor]
 """z, weight and bias, or their gradients."""
 
-_Sums = tuple[torch.Tensor, _Three | None]
+_Sums = tuple[Tensor, _Three | None]
 """A sum, and its gradients if asked for."""
 
 
@@ -104,13 +91,8 @@ class _ClosedForm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        z: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        matrix: SparseMatrix,
-        lambda_: float,
-    ) -> torch.Tensor:
+        ctx: Any, z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix, lambda_: float
+    ) -> Tensor:
         differentiate = any(ctx.needs_input_grad)
         n = float(matrix.shape[0]) * matrix.shape[1]
         head = z, weight, bias
@@ -132,15 +114,13 @@ class _ClosedForm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return *(gradient * saved for saved in ctx.saved_tensors), None, None
 
 
-def _apply(
-    z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, matrix: SparseMatrix, lambda_: float
-) -> torch.Tensor:
+def _apply(z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix, lambda_: float) -> Tensor:
     result = _ClosedForm.apply(z, weight, bias, matrix, lambda_)  # type: ignore[no-untyped-call]
-    return cast(torch.Tensor, result)
+    return cast(Tensor, result)
 
 
 # torch.compile cannot trace sparse tensors.
@@ -229,15 +209,15 @@ def _zeros(head: _Three) -> _Three:
     return torch.zeros_like(head[0]), torch.zeros_like(head[1]), torch.zeros_like(head[2])
 
 
-def _with_values(matrix: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def _with_values(matrix: Tensor, values: Tensor) -> Tensor:
     crow, col = matrix.crow_indices(), matrix.col_indices()
     return torch.sparse_csr_tensor(crow, col, values, size=matrix.shape, check_invariants=False)
 
 
-def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (_wide(a) * _wide(b)).sum()
 
 
-def _wide(t: torch.Tensor) -> torch.Tensor:
+def _wide(t: Tensor) -> Tensor:
     # The only device without float64.
     return t if t.device.type == "mps" else t.double()

@@ -39,6 +39,7 @@ class GlobalMean(FittedPredictor):
         self._mean = float(state["mean"])
 
 
+@dataclass(eq=False)
 class Additive(FittedPredictor):
     r"""Ridge regression on gene indicators.
 
@@ -54,9 +55,10 @@ class Additive(FittedPredictor):
         The penalty λ: the effect of a gene seen in that many genotypes is about halved.
     """
 
-    def __init__(self, penalty: float = 3.0) -> None:
-        check_range("(0, inf)", penalty=penalty)
-        self.penalty = float(penalty)
+    penalty: float = 3.0
+
+    def __post_init__(self) -> None:
+        check_range("(0, inf)", penalty=self.penalty)
 
     @property
     def intercept(self) -> float:
@@ -81,6 +83,7 @@ class Additive(FittedPredictor):
         self._learned = GeneEffects.from_state(state)
 
 
+@dataclass(eq=False)
 class QueryPairMean(FittedPredictor):
     r"""The mean of the training scores of a genotype's gene pairs, shrunk.
 
@@ -105,12 +108,13 @@ class QueryPairMean(FittedPredictor):
         The penalty of the additive effects.
     """
 
-    def __init__(
-        self, shrinkage: float = 3.0, toward: Toward = "additive", penalty: float = 3.0
-    ) -> None:
-        check_range("(0, inf)", shrinkage=shrinkage, penalty=penalty)
-        check_choice("prior to shrink toward", toward, get_args(Toward))
-        self.shrinkage, self.toward, self.penalty = float(shrinkage), toward, float(penalty)
+    shrinkage: float = 3.0
+    toward: Toward = "additive"
+    penalty: float = 3.0
+
+    def __post_init__(self) -> None:
+        check_range("(0, inf)", shrinkage=self.shrinkage, penalty=self.penalty)
+        check_choice("prior to shrink toward", self.toward, get_args(Toward))
 
     def _fit(self, data: FitData) -> None:
         training, n = data.training, len(data.order)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from deltacell.arrays import AnyArray, Doubles, Ints
 from deltacell.cell import Cell
@@ -18,16 +19,13 @@ from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
 from deltacell.screen.genotypes import Genotypes
 from deltacell.words import Progress
 
-Values = torch.Tensor | AnyArray | Sequence[float]
+Values = Tensor | AnyArray | Sequence[float]
 State = dict[str, Any]
 """Tensors, numbers, text, and lists and dicts of them, by name; loads with ``weights_only``."""
 
 
-class Report(Protocol):
-    """What a predictor calls while it learns."""
-
-    def __call__(self, what: str, done: int, total: int, **validation: float) -> None:
-        """Report ``done`` of ``total``, with validation metrics such as ``mse`` if known."""
+Report = Callable[..., None]
+"""Called as ``report(what, done, total, **metrics)`` with validation metrics such as ``mse``."""
 
 
 class Parts(NamedTuple):
@@ -100,14 +98,10 @@ class FittedPredictor(Recorded, ABC):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Self:
-        """Learn from the training part of a screen.
+        """Learn from the training part of a screen: genotypes and their scores, [batch] each.
 
         Parameters
         ----------
-        cell
-            The wild type.
-        genotypes, targets
-            The training part: [batch] genotypes and their scores.
         weights
             How much each genotype counts, [batch], none negative; by default 1.
         validation
@@ -141,14 +135,9 @@ class FittedPredictor(Recorded, ABC):
         return {"genes": self._fitted_order().names, **self._state()}
 
     def load_state_dict(self, cell: Cell, state: State) -> Self:
-        """Take over what a predictor with the same parameters learned.
+        """Take over what a predictor with the same parameters learned, on the same cell.
 
-        Parameters
-        ----------
-        cell
-            The wild type it was fitted on; its genes may be numbered differently.
-        state
-            From `state_dict`.
+        The genes of the cell may be numbered differently.
         """
         self._order = None
         order = GeneOrder(cell.genes)
@@ -159,15 +148,7 @@ class FittedPredictor(Recorded, ABC):
         return self
 
     def __call__(self, cell: Cell, genotypes: Genotypes) -> Prediction:
-        """Return the prediction for each genotype.
-
-        Parameters
-        ----------
-        cell
-            The wild type it was fitted on; its genes may be numbered differently.
-        genotypes
-            [batch]; may be empty.
-        """
+        """Return the prediction for each genotype of the cell it was fitted on."""
         order = self._order_for(cell)
         genotypes.check(cell.n_genes)
         device = genotypes.genes.device
@@ -228,12 +209,12 @@ def other_cell(what: str) -> InputError:
     )
 
 
-def saved(array: AnyArray) -> torch.Tensor:
+def saved(array: AnyArray) -> Tensor:
     """Return an array as the tensor of a state; `loaded` is the inverse."""
     return torch.from_numpy(np.array(array))
 
 
-def loaded(tensor: torch.Tensor) -> AnyArray:
+def loaded(tensor: Tensor) -> AnyArray:
     """Return the array that a tensor of a state holds."""
     return np.array(tensor.numpy())
 
@@ -265,7 +246,7 @@ def _part(
 
 
 def _column(values: Values, n: int, name: str) -> Doubles:
-    plain = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values
+    plain = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     column: Doubles = np.asarray(plain, dtype=np.float64)
     if column.shape != (n,):
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _SETS_PER_BLOCK = 65_536
 
 
+@dataclass(eq=False)
 class BoostedTrees(FittedPredictor):
     """Gradient-boosted regression trees (LightGBM) on columns that describe a set of genes.
 
@@ -69,28 +71,23 @@ class BoostedTrees(FittedPredictor):
         Features of the cell to use, by name; by default all.
     """
 
-    def __init__(
-        self,
-        rounds: int = 300,
-        leaves: int = 63,
-        learning_rate: float = 0.1,
-        dimensions: int = 8,
-        feature_dimensions: int = 16,
-        penalty: float = 3.0,
-        folds: int = 5,
-        forget: float = 0.1,
-        features: Sequence[str] | None = None,
-    ) -> None:
-        check_range("[2, inf)", leaves=leaves, folds=folds)
-        check_range("[1, inf)", rounds=rounds, dimensions=dimensions)
-        check_range("[1, inf)", feature_dimensions=feature_dimensions)
-        check_range("(0, 1]", learning_rate=learning_rate)
-        check_range("[0, 1)", forget=forget)
-        check_range("(0, inf)", penalty=penalty)
-        self.rounds, self.leaves, self.learning_rate = rounds, leaves, learning_rate
-        self.dimensions, self.feature_dimensions = dimensions, feature_dimensions
-        self.penalty, self.folds, self.forget = float(penalty), folds, forget
-        self.features = None if features is None else tuple(features)
+    rounds: int = 300
+    leaves: int = 63
+    learning_rate: float = 0.1
+    dimensions: int = 8
+    feature_dimensions: int = 16
+    penalty: float = 3.0
+    folds: int = 5
+    forget: float = 0.1
+    features: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_range("[2, inf)", leaves=self.leaves, folds=self.folds)
+        check_range("[1, inf)", rounds=self.rounds, dimensions=self.dimensions)
+        check_range("[1, inf)", feature_dimensions=self.feature_dimensions)
+        check_range("(0, 1]", learning_rate=self.learning_rate)
+        check_range("[0, 1)", forget=self.forget)
+        check_range("(0, inf)", penalty=self.penalty)
 
     def _fit(self, data: FitData) -> None:
         cell, order, training, _, seed, report = data
@@ -224,24 +221,10 @@ def boosted(
     validation: tuple[Floats, Doubles] | None = None,
     patience: int = 50,
 ) -> Booster:
-    """Return LightGBM trees fitted on columns; the same input gives the same trees.
+    """Return LightGBM trees fitted on columns [rows, columns]; the same input, the same trees.
 
-    Parameters
-    ----------
-    columns
-        One row per genotype, [rows, columns]; NaN is missing.
-    targets, weights
-        What to learn, and how much each row counts, [rows].
-    parameters
-        LightGBM parameters besides those that make it deterministic.
-    rounds
-        The most trees.
-    report
-        Called after every tree; what it raises stops the training.
-    validation
-        Columns and targets to stop by.
-    patience
-        How many trees may follow the best one by validation.
+    At most ``patience`` trees follow the best one by the validation columns and targets. What
+    ``report`` raises stops the training.
     """
     # Loading LightGBM takes a second that the other predictors need not wait for.
     import lightgbm

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deltacell.arrays import Bools, Doubles
 from deltacell.cell import Cell
@@ -26,6 +27,7 @@ _SETS_PER_BLOCK = 65_536
 _VALIDATION_SHARE = 0.1
 
 
+@dataclass(eq=False)
 class EmbeddingMLP(FittedPredictor):
     r"""A sum over the genes of a set between two multilayer perceptrons.
 
@@ -57,25 +59,21 @@ class EmbeddingMLP(FittedPredictor):
         Epochs without improvement after which it stops.
     """
 
-    def __init__(
-        self,
-        width: int = 64,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.1,
-        dropout: float = 0.2,
-        forget: float = 0.1,
-        batch_size: int = 512,
-        epochs: int = 60,
-        patience: int = 6,
-    ) -> None:
-        check_range("[1, inf)", width=width, batch_size=batch_size)
-        check_range("[1, inf)", epochs=epochs, patience=patience)
-        check_range("[0, 1)", dropout=dropout, forget=forget)
-        check_range("(0, inf)", learning_rate=learning_rate)
-        check_range("[0, inf)", weight_decay=weight_decay)
-        self.width, self.dropout, self.forget = width, dropout, forget
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
-        self.batch_size, self.epochs, self.patience = batch_size, epochs, patience
+    width: int = 64
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.1
+    dropout: float = 0.2
+    forget: float = 0.1
+    batch_size: int = 512
+    epochs: int = 60
+    patience: int = 6
+
+    def __post_init__(self) -> None:
+        check_range("[1, inf)", width=self.width, batch_size=self.batch_size)
+        check_range("[1, inf)", epochs=self.epochs, patience=self.patience)
+        check_range("[0, 1)", dropout=self.dropout, forget=self.forget)
+        check_range("(0, inf)", learning_rate=self.learning_rate)
+        check_range("[0, inf)", weight_decay=self.weight_decay)
 
     def _fit(self, data: FitData) -> None:
         rng, n = np.random.default_rng(data.seed), len(data.order)
@@ -156,7 +154,7 @@ class EmbeddingMLP(FittedPredictor):
 
     def _tensors(
         self, sets: GeneSets, forgotten: Bools | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor, int]:
+    ) -> tuple[Tensor, Tensor, int]:
         known = self._seen[sets.genes]
         if forgotten is not None:
             known &= ~forgotten
@@ -175,11 +173,11 @@ class _SetNetwork(nn.Module):
             nn.Dropout(dropout), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
         )
 
-    def forward(self, vector: torch.Tensor, owner: torch.Tensor, n_sets: int) -> torch.Tensor:
+    def forward(self, vector: Tensor, owner: Tensor, n_sets: int) -> Tensor:
         """Return one score per set; ``owner`` is the set that each vector belongs to."""
         genes = self.gene(self.embedding(vector))
         pooled = genes.new_zeros(n_sets, genes.shape[1]).index_add(0, owner, genes)
-        score: torch.Tensor = self.set(pooled).squeeze(1)
+        score: Tensor = self.set(pooled).squeeze(1)
         return score
 
 

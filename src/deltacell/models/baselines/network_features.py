@@ -38,16 +38,7 @@ class NetworkFeatures:
     set may have any size and its genes any order. Columns over pairs are missing (NaN) for a set of
     one gene. The first column is the size of the set.
 
-    Parameters
-    ----------
-    relations
-        Gene networks over the n_genes genes that the sets index.
-    dimensions
-        Width of the spectral embedding of a relation.
-    over_genes, over_pairs
-        Which of ``min``, ``max`` and ``mean`` to take over the genes and over the pairs of a set.
-    seed
-        Random seed of the spectral embeddings, which are computed when first needed and kept.
+    The spectral embeddings, ``dimensions`` wide, are computed when first needed and kept.
     """
 
     def __init__(
@@ -117,16 +108,9 @@ def aggregated(
 ) -> AnyArray:
     """Return the smallest, largest or mean of each column over consecutive rows.
 
-    Parameters
-    ----------
-    values
-        [rows, columns].
-    offsets
-        Rows ``offsets[b] : offsets[b + 1]`` are piece ``b``; a piece without rows gives NaN.
-    how
-        Which aggregates, side by side for each column: [pieces, columns * aggregates].
-    skip_missing
-        Ignore NaN; by default one NaN makes the result NaN.
+    Rows ``offsets[b] : offsets[b + 1]`` of values [rows, columns] are piece ``b``; a piece without
+    rows gives NaN, and so does one with a NaN unless missing values are skipped. The aggregates
+    stand side by side for each column, [pieces, columns * aggregates].
     """
     sizes = np.diff(offsets)
     filled = sizes > 0

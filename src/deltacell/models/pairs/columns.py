@@ -20,7 +20,7 @@ from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets
 from deltacell.models.baselines.network_features import Aggregate, aggregated
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.pairs.messages import SUMS, Measured, by_first_gene, pair_votes, set_votes
-from deltacell.models.pairs.neighbours import ALIKE, PROFILE_WIDTH, Neighbours, alike, profiles
+from deltacell.models.pairs.neighbours import PROFILE_WIDTH, Neighbours, alike, profiles
 
 RANKS = (8, 24, 48)
 """How many factors of the measured pairs each low-rank column has."""
@@ -30,9 +30,6 @@ RANK_AROUND = 24
 
 COMPONENTS = 16
 """Leading components of a profile, and of a gene's place in the networks, that become columns."""
-
-VOTES = ("min vote", "max vote", "vote", "min voters", "max voters", "both vote", "both voters")
-"""The columns of votes for each relation."""
 
 # What a vote is shrunk toward 0 by, in units of neighbours that voted.
 _FEW_VOTERS = 0.1
@@ -125,17 +122,8 @@ class Votes(NamedTuple):
 class PairColumns:
     """The columns of gene sets of a cell; what was measured is given with each call.
 
-    Parameters
-    ----------
-    cell
-        The wild type.
-    order
-        The order of its genes.
-    largest
-        The most genes of a set. For pairs, one number per column says it all; for larger sets each
-        column of a pair is taken as the smallest, largest and mean over the pairs of the set.
-    features
-        Features of the cell to use; all if None.
+    For sets of at most two genes, one number per column says it all; for larger sets each column of
+    a pair is taken as the smallest, largest and mean over the pairs of the set.
     """
 
     def __init__(
@@ -156,32 +144,17 @@ class PairColumns:
         self.narrow: Floats = np.concatenate(
             [none, *(f.values[order.gene] for f in narrow)], axis=1
         )
-        self.narrow_names = [f"{f.name}.{column}" for f in narrow for column in f.columns]
         places = [self.neighbours.places(COMPONENTS)] if self.neighbours.names else []
         self.components: Floats = np.concatenate(
             [none, *(feature_vectors([f], COMPONENTS)[order.gene] for f in wide), *places], axis=1
         )
-        self.component_names = [
-            *(f"{f.name}.{i}" for f in wide for i in [*range(COMPONENTS), "missing"]),
-            *(f"place.{i}" for _ in places for i in range(COMPONENTS)),
-        ]
         # In double precision, so that no column depends on how a product is cut into blocks.
-        self.profiles = {f.name: profiles(f.values[order.gene]).astype(np.float64) for f in wide}
+        self.profiles = [profiles(f.values[order.gene]).astype(np.float64) for f in wide]
 
     def __call__(
         self, known: Known, sets: GeneSets, votes: Votes, fixed: Floats | None = None
     ) -> Floats:
-        """Return the columns of sets of one gene or more, [sets, columns].
-
-        Parameters
-        ----------
-        known
-            What is known of their genes.
-        sets, votes
-            The sets, and the votes on them.
-        fixed
-            What `fixed` returns for these sets, if already computed.
-        """
+        """Return the columns of sets of one gene or more, [sets, columns]."""
         fixed = self.fixed(sets) if fixed is None else fixed
         pairs, means = sets.pairs(), self._means_around(known)
         around = np.concatenate([np.empty((self.n_genes, 0)), *(m[:, :1] for m in means)], axis=1)
@@ -221,33 +194,6 @@ class PairColumns:
             aggregated(self._fixed_pair_columns(pairs), pairs.offsets, self.over_pairs),
         ]
         return np.concatenate(parts, axis=1, dtype=np.float32)
-
-    def names(self, votes: Votes) -> list[str]:
-        """Return the name of every column."""
-        relations = self.neighbours.names
-        of_genes = ["effect", "count", "negative", *(f"{r}.neighbours' effect" for r in relations)]
-        of_pairs = [
-            *(f"{r}.{what}" for r in (*relations, ALIKE) for what in VOTES),
-            *(f"rank {rank}" for rank in RANKS),
-            *(f"{r}.{what}" for r in relations for what in ("one rank", "both rank")),
-        ]
-        fixed_genes = [*self.narrow_names, *(f"{r}.degree" for r in relations)]
-        fixed_pairs = [
-            *(f"{r}.{what}" for what in ("weight", "common") for r in relations),
-            *(f"{name}.correlation" for name in self.profiles),
-            *(f"{name}.product" for name in [*self.narrow_names, *self.component_names]),
-            *(f"{name}.difference" for name in self.component_names),
-        ]
-        larger = [f"{r}.set {what}" for r in relations for what in ("vote", "voters")]
-        return [
-            *("additive", "size", "unseen"),
-            *(f"{name}.{how}" for name in of_genes for how in self.over_genes),
-            *(f"{name}.{how}" for name in of_pairs for how in self.over_pairs),
-            *(larger if votes.larger is not None else []),
-            *(f"{name}.{how}" for name in fixed_genes for how in self.over_genes),
-            *self.component_names,
-            *(f"{name}.{how}" for name in fixed_pairs for how in self.over_pairs),
-        ]
 
     def _means_around(self, known: Known) -> list[Doubles]:
         """Return the mean effect and factors of each gene's measured neighbours, by relation."""
@@ -290,7 +236,7 @@ class PairColumns:
             ):
                 tables[at, i] = weight[genes].toarray()[here, second]
                 tables[at, relations + i] = (linked[genes] @ linked).toarray()[here, second]
-            for i, profile in enumerate(self.profiles.values()):
+            for i, profile in enumerate(self.profiles):
                 tables[at, 2 * relations + i] = (profile[genes] @ profile.T)[here, second]
         values = np.concatenate([self.narrow, self.components], axis=1)
         product = values[pairs.first] * values[pairs.second]
@@ -303,7 +249,7 @@ class PairColumns:
 
 
 def _vote_columns(votes: Floats) -> Floats:
-    """Return the columns `VOTES` of `pair_votes`, [pairs, relations * 7], the same for (b, a)."""
+    """Return seven columns per relation, [pairs, relations * 7], the same for (b, a)."""
     first, first_n, second, second_n, both, both_n = np.moveaxis(votes, 2, 0)
     one, other = first / (first_n + _FEW_VOTERS), second / (second_n + _FEW_VOTERS)
     columns = [
@@ -393,20 +339,7 @@ def training_columns(
     fold. Other sets are treated like those of the part, so that they differ only in what was
     measured next to them.
 
-    Parameters
-    ----------
-    columns
-        What makes the columns.
-    part
-        The training part.
-    others
-        Sets that are not in it; rows ``len(part.sets)`` and on.
-    penalty
-        The penalty of the additive model.
-    folds, gene_folds, rounds
-        Folds of sets; folds of genes, and how often they are drawn.
-    seed
-        Random seed of the folds.
+    Folds of genes are drawn ``rounds`` times. The other sets are rows ``len(part.sets)`` and on.
     """
     n, all_sets = columns.n_genes, _concatenated(part.sets, others)
     n_part = len(part.sets)

@@ -120,14 +120,7 @@ def pair_votes(
     The score of the pair itself enters none of them, not even by rounding: A has an empty
     diagonal, and the genes of the pair are left out of each other's neighbourhoods.
 
-    Parameters
-    ----------
-    measured, neighbours
-        What was measured, and the relations.
-    pairs
-        The pairs to vote on, measured or not.
-    rows
-        Genes of which every pair has one, [genes]; the work grows with their number.
+    If every pair has one of the genes ``rows``, the work grows with their number only.
     """
     turned = np.zeros(len(pairs.first), dtype=bool)
     if rows is not None:

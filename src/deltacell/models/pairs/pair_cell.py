@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from deltacell.arrays import AnyArray, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.base import Prediction, Recorded, check_range
+from deltacell.models.base import Prediction, Recorded, check_cell, check_range
 from deltacell.models.baselines.additive import ridge
 from deltacell.models.baselines.baseline import Part
 from deltacell.models.baselines.gene_sets import GeneOrder
@@ -65,14 +65,14 @@ class PairCell(Recorded, nn.Module):
         The additive model's penalty, and the folds of its cross-fitting.
     """
 
-    inputs: torch.Tensor
-    edge_keys: torch.Tensor
-    edge_weights: torch.Tensor
-    candidates: torch.Tensor
-    candidate_edges: torch.Tensor
-    effect: torch.Tensor
-    intercept: torch.Tensor
-    count: torch.Tensor
+    inputs: Tensor
+    edge_keys: Tensor
+    edge_weights: Tensor
+    candidates: Tensor
+    candidate_edges: Tensor
+    effect: Tensor
+    intercept: Tensor
+    count: Tensor
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class PairCell(Recorded, nn.Module):
         nn.init.zeros_(self.read_set.bias)
         self._sizes: tuple[int, ...] = ()
 
-    def remember(self, cell: Cell, genotypes: Genotypes, targets: torch.Tensor) -> None:
+    def remember(self, cell: Cell, genotypes: Genotypes, targets: Tensor) -> None:
         """Store what was measured: the sets of the training part, and their targets as trained on.
 
         Required before the first call.
@@ -161,11 +161,7 @@ class PairCell(Recorded, nn.Module):
 
     def forward(self, cell: Cell, genotypes: Genotypes) -> Prediction:
         """Return the scores of genotypes of any sizes; the cell's genes are the model's."""
-        if cell.n_genes != self.n_genes:
-            raise InputError(
-                f"the model was made for {self.n_genes} genes, and the cell has {cell.n_genes}",
-                code="other-cell",
-            )
+        check_cell(genes=(self.n_genes, cell.n_genes))
         if not hasattr(self, "effect"):
             raise InputError(
                 "this PairCell knows no measured sets",
@@ -185,11 +181,11 @@ class PairCell(Recorded, nn.Module):
             score = score.index_put((rows,), self._score(genes, kept))
         return Prediction(score)
 
-    def _score(self, genes: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    def _score(self, genes: Tensor, kept: Tensor) -> Tensor:
         """Return the score of sets of one size, [b, size] ascending."""
         b, size = genes.shape
         fold = torch.full((b,), self.folds, device=genes.device)
-        own: dict[int, torch.Tensor] = {}
+        own: dict[int, Tensor] = {}
         if self.training and size in self._sizes:
             known = self._known(size)
             row, found = _look_up(known.keys, _keys(genes, self.n_genes))
@@ -207,13 +203,13 @@ class PairCell(Recorded, nn.Module):
         count = self.count[fold[:, None], genes]
         seen = (count > 0) & kept[genes]
         state = torch.stack([effect * seen, torch.log1p(count) * seen, seen.to(effect)], dim=-1)
-        x: torch.Tensor = self.encoder(torch.cat([self.inputs[genes], state], dim=-1))
+        x: Tensor = self.encoder(torch.cat([self.inputs[genes], state], dim=-1))
         votes = self.effect.new_zeros(b, 2 * self.heads)
         if size > 2 and size in self._sizes:
             replaced = [self._replace(genes, i, x[:, i], context, 2) for i in range(size)]
             votes = torch.stack(replaced).mean(dim=0)
         if not pairs:
-            single: torch.Tensor = self.read_set(functional.pad(votes, (self.hidden, 0))).squeeze(1)
+            single: Tensor = self.read_set(functional.pad(votes, (self.hidden, 0))).squeeze(1)
             return score + single
         spread = context._replace(fold=fold.repeat_interleave(pairs))
         pair = torch.stack([genes[:, first], genes[:, second]], dim=2).view(-1, 2)
@@ -227,23 +223,21 @@ class PairCell(Recorded, nn.Module):
         row, found = _look_up(self.edge_keys, pair[:, 0] * self.n_genes + pair[:, 1])
         inputs = torch.cat([*parts, self.edge_weights[row] * found[:, None]], dim=1)
         read = self.read_pair(inputs).view(b, pairs, -1).mean(dim=1)
-        left: torch.Tensor = self.read_set(torch.cat([read, votes], dim=1)).squeeze(1)
+        left: Tensor = self.read_set(torch.cat([read, votes], dim=1)).squeeze(1)
         return score + left
 
-    def _weights(
-        self, gene: torch.Tensor, x: torch.Tensor, nearest: int, context: _Context
-    ) -> torch.Tensor:
+    def _weights(self, gene: Tensor, x: Tensor, nearest: int, context: _Context) -> Tensor:
         """Return the logarithm of the weight of each neighbour, [b, K, heads]."""
         neighbour = self.candidates[gene, :nearest]
         query = self.query(x).view(-1, 1, self.heads, 8)
         match = (query * context.key[neighbour]).sum(dim=-1) / 8**0.5
         linked = self.relation(self.edge_weights[self.candidate_edges[gene, :nearest]])
-        logarithm: torch.Tensor = (match + linked).clamp(-8, 8)
+        logarithm: Tensor = (match + linked).clamp(-8, 8)
         return logarithm
 
     def _replace(
-        self, genes: torch.Tensor, place: int, x: torch.Tensor, context: _Context, doubt: int
-    ) -> torch.Tensor:
+        self, genes: Tensor, place: int, x: Tensor, context: _Context, doubt: int
+    ) -> Tensor:
         """Return the vote of the measured sets with a neighbour in place of one gene, [b, 2H]."""
         size = genes.shape[1]
         neighbour = self.candidates[genes[:, place]]
@@ -253,9 +247,7 @@ class PairCell(Recorded, nn.Module):
         weights = self._weights(genes[:, place], x, neighbour.shape[1], context)
         return self._vote(sets.view(-1, size), weights, context, doubt)
 
-    def _between(
-        self, pair: torch.Tensor, a: torch.Tensor, c: torch.Tensor, context: _Context
-    ) -> torch.Tensor:
+    def _between(self, pair: Tensor, a: Tensor, c: Tensor, context: _Context) -> Tensor:
         """Return the vote of the measured pairs between two neighbourhoods, [b, 2H]."""
         k = self.nearest_both
         first, second = self.candidates[pair[:, 0], :k], self.candidates[pair[:, 1], :k]
@@ -272,12 +264,12 @@ class PairCell(Recorded, nn.Module):
 
     def _vote(
         self,
-        sets: torch.Tensor,
-        log_weights: torch.Tensor,
+        sets: Tensor,
+        log_weights: Tensor,
         context: _Context,
         doubt: int,
-        allowed: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        allowed: Tensor | None = None,
+    ) -> Tensor:
         """Return the weighted mean residual of measured sets and the log of its weight, [b, 2H]."""
         b, k, _ = log_weights.shape
         size = sets.shape[1]
@@ -337,18 +329,18 @@ class PairCell(Recorded, nn.Module):
 class _Context(NamedTuple):
     """What a step holds fixed."""
 
-    fold: torch.Tensor  # the fold of each set
-    kept: torch.Tensor  # which genes count as measured
-    own: dict[int, torch.Tensor]  # which measured sets are left out, by size
-    key: torch.Tensor  # the key of each gene as a neighbour, [genes, heads, 8]
+    fold: Tensor  # the fold of each set
+    kept: Tensor  # which genes count as measured
+    own: dict[int, Tensor]  # which measured sets are left out, by size
+    key: Tensor  # the key of each gene as a neighbour, [genes, heads, 8]
 
 
 class _KnownSets(NamedTuple):
     """The measured sets of one size by ascending key."""
 
-    keys: torch.Tensor
-    scores: torch.Tensor
-    folds: torch.Tensor
+    keys: Tensor
+    scores: Tensor
+    folds: Tensor
 
 
 def _gene_inputs(
@@ -369,7 +361,7 @@ def _gene_inputs(
     return standard.astype(np.float32)
 
 
-def _keys(genes: torch.Tensor, n_genes: int) -> torch.Tensor:
+def _keys(genes: Tensor, n_genes: int) -> Tensor:
     """Return one number per set of ascending genes, [b, size]."""
     if n_genes ** genes.shape[1] >= 2**63:
         raise InputError(
@@ -382,7 +374,7 @@ def _keys(genes: torch.Tensor, n_genes: int) -> torch.Tensor:
     return key
 
 
-def _look_up(keys: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _look_up(keys: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """Return where each wanted key is among ascending keys, and whether it is there."""
     row = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
     return row, keys[row] == wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -49,6 +50,7 @@ class Zeros(NamedTuple):
     each_validation: float
 
 
+@dataclass(eq=False)
 class PairTrees(FittedPredictor):
     """Gradient-boosted trees (LightGBM) on pair messages, effects, features and networks.
 
@@ -82,34 +84,26 @@ class PairTrees(FittedPredictor):
         Features of the cell to use, by name; by default all.
     """
 
-    def __init__(
-        self,
-        rounds: int = 400,
-        patience: int = 40,
-        leaves: int = 63,
-        learning_rate: float = 0.05,
-        column_share: float = 0.3,
-        row_share: float = 0.6,
-        penalty: float = 3.0,
-        folds: int = 5,
-        gene_folds: int = 5,
-        gene_rounds: int = 1,
-        zeros: float = 1.0,
-        features: Sequence[str] | None = None,
-    ) -> None:
-        check_range("[1, inf)", rounds=rounds, patience=patience)
-        check_range("[2, inf)", leaves=leaves, folds=folds, gene_folds=gene_folds)
-        check_range("[0, inf)", gene_rounds=gene_rounds, zeros=zeros)
-        check_range("(0, 1]", learning_rate=learning_rate)
-        check_range("(0, 1]", column_share=column_share, row_share=row_share)
-        check_range("(0, inf)", penalty=penalty)
-        self.rounds, self.patience, self.leaves = rounds, patience, leaves
-        self.learning_rate = learning_rate
-        self.column_share, self.row_share = column_share, row_share
-        self.penalty = float(penalty)
-        self.folds, self.gene_folds, self.gene_rounds = folds, gene_folds, gene_rounds
-        self.zeros = zeros
-        self.features = None if features is None else tuple(features)
+    rounds: int = 400
+    patience: int = 40
+    leaves: int = 63
+    learning_rate: float = 0.05
+    column_share: float = 0.3
+    row_share: float = 0.6
+    penalty: float = 3.0
+    folds: int = 5
+    gene_folds: int = 5
+    gene_rounds: int = 1
+    zeros: float = 1.0
+    features: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_range("[1, inf)", rounds=self.rounds, patience=self.patience)
+        check_range("[2, inf)", leaves=self.leaves, folds=self.folds, gene_folds=self.gene_folds)
+        check_range("[0, inf)", gene_rounds=self.gene_rounds, zeros=self.zeros)
+        check_range("(0, 1]", learning_rate=self.learning_rate)
+        check_range("(0, 1]", column_share=self.column_share, row_share=self.row_share)
+        check_range("(0, inf)", penalty=self.penalty)
 
     def fit(
         self,
@@ -238,14 +232,9 @@ class PairTrees(FittedPredictor):
         places = tuple(sorted(int(order.place[gene]) for gene in genotype))
         neighbours = self._columns.neighbours.joined(self._known.alike)
         return [
-            {
-                "genes": [int(order.gene[place]) for place in voter.genes],
-                "replaced": int(order.gene[voter.replaced]),
-                "by": int(order.gene[voter.by]),
-                "relation": voter.relation,
-                "weight": voter.weight,
-                "score": voter.score,
-            }
+            voter._asdict()
+            | {"genes": order.gene[list(voter.genes)].tolist()}
+            | {"replaced": int(order.gene[voter.replaced]), "by": int(order.gene[voter.by])}
             for voter in voters(self._measured, neighbours, places)
         ]
 
