@@ -21,17 +21,9 @@ from deltacell.train.task import Task
 # Far more than a step takes, so that what else runs on the machine does not decide.
 DELAY = 0.3
 SMALL = [
-    "experiment=demo",
-    "data.synthetic_genotypes=150",
-    "data.batch_size=8",
-    "trainer.epochs=2",
-    "trainer.threads=1",
-    "trainer.figures_every=0",
-    "trainer.progress=false",
-    "loggers.tensorboard=false",
-    "model.hidden=8",
-    "profiler.trace=true",
-    "profiler.window=[4,2,8,1]",
+    *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=8", "model.hidden=8"),
+    *("trainer.epochs=2", "trainer.threads=1", "trainer.figures_every=0", "trainer.progress=false"),
+    *("loggers.tensorboard=false", "profiler.trace=true", "profiler.window=[4,2,8,1]"),
 ]
 
 

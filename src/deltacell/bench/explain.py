@@ -16,10 +16,8 @@ from deltacell.bench.simulate import Program, write
 from deltacell.profile.explain import explain
 from deltacell.words import Progress
 
-BAR = 0.95
-"""The share of cases in which the sentence has to be right."""
-NOISE = (0.02, 0.05, 0.15)
-"""Spread of the time per step of pairs that differ by noise alone."""
+BAR = 0.95  # the share of cases in which the sentence has to be right
+NOISE = (0.02, 0.05, 0.15)  # spread of the time per step of pairs that differ by noise alone
 
 
 @dataclass(frozen=True)

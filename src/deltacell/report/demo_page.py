@@ -9,8 +9,7 @@ from urllib.parse import quote
 from deltacell.report.page import Axis, ScoreScale, is_known, page
 from deltacell.words import seconds_text
 
-MOST_SETS = 20
-"""Sets of the head of the ranking that are on the page."""
+MOST_SETS = 20  # sets of the head of the ranking that are on the page
 ADDITIVE = "additive"
 """The baseline that is drawn into the learning curves: a model is worth something above it."""
 

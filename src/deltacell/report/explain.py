@@ -16,8 +16,7 @@ from deltacell.report.terminal import (
 )
 from deltacell.words import change_text, ratio_text, seconds_text
 
-MOST_LINES = 25
-"""Lines of an explanation on the terminal, unless all of it is asked for."""
+MOST_LINES = 25  # lines of an explanation on the terminal, unless all of it is asked for
 
 
 class _Piece(NamedTuple):

@@ -11,8 +11,7 @@ from markupsafe import Markup
 from deltacell.report.page import is_known, json_block, page
 from deltacell.report.terminal import shown
 
-MOST_ROWS = 1000
-"""Rows of a table that are on the page; all of them are in the JSON output."""
+MOST_ROWS = 1000  # rows of a table that are on the page; all of them are in the JSON output
 
 COLOURS = {
     "data loading": "data",

@@ -22,8 +22,7 @@ from deltacell.report.terminal import console, print_line
 
 Report = Callable[[str, int, int], None]
 
-REFRESH = 0.5
-"""Seconds from one look at the loss to the next."""
+REFRESH = 0.5  # seconds from one look at the loss to the next
 
 
 @contextmanager

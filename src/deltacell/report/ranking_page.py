@@ -9,12 +9,9 @@ from deltacell.report.page import Axis, ScoreScale, fixed, is_known, json_block,
 from deltacell.report.predict import evidence_lines
 from deltacell.words import count_text
 
-MOST_ROWS = 2000
-"""Rows that are on the page; all of them are in the Parquet file."""
-SENTENCES = 5
-"""Sentences that are seen at once, or as many as there are warnings."""
-COLOURS = 10
-"""Colours of relations; further relations have them again, with dashes."""
+MOST_ROWS = 2000  # rows that are on the page; all of them are in the Parquet file
+SENTENCES = 5  # sentences that are seen at once, or as many as there are warnings
+COLOURS = 10  # colours of relations; further relations have them again, with dashes
 
 _STATUSES = {"measured": "measured", "tested": "tested, not significant", "untested": "untested"}
 _PARTS = ("training", "validation", "test")

@@ -11,11 +11,8 @@ import polars as pl
 
 from deltacell.words import ratio_text
 
-WITHIN = 0.01
-"""The share of the wall time by which parts may miss it before that is a warning."""
-
-OUTSIDE = "outside the steps: "
-"""Prefix of a part of an epoch that lies outside of its steps."""
+WITHIN = 0.01  # the share of the wall time by which parts may miss it before that is a warning
+OUTSIDE = "outside the steps: "  # prefix of a part of an epoch that lies outside of its steps
 
 SAMPLES = "samples per step"
 
@@ -96,13 +93,10 @@ class Account:
         """Return it as a JSON-serialisable dict."""
         names = ("step_s", "sample_s", "epoch_s", "samples_per_step", "steps_per_epoch", "residual")
         return {
-            "name": self.name,
-            "source": self.source,
-            "parts_s": dict(self.parts),
-            "outside_s": dict(self.outside),
+            **{"name": self.name, "source": self.source},
+            **{"parts_s": dict(self.parts), "outside_s": dict(self.outside)},
             **{name: getattr(self, name) for name in names},
-            "facts": dict(self.facts),
-            "warnings": list(self.warnings),
+            **{"facts": dict(self.facts), "warnings": list(self.warnings)},
         }
 
 
@@ -172,16 +166,9 @@ class Waterfall:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON-serialisable dict."""
-        names = ("part", "a_s", "b_s", "change_s", "share_of_gap")
-        bars = [(x.part, x.a, x.b, x.change, self.share(x)) for x in self.bars]
-        return {
-            "per": self.per,
-            "a_s": self.a,
-            "b_s": self.b,
-            "gap_s": self.gap,
-            "ratio": self.ratio,
-            "bars": [dict(zip(names, bar, strict=True)) for bar in bars],
-        }
+        bars = self.frame().rename({"share of the gap": "share_of_gap"}).to_dicts()[:-1]
+        whole = {"a_s": self.a, "b_s": self.b, "gap_s": self.gap, "ratio": self.ratio}
+        return {"per": self.per, **whole, "bars": bars}
 
     def frame(self) -> pl.DataFrame:
         """Return the bars and their sum as a table."""
@@ -225,16 +212,10 @@ class EpochRatio:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON-serialisable dict."""
-        return {
-            "epoch": self.epoch,
-            "steps": self.steps,
-            "time_per_step": self.step,
-            "outside": self.outside,
-            "of_steps": self.of_steps,
-            "outside_share_a": self.outside_a,
-            "outside_share_b": self.outside_b,
-            "line": self.line,
-        }
+        factors = {"steps": self.steps, "time_per_step": self.step, "outside": self.outside}
+        shares = {"outside_share_a": self.outside_a, "outside_share_b": self.outside_b}
+        said = {"of_steps": self.of_steps, "line": self.line}
+        return {"epoch": self.epoch, **factors, **shares, **said}
 
 
 @dataclass(frozen=True)

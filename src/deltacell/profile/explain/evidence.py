@@ -26,11 +26,8 @@ from deltacell.words import capital, count_text, short_name
 ONE_PROGRAM = 0.5
 """Traces with less of their time in operations of the same names are of different programs."""
 
-LOST = 0.02
-"""The share of launches without a kernel from which on events of the device were lost."""
-
-ROWS = 50
-"""The most rows of a table of a trace."""
+LOST = 0.02  # the share of launches without a kernel from which on events of the device were lost
+ROWS = 50  # the most rows of a table of a trace
 
 
 def advice_on(part: str, *, of_run: bool = False) -> str:

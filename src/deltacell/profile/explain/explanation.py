@@ -40,8 +40,7 @@ from deltacell.profile.phase_rows import steady_steps
 from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.words import Progress, capital, seconds_text, share_text, short_name
 
-SAME = 0.02
-"""Times that differ by less than this share are called the same."""
+SAME = 0.02  # times that differ by less than this share are called the same
 
 SLOWER = ("slower", "slower per sample", "slower per step", "slower per epoch")
 """How much slower B is than A; plain ``slower`` is per sample where samples are known."""

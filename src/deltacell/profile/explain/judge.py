@@ -32,21 +32,18 @@ from deltacell.profile.trace.device import PARTS
 from deltacell.profile.trace.work import NO_OPERATOR
 from deltacell.words import capital, seconds_text, short_name
 
-MUCH = 0.10
-"""The share of a step that is worth a clause."""
+MUCH = 0.10  # the share of a step that is worth a clause
 
 UNIFORM = 0.85
 """The share of the time in operations of one ratio from which on a slowdown is uniform."""
 
-WORTH_NAMING = 0.05
-"""The share of a step by which a rank has to be late to be named."""
+WORTH_NAMING = 0.05  # the share of a step by which a rank has to be late to be named
 
 BETWEEN = {"device": 0.025, "host": 0.08}
 """The share by which two runs of one program differ even where their steps hardly vary, where a
 device or where a host sets the pace, which has other things to do."""
 
-FEW = 5
-"""With fewer steps than this, noise is assumed and not measured."""
+FEW = 5  # with fewer steps than this, noise is assumed and not measured
 
 Seconds = dict[str, float]
 

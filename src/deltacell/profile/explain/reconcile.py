@@ -5,7 +5,6 @@ They are read from a YAML file in which people wrote down two trainings and what
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -24,8 +23,7 @@ from deltacell.words import ratio_text, seconds_text
 
 LARGEST_FILE = 1 << 20
 
-CLOSE = 0.04
-"""Ratios that differ by less than this share are equal but for rounding."""
+CLOSE = 0.04  # ratios that differ by less than this share are equal but for rounding
 
 NOT_MEASURED = "not measured (validation, figures, checkpoints)"
 """The part of an epoch that its steps leave over."""
@@ -244,8 +242,8 @@ def _filled(one: Measurement, given: Measurements, path: Path) -> Measurement:
     for side, value in zip(given.sides, (one.a, one.b), strict=True):
         reading = value if isinstance(value, Reading) else Reading(value=value)
         number = reading.value or reading.steady
-        if not number or not math.isfinite(number):
-            raise wrong("no-value", f"{side.name} has no finite 'value' and no 'readings'")
+        if not number:
+            raise wrong("no-value", f"{side.name} has neither a 'value' nor 'readings'")
         known = {
             name: getattr(reading, name) or getattr(one, name) or getattr(side, name)
             for name in Conditions.__struct_fields__
@@ -294,16 +292,11 @@ class Figure:
         """Return it as a JSON-serialisable dict."""
         one = self.measurement
         return {
-            "name": one.name,
-            "measured": one.measured,
-            "mode": one.mode,
-            "claimed": one.claimed,
+            **{name: getattr(one, name) for name in ("name", "measured", "mode", "claimed")},
             "a": {f"{per}_s": value for per, value in asdict(self.a).items()},
             "b": {f"{per}_s": value for per, value in asdict(self.b).items()},
             **{f"{per}_ratio": self.ratio(per) for per in ("step", "sample", "epoch")},
-            "supports": self.supports,
-            "per": self.per,
-            "of": self.of,
+            **{"supports": self.supports, "per": self.per, "of": self.of},
         }
 
 

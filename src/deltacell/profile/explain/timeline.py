@@ -15,14 +15,10 @@ from deltacell.profile.trace.device import typical
 from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Kind, Trace
 from deltacell.words import short_name
 
-MOST_BARS = 5000
-"""Bars of all ranks together."""
-MOST_LANES = 12
-"""Threads and streams of a rank that are drawn: those with the most time in events."""
-MOST_LEVELS = 24
-"""How deep calls are drawn."""
-MOST_EVENTS = 200_000
-"""Events of a step that are looked at: the longest."""
+MOST_BARS = 5000  # bars of all ranks together
+MOST_LANES = 12  # threads and streams of a rank that are drawn: those with the most time in events
+MOST_LEVELS = 24  # how deep calls are drawn
+MOST_EVENTS = 200_000  # events of a step that are looked at: the longest
 
 _COLOURS = (*(category.title for category in Category), "compute", "communication", "copies")
 
