@@ -51,25 +51,10 @@ Tell = Callable[[str], None]
 def start(
     folder: Path, out: Path, *, top: int = 100, overrides: Sequence[str] = (), tell: Tell
 ) -> Ranked | None:
-    """Import a folder, fit, test, rank and write the page; rerun it to resume.
+    """Import a folder, fit, test, rank ``top`` sets and write the page; rerun it to resume.
 
-    Parameters
-    ----------
-    folder
-        The source files: a screen, and networks if there are any.
-    out
-        Where all results go.
-    top
-        Sets of each end of the ranking.
-    overrides
-        Further settings of the training, such as ``data.screen=NAME``.
-    tell
-        Called with sentences: what is done, and how long it will take.
-
-    Returns
-    -------
-    Ranked | None
-        The ranking; None where the training was stopped.
+    ``overrides`` are settings of the training, such as ``data.screen=NAME``, and ``tell`` is called
+    with sentences on what is done. Returns None where the training was stopped.
     """
     _check_sources(folder, out)
     if (out / DATA / MANIFEST).is_file():

@@ -87,6 +87,22 @@ class Mortal(Additive):
         return super().score(sets)
 
 
+def subject_of(request, cell, genes, sets, screen, **options):
+    return Subject(
+        request,
+        cell,
+        np.array(genes),
+        sets,
+        Linkage(cell.genes, request.distance),
+        Statuses([screen], ["interaction"]),
+        [{"name": "r", "seed": 0, "finished": True, "validation_pearson": 0.5}],
+        request.to_json(),
+        0,
+        frozenset({2, 3}),
+        **options,
+    )
+
+
 @st.composite
 def cells(draw):
     n = draw(st.integers(5, 9))
@@ -169,19 +185,8 @@ def subjects(draw):
         others = [g for g in genes.tolist() if g not in given]
         free = request.n_genes - len(given)
         expected = [tuple(sorted((*given, *c))) for c in combinations(others, free)]
-    subject = Subject(
-        request,
-        cell,
-        genes,
-        sets,
-        Linkage(cell.genes, request.distance),
-        Statuses([screen], ["interaction"]),
-        [{"name": "r", "seed": 0, "finished": True, "validation_pearson": 0.5}],
-        {**request.to_json(), "of": "a test"},
-        0,
-        frozenset({2, 3}),
-        held=draw(st.integers(1, 8)),
-    )
+    held = draw(st.integers(1, 8))
+    subject = subject_of(request, cell, genes, sets, screen, held=held)
     values = draw(st.lists(st.sampled_from([-0.3, -0.1, 0.0, 0.1, 0.2]), min_size=n, max_size=n))
     scorer = Additive(values, spread, prunes=draw(st.booleans()))
     return subject, scorer, screen, expected
@@ -301,45 +306,26 @@ def test_it_is_what_scoring_every_set_and_sorting_gives(case):
     assert ranking.about["counts"]["sets"] == len(expected)
 
 
-@LAW
-@given(subjects(), st.data())
-def test_stopped_after_any_block_and_gone_on_with_it_is_the_same_file(case, data):
+LIVES = st.tuples(st.booleans(), st.integers(0, 12), st.sampled_from([0.0, 1e9]))
+
+
+@settings(LAW, max_examples=30)
+@given(subjects(), st.lists(LIVES, max_size=6))
+def test_stopped_or_killed_at_any_block_and_resumed_it_is_the_same_file(case, lives):
     subject, scorer, _, _ = case
     whole = bytes_of(subject, scorer)
     with folder() as at:
         out = at / "out.parquet"
-        for _ in range(30):
-            blocks = data.draw(st.integers(0, 5))
+        for is_killed, blocks, every in lives:
             left = iter([False] * blocks)
-            ranking = rank_sets(
-                subject,
-                scorer,
-                out,
-                stop=lambda left=left: next(left, True),
-                save_every=data.draw(st.sampled_from([0.0, 1e9])),
-            )
-            if ranking is not None:
-                break
-            assert not out.exists()
-        ranking = ranking or rank_sets(subject, scorer, out)
-        assert out.read_bytes() == whole
-        assert [p.name for p in at.iterdir()] == ["out.parquet"]
-
-
-@LAW
-@given(subjects(), st.lists(st.integers(0, 12), max_size=4), st.sampled_from([0.0, 1e9]))
-def test_killed_at_any_block_and_begun_again_it_is_the_same_file(case, lives, every):
-    subject, scorer, _, _ = case
-    whole = bytes_of(subject, scorer)
-    with folder() as at:
-        out = at / "out.parquet"
-        for life in lives:
-            try:
-                rank_sets(subject, Mortal(scorer, life), out, save_every=every)
-            except Killed:
-                assert not out.exists()
+            options = {} if is_killed else {"stop": lambda left=left: next(left, True)}
+            mortal = Mortal(scorer, blocks if is_killed else 10**9)
+            with suppress(Killed):
+                if rank_sets(subject, mortal, out, save_every=every, **options) is None:
+                    assert not out.exists()
         rank_sets(subject, scorer, out)
         assert out.read_bytes() == whole
+        assert [p.name for p in at.iterdir()] == ["out.parquet"]
 
 
 @LAW
@@ -412,19 +398,8 @@ def many(top=3, **options):
     edges = Relation.from_edges("ring", [0, 1], [1, 2], n_genes=n, directed=False)
     cell = Cell(Genes([f"Y{i:02d}" for i in range(n)]), [edges])
     screen = Screen.build(cell.genes, Genotypes.of([[0, 1]]), score=1.0)
-    request = Request(TRIPLES, top=top)
-    subject = Subject(
-        request,
-        cell,
-        np.arange(n),
-        Combinations(np.arange(n), 3, sets_per_piece=8),
-        Linkage(cell.genes, request.distance),
-        Statuses([screen], ["interaction"]),
-        [{"name": "r", "seed": 0, "finished": True, "validation_pearson": 0.5}],
-        request.to_json(),
-        0,
-        frozenset({3}),
-    )
+    sets = Combinations(np.arange(n), 3, sets_per_piece=8)
+    subject = subject_of(Request(TRIPLES, top=top), cell, range(n), sets, screen)
     return subject, Additive(np.linspace(-1, 1, n), float("nan"), **options)
 
 
@@ -509,18 +484,8 @@ def test_models_rank_as_scoring_every_set_does(model, betas, size):
     request = Request({2: PAIRS, 3: TRIPLES}[size], top=40)
     genes = np.arange(cell.n_genes)
     screen = Screen.build(cell.genes, Genotypes.of([[0, 1]]), score=1.0)
-    subject = Subject(
-        request,
-        cell,
-        genes,
-        Combinations(genes, size, sets_per_piece=7**size),
-        Linkage(cell.genes, request.distance),
-        Statuses([screen], ["interaction"]),
-        [{"name": "r", "seed": 0, "finished": True, "validation_pearson": None}],
-        request.to_json(),
-        0,
-        frozenset({2, 3}),
-    )
+    sets = Combinations(genes, size, sets_per_piece=7**size)
+    subject = subject_of(request, cell, genes, sets, screen)
     expected = list(combinations(range(cell.n_genes), size))
     score = scorer.score(np.array(expected)).score
     if model == "dango":

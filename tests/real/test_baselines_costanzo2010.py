@@ -76,6 +76,6 @@ def test_embedding_mlp(scores):
 def test_boosted_trees(scores):
     # A third of the rounds takes a third of the time, and has to be enough.
     assert scores("boosted_trees", "random", rounds=100)[1][0] > 0.27
-    by_unseen = scores("boosted_trees", "gene", rounds=150)[1]
+    by_unseen = scores("boosted_trees", "gene")[1]
     assert by_unseen[1] > 0.2
     assert by_unseen[2] > 0.05

@@ -108,13 +108,6 @@ def test_names_of_two_kinds_without_a_file_of_genes_are_spoken_of(tmp_path):
     assert "--unknown has nothing to act on" in note
 
 
-def test_names_of_one_kind_need_no_file_of_genes(tmp_path):
-    (tmp_path / "a.csv").write_text("RAD51,RAD52\nRAD52,rad54\n")
-    imported = import_folder(tmp_path)
-    assert list(imported.cell.genes) == ["RAD51", "RAD52", "rad54"]
-    assert "systematic" not in imported.notes[0]
-
-
 def test_with_a_file_of_genes_two_names_are_one_gene(tmp_path):
     orfs = {"YER095W": "RAD51", "YML032C": "RAD52", "YGL163C": "RAD54"}
     text = "".join(SGD.format(orf, name, "") for orf, name in orfs.items())
@@ -124,15 +117,6 @@ def test_with_a_file_of_genes_two_names_are_one_gene(tmp_path):
     assert list(imported.cell.genes) == list(orfs)
     (source,) = imported.screens["mine"].sources
     assert source.counts.dropped == {"same gene twice after aliases": 1}
-
-
-def test_what_is_not_there_at_all_is_said_last(tmp_path):
-    (tmp_path / "ppi.csv").write_text("gene1,gene2,weight\nRAD51,RAD52,0.5\n")
-    assert import_folder(tmp_path).notes[-1].startswith("There is no screen")
-    (tmp_path / "ppi.csv").write_text("gene1,gene2,score\nRAD51,RAD52,0.5\n")
-    assert import_folder(tmp_path).notes[-1].startswith("There is no network")
-    (tmp_path / "net.csv").write_text("gene1,gene2,weight\nRAD51,RAD52,0.5\n")
-    assert not [note for note in import_folder(tmp_path).notes if note.startswith("There is no")]
 
 
 FITNESS = [["YAL001C_tsq1", 0.5, None], ["YAL001C_dma2", 0.7, 1.0], ["YAL002W_sn1", 0.9, 0.25]]

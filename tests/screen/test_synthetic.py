@@ -4,11 +4,8 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 from scipy import stats
-from sklearn.cluster import KMeans
-from sklearn.linear_model import Ridge
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError
@@ -166,45 +163,6 @@ def test_a_small_cell_gives_what_it_has_room_for(cell):
         assert caught.value.code == "no-room"
     with pytest.raises(InputError):
         Screen.synthetic(Cell(["A", "B"], []))
-
-
-def test_networks_tell_of_unseen_genes_what_no_sum_over_genes_can(cell, screen):
-    """A fifth of the genes is unseen: their networks must say what additive effects cannot."""
-    rng = np.random.default_rng(0)
-    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
-    score = screen.column("score").astype(np.float64)
-    measured = np.unique(genes)
-    unseen = np.zeros(cell.n_genes, dtype=bool)
-    unseen[rng.permutation(measured)[: len(measured) // 5]] = True
-    test = np.bincount(owner, unseen[genes]) > 0
-    indicators = scipy.sparse.csr_matrix((np.ones(len(genes)), (owner, genes)))
-    ridge = Ridge(alpha=3.0).fit(indicators[~test], score[~test])
-    additive = np.corrcoef(ridge.predict(indicators[test]), score[test])[0, 1]
-    group = groups_in_the_networks(cell)
-    sets = [tuple(sorted(group[g.numpy()].tolist())) for g in screen.genotypes]
-    seen = {}
-    for row in np.flatnonzero(~test):
-        seen.setdefault(sets[row], []).append(score[row])
-    predicted = [sum(seen.get(sets[row], [])) / (len(seen.get(sets[row], [])) + 1)
-                 for row in np.flatnonzero(test)]  # fmt: skip
-    with_networks = np.corrcoef(predicted, score[test])[0, 1]
-    assert 0.02 < additive < 0.4
-    assert with_networks > 0.7
-
-
-def groups_in_the_networks(cell):
-    total = np.zeros((cell.n_genes, cell.n_genes))
-    for relation in cell.relations.values():
-        source, target, weight = relation.entries()
-        matrix = np.zeros_like(total)
-        matrix[target, source] = weight
-        matrix += matrix.T
-        degree = np.maximum(matrix.sum(axis=1), 1e-9)
-        total += matrix / np.sqrt(np.outer(degree, degree))
-    values, vectors = np.linalg.eigh(total)
-    space = vectors[:, -25:] * values[-25:]
-    space /= np.linalg.norm(space, axis=1, keepdims=True)
-    return KMeans(25, n_init=3, random_state=0).fit_predict(space)
 
 
 @pytest.mark.slow

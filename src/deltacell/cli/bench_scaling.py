@@ -12,11 +12,10 @@ from deltacell.cli.json_file import write_json
 
 def scaling(
     strategies: Annotated[
-        str | None,
-        typer.Option(help="Names with commas between; shared and delta where not given."),
+        str | None, typer.Option(help="Names with commas; by default shared and delta.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="On tiny cells, where exponents mean nothing.")
+        bool, typer.Option("--quick", help="Use tiny cells, where exponents mean nothing.")
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw it, as PNG or SVG.")] = None,
@@ -40,7 +39,7 @@ def scaling(
         result = bench.run(report, quick, strategies=names)
     print_bench(result, "a step, while one size grows")
     print_table(
-        "fitted: seconds a step = factor * size ^ exponent",
+        "fitted: seconds per step = factor * size ^ exponent",
         list(result["fits"][0]),
         [list(fit.values()) for fit in result["fits"]],
     )

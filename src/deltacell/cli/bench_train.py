@@ -12,16 +12,16 @@ from deltacell.cli.json_file import write_json
 
 def train(
     steps: Annotated[int, typer.Option(help="Steps of a run that count.")] = 12,
-    repeats: Annotated[int, typer.Option(help="Turns: a run with phases and one without.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Pairs of runs, with and without phases.")] = 5,
     models: Annotated[
         str | None, typer.Option(help="Some of them, such as dango,hetero_cell_late.")
     ] = None,
     folder: Annotated[
-        str | None, typer.Option(help="An imported folder in place of the made-up yeast.")
+        str | None, typer.Option(help="An imported folder instead of the synthetic yeast.")
     ] = None,
-    screen: Annotated[str | None, typer.Option(help="Of the folder.")] = None,
+    screen: Annotated[str | None, typer.Option(help="A screen of the folder.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="On the demo cell; no bar applies.")
+        bool, typer.Option("--quick", help="Use the demo cell; no bar applies.")
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
 ) -> None:
@@ -49,5 +49,7 @@ def train(
     print_bench(result, "training, the whole loop")
     for name, ratio in result["ratios"].items():
         model = name.removesuffix("_over_dango_s_per_sample")
-        console().print(f"a sample of {model} takes {ratio:.3g} times one of DANGO", markup=False)
+        console().print(
+            f"a sample of {model} takes {ratio:.3g} times as long as one of DANGO", markup=False
+        )
     write_json(json, result)

@@ -69,24 +69,11 @@ class Threshold:
 
 @dataclass(frozen=True, eq=False)
 class Positives:
-    """Which rows are positives for AUROC and AUPR.
+    """Which rows are positives for AUROC and AUPR."""
 
-    Parameters
-    ----------
-    label
-        1 for a positive, 0 for another, NaN for a row that is left out, [rows].
-    direction
-        What a prediction is multiplied by so that larger means positive.
-    among
-        ``tested``: hits against all else that was tested. ``hits``: one sign against the other,
-        where only hits are listed.
-    sentence
-        All of this for a person.
-    """
-
-    label: Doubles
-    direction: Literal[-1, 1]
-    among: Literal["tested", "hits"]
+    label: Doubles  # 1 for a positive, 0 for another, NaN for a row that is left out, [rows]
+    direction: Literal[-1, 1]  # times a prediction, so that larger means positive
+    among: Literal["tested", "hits"]  # hits against all else, or one sign of hits against the other
     sentence: str
 
     def to_json(self) -> dict[str, Any]:
@@ -154,21 +141,11 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class Zeros:
-    """Tested pairs of a test part that are not hits, each for several.
-
-    Parameters
-    ----------
-    genotypes
-        The pairs.
-    weight
-        How many each stands for, so that all of them are as many as the test part has.
-    sentence
-        What is assumed about them.
-    """
+    """Tested pairs of a test part that are not hits, each for several."""
 
     genotypes: Genotypes
-    weight: float
-    sentence: str
+    weight: float  # how many pairs each stands for
+    sentence: str  # what is assumed about them
 
     @classmethod
     def draw(cls, grid: Grid, split: Split, n: int = ZEROS, seed: int = 0) -> Zeros:

@@ -58,27 +58,13 @@ _DEFAULT_BASELINES = ("global_mean", "additive", "boosted_trees")
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedRuns:
-    """Runs and baselines on one test part.
-
-    Parameters
-    ----------
-    evaluation
-        Side by side.
-    data
-        What they were tested on.
-    split
-        With the test rows that were looked at.
-    predictions
-        One score per test row, by predictor; of the first seed.
-    weights
-        The weight of each relation, by predictor that has such weights.
-    """
+    """Runs and baselines on one test part."""
 
     evaluation: Evaluation
-    data: TrainingData
-    split: Split
-    predictions: dict[str, Floats]
-    weights: dict[str, RelationWeights]
+    data: TrainingData  # what they were tested on
+    split: Split  # with the test rows that were looked at
+    predictions: dict[str, Floats]  # by predictor, one score per test row, of the first seed
+    weights: dict[str, RelationWeights]  # of each relation, by predictor that has such weights
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the metrics on the test part: a row per predictor and metric."""

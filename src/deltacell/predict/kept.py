@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -315,9 +314,8 @@ class Work:
     def __enter__(self) -> Self:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(
-                self.folder / f"{self.ranks.name()}.lock", os.O_RDWR | os.O_CREAT, 0o644
-            )
+            lock = self.folder / f"{self.ranks.name()}.lock"
+            self._lock = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise StoreError(
                 f"the folder for work in progress cannot be made: {error.strerror or error}",
@@ -333,12 +331,7 @@ class Work:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._lock)
 
     def _take_lock(self) -> None:

@@ -57,16 +57,8 @@ def rank_sets(
 
     The work so far is beside the file, in ``OUT.partial``, until that is written. The same request
     resumes it, and the file is the same, byte for byte, as if nothing had stopped it. A file of
-    the same request that exists already is what the first process returns.
-
-    Parameters
-    ----------
-    overwrite
-        Whether to discard a file or work of another request.
-    stop
-        Called after every block; returns whether to stop.
-    tell
-        Called with sentences on how much there is to do and how long it will take.
+    the same request that exists already is what the first process returns. ``stop`` is called
+    after every block, and ``tell`` with sentences on how long it will take.
     """
     ranks = ranks or Ranks()
     there = _finished(subject, out, overwrite=overwrite)

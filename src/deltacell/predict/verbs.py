@@ -310,7 +310,7 @@ class Explanation:
 
     @property
     def sentences(self) -> list[str]:
-        """What carries the prediction, in words."""
+        """What carries the prediction."""
         return list(self.result["sentences"])
 
     def votes(self) -> pd.DataFrame:

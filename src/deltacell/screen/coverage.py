@@ -20,24 +20,13 @@ FILLED = 0.25
 
 @dataclass(frozen=True, eq=False)
 class StudyCoverage:
-    """What one study crossed on one array: every query with every array gene.
+    """What one study crossed on one array: every query with every array gene."""
 
-    Parameters
-    ----------
-    study
-        Its name. A study that used several arrays has one of these for each.
-    query_genes, query_offsets
-        The query sets, of one gene or two.
-    complete
-        Whether these are all the study crossed. A list of hits shows only queries and array genes
-        that had a hit, so what is derived from it is a lower bound.
-    """
-
-    study: str
-    query_genes: Ints
+    study: str  # one that used several arrays has one of these for each
+    query_genes: Ints  # the query sets, of one gene or two
     query_offsets: Ints
     array_genes: Ints
-    complete: bool
+    complete: bool  # a list of hits shows only what had a hit, so its coverage is a lower bound
 
     @property
     def n_queries(self) -> int:

@@ -64,19 +64,11 @@ class Grid:
     - ``source``: test if a test study crossed it, else by a hash.
     - ``random`` and ``set``: by a hash of the names of its two genes and the seed of the split,
       in the shares of the split.
-
-    Parameters
-    ----------
-    screen
-        The list of hits, whose gene indices the grid uses.
-    listed_elsewhere
-        Keys ``n_genes * smaller + larger`` of pairs that are hits though ``screen`` does not have
-        them, because rows were left out.
     """
 
     screen: Screen
     coverage: Coverage
-    listed_elsewhere: Ints
+    listed_elsewhere: Ints  # keys n_genes * smaller + larger of hits that were left out of `screen`
 
     @classmethod
     def of(

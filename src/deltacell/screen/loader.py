@@ -22,23 +22,14 @@ Targets = Literal["score"] | npt.ArrayLike
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Batch:
-    """Genotypes with what is to be predicted for them.
-
-    Parameters
-    ----------
-    targets
-        What was measured, float32 [b].
-    weights
-        The share of each genotype in the loss, float32 [b]. Over all ranks they add up to 1, so
-        ``(weights * loss).sum()`` summed over the ranks is the mean of the loss.
-    rows
-        Rows of the screen, int64 [b].
-    """
+    """Genotypes with what is to be predicted for them."""
 
     genotypes: Genotypes
-    targets: torch.Tensor
+    targets: torch.Tensor  # float32 [b]
+    # Share of each genotype in the loss, float32 [b]. Over all ranks they add up to 1, so that
+    # (weights * loss).sum() summed over the ranks is the mean of the loss.
     weights: torch.Tensor
-    rows: torch.Tensor
+    rows: torch.Tensor  # of the screen, int64 [b]
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -47,37 +47,22 @@ class Split:
 
     The parts are disjoint and, with ``dropped``, are all rows of the screen. Rows with the same
     set of genes stay together, except that `source` never moves a row out of the test studies.
-
-    Parameters
-    ----------
-    method
-        How it was made: ``random``, ``gene``, ``set``, ``source`` or ``named``.
-    dropped
-        Rows left out of all parts so that nothing leaks.
-    held_out
-        Gene indices that ``gene`` kept out of training and validation.
-    unseen
-        For each test genotype, the number of its genes that no training genotype deletes. Genes
-        that were held out for validation do not count, so that the choice of a validation part
-        does not change the groups of the test part.
-    validation_genes
-        Gene indices that ``gene`` kept out of training so that validation has unseen genes.
-    validation_unseen
-        For each validation genotype, the number of its genes that no training genotype deletes.
     """
 
-    train: Ints
+    train: Ints  # rows in ascending order
     validation: Ints
     test: Ints
     method: Method
     seed: int
     screen_checksum: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    dropped: Ints = field(default_factory=_none)
+    options: Mapping[str, Any] = field(default_factory=dict)  # what else it was made with
+    dropped: Ints = field(default_factory=_none)  # rows left out so that nothing leaks
     notes: tuple[str, ...] = ()
-    held_out: Ints = field(default_factory=_none)
+    held_out: Ints = field(default_factory=_none)  # genes that `gene` kept for the test part
+    # For each test genotype, the number of its genes that no training genotype deletes. Genes held
+    # out for validation do not count, so that the groups do not depend on the validation part.
     unseen: Ints = field(default_factory=_none)
-    validation_genes: Ints = field(default_factory=_none)
+    validation_genes: Ints = field(default_factory=_none)  # genes that `gene` kept for validation
     validation_unseen: Ints = field(default_factory=_none)
 
     def __post_init__(self) -> None:

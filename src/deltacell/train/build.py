@@ -60,16 +60,7 @@ def build_model(
 ) -> nn.Module:
     """Return the network that the training loop trains.
 
-    Parameters
-    ----------
-    config
-        The config of a run.
-    cell
-        The wild type.
-    largest
-        The largest number of genes that a genotype has.
-    propagation
-        A recorded one, in place of the config's.
+    `largest` is the largest number of genes of a genotype; `propagation` replaces the config's.
     """
     model, options = config.model, options_of(config.model)
     if isinstance(model, DangoConfig):

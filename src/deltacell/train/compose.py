@@ -33,14 +33,9 @@ Where = str | os.PathLike[str] | None
 
 
 def compose(overrides: Sequence[str] = (), *, folder: Where = None) -> Config:
-    """Return the config that overrides make, checked.
+    """Return the config that overrides such as ``trainer.devices=4`` make, checked.
 
-    Parameters
-    ----------
-    overrides
-        As for Hydra: ``experiment=demo``, ``trainer.devices=4``.
-    folder
-        Directory of your own configs, such as ``FOLDER/experiment/mine.yaml``.
+    `folder` is a directory of your own configs, such as ``FOLDER/experiment/mine.yaml``.
     """
     with _hydra() as loader:
         search = [] if folder is None else [_search_path(folder)]

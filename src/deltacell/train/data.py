@@ -146,15 +146,7 @@ def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
 
 
 def load_data(config: Config, split: Split | str | os.PathLike[str] | None = None) -> TrainingData:
-    """Return what a config names.
-
-    Parameters
-    ----------
-    config
-        The config of a run.
-    split
-        The split that a run keeps, or its directory; drawn as the config says if not given.
-    """
+    """Return what a config names; `split` is the one that a run keeps, or its directory."""
     cell, screen = sources(config.data)
     whole = screen = screen.on(cell)
     notes = []

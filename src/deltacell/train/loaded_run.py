@@ -52,14 +52,8 @@ def load_run(
 ) -> LoadedRun:
     """Load a run to predict with it.
 
-    Parameters
-    ----------
-    path
-        The run directory.
-    which
-        ``best`` by validation, ``last``, or the name of a checkpoint.
-    data
-        What it was trained on, if that is loaded already.
+    `which` is ``best`` by validation, ``last``, or the name of a checkpoint; `data` is what it was
+    trained on, if that is loaded already.
     """
     record, config = read_run(path), resumed_config(path)
     data = load_data(config, record.path / SPLIT) if data is None else data
@@ -103,15 +97,7 @@ def _settled(record: RunRecord, config: Config, checkpoints: Checkpoints) -> Run
 
 
 def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[LoadedRun]:
-    """Load several runs; those that name the same data share them.
-
-    Parameters
-    ----------
-    runs
-        Run directories, one or more; a run that is already loaded stays as it is.
-    which
-        As in `load_run`.
-    """
+    """Load several runs, unless they are loaded already; those with the same data share them."""
     several = isinstance(runs, Sequence) and not isinstance(runs, str)
     given = list(cast(Sequence[AnyRun], runs)) if several else [cast(AnyRun, runs)]
     if not given:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from deltacell.errors import DeltacellError
 from deltacell.profile.phase_rows import PhaseSummary, read_phases, summarise
 from deltacell.profile.record import PHASES
 from deltacell.train.config import Mode
+from deltacell.words import Progress
 
 ORDER = (Mode.empty, Mode.data, Mode.forward, Mode.step, Mode.train, Mode.fixed)
 
@@ -48,9 +49,7 @@ _PARTS = (
 
 
 def run_modes(
-    overrides: Sequence[str],
-    steps: int = 30,
-    progress: Callable[[str, int, int], None] | None = None,
+    overrides: Sequence[str], steps: int = 30, progress: Progress | None = None
 ) -> list[ModeTime]:
     """Run every mode of a config for some batches, each in a process of its own."""
     found = []

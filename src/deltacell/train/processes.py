@@ -119,6 +119,9 @@ def make_fabric(config: Config) -> lightning.Fabric:
     import lightning
     from lightning.fabric.strategies.ddp import DDPStrategy
 
+    # Lightning announces every process on a line of its own.
+    for part in ("fabric", "pytorch"):
+        logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
     trainer = config.trainer
     kind = accelerator_of(trainer)
     started = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else config.ranks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -55,14 +55,13 @@ from deltacell.train.run_directory import (
     resumed_config,
 )
 from deltacell.train.task import Task, Validation
+from deltacell.words import Progress
 
 if TYPE_CHECKING:
     import lightning
 
 SHOWN = 5
 """Genotypes that an error names."""
-
-Progress = Callable[[str, int, int], None]
 
 
 def train(
@@ -74,26 +73,16 @@ def train(
 ) -> Outcome:
     """Train from the beginning; every rank calls this with the same config.
 
-    A predictor that is fitted in one call goes to `fit_run`.
-
-    Parameters
-    ----------
-    config
-        The config of the run.
-    command
-        The command line, for the record.
-    tell
-        Callbacks of the first rank.
-    data
-        What the config names, if that is loaded already.
+    A predictor that is fitted in one call goes to `fit_run`. `command` is the command line, for
+    the record; `tell` are callbacks of the first rank; `data` is what the config names, if loaded.
     """
     if is_fitted(config.model):
         return fit_run(config, command=command, data=data)
     fabric = make_fabric(config)
     path = new_path(config)
     begun = fabric.is_global_zero and _is_begun(path, config)
-    path, begun = from_first_rank([str(path), begun], fabric.device)
-    path = Path(path)
+    where, begun = from_first_rank([str(path), begun], fabric.device)
+    path = Path(where)
     if begun:
         return _resume(fabric, path, config, "last", tell)
     # What can be wrong with a config is found here, before there is a directory.
@@ -115,18 +104,8 @@ def resume(
     """Resume a run from a checkpoint, as if it had never stopped.
 
     A run that was stopped before its first checkpoint starts from the beginning. One that had done
-    all its work when it was killed is recorded as finished.
-
-    Parameters
-    ----------
-    path
-        The run directory.
-    config
-        The one it was saved with, or one that differs in what may differ.
-    which
-        ``last``, ``best`` or the name of a checkpoint.
-    tell
-        Callbacks of the first rank.
+    all its work when it was killed is recorded as finished. `which` is ``last``, ``best`` or the
+    name of a checkpoint; the config may differ from the saved one in `MAY_CHANGE`.
     """
     if is_fitted(config.model):
         return resume_fit(path, config)
@@ -393,19 +372,7 @@ def fit_run(
     data: TrainingData | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Fit a predictor into a new run directory, or again into one whose fit did not finish.
-
-    Parameters
-    ----------
-    config
-        The config of the run.
-    command
-        The command line, for the record.
-    data
-        What the config names, if that is loaded already.
-    progress
-        Called as ``progress(what, done, total)``.
-    """
+    """Fit a predictor into a new run directory, or again into one whose fit did not finish."""
     if isinstance(config.model, EnsembleConfig) and config.model.runs:
         first = resumed_config(config.model.runs[0])
         config = replace(config, data=first.data, split=first.split)
