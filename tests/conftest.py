@@ -35,19 +35,16 @@ HOSTILE = (
 
 @pytest.fixture(scope="session")
 def hostile() -> tuple[str, ...]:
-    """Names as no one should give them."""
     return HOSTILE
 
 
 @pytest.fixture(scope="session")
 def made_ranking() -> Callable[..., dict[str, Any]]:
-    """What makes the result of a ranking, as `Ranking.to_json` gives it."""
     return _ranking
 
 
 @pytest.fixture(scope="session")
 def made_demo() -> Callable[..., dict[str, Any]]:
-    """What makes the result of a demonstration, as `demo_page` takes it."""
     return _demo
 
 
@@ -62,7 +59,7 @@ def _ranking(
     statuses: Sequence[str] = ("untested", "tested", "measured"),
     ends: Sequence[str | None] = ("lowest", "highest"),
 ) -> dict[str, Any]:
-    """Return a ranking over 40 genes, drawn with a seed; the first genes have the names given."""
+    """Return a ranking of 40 genes, as `Ranking.to_json`; the first genes have the names given."""
     draw = random.Random(1)
     genes = [f"YAL{i:03}{'WC'[i % 2]}" for i in range(40)]
     standard = [*names, *(f"ABC{i}" for i in range(40 - len(names)))]
@@ -107,6 +104,7 @@ def _ranking(
         part = "test" if i < measured // 4 else "validation" if i < measured // 2 else "training"
         told = {"predicted": 0.5 * score + draw.gauss(0, 0.1), "measured": score, "part": part}
         known.append({**of(sorted(draw.sample(genes, size))), **told})
+    run = {"model": "dango", "checkpoint": "best", "sha256": "0" * 64}
     parts = [part for part in ("test", "validation", "training") if measured > 3]
     sets = {part: sum(one["part"] == part for one in known) for part in parts}
     return {
@@ -115,20 +113,14 @@ def _ranking(
         "file": "ranking.parquet",
         "request": {"sets": "triples", "size": size, "top": 1000, "above": None},
         "runs": [
-            {
-                "name": f"run-{i}",
-                "seed": i,
-                "model": "dango",
-                "checkpoint": "best",
-                "sha256": "0" * 64,
-                "validation_pearson": 0.4 if i else None,
-            }
+            {"name": f"run-{i}", "seed": i, "validation_pearson": 0.4 if i else None, **run}
             for i in range(runs)
         ],
         "counts": {"genes": 40, "sets": 9880, "rows": rows, "lowest": rows, "highest": 0},
         "relations": list(relations),
         "rows": listed,
         "rows_not_here": 0,
+        "enrichment": [],
         "measured": known,
         "agreement": [
             {"part": part, "sets": sets[part], "pearson": 0.5 if part == "test" else 0.7}
@@ -138,7 +130,7 @@ def _ranking(
 
 
 def _demo(*, name: str = "", models: int = 2, epochs: int = 12, sets: int = 20) -> dict[str, Any]:
-    """Return what a demonstration gives; ``name`` is put into every text of it."""
+    """Return a demonstration, as `demo_page` takes it; ``name`` is put into every text of it."""
     draw = random.Random(2)
 
     def pearson(value: float) -> dict[str, float | None]:
@@ -175,11 +167,7 @@ def _demo(*, name: str = "", models: int = 2, epochs: int = 12, sets: int = 20) 
         "comparison": f"HeteroCell takes 3.1 times as long for a step: the forward pass{name}.",
         "recovered": {
             "sentence": f"15 of the 20 untested triples are planted; chance gives 0.9{name}.",
-            "found": 15,
-            "of": 20,
-            "chance": 0.93,
-            "sets": 812_345,
-            "planted": 37_774,
+            **{"found": 15, "of": 20, "chance": 0.93, "sets": 812_345, "planted": 37_774},
         },
         "ranking": [
             {

@@ -73,9 +73,9 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path, monkeypatch, at
     file = tmp_path / "a.json"
     write_json(file, {"a": 1}, what="the result")
     monkeypatch.setattr(os, at, full)
-    with pytest.raises(StoreError, match="the result could not be written: No space left") as said:
+    with pytest.raises(StoreError) as said:
         write_json(file, {"a": 2}, what="the result")
-    assert str(file) in str(said.value)
+    assert (said.value.code, said.value.where) == ("not-written", file)
     assert json.loads(file.read_text()) == {"a": 1}
     assert names_in(tmp_path) == ["a.json"]
 
@@ -95,9 +95,7 @@ class TestJson:
     @pytest.mark.parametrize("rubbish", [b"", b"{", b"\xff\xfe\x00", b'{"a": NaN}', b"[" * 99999])
     def test_rubbish_is_said(self, tmp_path, rubbish):
         (tmp_path / "a.json").write_bytes(rubbish)
-        with pytest.raises(StoreError, match=r"a\.json: the list is damaged: this is not JSON"):
-            read_json(tmp_path / "a.json", what="the list")
-
-    def test_a_file_that_is_not_there_is_said(self, tmp_path):
-        with pytest.raises(StoreError, match="the list cannot be read: No such file"):
-            read_json(tmp_path / "a.json", what="the list")
+        for name, code in (("a.json", "damaged"), ("nowhere.json", "unreadable")):
+            with pytest.raises(StoreError) as said:
+                read_json(tmp_path / name, what="the list")
+            assert said.value.code == code

@@ -12,16 +12,7 @@ if TYPE_CHECKING:
     from deltacell.models.pairs import PairCell, PairTrees
     from deltacell.predict.verbs import Explanation, Ranked, rank, why
     from deltacell.profile.explain import explain
-    from deltacell.screen import (
-        Batch,
-        Coverage,
-        GenotypeDataset,
-        Genotypes,
-        Loader,
-        Screen,
-        Split,
-        StudyCoverage,
-    )
+    from deltacell.screen import Batch, Coverage, Genotypes, Loader, Screen, Split, StudyCoverage
     from deltacell.verbs import Run, evaluate, fit
 
 _HOME = {
@@ -31,16 +22,7 @@ _HOME = {
     "models.pairs": ("PairCell", "PairTrees"),
     "predict.verbs": ("Explanation", "Ranked", "rank", "why"),
     "profile.explain": ("explain",),
-    "screen": (
-        "Batch",
-        "Coverage",
-        "GenotypeDataset",
-        "Genotypes",
-        "Loader",
-        "Screen",
-        "Split",
-        "StudyCoverage",
-    ),
+    "screen": ("Batch", "Coverage", "Genotypes", "Loader", "Screen", "Split", "StudyCoverage"),
     "verbs": ("Run", "fit"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -54,7 +36,6 @@ __all__ = [
     "Explanation",
     "Feature",
     "Genes",
-    "GenotypeDataset",
     "Genotypes",
     "HeteroCell",
     "InputError",

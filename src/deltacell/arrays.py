@@ -1,12 +1,14 @@
-"""Names for the array types used in signatures."""
+"""Names for the array types used in signatures, and ragged arrays as NumPy lacks them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int32]
@@ -25,7 +27,7 @@ def ragged_positions(starts: Ints, lengths: Ints) -> Ints:
     return positions
 
 
-def offsets_of(lengths: npt.NDArray[Any]) -> Ints:
+def offsets_of(lengths: AnyArray) -> Ints:
     """Return offsets [n + 1] of consecutive pieces with the given lengths."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -42,7 +44,7 @@ def distinct(values: Ints) -> tuple[Ints, Ints]:
 
 
 def column_of(table: pa.Table, name: str) -> AnyArray:
-    """Return a column as an array, without a copy where it lies in one piece."""
+    """Return a column as an array, without a copy where it is in one piece."""
     chunked = table[name]
     whole = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
     values: AnyArray = whole.to_numpy(zero_copy_only=False)

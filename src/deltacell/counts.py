@@ -12,21 +12,11 @@ AMBIGUOUS_NAME = "ambiguous gene name"
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of the rows of a source. Always ``read == kept + sum(dropped.values())``.
-
-    Parameters
-    ----------
-    read
-        Rows in the source.
-    kept
-        Rows that are in the result.
-    dropped
-        Rows that are not, by reason.
-    """
+    """What became of the rows of a source. Always ``read == kept + sum(dropped.values())``."""
 
     read: int
     kept: int
-    dropped: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)  # by reason
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dropped", {k: int(n) for k, n in self.dropped.items() if n})
@@ -44,13 +34,12 @@ class Counts:
         """Chain with a later stage that read what this one kept."""
         if later.read != self.kept:
             raise ValueError(f"the later stage read {later.read} rows, this one kept {self.kept}")
-        dropped = dict(self.dropped)
-        for reason, n in later.dropped.items():
-            dropped[reason] = dropped.get(reason, 0) + n
+        reasons = [*self.dropped, *later.dropped]
+        dropped = {r: self.dropped.get(r, 0) + later.dropped.get(r, 0) for r in reasons}
         return Counts(self.read, later.kept, dropped)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, with ``resolved`` written out for readers."""
+        """Return a JSON-serialisable dict."""
         return {
             "read": self.read,
             "resolved": self.resolved,
@@ -66,33 +55,17 @@ class Counts:
 
 @dataclass(frozen=True)
 class Source:
-    """One file that went into a cell or a screen.
+    """One file that went into a cell or a screen."""
 
-    Parameters
-    ----------
-    file
-        Its name, without the folders of the machine it was read on.
-    sha256
-        Checksum of the file as it was read (compressed, where it was).
-    reader
-        Name of the reader that understood it.
-    counts
-        What became of its rows.
-    into
-        What it became: a relation's name, ``genes``, ``metabolism``, a feature's or study's name.
-    notes
-        Further counts worth knowing, such as distinct pairs before and after aliases.
-    """
-
-    file: str
-    sha256: str
+    file: str  # without its folders
+    sha256: str  # of the file as it was read, compressed or not
     reader: str
     counts: Counts
-    into: str = ""
+    into: str = ""  # a relation's name, "genes", "metabolism", a feature's or a study's name
     notes: Mapping[str, int | str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return a JSON-serialisable dict."""
         return {
             "file": self.file,
             "sha256": self.sha256,
@@ -105,11 +78,4 @@ class Source:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Source:
         """Inverse of `to_json`."""
-        return cls(
-            data["file"],
-            data["sha256"],
-            data["reader"],
-            Counts.from_json(data["counts"]),
-            data["into"],
-            data["notes"],
-        )
+        return cls(**{**data, "counts": Counts.from_json(data["counts"])})

@@ -1,4 +1,4 @@
-"""Errors a person can act on: what was given, where, and what to do."""
+"""Errors a person can act on: what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -9,15 +9,7 @@ from typing import Any
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return " (did you mean 'delta'?)" where a known name is near, letter case aside; else "".
-
-    Parameters
-    ----------
-    given
-        What was typed.
-    known
-        The names that there are; of two that differ in letter case alone the first is meant.
-    """
+    """Return " (did you mean 'delta'?)" where a known name is near, letter case aside; else ""."""
     by_letters: dict[str, str] = {}
     for name in known:
         by_letters.setdefault(name.casefold(), name)
@@ -38,10 +30,8 @@ class InputError(DeltacellError):
         What was found and what was expected, in one sentence.
     code
         The kind of error, such as ``unknown-key``: what programs and tests compare.
-    where
-        The file it was found in.
-    line
-        The line of that file, counted from 1.
+    where, line
+        The file it was found in, and its line, counted from 1.
     fix
         What to do about it.
     **fields

@@ -5,15 +5,15 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from deltacell.arrays import Bools, Ints
+from deltacell.arrays import Bools, Doubles, Ints
 from deltacell.errors import InputError
 from deltacell.table import (
     UNIT,
@@ -29,9 +29,12 @@ from deltacell.table import (
     read_table,
     without_blank_lines,
 )
+from deltacell.words import count_text
 
 #: What stands for a missing value, in lower case.
 MISSING = frozenset({"", "na", "n/a", "nan", "#n/a", "null", "none", "-", "."})
+#: A header is looked for in so many rows.
+HEADER_WITHIN = 20
 
 _SEPARATORS = ("\t", ";", ",", "|", " ")
 _LOOKED_AT = 40
@@ -39,32 +42,20 @@ _EXAMPLES = 3
 _NUMBER = re.compile(r"[-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d+)?")
 _DECIMAL_COMMA = r"^[-+\u2212]?\d*,\d+(?:[eE][-+]?\d+)?$"
 _THOUSANDS = r"^[-+]?[1-9]\d{0,2},\d{3}$"
+_GENE_KEY = re.compile(r"(?:gene|query|array)\d{0,2}")
+_KEY = re.compile(rf"{_GENE_KEY.pattern}|genes|score|fitness|weight|p_value|sd|study|split")
+
+Form = TypeVar("Form")
 
 
 class BadRowsError(InputError):
-    """Rows of a file that cannot be read, all of them at once.
+    """Rows of a file that cannot be read, all of them at once; `kinds` counts them by kind."""
 
-    Parameters
-    ----------
-    kinds
-        The number of rows by what is wrong with them.
-    """
-
-    def __init__(
-        self, what: str, kinds: Mapping[str, int], *, where: Path, line: int, fix: str
-    ) -> None:
-        super().__init__(what, where=where, line=line, fix=fix)
-        self.kinds = dict(kinds)
+    kinds: dict[str, int]
 
 
 class BadRows:
-    """Collects what is wrong with the rows of a file.
-
-    Parameters
-    ----------
-    path
-        The file.
-    """
+    """Collects what is wrong with the rows of a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,51 +64,41 @@ class BadRows:
     def add(self, kind: str, lines: Ints, written: Sequence[str]) -> None:
         """Note rows that are wrong in the same way, by their lines and what is written there."""
         if len(lines):
-            self._kinds.setdefault(kind, []).extend(
-                zip(map(int, lines), map(str, written), strict=True)
-            )
+            found = zip(map(int, lines), map(str, written), strict=True)
+            self._kinds.setdefault(kind, []).extend(found)
+
+    def add_where(self, kind: str, table: Table, column: str, wrong: Bools) -> None:
+        """Note the rows of a table whose field of a column is wrong."""
+        self.add(kind, table.lines[wrong], table.frame[column].filter(pl.Series(wrong)).to_list())
 
     def refuse(self, fix: str = "") -> None:
-        """Raise where any row is bad, with the number of each kind and three examples of it."""
+        """Raise if any row is bad, with the number of each kind and three examples of it."""
         if not self._kinds:
             return
-        told = []
+        said = []
         for kind, places in self._kinds.items():
             examples = "; ".join(f"line {line}: {what!r}" for line, what in places[:_EXAMPLES])
             more = ", …" if len(places) > _EXAMPLES else ""
-            rows = "row" if len(places) == 1 else "rows"
-            told.append(f"{kind} in {len(places):,} {rows} ({examples}{more})")
-        raise BadRowsError(
-            "; ".join(told),
-            {kind: len(places) for kind, places in self._kinds.items()},
+            said.append(f"{kind} in {count_text(len(places), 'row')} ({examples}{more})")
+        error = BadRowsError(
+            "; ".join(said),
+            code="bad-rows",
             where=self.path,
             line=min(line for places in self._kinds.values() for line, _ in places),
             fix=fix or "Correct them, or leave a field empty (or NA) where its value is missing.",
         )
+        error.kinds = {kind: len(places) for kind, places in self._kinds.items()}
+        raise error
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """The first rows of a table, split in one way, and the way to the others.
-
-    Parameters
-    ----------
-    path
-        The file.
-    rows
-        The fields of the first rows that are not blank.
-    lines
-        Their lines, from 1.
-    separator
-        Between the fields; empty in a workbook.
-    workbook
-        The workbook with the sheet that is meant.
-    """
+    """The first rows of a table that are not blank, split in one way, and the way to the others."""
 
     path: Path
     rows: list[list[str]]
-    lines: list[int]
-    separator: str = ""
+    lines: list[int]  # of the rows, from 1
+    separator: str = ""  # empty in a workbook
     workbook: Workbook | None = field(default=None, repr=False)
 
     @property
@@ -130,6 +111,11 @@ class Sheet:
         """Whether a comma between digits can be nothing else than a decimal comma."""
         return self.separator == ";"
 
+    def headers(self) -> Iterator[tuple[int, list[str]]]:
+        """Go through the rows that may be a header, as distinct names of columns."""
+        for at in range(min(len(self.rows), HEADER_WITHIN)):
+            yield at, self.header(at)
+
     def header(self, at: int) -> list[str]:
         """Return the fields of a row as distinct names of columns.
 
@@ -140,32 +126,19 @@ class Sheet:
         if at + 1 < len(self.rows) and len(fields) + 1 == len(self.rows[at + 1]):
             fields = ["", *fields]
         fields[0] = fields[0].removeprefix("#").strip()
-        names: list[str] = []
-        taken: set[str] = set()
+        names: dict[str, None] = {}
         for i, name in enumerate(fields, 1):
             unique = name or f"column {i}"
-            if unique in taken:
-                unique = f"{unique} ({i})"
-            taken.add(unique)
-            names.append(unique)
-        return names
+            names[f"{unique} ({i})" if unique in names else unique] = None
+        return list(names)
 
     def below(self, at: int | None, bad: BadRows) -> tuple[Table, dict[str, int | str]]:
         """Return the rows below a header with notes on the form of the file.
 
         Rows with another number of fields are added to `bad` and left out; rows without any
         value are left out.
-
-        Parameters
-        ----------
-        at
-            The row of `rows` that is the header; None where there is none, and the columns are
-            then called 1, 2, ….
-        bad
-            Where to note rows that cannot be read.
         """
-        width = len(self.rows[0])
-        names = [str(i) for i in range(1, width + 1)] if at is None else self.header(at)
+        names = list(map(str, range(1, len(self.rows[0]) + 1))) if at is None else self.header(at)
         notes: dict[str, int | str] = {"sheet": self.name} if self.name else {}
         if at:
             notes["lines_above_the_header"] = self.lines[at] - 1
@@ -190,17 +163,14 @@ class Sheet:
             separator = UNIT
         body, at = without_blank_lines(body)
         if not len(at):
-            empty = pl.DataFrame({name: pl.Series([], dtype=pl.String) for name in names})
-            return Table(empty, self.path, at, text.sha256), encoding
-        widths = line_widths(body, separator)
-        wrong = widths != len(names)
+            return Table(
+                pl.DataFrame(schema=dict.fromkeys(names, pl.String)), self.path, at, text.sha256
+            ), encoding
+        wrong = line_widths(body, separator) != len(names)
         if wrong.any():
             rows = body.decode().split("\n")[: len(at)]
-            bad.add(
-                f"other than {len(names)} columns",
-                at[wrong] + skip,
-                [rows[i].replace(separator, self.separator)[:80] for i in np.flatnonzero(wrong)],
-            )
+            shown = [rows[i].replace(separator, self.separator)[:80] for i in np.flatnonzero(wrong)]
+            bad.add(f"other than {len(names)} columns", at[wrong] + skip, shown)
             kept = [row for row, is_wrong in zip(rows, wrong, strict=True) if not is_wrong]
             body, at = ("\n".join(kept) + "\n").encode(), at[~wrong]
             if not kept:
@@ -212,24 +182,19 @@ class Sheet:
 def sheets(path: str | os.PathLike[str]) -> list[Sheet]:
     """Return the ways to split a file into rows: its sheets, or one per separator it may have.
 
-    Parameters
-    ----------
-    path
-        Text, plain or packed, or an xlsx workbook. What is neither has no sheets.
+    A file that is neither text, plain or compressed, nor a workbook has no sheets.
     """
     path = Path(path)
     workbook = open_workbook(path, "")
-    if workbook is None and holds_several_files(path):
-        return []
     if workbook is not None:
-        found = []
-        for name in workbook.sheet_names():
-            book = workbook.with_sheet(name)
-            rows = [(line, row) for line, row in enumerate(book.top(), 1) if any(row)]
-            if rows:
-                found.append(Sheet(path, [r for _, r in rows], [n for n, _ in rows], "", book))
-        return found
-    head = peek(path, _LOOKED_AT)
+        books = [workbook.with_sheet(name) for name in workbook.sheet_names()]
+        tops = [[(n, row) for n, row in enumerate(b.top(), 1) if any(row)] for b in books]
+        return [
+            Sheet(path, [row for _, row in top], [n for n, _ in top], "", book)
+            for book, top in zip(books, tops, strict=True)
+            if top
+        ]
+    head = [] if holds_several_files(path) else peek(path, _LOOKED_AT)
     if any("\0" in line for line in head):
         return []
     written = [(number, line) for number, line in enumerate(head, 1) if line.strip()]
@@ -243,6 +208,17 @@ def sheets(path: str | os.PathLike[str]) -> list[Sheet]:
         for separator in _SEPARATORS
         if any(separator in line.strip() for _, line in written)
     ]
+
+
+def forms_in(
+    path: str | os.PathLike[str], ways: Sequence[Callable[[Sheet], Form | None]]
+) -> list[Form]:
+    """Return what the first way that fits makes of a file; of a workbook, of each of its sheets."""
+    found = sheets(path)
+    if any(sheet.workbook is not None for sheet in found):
+        each = [next((form for way in ways if (form := way(s))), None) for s in found]
+        return [form for form in each if form is not None]
+    return [form for way in ways for sheet in found if (form := way(sheet))][:1]
 
 
 def as_utf8(data: bytes) -> tuple[bytes, str]:
@@ -275,18 +251,11 @@ def is_missing(written: pl.Series) -> Bools:
     return missing
 
 
-def numbers_of(written: pl.Series, *, decimal_comma: bool) -> tuple[npt.NDArray[np.float64], Bools]:
+def numbers_of(written: pl.Series, *, decimal_comma: bool) -> tuple[Doubles, Bools]:
     """Return a column as numbers, NaN where missing, and which fields are neither.
 
     Decimal commas are read as such where no number of the column has a point, and where they
-    cannot separate thousands.
-
-    Parameters
-    ----------
-    written
-        Its fields.
-    decimal_comma
-        Whether a comma is sure to be a decimal comma.
+    cannot separate thousands, which `decimal_comma` rules out.
     """
     written = written.str.strip_chars()
     absent = is_missing(written)
@@ -307,42 +276,33 @@ def numbers_of(written: pl.Series, *, decimal_comma: bool) -> tuple[npt.NDArray[
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """What the user says that the columns of a table are: ``gene1=ORF 1,gene2=ORF 2,score=x``.
+    """What the user says that the columns of a table are: ``gene1=ORF 1,gene2=ORF 2,score=x``."""
 
-    Parameters
-    ----------
-    names
-        By key (``gene1``, ``score``, …), the name of a column, or its number from 1.
-    """
-
-    names: Mapping[str, str]
-
-    KEYS = (
-        *("gene1, gene2, … or query, array or genes", "score or fitness or weight"),
-        *("p_value", "sd", "study", "split"),
-    )
+    names: Mapping[str, str]  # by key, the name of a column or its number from 1
 
     @classmethod
     def parse(cls, written: str) -> ColumnNames:
         """Parse ``KEY=COLUMN,KEY=COLUMN``; a name may hold commas that no ``KEY=`` follows."""
-        parts = re.split(r",\s*(?=[A-Za-z_]+\d*\s*=)", written.strip())
         names: dict[str, str] = {}
-        for part in parts:
+        for part in re.split(r",\s*(?=[A-Za-z_]+\d*\s*=)", written.strip()):
             key, equals, name = part.partition("=")
             key = key.strip().lower()
             if not equals or not name.strip() or not _KEY.fullmatch(key) or key in names:
                 raise InputError(
-                    f"--columns {written!r}: {part!r} is not one of KEY=COLUMN",
-                    fix=f"The keys are {', '.join(cls.KEYS)}; each once.",
+                    f"--columns {written!r}: {part!r} is not of the form KEY=COLUMN",
+                    code="bad-columns",
+                    fix="The keys are gene1, gene2, … or query, array or genes, score or fitness "
+                    "or weight, p_value, sd, study, split; each once.",
                 )
             names[key] = name.strip()
-        genes = [key for key in names if _GENE_KEY.fullmatch(key)]
-        if len(genes) < 2 and "genes" not in names:
+        found = cls(names)
+        if len(found.genes) < 2 and "genes" not in names:
             raise InputError(
                 f"--columns {written!r} does not name two columns of genes",
+                code="bad-columns",
                 fix="Example: --columns gene1=ORF,gene2=Partner,score=S",
             )
-        return cls(names)
+        return found
 
     @property
     def genes(self) -> list[str]:
@@ -365,6 +325,10 @@ class ColumnNames:
         number = next(at[key] for key in ("score", "fitness", "weight") if key in at)
         return is_number(row[number]) and not any(is_number(row[at[key]]) for key in self.genes)
 
-
-_GENE_KEY = re.compile(r"(?:gene|query|array)\d{0,2}")
-_KEY = re.compile(rf"{_GENE_KEY.pattern}|genes|score|fitness|weight|p_value|sd|study|split")
+    def find(self, sheet: Sheet) -> tuple[int | None, dict[str, int]] | None:
+        """Return the row of the header in a sheet and the position of each column, or None."""
+        if self.are_numbers:
+            at = self.at([str(i) for i in range(1, len(sheet.rows[0]) + 1)])
+            if at is not None and self.fit(sheet.rows[0], at):
+                return None, at
+        return next(((row, at) for row, names in sheet.headers() if (at := self.at(names))), None)

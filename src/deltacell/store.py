@@ -25,10 +25,11 @@ from typing import Any
 import pyarrow as pa
 
 from deltacell.errors import StoreError
-from deltacell.files import flush, seal_of, temporary_name
+from deltacell.files import flush, flush_parent, seal_of, temporary_name
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+_RESTORE = "Restore the directory from a copy, or make it again from its sources."
 
 
 @dataclass(frozen=True)
@@ -48,32 +49,15 @@ def write(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write a directory of the given kind, all of it or nothing.
-
-    Parameters
-    ----------
-    path
-        The directory to make. One that exists and is empty is taken over.
-    kind
-        ``cell``, ``screen``, ``split`` or ``import``.
-    parts
-        Tables by name; the name becomes the file's.
-    meta
-        Anything JSON can hold.
-    overwrite
-        Replace a directory of the same kind. Anything else that is there is never touched.
-    """
+    """Write a directory of the given kind, all of it or nothing; see `new_directory`."""
     with new_directory(path, kind, overwrite=overwrite) as temporary:
         described = {}
         for name, table in parts.items():
             file = temporary / f"{name}.arrow"
-            with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-                writer.write_table(table.combine_chunks())
-            described[name] = {
-                "file": file.name,
-                "rows": table.num_rows,
-                "sha256": sha256_of_file(file),
-            }
+            with pa.OSFile(str(file), "wb") as sink:
+                _write_part(sink, table)
+            sha = sha256_of_file(file)
+            described[name] = {"file": file.name, "rows": table.num_rows, "sha256": sha}
         write_manifest(temporary, kind, described, meta)
 
 
@@ -98,17 +82,7 @@ def write_manifest(
 def new_directory(
     path: str | os.PathLike[str], kind: str, *, overwrite: bool = False
 ) -> Iterator[Path]:
-    """Give a temporary directory to fill, which becomes `path` when the block ends well.
-
-    Parameters
-    ----------
-    path
-        The directory to make. One that exists and is empty is taken over.
-    kind
-        What it will hold.
-    overwrite
-        Replace a directory of the same kind. Anything else that is there is never touched.
-    """
+    """Give a temporary directory to fill, which becomes `path` when the block ends well."""
     given, path = path, Path(path).resolve()
     temporary = temporary_name(path)
     made: list[Path] = []
@@ -118,14 +92,12 @@ def new_directory(
         temporary.mkdir(parents=True)
         yield temporary
         _flush(temporary)
-        if replaces:
-            _replace(temporary, path, kind)
-        else:
-            _put(temporary, path, kind)
+        (_replace if replaces else _put)(temporary, path, kind)
         made = []
     except OSError as error:
         raise StoreError(
             f"the {kind} could not be written: {error.strerror or error}",
+            code="not-written",
             where=given,
             fix="Nothing was left half-written. Free some space or choose another place.",
         ) from error
@@ -137,44 +109,31 @@ def new_directory(
 
 
 def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> Stored:
-    """Open a directory of the given kind; its parts are memory-mapped.
-
-    Parameters
-    ----------
-    path
-        The directory.
-    kind
-        What it must be.
-    verify
-        Compare every part with the manifest's checksum first.
-    """
+    """Open a directory of the given kind; its parts are memory-mapped."""
     path = Path(path)
     manifest = read_manifest(path)
     if manifest["kind"] != kind:
-        raise StoreError(f"this is {_a(manifest['kind'])}, and {_a(kind)} was expected", where=path)
+        what = f"this is {_a(manifest['kind'])}, and {_a(kind)} was expected"
+        raise StoreError(what, code="wrong-kind", where=path)
     parts = {}
     for name, described in manifest["parts"].items():
         file = path / described["file"]
         if file.name != described["file"]:
-            raise StoreError(
-                f"the manifest names a file that is not beside it: '{described['file']}'",
-                where=path / MANIFEST,
+            raise _damaged(
+                path / MANIFEST, f"it names '{described['file']}', which is not beside it"
             )
         try:
             if not file.is_file():
-                raise StoreError(f"the part '{name}' is missing", where=file, fix=_RESTORE)
+                raise _damaged(file, f"the part '{name}' is missing")
             if verify and sha256_of_file(file) != described["sha256"]:
-                raise StoreError(
-                    "the contents do not match the checksum in the manifest",
-                    where=file,
-                    fix=_RESTORE,
-                )
+                raise _damaged(file, "the contents do not match the checksum in the manifest")
             with pa.memory_map(str(file)) as source:
                 parts[name] = pa.ipc.open_file(source).read_all()
         except pa.ArrowException as error:
-            raise StoreError(f"not an Arrow file: {error}", where=file, fix=_RESTORE) from error
+            raise _damaged(file, f"not an Arrow file: {error}") from error
         except OSError as error:
-            raise StoreError(f"cannot be read: {error.strerror or error}", where=file) from error
+            what = f"cannot be read: {error.strerror or error}"
+            raise StoreError(what, code="unreadable", where=file) from error
     return Stored(parts, manifest["meta"], manifest["checksum"])
 
 
@@ -183,58 +142,48 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(path)
     file = path / MANIFEST
     try:
-        text = file.read_text(encoding="utf-8")
+        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        known, version = manifest["format"] == "deltacell", manifest["schema"]
+        if known and version == SCHEMA_VERSION:
+            shas = {name: part["sha256"] for name, part in manifest["parts"].items()}
+            whole = manifest["seal"] == seal_of(manifest)
+            whole &= manifest["checksum"] == _checksum_of(shas)
+            whole &= isinstance(manifest["kind"], str) and isinstance(manifest["meta"], dict)
+            whole &= all(isinstance(part["file"], str) for part in manifest["parts"].values())
+            if not whole:
+                raise _damaged(file, "the manifest was edited or damaged")
+            return manifest
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise StoreError(
-            "there is no manifest.json here, so this is not a cell, screen or split"
+            "not a cell, screen or split: it has no manifest.json"
             if path.exists()
             else "there is no such directory",
+            code="not-a-store",
             where=path,
             fix="Make one with `deltacell data import` or `deltacell data synthetic`.",
         ) from None
     except OSError as error:
-        raise StoreError(f"cannot be read: {error.strerror}", where=file) from error
-    except ValueError as error:
-        raise StoreError("the manifest is damaged", where=file, fix=_RESTORE) from error
-    try:
-        manifest: dict[str, Any] = json.loads(text)
-        known = manifest["format"] == "deltacell"
-        version = manifest["schema"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StoreError("the manifest is damaged", where=file, fix=_RESTORE) from error
+        what = f"cannot be read: {error.strerror}"
+        raise StoreError(what, code="unreadable", where=file) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(file, "the manifest is damaged") from error
     if not known:
-        raise StoreError("the manifest is not one of deltacell's", where=file)
-    if version != SCHEMA_VERSION:
-        raise StoreError(
-            f"written with schema version {version}, and this program reads {SCHEMA_VERSION}",
-            where=file,
-            fix="Import the source files again with this version.",
-        )
-    try:
-        shas = {name: part["sha256"] for name, part in manifest["parts"].items()}
-        files = [part["file"] for part in manifest["parts"].values()]
-        intact = manifest["seal"] == seal_of(manifest)
-        intact &= manifest["checksum"] == _checksum_of(shas)
-        typed = isinstance(manifest["kind"], str) and isinstance(manifest["meta"], dict)
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StoreError("the manifest is damaged", where=file, fix=_RESTORE) from error
-    if not (intact and typed and all(isinstance(name, str) for name in files)):
-        raise StoreError(
-            "the manifest is not as it was written: it was edited or damaged",
-            where=file,
-            fix=_RESTORE,
-        )
-    return manifest
+        raise StoreError("the manifest is not one of deltacell", code="not-a-store", where=file)
+    raise StoreError(
+        f"written with schema version {version}, and this program reads {SCHEMA_VERSION}",
+        code="other-version",
+        where=file,
+        fix="Import the source files again with this version.",
+    )
 
 
 def checksum(parts: Mapping[str, pa.Table]) -> str:
     """Return the checksum that a directory with these parts would have."""
     shas = {}
     for name, table in parts.items():
-        digest = _HashingSink()
-        with pa.ipc.new_file(pa.PythonFile(digest, mode="w"), table.schema) as writer:
-            writer.write_table(table.combine_chunks())
-        shas[name] = digest.hexdigest()
+        sink = _HashingSink()
+        _write_part(pa.PythonFile(sink, mode="w"), table)
+        shas[name] = sink.hash.hexdigest()
     return _checksum_of(shas)
 
 
@@ -244,7 +193,9 @@ def sha256_of_file(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-_RESTORE = "Restore the directory from a copy, or make it again from its sources."
+def _write_part(sink: Any, table: pa.Table) -> None:
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
 
 
 class _HashingSink:
@@ -253,11 +204,11 @@ class _HashingSink:
     closed = False
 
     def __init__(self) -> None:
-        self._hash = hashlib.sha256()
+        self.hash = hashlib.sha256()
         self._written = 0
 
     def write(self, data: bytes) -> int:
-        self._hash.update(data)
+        self.hash.update(data)
         self._written += len(data)
         return len(data)
 
@@ -270,21 +221,26 @@ class _HashingSink:
     def close(self) -> None:
         pass
 
-    def hexdigest(self) -> str:
-        return self._hash.hexdigest()
-
 
 def _checksum_of(shas: Mapping[str, str]) -> str:
     lines = "".join(f"{name}\t{sha}\n" for name, sha in sorted(shas.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
+def _damaged(file: Path, what: str) -> StoreError:
+    return StoreError(what, code="damaged", where=file, fix=_RESTORE)
+
+
 def _refuse_to_clobber(path: Path, kind: str, *, overwrite: bool) -> bool:
-    """Return whether there is a directory to replace; what must not be replaced is an error."""
+    """Return whether there is a directory to replace; raise where it must not be replaced."""
+
+    def refused(code: str, what: str, fix: str) -> StoreError:
+        return StoreError(what, code=code, where=path, fix=fix)
+
     if not os.path.lexists(path):
         return False
     if not path.is_dir():
-        raise StoreError("there is a file of this name", where=path, fix="Choose another place.")
+        raise refused("exists", "there is a file of this name", "Choose another place.")
     if not any(path.iterdir()):
         return False
     try:
@@ -293,23 +249,14 @@ def _refuse_to_clobber(path: Path, kind: str, *, overwrite: bool) -> bool:
     except StoreError:
         there, foreign = "something else", []
     if there != _a(kind):
-        raise StoreError(
-            f"the directory already holds {there}, and {_a(kind)} was to be written there",
-            where=path,
-            fix="Choose an empty or a new directory.",
-        )
+        what = f"the directory already holds {there}, and {_a(kind)} was to be written there"
+        raise refused("exists", what, "Choose an empty or a new directory.")
     if not overwrite:
-        raise StoreError(
-            f"there is already {_a(kind)} here",
-            where=path,
-            fix="Choose another place, or say that it may be replaced (overwrite, --overwrite).",
-        )
+        fix = "Choose another place, or allow replacing it (overwrite, --overwrite)."
+        raise refused("exists", f"there is already {_a(kind)} here", fix)
     if foreign:
-        raise StoreError(
-            f"beside the {kind} the directory holds '{foreign[0]}', which replacing would delete",
-            where=path,
-            fix="Move it elsewhere first, or choose another place.",
-        )
+        what = f"the directory also holds '{foreign[0]}', which replacing the {kind} would delete"
+        raise refused("would-delete", what, "Move it elsewhere first, or choose another place.")
     return True
 
 
@@ -340,21 +287,21 @@ def _flush(directory: Path) -> None:
 
 
 def _put(temporary: Path, path: Path, kind: str) -> None:
-    """Let a new directory appear at a path; whatever came to be there meanwhile is left alone."""
+    """Let a new directory appear at a path, unless something was put there meanwhile."""
     try:
-        # Of what may be there the system lets a directory replace an empty directory alone.
+        # A directory can replace nothing but an empty directory.
         temporary.rename(path)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise _came_meanwhile(path, kind) from error
         raise
-    _flush_parent(path)
+    flush_parent(path)
 
 
 def _replace(temporary: Path, path: Path, kind: str) -> None:
     """Let a new directory take the place of one of the same kind, which then is removed.
 
-    What is taken away is looked at once more under its new name, where nobody else writes, and put
+    What is taken away is checked once more under its new name, where nobody else writes, and put
     back where it is not what was to be replaced.
     """
     aside = path.parent / f".{path.name}.{secrets.token_hex(6)}.old"
@@ -375,22 +322,17 @@ def _replace(temporary: Path, path: Path, kind: str) -> None:
             path.rename(temporary)
             old.rename(path)
         raise _came_meanwhile(path, kind) from error
-    _flush_parent(path)
+    flush_parent(path)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def _came_meanwhile(path: Path, kind: str) -> StoreError:
     return StoreError(
         f"something else was put here while the {kind} was being made, and is left as it is",
+        code="came-meanwhile",
         where=path,
         fix="Choose another place, or move it elsewhere and rerun the command.",
     )
-
-
-def _flush_parent(path: Path) -> None:
-    # The directory is in place by now: an error here would say that it is not.
-    with suppress(OSError):
-        flush(path.parent)
 
 
 def _exchanged(one: Path, other: Path) -> bool:

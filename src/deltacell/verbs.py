@@ -21,28 +21,24 @@ import numpy as np
 from deltacell import store
 from deltacell.cell import Cell
 from deltacell.errors import InputError, did_you_mean
-from deltacell.evaluate.positives import Threshold
-from deltacell.evaluate.runs import EvaluatedRuns, evaluate_runs
-from deltacell.evaluate.tested import ZEROS
+from deltacell.evaluate.hits import ZEROS, Threshold
+from deltacell.evaluate.runs import EvaluatedRuns, evaluate_on, evaluate_runs
+from deltacell.models.base import Recorded
 from deltacell.models.baselines import BASELINES
-from deltacell.models.recorded import Recorded
-from deltacell.predict.subject import gene_names
+from deltacell.predict.request import GeneNames
 from deltacell.predict.verbs import Explanation, Ranked, rank, why
 from deltacell.profile.record import METRICS_FILE, RUN_FILE, RunRecord, read_metrics, read_run
 from deltacell.report.progress import progress_bar
 from deltacell.report.terminal import as_html
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.screen.convert import need
-from deltacell.train.changes import resumed_config
-from deltacell.train.compose import compose
-from deltacell.train.config import Config, SplitConfig
+from deltacell.train.compose import compose, with_settings
+from deltacell.train.config import MODELS, Config, SplitConfig, is_fitted
 from deltacell.train.data import TrainingData, load_data
-from deltacell.train.fit import fit_run, resume_fit
 from deltacell.train.loaded_run import AnyRun, LoadedRun, load_run, load_runs
-from deltacell.train.new_path import new_path
-from deltacell.train.registry import MODELS, is_fitted
-from deltacell.train.run_directory import Outcome
-from deltacell.train.suited import MODEL, suited, with_settings
+from deltacell.train.run import fit_run, resume_fit
+from deltacell.train.run_directory import Outcome, new_path, resumed_config
+from deltacell.train.suited import MODEL, suited
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Explanation", "History", "Ranked", "Run", "evaluate", "fit", "rank", "trained", "why"]
 
+#: What `fit` calls the predictor of the experiment costanzo2010_pairs.
 PAIRS = "pairs"
-"""What `fit` calls the predictor of the experiment costanzo2010_pairs."""
 
 
 class Run:
@@ -103,7 +99,7 @@ class Run:
 
         if isinstance(sets, pd.DataFrame):
             sets = sets.itertuples(index=False, name=None)
-        names = gene_names([self.loaded])
+        names = GeneNames.of_runs([self.loaded])
         genes = [names.indices([str(name) for name in one]).tolist() for one in sets]
         found = self.loaded.predictor.predict(Genotypes.of(genes))
         texts = [names.genes.standard[g] or names.genes[g] for g in range(len(names.genes))]
@@ -123,15 +119,7 @@ class Run:
         return why(self, *genes)
 
     def resume(self, *, progress: bool = True, **settings: Any) -> Run:
-        """Resume a run that was stopped, and return it.
-
-        Parameters
-        ----------
-        progress
-            Whether to show a bar.
-        **settings
-            ``epochs``, to train longer.
-        """
+        """Resume a run that was stopped, with ``epochs=`` to train longer, and return it."""
         overrides = [f"trainer.{name}={value}" for name, value in settings.items()]
         config = resumed_config(self.path, [*overrides, f"trainer.progress={progress}".lower()])
         trained(config, resume=self.path)
@@ -157,13 +145,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """The metrics of a training.
-
-    Parameters
-    ----------
-    rows
-        A row per epoch or per validation, as ``metrics.csv`` has them.
-    """
+    """The metrics of a training: a row per epoch or per validation, as in ``metrics.csv``."""
 
     rows: Sequence[Mapping[str, float | None]]
 
@@ -175,14 +157,8 @@ class History:
         return pd.DataFrame(self.rows)
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """Draw the training loss and the validation's correlation, and return the axes.
-
-        Parameters
-        ----------
-        axes
-            Where to draw; new axes where not given.
-        """
-        from deltacell.report.training_figures import plot_learning
+        """Plot the training loss and the validation's correlation."""
+        from deltacell.report.figures import plot_learning
 
         return plot_learning(self.rows, axes)
 
@@ -218,22 +194,16 @@ def fit(
         size of the screen; or the name of any model (``dango``, ``boosted_trees``); or a model
         such as ``PairCell(cell, hidden=32)``, which stands for its settings: the weights to begin
         with are drawn with ``seed``.
-    cell
-        The wild type.
-    screen
-        What was measured; every row needs a score.
+    cell, screen
+        Every row of the screen needs a score.
     split
-        Of this screen; random where not given.
+        A split of this screen; random by default.
     epochs
         For a network: how often to go through the training part.
-    seed
-        Random seed of weights, order and dropout.
     directory
-        The run directory; made under ``runs`` where not given.
+        The run directory; by default a new one under ``runs``.
     settings
         Any other keys of the config, by name: ``{"optimizer.lr": 1e-3}``.
-    progress
-        Whether to show a bar.
     **options
         Settings of the model: ``hidden=32``, ``rounds=200``.
     """
@@ -241,6 +211,7 @@ def fit(
     if not np.isfinite(screen.column("score")).all():
         raise InputError(
             "some genotypes of the screen have no score",
+            code="missing-target",
             fix="Leave them out: screen.take(np.isfinite(screen.column('score')))",
         )
     split = Split.random(screen) if split is None else split
@@ -265,24 +236,18 @@ def fit(
         chosen["directory"] = str(directory)
     config = with_settings(config, chosen)
     path = new_path(config)
-    data = _data_of(config, path.absolute().parent / "data", cell, screen, split)
-    config = with_settings(data.config, {"directory": str(path)})
-    outcome = trained(config, data=data.data, command=("deltacell.fit", name))
+    config, data = _data_of(config, path.absolute().parent / "data", cell, screen, split)
+    config = with_settings(config, {"directory": str(path)})
+    outcome = trained(config, data=data, command=("deltacell.fit", name))
     if outcome.signal:
-        warnings.warn(f"stopped; Run('{path}').resume() goes on", stacklevel=2)
+        warnings.warn(f"stopped; Run('{path}').resume() resumes it", stacklevel=2)
     return Run(outcome.path)
 
 
-@dataclass(frozen=True)
-class _Named:
-    """Data with the config that names them."""
-
-    config: Config
-    data: TrainingData
-
-
-def _data_of(config: Config, home: Path, cell: Cell, screen: Screen, split: Split) -> _Named:
-    """Return the data of objects as a config names them, saved where they are not on the disk."""
+def _data_of(
+    config: Config, home: Path, cell: Cell, screen: Screen, split: Split
+) -> tuple[Config, TrainingData]:
+    """Return the data of objects with the config that names them, saved if not on the disk."""
     options = dict(split.options)
     studies = options.pop("test", []) if split.method == "source" else []
     named = SplitConfig(split.method, split.seed, studies=list(studies), **options)
@@ -299,14 +264,14 @@ def _data_of(config: Config, home: Path, cell: Cell, screen: Screen, split: Spli
     data = load_data(base)
     parts = ("train", "validation", "test")
     if all(np.array_equal(getattr(data.split, part), getattr(split, part)) for part in parts):
-        return _Named(base, data)
+        return base, data
     same = split.on(data.screen, screen)
     rows = b"".join(getattr(same, part).tobytes() for part in parts)
     path = home / f"split-{hashlib.sha256(rows).hexdigest()[:12]}"
     if not path.exists():
         same.save(path)
     base = with_settings(base, {"split": SplitConfig("saved", split.seed, path=str(path))})
-    return _Named(base, load_data(base))
+    return base, load_data(base)
 
 
 def _on_disk(one: Cell | Screen, home: Path, kind: str) -> Path:
@@ -332,20 +297,22 @@ def _model_settings(model: Any) -> tuple[str, dict[str, Any]]:
         name = MODEL if model == PAIRS else model
         if name not in MODELS:
             raise InputError(
-                f"there is no model '{model}'{did_you_mean(model, MODELS)}; there are "
-                f"{', '.join((PAIRS, *MODELS))}"
+                f"unknown model '{model}'{did_you_mean(model, MODELS)}; there are "
+                f"{', '.join((PAIRS, *MODELS))}",
+                code="unknown-model",
             )
         return name, {}
     for name, registered in MODELS.items():
-        if isinstance(model, Recorded) and type(model) is registered.described():
-            fields = registered.config.__dataclass_fields__
+        if isinstance(model, Recorded) and type(model) is registered.built():
+            fields = registered.__dataclass_fields__
             made: Mapping[str, Any] = model.made_with
             given = {key: value for key, value in made.items() if key in fields}
             return name, {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
     raise InputError(
         f"a {type(model).__name__} is not a model that a run can be made of; there are "
         f"{', '.join(MODELS)}",
-        fix="Register its class in deltacell.train.registry, or train it in a loop of your own: "
+        code="unknown-model",
+        fix="Register its class in deltacell.train.config, or train it in a loop of your own: "
         "docs/how-to/plain-loop.md.",
     )
 
@@ -360,18 +327,8 @@ def trained(
 ) -> Outcome:
     """Carry out the training that a config describes, with a bar where someone watches.
 
-    Parameters
-    ----------
-    config
-        The config of a run.
-    data
-        What it names, where that is loaded already.
-    resume
-        The directory of a run to resume, in place of a new one.
-    which
-        The checkpoint to resume from.
-    command
-        The command line, for the record.
+    `data` is what the config names, if that is loaded already; `resume` is the directory of a run
+    to resume, from its checkpoint `which`, in place of a new run.
     """
     if is_fitted(config.model):
         with progress_bar() as bar:
@@ -380,9 +337,9 @@ def trained(
                 return resume_fit(resume, config, data=data, progress=report)
             return fit_run(config, command=command, data=data, progress=report)
     # Only a network needs Lightning, which takes a second to load.
-    from deltacell.report.train import TrainingBar
+    from deltacell.report.progress import TrainingBar
     from deltacell.train import run
-    from deltacell.train.meter import Latest
+    from deltacell.train.loop import Latest
 
     # It announces every process on a line of its own.
     for part in ("fabric", "pytorch"):
@@ -418,10 +375,9 @@ def evaluate(
         Runs, directories of runs, and names of baselines such as ``boosted_trees``, which are
         fitted on the training part of the runs.
     screen, split
-        What they are tested on: the test part of this split. It must be that of the runs, and is
-        where not given.
+        What they are tested on: the test part of this split, which must be that of the runs.
     cell
-        The wild type; needed where there are only baselines.
+        Required where there are only baselines.
     baselines
         Further names of baselines.
     on
@@ -429,7 +385,7 @@ def evaluate(
     weights
         The weights of a run that is given by its directory: ``best`` by validation, or ``last``.
     samples
-        Test rows to look at, the same for all; all where not given.
+        Test rows to look at, the same for all; all by default.
     threshold
         A score at or below it is a hit, for AUROC and AUPR.
     beyond
@@ -437,8 +393,6 @@ def evaluate(
     zeros
         For a list of hits: tested pairs without a hit to draw. This assumes that every query gene
         was crossed with every array gene; 0 turns it off.
-    progress
-        Whether to show a bar.
     """
     several = isinstance(predictors, Sequence) and not isinstance(predictors, str)
     given = list(cast(Sequence[AnyRun], predictors)) if several else [cast(AnyRun, predictors)]
@@ -448,6 +402,7 @@ def evaluate(
         if cell is None or screen is None:
             raise InputError(
                 "only baselines are given, and nothing to fit them on",
+                code="no-data",
                 fix="Give a run too, or cell=, screen= and split=.",
             )
         paths = [fit(names.pop(0), cell, screen, split, progress=progress)]
@@ -455,26 +410,15 @@ def evaluate(
         report = bar if progress else None
         runs = load_runs(paths, weights)
         _check_same_rows(runs, screen, split)
+        options: dict[str, Any] = {
+            "baseline_names": names,
+            "samples": samples,
+            "threshold": Threshold(threshold),
+            "progress": report,
+        }
         if on is None:
-            return evaluate_runs(
-                runs,
-                baseline_names=names,
-                samples=samples,
-                threshold=Threshold(threshold),
-                zeros=zeros,
-                progress=report,
-            )
-        from deltacell.evaluate.other_screen import evaluate_on
-
-        return evaluate_on(
-            runs,
-            on,
-            baseline_names=names,
-            samples=samples,
-            threshold=Threshold(threshold),
-            beyond=beyond,
-            progress=report,
-        )
+            return evaluate_runs(runs, zeros=zeros, **options)
+        return evaluate_on(runs, on, beyond=beyond, **options)
 
 
 def _is_baseline(one: AnyRun) -> bool:
@@ -493,6 +437,7 @@ def _check_same_rows(runs: Sequence[LoadedRun], screen: Screen | None, split: Sp
             continue
         raise InputError(
             f"the run was trained on {what}",
+            code="other-split",
             where=run.record.path,
             fix="Give the screen and the split that it was trained with, or on=SCREEN to test on "
             "another one.",

@@ -5,22 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-LONGEST_NAME = 80
-
+#: Called as ``progress(what, done, total)``; the total is 0 where it is not known.
 Progress = Callable[[str, int, int], None]
-"""Called as ``progress(what, done, total)`` while something takes long."""
+
+LONGEST_NAME = 80
 
 
 def count_text(number: int, one: str, many: str | None = None) -> str:
-    """Return a number and what it counts, such as ``1 step`` or ``1,200 steps``.
-
-    Parameters
-    ----------
-    number
-        How many.
-    one, many
-        What follows where it is one, and where it is not; by default with an s.
-    """
+    """Return a number and what it counts, such as ``1 step`` or ``1,200 steps``."""
     return f"{number:,} {one if number == 1 else f'{one}s' if many is None else many}"
 
 
@@ -52,6 +44,14 @@ def change_text(seconds: float) -> str:
     return f"{'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))}"
 
 
+def duration_text(seconds: float) -> str:
+    """Return a time in words: ``40 seconds``, ``3 minutes``, ``5 hours``, ``2 days``."""
+    for length, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}s"
+    return f"{max(2, round(seconds))} seconds"
+
+
 def share_text(share: float) -> str:
     """Return a share in percent."""
     percent = 100 * share
@@ -72,5 +72,5 @@ def listed(words: Sequence[str]) -> str:
 
 
 def capital(text: str) -> str:
-    """Return a text that begins with a capital letter."""
+    """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:]

@@ -8,7 +8,7 @@ import pytest
 
 from deltacell.bench.figures import draw_ladder, draw_scaling
 from deltacell.errors import InputError
-from deltacell.report.figure_file import check_figure
+from deltacell.report.figures import check_figure
 
 LADDER = {
     "rows": [

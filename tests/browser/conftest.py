@@ -16,16 +16,9 @@ from typing import Any
 import pytest
 
 FLAGS = (
-    "--headless",
-    "--disable-gpu",
-    "--no-first-run",
-    "--no-default-browser-check",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-extensions",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
+    *("--headless", "--disable-gpu", "--no-first-run", "--no-default-browser-check"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-extensions", "--disable-dev-shm-usage", "--hide-scrollbars"),
     "--remote-debugging-pipe",
 )
 PATIENCE = 60.0
@@ -52,13 +45,11 @@ class Browser:
         )
         os.close(theirs_read)
         os.close(theirs_write)
-        self._held = b""
-        self._last = 0
+        self._held, self._last, self._loaded = b"", 0, False
         self._session: str | None = None
         self.said: list[str] = []
         self.requests: list[str] = []
         self.dialogs: list[str] = []
-        self._loaded = False
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -77,10 +68,8 @@ class Browser:
         """Open a page from a file and wait until it is loaded and drawn."""
         self.said, self.requests, self.dialogs = [], [], []
         self.resize(width, height)
-        self._call(
-            "Emulation.setEmulatedMedia",
-            features=[{"name": "prefers-color-scheme", "value": scheme}],
-        )
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._call("Emulation.setEmulatedMedia", features=features)
         self._call("Emulation.setScriptExecutionDisabled", value=not scripts)
         self._loaded = False
         self._call("Page.navigate", url=file.as_uri())
@@ -90,15 +79,13 @@ class Browser:
         if scripts:
             self.settle()
 
+    def is_quiet(self, page: Path) -> bool:
+        """Return whether nothing was said on the console, asked for, or shown as a dialog."""
+        return (self.said, self.dialogs, self.requests) == ([], [], [page.as_uri()])
+
     def resize(self, width: int, height: int) -> None:
-        """Make the window this large."""
-        self._call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        size: dict[str, Any] = {"width": width, "height": height, "deviceScaleFactor": 1}
+        self._call("Emulation.setDeviceMetricsOverride", **size, mobile=width < 600)
 
     def settle(self) -> None:
         """Wait until what was asked for is on the screen."""
@@ -106,22 +93,40 @@ class Browser:
 
     def run(self, expression: str) -> Any:
         """Return what a JavaScript expression is in the page."""
-        told = self._call(
-            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
-        )
-        if "exceptionDetails" in told:
-            raise AssertionError(told["exceptionDetails"])
+        how: dict[str, Any] = {"awaitPromise": True, "returnByValue": True}
+        told = self._call("Runtime.evaluate", expression=expression, **how)
+        assert "exceptionDetails" not in told, told
         return told["result"].get("value")
 
-    def press(self, key: str) -> None:
-        """Press a key where the focus is."""
-        text = {"Enter": "\r"}.get(key, key if len(key) == 1 else None)
-        down = {"type": "keyDown", "key": key} | ({} if text is None else {"text": text})
-        if key in ("Enter", "Tab"):
-            down["windowsVirtualKeyCode"] = {"Enter": 13, "Tab": 9}[key]
-        self._call("Input.dispatchKeyEvent", **down)
-        self._call("Input.dispatchKeyEvent", type="keyUp", key=key)
-        self.settle()
+    def count(self, selector: str) -> int:
+        return int(self.run(f"document.querySelectorAll({json.dumps(selector)}).length"))
+
+    def text(self, selector: str) -> str:
+        return str(self.run(f"document.querySelector({json.dumps(selector)}).textContent"))
+
+    def texts(self, selector: str) -> list[str]:
+        found = f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent)"
+        return list(self.run(found))
+
+    def is_seen(self, selector: str) -> bool:
+        return bool(self.run(f"document.querySelector({json.dumps(selector)}).checkVisibility()"))
+
+    def box(self, selector: str) -> list[float]:
+        """Return left, top, right and bottom of an element."""
+        box = "(b => [b.left, b.top, b.right, b.bottom])"
+        found = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
+        return list(self.run(f"{box}({found})"))
+
+    def press(self, *keys: str) -> None:
+        """Press keys where the focus is."""
+        for key in keys:
+            text = {"Enter": "\r"}.get(key, key if len(key) == 1 else None)
+            down = {"type": "keyDown", "key": key} | ({} if text is None else {"text": text})
+            if key in ("Enter", "Tab"):
+                down["windowsVirtualKeyCode"] = {"Enter": 13, "Tab": 9}[key]
+            self._call("Input.dispatchKeyEvent", **down)
+            self._call("Input.dispatchKeyEvent", type="keyUp", key=key)
+            self.settle()
 
     def click(self, selector: str) -> None:
         """Click with the mouse in the middle of an element."""
@@ -131,12 +136,10 @@ class Browser:
         self.settle()
 
     def move(self, x: float, y: float) -> None:
-        """Move the mouse."""
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         self.settle()
 
     def wheel(self, selector: str, by: float) -> None:
-        """Turn the wheel over an element."""
         x, y = self.middle(selector)
         self._call("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=by)
         self.settle()
@@ -148,23 +151,18 @@ class Browser:
 
     def middle(self, selector: str) -> tuple[float, float]:
         """Scroll to an element and return where its middle is."""
-        place = self.run(
-            f"(e => {{ e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect();"
-            f" return [b.x + b.width / 2, b.y + b.height / 2]; }})"
-            f"(document.querySelector({json.dumps(selector)}))"
-        )
-        return place[0], place[1]
+        scroll = "e => { e.scrollIntoView({block: 'center'}); }"
+        self.run(f"({scroll})(document.querySelector({json.dumps(selector)}))")
+        left, top, right, bottom = self.box(selector)
+        return (left + right) / 2, (top + bottom) / 2
 
     def screenshot(self) -> bytes:
-        """Return what is on the screen as PNG."""
         return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
 
     def pdf(self) -> bytes:
-        """Return the page as printed."""
         return base64.b64decode(self._call("Page.printToPDF")["data"])
 
     def close(self) -> None:
-        """End it."""
         self._session = None
         try:
             self._send("Browser.close", {})
@@ -178,12 +176,10 @@ class Browser:
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
         number = self._send(method, params)
         until = time.monotonic() + PATIENCE
-        while True:
-            message = self._receive(until)
-            if message.get("id") == number:
-                if "error" in message:
-                    raise AssertionError(f"{method}: {message['error']}")
-                return dict(message["result"])
+        while (message := self._receive(until)).get("id") != number:
+            pass
+        assert "error" not in message, (method, message)
+        return dict(message["result"])
 
     def _send(self, method: str, params: dict[str, Any]) -> int:
         self._last += 1
@@ -195,8 +191,7 @@ class Browser:
 
     def _receive(self, until: float) -> dict[str, Any]:
         while b"\0" not in self._held:
-            ready, _, _ = select.select([self._read], [], [], max(until - time.monotonic(), 0))
-            if not ready:
+            if not select.select([self._read], [], [], max(until - time.monotonic(), 0))[0]:
                 raise TimeoutError("Chromium does not answer")
             piece = os.read(self._read, 1 << 16)
             if not piece:
@@ -204,16 +199,9 @@ class Browser:
             self._held += piece
         text, self._held = self._held.split(b"\0", 1)
         message = json.loads(text)
-        self._keep(message.get("method"), message.get("params", {}))
-        return dict(message)
-
-    def _keep(self, method: str | None, params: dict[str, Any]) -> None:
-        if method == "Runtime.consoleAPICalled":
-            self.said.append(json.dumps(params["args"]))
-        elif method == "Runtime.exceptionThrown":
-            self.said.append(json.dumps(params["exceptionDetails"]))
-        elif method == "Log.entryAdded":
-            self.said.append(params["entry"]["text"])
+        method, params = message.get("method"), message.get("params", {})
+        if method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+            self.said.append(json.dumps(params))
         elif method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
         elif method == "Page.javascriptDialogOpening":
@@ -221,21 +209,7 @@ class Browser:
             self._send("Page.handleJavaScriptDialog", {"accept": True})
         elif method == "Page.loadEventFired":
             self._loaded = True
-
-
-@pytest.fixture
-def injected_runs_not(browser: Browser, tmp_path: Path) -> Callable[[Path], None]:
-    """Fail where what is put into a page all the same runs."""
-
-    def check(page: Path) -> None:
-        broken = tmp_path / "broken.html"
-        injected = "<img src=x onerror=alert(1)><script>alert(2)</script></main>"
-        broken.write_text(page.read_text().replace("</main>", injected))
-        browser.open(broken)
-        assert browser.dialogs == []
-        assert any("Content Security Policy" in said for said in browser.said)
-
-    return check
+        return dict(message)
 
 
 @pytest.fixture(scope="session")
@@ -244,7 +218,35 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     names = ("chromium", "chromium-browser", "google-chrome")
     program = next((path for name in names if (path := shutil.which(name))), None)
     if program is None:
-        pytest.skip("there is no Chromium here; on Debian: apt-get install chromium")
+        pytest.skip("Chromium is not installed; on Debian: apt-get install chromium")
     made = Browser(program, tmp_path_factory.mktemp("profile"))
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def hostile_trace(hostile: tuple[str, ...]) -> Callable[..., Path]:
+    """What writes a trace of three steps that wait so many microseconds for their loader."""
+    names = ["aten::mm", *hostile[:2], *(f"aten::op{i:02}" for i in range(30))]
+
+    def write(path: Path, *, loading: float) -> Path:
+        events: list[dict[str, Any]] = []
+
+        def add(name: str, ts: float, dur: float, cat: str = "cpu_op", tid: Any = 1) -> None:
+            events.append({"ph": "X", "pid": 1, "tid": tid, "cat": cat, "name": name})
+            events[-1] |= {"ts": ts, "dur": dur}
+
+        begin, wall = 0.0, loading + 40 * len(names) + 100
+        for number in range(3):
+            first = begin + loading + 20
+            add(f"ProfilerStep#{number}", begin, wall, "user_annotation")
+            add("enumerate(DataLoader)#_Loader.__next__", begin + 10, loading, "user_annotation")
+            add("phase.forward", first, 40 * len(names), "user_annotation")
+            for i, name in enumerate(names):
+                add(name, first + 40 * i, 5 + i)
+            add(hostile[0], first, 50, tid=f"thread {hostile[1]}")
+            begin += wall + 5
+        path.write_text(json.dumps({"traceEvents": events, "pytorch_version": hostile[0]}))
+        return path
+
+    return write

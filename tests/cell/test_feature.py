@@ -54,20 +54,9 @@ def test_equal_means_name_columns_values_and_what_is_missing(feature):
 )
 def test_saving_and_loading_is_identity_and_a_missing_value_is_no_zero(values):
     feature = Feature("f", values, tuple(f"column {i}" for i in range(values.shape[1])))
-    loaded = Feature.from_arrow(feature.to_arrow(), feature.describe())
+    loaded = Feature.from_arrow(feature.to_arrow(), feature.name, feature.width)
     assert loaded.equals(feature)
     assert np.array_equal(np.isnan(loaded.values), np.isnan(values))
-
-
-def test_a_cell_on_disk_keeps_what_is_missing(tmp_path, feature):
-    cell = Cell(["A", "B", "C"], [], features=[feature])
-    cell.save(tmp_path / "cell")
-    loaded = Cell.load(tmp_path / "cell")
-    assert loaded.equals(cell)
-    assert loaded.checksum == cell.checksum
-    assert loaded.stats()["features"] == [
-        {"feature": "expression", "width": 2, "known": 2, "missing": 0.25}
-    ]
 
 
 def test_the_earlier_form_on_disk_is_read(tmp_path, feature):
@@ -85,17 +74,18 @@ def test_the_earlier_form_on_disk_is_read(tmp_path, feature):
 
 
 @pytest.mark.parametrize(
-    ("values", "columns", "message"),
+    ("values", "columns", "code"),
     [
-        ([1.0, 2.0], (), r"shape \(2,\)"),
-        (np.zeros((2, 0)), (), r"shape \(2, 0\)"),
-        (np.zeros((2, 2, 2)), (), r"shape \(2, 2, 2\)"),
-        (3.0, (), "shape"),
-        ([[float("inf")], [1.0]], (), "row 0 holds an infinite number"),
-        (np.zeros((2, 2)), ("a",), "1 column names"),
-        (np.zeros((2, 2)), ("a", "a"), "two columns called 'a'"),
+        ([1.0, 2.0], (), "bad-shape"),
+        (np.zeros((2, 0)), (), "bad-shape"),
+        (np.zeros((2, 2, 2)), (), "bad-shape"),
+        (3.0, (), "bad-shape"),
+        (np.zeros((2, 2)), ("a",), "bad-shape"),
+        (np.zeros((2, 2)), ("a", "a"), "duplicate-column"),
+        ([[float("inf")], [1.0]], (), "not-finite"),
     ],
 )
-def test_what_is_no_feature_is_refused(values, columns, message):
-    with pytest.raises(InputError, match=message):
+def test_what_is_no_feature_is_refused(values, columns, code):
+    with pytest.raises(InputError) as caught:
         Feature.of_all("f", values, columns)
+    assert caught.value.code == code

@@ -16,7 +16,7 @@ def test_a_quick_bench_has_what_the_full_one_has(
     words = ("--quick", "--steps", "2", "--repeats", "2", "--json", "out.json")
     done = deltacell("bench", "train", *words)
     # A narrow terminal folds the names in the table, and the sentence too.
-    assert "times one of DANGO" in " ".join(done.stdout.split())
+    assert "times as long as one of DANGO" in " ".join(done.stdout.split())
     result = json.loads((tmp_path / "out.json").read_text())
     assert result["command"] == "deltacell bench train --steps 2 --repeats 2 --quick"
     assert [row["model"] for row in result["rows"]] == [

@@ -149,15 +149,6 @@ def test_a_damaged_file_stops_the_import_and_nothing_is_written(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in"]
 
 
-def test_a_cut_off_file_is_named(deltacell: Any, tmp_path: Path) -> None:
-    file = small_folder(tmp_path / "in") / "sga.txt.gz"
-    file.write_bytes(file.read_bytes()[:-12])
-    error = deltacell("data", "import", "in", "--out", "out", code=2).stderr
-    assert "sga.txt.gz" in error
-    assert "cut off" in error
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_directory_that_holds_something_else_is_not_touched(
     deltacell: Any, tmp_path: Path
 ) -> None:
@@ -175,6 +166,27 @@ def test_an_import_is_replaced_only_when_asked(deltacell: Any, tmp_path: Path) -
     assert "--overwrite" in deltacell("data", "import", "in", "--out", "out", code=2).stderr
     deltacell("data", "import", "in", "--out", "out", "--overwrite")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_every_gene_is_counted_once_however_many_pairs_name_it(
+    deltacell: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    pairs = list(combinations([f"GENE{i}" for i in range(5)], 2))
+    rows = [f"{a},{b},0.5" for pair in pairs for a, b in (pair, pair[::-1])]
+    (tmp_path / "in" / "mine.csv").write_text("\n".join(["gene1,gene2,score", *rows]) + "\n")
+    deltacell("data", "import", "in", "--out", "out")
+    said = deltacell("data", "info", "out", "--json", "info.json").stdout
+    info = json.loads((tmp_path / "info.json").read_text())
+    screen = info["screens"]["mine"]
+    assert (info["cell"]["genes"], screen["genes"], screen["genotypes"]) == (5, 5, 20)
+    assert screen["sources"][0]["notes"] == {
+        "distinct_sets_as_written": 10,
+        "genes_as_written": 5,
+        "distinct_sets": 10,
+        "genes": 5,
+    }
+    assert "of 5 genes" in " ".join(said.split())
 
 
 def test_what_was_counted_before_rows_were_dropped_is_called_so(
@@ -227,15 +239,6 @@ def test_unknown_genes_follow_the_policy(deltacell: Any, tmp_path: Path, policy:
 )
 def test_mistakes_are_answered_with_a_sentence(deltacell: Any, arguments: Any, said: str) -> None:
     assert said in deltacell(*arguments, code=2).stderr
-
-
-def test_sql_that_is_wrong_or_reaches_out_is_refused(deltacell: Any, tmp_path: Path) -> None:
-    small_folder(tmp_path / "in")
-    deltacell("data", "import", "in", "--out", "out")
-    error = deltacell("data", "query", "out", "select scor from screen", code=2).stderr
-    assert "score" in error
-    outside = f"select * from read_csv('{tmp_path / 'in' / 'mine.tsv'}')"
-    assert "error:" in deltacell("data", "query", "out", outside, code=2).stderr
 
 
 @pytest.mark.real

@@ -21,17 +21,9 @@ from deltacell.train.task import Task
 # Far more than a step takes, so that what else runs on the machine does not decide.
 DELAY = 0.3
 SMALL = [
-    "experiment=demo",
-    "data.synthetic_genotypes=150",
-    "data.batch_size=8",
-    "trainer.epochs=2",
-    "trainer.threads=1",
-    "trainer.figures_every=0",
-    "trainer.progress=false",
-    "loggers.tensorboard=false",
-    "model.hidden=8",
-    "profiler.trace=true",
-    "profiler.window=[4,2,8,1]",
+    *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=8", "model.hidden=8"),
+    *("trainer.epochs=2", "trainer.threads=1", "trainer.figures_every=0", "trainer.progress=false"),
+    *("loggers.tensorboard=false", "profiler.trace=true", "profiler.window=[4,2,8,1]"),
 ]
 
 
@@ -86,7 +78,7 @@ def test_a_delay_is_found_and_named(
     for found, per_sample in ((by_phases, 8), (by_traces, 1)):
         assert lead(found).part == part
         assert lead(found).change > 0.8 * DELAY / per_sample
-        assert f": {part} is +" in found.sentence
+        assert f": {part} accounts for +" in found.sentence
         assert found.advice[0].startswith(f"{part}: ")
     alone = explain(tmp_path / "late")
     assert max(alone.accounts[0].parts, key=lambda name: alone.accounts[0].parts[name]) == part

@@ -90,7 +90,7 @@ def submit(
 
 
 def end(job: subprocess.Popen[str], code: int) -> None:
-    said, _ = job.communicate(timeout=120)
+    said, _ = job.communicate(timeout=240)
     assert job.returncode == code, said
 
 
@@ -166,18 +166,6 @@ def test_an_array_trains_one_seed_a_job_on_two_ranks(deltacell: Any, cluster: Pa
 
 
 @pytest.mark.slow
-def test_two_ranks_save_once_and_all_of_it(deltacell: Any, cluster: Path) -> None:
-    words = (*SHORT, "trainer.epochs=500", "trainer.devices=2")
-    job = submit(cluster, deltacell("slurm", "train", *words).stdout, tasks=2)
-    wait_for(cluster / "runs" / "demo-77" / "metrics.csv", job)
-    job.send_signal(signal.SIGUSR1)
-    end(job, 128 + signal.SIGUSR1)
-    found = record(cluster)
-    assert found.status is Status.interrupted
-    assert found.limits is not None
-
-
-@pytest.mark.slow
 def test_a_port_that_is_taken_is_named(deltacell: Any, cluster: Path) -> None:
     text = deltacell("slurm", "train", *SHORT, "trainer.devices=2").stdout
     with socket.socket() as other:
@@ -185,10 +173,10 @@ def test_a_port_that_is_taken_is_named(deltacell: Any, cluster: Path) -> None:
         other.listen()
         port = other.getsockname()[1]
         job = submit(cluster, text, tasks=2, MASTER_PORT=str(port))
-        said, _ = job.communicate(timeout=120)
+        said, _ = job.communicate(timeout=240)
     assert job.returncode != 0
     assert f"the ranks cannot meet at 127.0.0.1:{port}" in said
-    assert "Set MASTER_PORT to a port that is free" in said
+    assert "Set MASTER_PORT to a free port" in said
     assert "fault of deltacell" not in said
 
 
@@ -196,7 +184,7 @@ def test_a_port_that_is_taken_is_named(deltacell: Any, cluster: Path) -> None:
 def test_a_failure_is_the_code_of_the_job(deltacell: Any, cluster: Path) -> None:
     text = deltacell("slurm", "train", "data.folder=nowhere", "--requeue").stdout
     job = submit(cluster, text)
-    said, _ = job.communicate(timeout=60)
+    said, _ = job.communicate(timeout=240)
     assert job.returncode == 2
     assert "nowhere" in said
     assert not (cluster / "scontrol.txt").exists()

@@ -144,7 +144,7 @@ def test_a_number_of_unknown_meaning_is_asked_about_and_nothing_is_written(
 ):
     with pytest.raises(InputError, match="--columns") as caught:
         imported("mine.csv", content)
-    assert caught.value.files == ["mine.csv"]
+    assert caught.value.fields == {"files": ["mine.csv"]}
     (tmp_path / "mine" / "mine.csv").unlink()
     (tmp_path / "mine" / "net.tsv").unlink()
     (tmp_path / "mine").rmdir()

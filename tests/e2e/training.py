@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.metrics_file import MetricsFile
+from deltacell.train.run_directory import MetricsFile
 
 SMALL = (
     "experiment=demo",

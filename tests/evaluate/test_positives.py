@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deltacell.errors import InputError
-from deltacell.evaluate.positives import Threshold, positives
+from deltacell.evaluate.hits import Threshold, positives
 from deltacell.screen.grid import lists_only_hits
 
 SCORES = [-0.5, -0.08, -0.01, 0.0, 0.02, 0.3]
@@ -81,9 +81,7 @@ def test_what_is_no_list_of_hits(pairs, score, columns):
 
 
 def test_thresholds_that_cannot_be():
-    with pytest.raises(InputError, match="cannot be 'under'"):
-        Threshold(side="under")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="finite"):
-        Threshold(np.nan)
-    with pytest.raises(InputError, match="p-value"):
-        Threshold(p_value=2)
+    for wrong in ({"side": "under"}, {"score": np.nan}, {"p_value": 2}):
+        with pytest.raises(InputError) as caught:
+            Threshold(**wrong)
+        assert caught.value.code == "invalid-threshold"

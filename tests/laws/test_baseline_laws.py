@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines import BASELINES, baseline
-from deltacell.models.baselines.gene_sets import GeneOrder
-from deltacell.models.baselines.network_features import NetworkFeatures
 from deltacell.screen.genotypes import Genotypes
-from deltacell.train.checkpoint_file import read_checkpoint, write_checkpoint
+from deltacell.train.checkpoints import read_checkpoint, write_checkpoint
 
 FAST = {
     "embedding_mlp": {"epochs": 2, "width": 8, "batch_size": 32},
@@ -23,7 +21,7 @@ N_GENES = 24
 
 every_baseline = pytest.mark.parametrize("name", list(BASELINES))
 seeds = st.integers(0, 2**32 - 1)
-few = settings(max_examples=12, deadline=None)
+few = settings(max_examples=8, deadline=None)
 
 
 def problem(seed):
@@ -58,65 +56,19 @@ def renumbered(rng, cell, sets):
 @every_baseline
 @few
 @given(seed=seeds)
-def test_independent_of_the_batch(name, seed):
+def test_independent_of_batch_gene_order_and_numbering(name, seed):
     rng, cell, sets, targets = problem(seed)
     model = fitted(name, cell, sets, targets)
-    whole = model(cell, Genotypes.of(sets)).score
+    expected = model(cell, Genotypes.of(sets)).score
     rows = torch.from_numpy(rng.permutation(90)[: rng.integers(1, 90)])
-    torch.testing.assert_close(
-        model(cell, Genotypes.of(sets).take(rows)).score, whole[rows], rtol=1e-6, atol=1e-6
-    )
-    assert model(cell, Genotypes.of(sets[:1])).score.item() == pytest.approx(
-        whole[0].item(), rel=1e-6, abs=1e-6
-    )
-
-
-@every_baseline
-@few
-@given(seed=seeds)
-def test_independent_of_gene_order(name, seed):
-    rng, cell, sets, targets = problem(seed)
-    shuffled = [rng.permutation(s).tolist() for s in sets]
-    model = fitted(name, cell, sets, targets)
-    expected = model(cell, Genotypes.of(sets)).score
-    assert torch.equal(model(cell, Genotypes.of(shuffled)).score, expected)
-    again = fitted(name, cell, shuffled, targets)
-    assert torch.equal(again(cell, Genotypes.of(sets)).score, expected)
-
-
-@every_baseline
-@few
-@given(seed=seeds)
-def test_independent_of_the_numbering_of_genes(name, seed):
-    rng, cell, sets, targets = problem(seed)
-    model = fitted(name, cell, sets, targets)
-    expected = model(cell, Genotypes.of(sets)).score
+    some = model(cell, Genotypes.of(sets).take(rows)).score
+    torch.testing.assert_close(some, expected[rows], rtol=1e-6, atol=1e-6)
     other_cell, other_sets = renumbered(rng, cell, sets)
-    assert torch.equal(model(other_cell, Genotypes.of(other_sets)).score, expected)
-    other = fitted(name, other_cell, other_sets, targets)
-    assert torch.equal(other(other_cell, Genotypes.of(other_sets)).score, expected)
-
-
-@few
-@given(seed=seeds)
-def test_network_features_do_not_depend_on_the_numbering(seed):
-    rng, cell, sets, _ = problem(seed)
-
-    def features(cell, sets):
-        order = GeneOrder(cell.genes)
-        relations = [r.take(order.gene) for r in cell.relations.values()]
-        return NetworkFeatures(relations, len(order))(order.sets(Genotypes.of(sets)))
-
-    np.testing.assert_array_equal(features(cell, sets), features(*renumbered(rng, cell, sets)))
-
-
-@every_baseline
-@few
-@given(seed=seeds)
-def test_same_seed_same_prediction(name, seed):
-    _, cell, sets, targets = problem(seed)
-    one, again = (fitted(name, cell, sets, targets)(cell, Genotypes.of(sets)) for _ in range(2))
-    assert torch.equal(one.score, again.score)
+    shuffled = [rng.permutation(s).tolist() for s in other_sets]
+    assert torch.equal(model(other_cell, Genotypes.of(shuffled)).score, expected)
+    # Fitted again, with the same seed, it is the same to the last bit.
+    again = fitted(name, other_cell, shuffled, targets)
+    assert torch.equal(again(cell, Genotypes.of(sets)).score, expected)
 
 
 @pytest.mark.parametrize("name", ["global_mean", "additive", "query_pair_mean"])

@@ -79,18 +79,17 @@ def test_save_then_load_is_identity(folders, state):
 @given(
     metrics=st.lists(st.none() | st.sampled_from([-1.0, 0.0, 0.5, math.nan, math.inf]), max_size=8),
     keep=st.integers(1, 3),
-    higher=st.booleans(),
     reopened=st.booleans(),
 )
-def test_the_last_few_and_the_best_are_kept(folders, metrics, keep, higher, reopened):
+def test_the_last_few_and_the_best_are_kept(folders, metrics, keep, reopened):
     folder = folders()
-    checkpoints = Checkpoints(folder, keep, higher_is_better=higher)
+    checkpoints = Checkpoints(folder, keep)
     for step, metric in enumerate(metrics):
         if reopened:
-            checkpoints = Checkpoints(folder, keep, higher_is_better=higher)
+            checkpoints = Checkpoints(folder, keep)
         checkpoints.save({"step": step}, step=step, epoch=0, metric=metric)
     measured = [
-        (-metric if higher else metric, step)
+        (-metric, step)
         for step, metric in enumerate(metrics)
         if metric is not None and math.isfinite(metric)
     ]

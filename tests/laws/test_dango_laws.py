@@ -43,34 +43,22 @@ def _model(cell: Cell, seed: int) -> Dango:
     return model
 
 
-@settings(max_examples=60, deadline=None)
-@given(gene_sets, seeds)
-def test_other_genotypes_of_the_batch_do_not_matter(sets: list[list[int]], seed: int) -> None:
+@settings(max_examples=30, deadline=None)
+@given(gene_sets, seeds, st.randoms(use_true_random=False))
+def test_neither_other_genotypes_nor_the_order_of_genes_matter(
+    sets: list[list[int]], seed: int, random: Random
+) -> None:
     cell = _cell(seed)
     model = _model(cell, seed)
     together = model(cell, Genotypes.of(sets))
-    alone = [model(cell, Genotypes.of([s])) for s in sets]
+    alone = [model(cell, Genotypes.of([random.sample(s, len(s))])) for s in sets]
     torch.testing.assert_close(together.score, torch.cat([p.score for p in alone]), **EXACT)
     torch.testing.assert_close(
         together.intermediate["z"], torch.cat([p.intermediate["z"] for p in alone]), **EXACT
     )
 
 
-@settings(max_examples=60, deadline=None)
-@given(gene_sets, seeds, st.randoms(use_true_random=False))
-def test_the_order_of_genes_does_not_matter(
-    sets: list[list[int]], seed: int, random: Random
-) -> None:
-    cell = _cell(seed)
-    model = _model(cell, seed)
-    shuffled = [list(s) for s in sets]
-    for s in shuffled:
-        random.shuffle(s)
-    scores = [model(cell, Genotypes.of(batch)).score for batch in (sets, shuffled)]
-    torch.testing.assert_close(*scores, **EXACT)
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(gene_sets, seeds, st.permutations(range(N)))
 def test_the_numbering_of_genes_does_not_matter(
     sets: list[list[int]], seed: int, order: list[int]
@@ -95,7 +83,7 @@ def test_the_numbering_of_genes_does_not_matter(
     torch.testing.assert_close(new.intermediate["genes"], old.intermediate["genes"][taken], **EXACT)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, N - 1), seeds)
 def test_a_gene_alone_is_scored_by_its_own_vector(gene: int, seed: int) -> None:
     cell = _cell(seed)

@@ -223,7 +223,7 @@ def test_another_screens_split_and_a_wrong_part_are_refused() -> None:
     grid = grid_of(screen)
     with pytest.raises(InputError, match="another screen"):
         grid.count("test", Split.random(many_hits(seed=1)))
-    with pytest.raises(InputError, match="no part 'tset'"):
+    with pytest.raises(InputError, match="unknown part 'tset'"):
         grid.draw(3, part="tset", split=Split.random(screen))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="cannot draw -1"):
         grid.draw(-1, part="test", split=Split.random(screen))

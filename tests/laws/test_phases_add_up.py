@@ -10,7 +10,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltacell.profile import PHASES, PhaseTimer, read_phases
+from deltacell.profile.phase_rows import PHASES, read_phases
+from deltacell.profile.phases import PhaseTimer
 
 
 class Clock:

@@ -17,22 +17,18 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Genes, Relation
 from deltacell.models import Dango, HeteroCell
-from deltacell.predict import rank as rank_module
-from deltacell.predict import rank as start
+from deltacell.predict import search
 from deltacell.predict.ensemble import scorer_of_predictors
-from deltacell.predict.gene_sets import Combinations, Listed
-from deltacell.predict.kept import read_about as read_scored_about
-from deltacell.predict.rank import rank
-from deltacell.predict.ranking import SCHEMA
-from deltacell.predict.request import FILE, PAIRS, TRIPLES, WITH, Request
-from deltacell.predict.scorers import Scored
+from deltacell.predict.gene_sets import Combinations, Listed, Scored
+from deltacell.predict.kept import Ranks, read_scored_about
+from deltacell.predict.ranking_file import SCHEMA
+from deltacell.predict.request import FILE, PAIRS, TRIPLES, WITH, Request, Subject
+from deltacell.predict.search import rank_sets
 from deltacell.predict.status import STATUSES, Linkage, Statuses
-from deltacell.predict.subject import Subject
-from deltacell.predict.work import Ranks
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.coverage import Coverage
+from deltacell.train.data import Standard
 from deltacell.train.predictor import Predictor
-from deltacell.train.standard import Standard
 
 LAW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -41,9 +37,9 @@ LAW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthChec
 def as_if_there_were_many():
     """Let sets be drawn and blocks be tried beforehand, however few there are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(start, "_SHARE_DRAWN", 2)
-        patch.setattr(start, "_SHARE_VARIED", 4)
-        patch.setattr(start, "_SHARE_TRIED", 4)
+        patch.setattr(search, "SHARE_DRAWN", 2)
+        patch.setattr(search, "SHARE_VARIED", 4)
+        patch.setattr(search, "SHARE_TRIED", 4)
         yield
 
 
@@ -89,6 +85,22 @@ class Mortal(Additive):
         if self.left < 0:
             raise Killed
         return super().score(sets)
+
+
+def subject_of(request, cell, genes, sets, screen, **options):
+    return Subject(
+        request,
+        cell,
+        np.array(genes),
+        sets,
+        Linkage(cell.genes, request.distance),
+        Statuses([screen], ["interaction"]),
+        [{"name": "r", "seed": 0, "finished": True, "validation_pearson": 0.5}],
+        request.to_json(),
+        0,
+        frozenset({2, 3}),
+        **options,
+    )
 
 
 @st.composite
@@ -165,27 +177,16 @@ def subjects(draw):
     if kind == FILE:
         listed = draw(st.lists(st.sampled_from(every), min_size=1, max_size=20, unique=True))
         by_size = [np.array([s for s in listed if len(s) == size]) for size in (2, 3)]
-        sets = Listed([s for s in by_size if len(s)], sets_a_piece=a_piece)
+        sets = Listed([s for s in by_size if len(s)], sets_per_piece=a_piece)
         expected = listed
     else:
         given = [cell.genes.index(name) for name in request.given]
-        sets = Combinations(genes, request.n_genes, given, sets_a_piece=a_piece)
+        sets = Combinations(genes, request.n_genes, given, sets_per_piece=a_piece)
         others = [g for g in genes.tolist() if g not in given]
         free = request.n_genes - len(given)
         expected = [tuple(sorted((*given, *c))) for c in combinations(others, free)]
-    subject = Subject(
-        request,
-        cell,
-        genes,
-        sets,
-        Linkage(cell.genes, request.distance),
-        Statuses([screen], ["interaction"]),
-        [{"name": "r", "seed": 0, "finished": True, "validation_pearson": 0.5}],
-        {**request.to_json(), "of": "a test"},
-        0,
-        frozenset({2, 3}),
-        held=draw(st.integers(1, 8)),
-    )
+    held = draw(st.integers(1, 8))
+    subject = subject_of(request, cell, genes, sets, screen, held=held)
     values = draw(st.lists(st.sampled_from([-0.3, -0.1, 0.0, 0.1, 0.2]), min_size=n, max_size=n))
     scorer = Additive(values, spread, prunes=draw(st.booleans()))
     return subject, scorer, screen, expected
@@ -281,7 +282,7 @@ def folder():
 
 def bytes_of(subject, scorer, **options):
     with folder() as at:
-        ranking = rank(subject, scorer, at / "out.parquet", **options)
+        ranking = rank_sets(subject, scorer, at / "out.parquet", **options)
         assert ranking is not None
         assert sorted(p.name for p in at.iterdir()) == ["out.parquet"]
         return (at / "out.parquet").read_bytes()
@@ -292,7 +293,7 @@ def bytes_of(subject, scorer, **options):
 def test_it_is_what_scoring_every_set_and_sorting_gives(case):
     subject, scorer, screen, expected = case
     with folder() as at:
-        ranking = rank(subject, scorer, at / "out.parquet")
+        ranking = rank_sets(subject, scorer, at / "out.parquet")
         rows = ranking.to_json()["rows"]
         assert pl.read_parquet(at / "out.parquet").columns == SCHEMA.names
     truth = by_hand(subject, scorer, screen, expected)
@@ -305,45 +306,26 @@ def test_it_is_what_scoring_every_set_and_sorting_gives(case):
     assert ranking.about["counts"]["sets"] == len(expected)
 
 
-@LAW
-@given(subjects(), st.data())
-def test_stopped_after_any_block_and_gone_on_with_it_is_the_same_file(case, data):
+LIVES = st.tuples(st.booleans(), st.integers(0, 12), st.sampled_from([0.0, 1e9]))
+
+
+@settings(LAW, max_examples=30)
+@given(subjects(), st.lists(LIVES, max_size=6))
+def test_stopped_or_killed_at_any_block_and_resumed_it_is_the_same_file(case, lives):
     subject, scorer, _, _ = case
     whole = bytes_of(subject, scorer)
     with folder() as at:
         out = at / "out.parquet"
-        for _ in range(30):
-            blocks = data.draw(st.integers(0, 5))
+        for is_killed, blocks, every in lives:
             left = iter([False] * blocks)
-            ranking = rank(
-                subject,
-                scorer,
-                out,
-                stop=lambda left=left: next(left, True),
-                save_every=data.draw(st.sampled_from([0.0, 1e9])),
-            )
-            if ranking is not None:
-                break
-            assert not out.exists()
-        ranking = ranking or rank(subject, scorer, out)
+            options = {} if is_killed else {"stop": lambda left=left: next(left, True)}
+            mortal = Mortal(scorer, blocks if is_killed else 10**9)
+            with suppress(Killed):
+                if rank_sets(subject, mortal, out, save_every=every, **options) is None:
+                    assert not out.exists()
+        rank_sets(subject, scorer, out)
         assert out.read_bytes() == whole
         assert [p.name for p in at.iterdir()] == ["out.parquet"]
-
-
-@LAW
-@given(subjects(), st.lists(st.integers(0, 12), max_size=4), st.sampled_from([0.0, 1e9]))
-def test_killed_at_any_block_and_begun_again_it_is_the_same_file(case, lives, every):
-    subject, scorer, _, _ = case
-    whole = bytes_of(subject, scorer)
-    with folder() as at:
-        out = at / "out.parquet"
-        for life in lives:
-            try:
-                rank(subject, Mortal(scorer, life), out, save_every=every)
-            except Killed:
-                assert not out.exists()
-        rank(subject, scorer, out)
-        assert out.read_bytes() == whole
 
 
 @LAW
@@ -357,11 +339,13 @@ def test_any_number_of_processes_gives_the_same_file(case, world, dies):
         for number in reversed(range(world)):
             if number == dies:
                 with suppress(Killed):
-                    rank(subject, Mortal(scorer, 1), out, ranks=Ranks(number, world), save_every=0)
-            rank(subject, scorer, out, ranks=Ranks(number, world))
+                    rank_sets(
+                        subject, Mortal(scorer, 1), out, ranks=Ranks(number, world), save_every=0
+                    )
+            rank_sets(subject, scorer, out, ranks=Ranks(number, world))
         assert out.read_bytes() == whole
         # Given again, the first one alone has something to show, and nothing is left behind.
-        again = [rank(subject, scorer, out, ranks=Ranks(n, world)) for n in range(world)]
+        again = [rank_sets(subject, scorer, out, ranks=Ranks(n, world)) for n in range(world)]
         assert [ranking is not None for ranking in again] == [n == 0 for n in range(world)]
         assert [p.name for p in at.iterdir()] == ["out.parquet"]
 
@@ -371,7 +355,7 @@ def test_any_number_of_processes_gives_the_same_file(case, world, dies):
 def test_the_order_of_blocks_does_not_matter(case):
     subject, scorer, _, _ = case
     sets = subject.sets
-    turned = Backwards(sets.genes, sets.sizes[0], sets.given, sets_a_piece=4)
+    turned = Backwards(sets.genes, sets.sizes[0], sets.given, sets_per_piece=4)
     assert bytes_of(replace(subject, sets=turned), scorer) == bytes_of(subject, scorer)
 
 
@@ -380,10 +364,10 @@ def test_the_order_of_blocks_does_not_matter(case):
 def test_what_is_there_already_is_not_scored_again(case):
     subject, scorer, _, _ = case
     with folder() as at:
-        first = rank(subject, scorer, at / "out.parquet")
+        first = rank_sets(subject, scorer, at / "out.parquet")
         asked = scorer.asked
         (at / "out.parquet.partial").mkdir()
-        again = rank(subject, scorer, at / "out.parquet")
+        again = rank_sets(subject, scorer, at / "out.parquet")
         assert scorer.asked == asked
         assert again.to_json() == first.to_json()
         assert [p.name for p in at.iterdir()] == ["out.parquet"]
@@ -396,14 +380,14 @@ def test_a_process_that_comes_after_the_last_leaves_nothing_behind(case, world):
     with folder() as at:
         out = at / "out.parquet"
         for number in reversed(range(world)):
-            rank(subject, scorer, out, ranks=Ranks(number, world))
+            rank_sets(subject, scorer, out, ranks=Ranks(number, world))
         asked = scorer.asked
         # It looked for the file just before the first process wrote it.
         with pytest.MonkeyPatch.context() as patch:
             looks = iter([lambda *_, **__: None])
-            finished = rank_module._finished
-            patch.setattr(rank_module, "_finished", lambda *w, **n: next(looks, finished)(*w, **n))
-            assert rank(subject, scorer, out, ranks=Ranks(world - 1, world)) is None
+            finished = search._finished
+            patch.setattr(search, "_finished", lambda *w, **n: next(looks, finished)(*w, **n))
+            assert rank_sets(subject, scorer, out, ranks=Ranks(world - 1, world)) is None
         assert scorer.asked == asked
         assert [p.name for p in at.iterdir()] == ["out.parquet"]
 
@@ -414,19 +398,8 @@ def many(top=3, **options):
     edges = Relation.from_edges("ring", [0, 1], [1, 2], n_genes=n, directed=False)
     cell = Cell(Genes([f"Y{i:02d}" for i in range(n)]), [edges])
     screen = Screen.build(cell.genes, Genotypes.of([[0, 1]]), score=1.0)
-    request = Request(TRIPLES, top=top)
-    subject = Subject(
-        request,
-        cell,
-        np.arange(n),
-        Combinations(np.arange(n), 3, sets_a_piece=8),
-        Linkage(cell.genes, request.distance),
-        Statuses([screen], ["interaction"]),
-        [{"name": "r", "seed": 0, "finished": True, "validation_pearson": 0.5}],
-        request.to_json(),
-        0,
-        frozenset({3}),
-    )
+    sets = Combinations(np.arange(n), 3, sets_per_piece=8)
+    subject = subject_of(Request(TRIPLES, top=top), cell, range(n), sets, screen)
     return subject, Additive(np.linspace(-1, 1, n), float("nan"), **options)
 
 
@@ -434,7 +407,7 @@ def test_what_was_done_is_on_the_disk_before_the_end():
     subject, scorer = many(prunes=False)
     with folder() as at:
         with pytest.raises(Killed):
-            rank(subject, Mortal(scorer, 30), at / "out", save_every=0)
+            rank_sets(subject, Mortal(scorer, 30), at / "out", save_every=0)
         done = read_scored_about(at / "out.partial" / "rank-0-of-1.state")["done"]
         # A few are scored for the trial.
         assert 20 < done <= 30
@@ -448,9 +421,9 @@ def test_the_trial_is_of_what_this_process_has_left_with_the_bounds_that_there_a
     ranks = Ranks(world - 1, world)
     numbers, bounds = [], []
 
-    def tried(sets, left, *, prunes, score):
+    def tried(sets, left, prunes, score):
         numbers.append(left)
-        found = seconds_of(sets, left, prunes=prunes, score=score)
+        found = trial_seconds(sets, left, prunes, score)
         bounds.append(scorer.bounds)
         return found
 
@@ -459,14 +432,14 @@ def test_the_trial_is_of_what_this_process_has_left_with_the_bounds_that_there_a
             scorer.bounds = above, below
             return super().candidates(block, above, below)
 
-    seconds_of = start.seconds_of
-    monkeypatch.setattr(rank_module, "seconds_of", tried)
+    trial_seconds = search.trial_seconds
+    monkeypatch.setattr(search, "trial_seconds", tried)
     recording = Recording(scorer.values, scorer.spread)
     with folder() as at:
         left = iter([False] * 40)
-        rank(subject, recording, at / "out", ranks=ranks, stop=lambda: next(left, True))
+        rank_sets(subject, recording, at / "out", ranks=ranks, stop=lambda: next(left, True))
         done = read_scored_about(at / "out.partial" / f"{ranks.name()}.state")["done"]
-        rank(subject, recording, at / "out", ranks=ranks)
+        rank_sets(subject, recording, at / "out", ranks=ranks)
     every = range(subject.sets.n_pieces)[world - 1 :: world]
     assert done > 0
     assert numbers == [every, every[done:]]
@@ -511,18 +484,8 @@ def test_models_rank_as_scoring_every_set_does(model, betas, size):
     request = Request({2: PAIRS, 3: TRIPLES}[size], top=40)
     genes = np.arange(cell.n_genes)
     screen = Screen.build(cell.genes, Genotypes.of([[0, 1]]), score=1.0)
-    subject = Subject(
-        request,
-        cell,
-        genes,
-        Combinations(genes, size, sets_a_piece=7**size),
-        Linkage(cell.genes, request.distance),
-        Statuses([screen], ["interaction"]),
-        [{"name": "r", "seed": 0, "finished": True, "validation_pearson": None}],
-        request.to_json(),
-        0,
-        frozenset({2, 3}),
-    )
+    sets = Combinations(genes, size, sets_per_piece=7**size)
+    subject = subject_of(request, cell, genes, sets, screen)
     expected = list(combinations(range(cell.n_genes), size))
     score = scorer.score(np.array(expected)).score
     if model == "dango":
@@ -530,5 +493,5 @@ def test_models_rank_as_scoring_every_set_does(model, betas, size):
     names = ("end", "rank", "genes", "score")
     truth = [{n: row[n] for n in names} for row in by_hand(subject, scorer, screen, expected)]
     with folder() as at:
-        rows = rank(subject, scorer, at / "out.parquet").to_json()["rows"]
+        rows = rank_sets(subject, scorer, at / "out.parquet").to_json()["rows"]
     assert [{n: row[n] for n in names} for row in rows] == truth

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from deltacell import Cell, Relation
 from deltacell.models import Dango
-from deltacell.predict.dango_scorer import (
+from deltacell.predict.dango_bounds import (
     AttentionBound,
-    DangoScorer,
+    Rough,
+    UniformTables,
     _from_uniform,
     _two_largest_others,
 )
-from deltacell.predict.dango_tables import KeptAttention, UniformTables
+from deltacell.predict.dango_scorer import DangoScorer, KeptAttention
 from deltacell.predict.gene_sets import Block
-from deltacell.predict.scorers import Rough
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard
 
 N = 16
 betas = st.lists(

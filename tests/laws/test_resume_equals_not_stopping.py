@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.profile.record import Status, read_run
-from deltacell.train.changes import resumed_config
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
-from deltacell.train.metrics_file import MetricsFile
 from deltacell.train.run import resume, train
+from deltacell.train.run_directory import MetricsFile, resumed_config
 
 SMALL = [
     "experiment=demo",

@@ -97,29 +97,17 @@ def test_what_was_written_is_read(made, origin, layout, piece, packed):
 
 
 @settings(max_examples=40, deadline=None)
-@given(events)
-def test_events_are_in_order(made):
-    trace = read(text_of(written(made, 0)))
-    later = np.diff(trace.begin)
-    assert trace.begin[0] == 0
-    assert (later >= 0).all()
-    assert (np.diff(trace.duration)[later == 0] <= 0).all()
-
-
-@settings(max_examples=40, deadline=None)
-@given(events, st.randoms())
-def test_the_order_in_the_file_changes_nothing(made, random):
+@given(events, st.sampled_from(ORIGINS), st.randoms())
+def test_order_and_clock_of_the_file_change_nothing(made, origin, random):
     mixed = list(made)
     random.shuffle(mixed)
-    assert rows(read(text_of(written(mixed, 0)))) == rows(read(text_of(written(made, 0))))
-
-
-@settings(max_examples=40, deadline=None)
-@given(events, st.sampled_from(ORIGINS))
-def test_later_by_the_clock_is_the_same_trace(made, origin):
-    here, there = (read(text_of(written(made, shift))) for shift in (0, origin))
+    here, there = read(text_of(written(made, 0))), read(text_of(written(mixed, origin)))
     assert rows(here) == rows(there)
     assert there.origin - here.origin == origin
+    later = np.diff(here.begin)
+    assert here.begin[0] == 0
+    assert (later >= 0).all()
+    assert (np.diff(here.duration)[later == 0] <= 0).all()
 
 
 @settings(max_examples=40, deadline=None)
@@ -130,12 +118,13 @@ def test_a_file_that_is_cut_off_is_read_up_to_the_cut(made, layout, piece, share
     cut = begin + int(share * (len(text) - 1 - begin))
     whole = whole_events(text[:cut])
     if not whole:
-        with pytest.raises(InputError, match="cut off"):
+        with pytest.raises(InputError) as caught:
             read(text[:cut], piece)
+        assert caught.value.code == "no-events"
         return
     trace = read(text[:cut], piece)
     assert sorted(trace.correlation.tolist()) == sorted(c for *_, c in made[:whole])
-    assert trace.warnings == ("The file is cut off: what stands before the cut was read.",)
+    assert trace.damage == "the file is cut off"
 
 
 def whole_events(text):
@@ -205,5 +194,4 @@ def test_damage_costs_no_more_than_a_few_events(made, data):
         return
     lost = len(made) - len(trace)
     assert lost <= 2
-    if lost:
-        assert trace.warnings
+    assert bool(trace.warnings) >= bool(lost)

@@ -14,8 +14,8 @@ import torch
 from deltacell.profile.phase_rows import read_phases
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
-from deltacell.train.metrics_file import MetricsFile
 from deltacell.train.run import train
+from deltacell.train.run_directory import MetricsFile
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,7 +28,7 @@ SMALL = (
     "data.synthetic_genotypes=150",
     "data.batch_size=13",
     "model.hidden=8",
-    "trainer.epochs=3",
+    "trainer.epochs=2",
     "trainer.threads=1",
     "trainer.precision=64",
     "trainer.figures_every=0",

@@ -1,81 +1,87 @@
-"""DANGO: its sizes, what it returns, what it refuses."""
+"""DANGO and its parts: sizes, formulas, what it returns, what it refuses, compilation."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 from deltacell import Cell, Genotypes, InputError, Relation
-from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, DangoLoss
+from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, DangoLoss, HyperSAGNN
+from deltacell.models.dango import SAGE, MetaEmbedding, SAGELayer
 from deltacell.models.reconstruction import dense_loss
+from deltacell.propagate.product import SparseMatrix
+
+AB = {"a": 1.0, "b": 1.0}
 
 
-def _cell(n: int, names: tuple[str, ...] = STRING_RELATIONS, edges: int = 30) -> Cell:
+def cell_of(n: int, names: tuple[str, ...] = STRING_RELATIONS) -> Cell:
     rng = np.random.default_rng(0)
     relations = [
-        Relation.from_edges(name, *rng.integers(0, n, (2, edges)), n_genes=n, directed=False)
+        Relation.from_edges(name, *rng.integers(0, n, (2, 30)), n_genes=n, directed=False)
         for name in names
     ]
     return Cell([f"Y{i:04d}" for i in range(n)], relations)
 
 
-def _count(*modules: nn.Module) -> int:
+def count(*modules: nn.Module) -> int:
     return sum(p.numel() for module in modules for p in module.parameters())
 
 
 def test_parameters_are_those_of_the_specification() -> None:
-    model = Dango(_cell(6_607))
-    assert model.embedding.numel() == 422_848
-    assert _count(model.sage) == 99_072
-    assert _count(model.reconstruction) == 2_576_730
-    assert model.embedding.numel() + _count(model.sage, model.reconstruction) == 3_098_650
-    assert _count(model.meta_embedding) == 2_113
-    assert _count(model.hyper_sagnn) == 37_507
-    assert _count(model) == 3_138_270
+    model = Dango(cell_of(6_607))
+    assert model.embedding.numel() + count(model.sage, model.reconstruction) == 3_098_650
+    assert (model.embedding.numel(), count(model.sage)) == (422_848, 99_072)
+    assert (count(model.meta_embedding), count(model.hyper_sagnn)) == (2_113, 37_507)
+    assert count(model) == 3_138_270
     assert float(model.embedding.detach().std()) == pytest.approx(0.1, rel=0.01)
+    weight = model.reconstruction.heads[0].weight.detach()
+    assert float(weight.std()) == pytest.approx(0.1, rel=0.02)
+    assert all(layer.beta == 0.01 for layer in model.hyper_sagnn.sets.attention)
 
 
-def test_what_it_returns() -> None:
-    model = Dango(_cell(40), hidden=8)
-    prediction = model(_cell(40), Genotypes.of([[0], [1, 2], [3, 4, 5, 6]]))
-    assert prediction.score.shape == (3,)
-    assert {name: tuple(t.shape) for name, t in prediction.intermediate.items()} == {
-        "networks": (6, 40, 8),
-        "genes": (40, 8),
-        "attention": (40, 6),
-        "z": (3, 8),
+def test_what_it_returns_and_a_profiler_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = cell_of(20)
+    model = Dango(cell, hidden=8).double()
+    calls, encode = [], Dango.encode
+    monkeypatch.setattr(Dango, "encode", lambda *a: (calls.append("encoder"), encode(*a))[1])
+    with torch.profiler.profile() as profiler:
+        prediction = model(cell, Genotypes.of([[0], [1, 2], [3, 4, 5, 6]] * 5))
+    assert calls == ["encoder"]
+    names = {event.name for event in profiler.events()}
+    assert {"dango.encoder.string_fusion", "dango.reconstruction", "hyper_sagnn"} <= names
+    found = prediction.intermediate
+    shapes = {name: tuple(t.shape) for name, t in found.items()}
+    assert shapes == {
+        "networks": (6, 20, 8),
+        "genes": (20, 8),
+        "attention": (20, 6),
+        "z": (15, 8),
         "reconstruction": (6,),
     }
-    without = model(_cell(40), Genotypes.of([[0]]), reconstruct=False)
+    for k, name in enumerate(STRING_RELATIONS):
+        head, matrix = model.reconstruction.heads[k], SparseMatrix.of(cell.relation(name))
+        plain = dense_loss(
+            found["networks"][k], head.weight, head.bias, matrix, STRING_LAMBDAS[name]
+        )
+        torch.testing.assert_close(found["reconstruction"][k], plain)
+    few = {name for name, value in STRING_LAMBDAS.items() if value == 0.1}
+    assert few == {"string_coexpression", "string_experimental"}
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a range was recorded while no profiler records")
+
+    monkeypatch.setattr(torch.autograd.profiler.record_function, "__init__", fail)
+    without = model(cell, Genotypes.of([[0]]), reconstruct=False)
     assert "reconstruction" not in without.intermediate
 
 
-def test_the_reconstruction_is_that_of_each_network_with_its_lambda() -> None:
-    from deltacell.propagate.product import SparseMatrix
-
-    cell = _cell(20).with_relations(STRING_RELATIONS)
-    model = Dango(cell, hidden=8).double()
-    prediction = model(cell, Genotypes.of([[0]]))
-    for k, name in enumerate(STRING_RELATIONS):
-        head = model.reconstruction.heads[k]
-        plain = dense_loss(
-            prediction.intermediate["networks"][k],
-            head.weight,
-            head.bias,
-            SparseMatrix.of(cell.relation(name)),
-            STRING_LAMBDAS[name],
-        )
-        torch.testing.assert_close(prediction.intermediate["reconstruction"][k], plain)
-    assert {k for k, v in STRING_LAMBDAS.items() if v == 0.1} == {
-        "string_coexpression",
-        "string_experimental",
-    }
-
-
 def test_every_parameter_has_a_gradient_even_without_genotypes() -> None:
-    cell = _cell(20)
+    cell = cell_of(20)
     model = Dango(cell, hidden=8)
     prediction = model(cell, Genotypes.of([]))
     assert prediction.score.shape == (0,)
@@ -85,40 +91,9 @@ def test_every_parameter_has_a_gradient_even_without_genotypes() -> None:
     assert all(p.grad is not None and not p.grad.isnan().any() for p in model.parameters())
 
 
-def test_other_relations_with_their_lambdas() -> None:
-    cell = _cell(20, ("regulatory", "own"))
-    model = Dango(cell, ["own", "regulatory"], {"own": 0.5, "regulatory": 1.0}, hidden=8)
-    assert model(cell, Genotypes.of([[1, 2]])).intermediate["networks"].shape[0] == 2
-
-
-def test_a_step_runs_the_encoder_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    encode = Dango.encode
-    monkeypatch.setattr(Dango, "encode", lambda *a: (calls.append("encoder"), encode(*a))[1])
-    cell = _cell(20)
-    Dango(cell, hidden=8)(cell, Genotypes.of([[1], [2, 3]] * 10))
-    assert calls == ["encoder"]
-
-
-def test_it_trains_on_the_planted_reconstruction() -> None:
-    torch.manual_seed(0)
-    cell = _cell(30)
-    model = Dango(cell, hidden=8)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    genotypes, targets = Genotypes.of([[1], [2, 3], [4, 5, 6]]), torch.tensor([0.5, -0.5, 0.1])
-    losses = []
-    for _ in range(40):
-        optimizer.zero_grad()
-        loss = DangoLoss("additive")(model(cell, genotypes), targets, epoch=0).total
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < 0.2 * losses[0]
-
-
 def test_bf16_is_close_to_float32() -> None:
     torch.manual_seed(0)
-    cell = _cell(40)
+    cell = cell_of(40)
     model = Dango(cell, hidden=32)
     genotypes, targets = Genotypes.of([[0], [1, 2], [3, 4, 5]]), torch.zeros(3)
 
@@ -137,60 +112,167 @@ def test_bf16_is_close_to_float32() -> None:
     assert (rounded_gradient - gradient).norm() < 0.05 * gradient.norm()
 
 
-def test_a_profiler_sees_the_parts() -> None:
-    cell = _cell(20)
+def test_bad_genotypes_are_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = cell_of(20)
     model = Dango(cell, hidden=8)
-    with torch.profiler.profile() as profiler:
-        model(cell, Genotypes.of([[1, 2]]))
-    names = {event.name for event in profiler.events()}
-    assert {
-        "dango.encoder",
-        "dango.encoder.string_fusion",
-        "dango.meta_embedding",
-        "dango.reconstruction",
-        "hyper_sagnn",
-    } <= names
-
-
-def test_ranges_cost_nothing_where_nothing_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise AssertionError("a range was recorded")
-
-    monkeypatch.setattr(torch.autograd.profiler.record_function, "__init__", fail)
-    cell = _cell(20)
-    Dango(cell, hidden=8)(cell, Genotypes.of([[1, 2]]))
+    monkeypatch.setattr(Dango, "encode", lambda *_: pytest.fail("work was done"))
+    for sets in ([[1], [2, 20]], [[-1]], [[1], []], [[1, 1]]):
+        with pytest.raises(InputError):
+            model(cell, Genotypes.of(sets))
 
 
 @pytest.mark.parametrize(
-    ("sets", "message"),
+    ("code", "arguments", "options"),
     [
-        ([[1], [2, 20]], r"genotype 1 deletes gene 20, and the cell's genes are 0 to 19"),
-        ([[-1]], r"genotype 0 deletes gene -1"),
-        ([[1], []], r"genotype 1 deletes no gene"),
-        ([[1, 1]], r"genotype 0 deletes gene 1 twice"),
+        ("no-lambda", (["a", "b"], {"a": 1.0}), {}),
+        ("repeated-name", (["a", "a"], AB), {}),
+        ("no-relation", ([], {}), {}),
+        ("heads-do-not-divide", (["a"], AB), {"hidden": 10}),
+        ("heads-do-not-divide", (["a"], AB), {"heads": 0}),
+        ("out-of-range", (["a"], {"a": -1}), {}),
+        ("out-of-range", (["a"], AB), {"largest": 0}),
+        ("repeated-name", (["a"], AB), {"features": ["f", "f"]}),
     ],
 )
-def test_bad_genotypes(
-    sets: list[list[int]], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cell = _cell(20)
-    model = Dango(cell, hidden=8)
-    monkeypatch.setattr(Dango, "encode", lambda *_: pytest.fail("work was done"))
-    with pytest.raises(InputError, match=message):
-        model(cell, Genotypes.of(sets))
+def test_a_model_that_cannot_be(code: str, arguments: tuple, options: dict) -> None:
+    with pytest.raises(InputError) as caught:
+        Dango(cell_of(20, ("a", "b")), *arguments, **({"hidden": 8} | options))
+    assert caught.value.code == code
 
 
-def test_bad_relations() -> None:
-    cell = _cell(20, ("a", "b"))
-    with pytest.raises(InputError, match="no relation 'string_neighborhood'; it has a, b"):
-        Dango(cell)
-    with pytest.raises(InputError, match="network 'b' has no lambda; there are values for a"):
-        Dango(cell, ["a", "b"], {"a": 1.0})
-    with pytest.raises(InputError, match="given twice"):
-        Dango(cell, ["a", "a"], {"a": 1.0})
-    with pytest.raises(InputError, match="at least one relation"):
-        Dango(cell, [], {})
-    with pytest.raises(InputError, match="hidden is 10, which 4 attention heads"):
-        Dango(cell, ["a"], {"a": 1.0}, hidden=10)
-    with pytest.raises(InputError, match="made for 20 genes, and the cell has 21"):
-        Dango(cell, ["a"], {"a": 1.0}, hidden=8)(_cell(21, ("a",)), Genotypes.of([[1]]))
+def test_cells_and_genotypes_that_do_not_fit() -> None:
+    model = Dango(cell_of(20, ("a",)), ["a"], AB, hidden=8, largest=2)
+    with pytest.raises(InputError) as caught:
+        model(cell_of(21, ("a",)), Genotypes.of([[1]]))
+    assert caught.value.code == "other-cell"
+    with pytest.raises(InputError) as caught:
+        model(cell_of(20, ("a",)), Genotypes.of([[1], [0, 4, 5]]))
+    assert caught.value.code == "genotype-too-large"
+
+
+def one_set(model: HyperSAGNN, e: torch.Tensor) -> torch.Tensor:
+    """The score of one set, gene by gene and head by head, as the formula is written."""
+    x = e
+    for layer in model.sets.attention:
+        query, key, value = layer.query_key_value(x).chunk(3, dim=-1)
+        width = x.shape[1] // layer.heads
+        new = []
+        for i in range(len(x)):
+            others = [j for j in range(len(x)) if j != i]
+            if not others:
+                new.append(x[i])
+                continue
+            heads = []
+            for h in range(layer.heads):
+                at = slice(h * width, (h + 1) * width)
+                logits = torch.stack([query[i, at] @ key[j, at] for j in others]) / width**0.5
+                share = torch.exp(logits) / torch.exp(logits).sum()
+                heads.append(sum(a * value[j, at] for a, j in zip(share, others, strict=True)))
+            new.append(x[i] + layer.beta * layer.out(torch.cat(heads)))
+        x = torch.stack(new)
+    return model.sets.score((x - torch.relu(model.sets.static(e))) ** 2).mean()
+
+
+@pytest.mark.parametrize(("heads", "layers"), [(4, 2), (8, 2), (1, 1), (2, 3)])
+def test_hyper_sagnn_is_the_formula(heads: int, layers: int) -> None:
+    torch.manual_seed(0)
+    model = HyperSAGNN(16, heads, layers).double()
+    for layer in model.sets.attention:
+        nn.init.constant_(layer.beta, 0.7)
+    e = torch.randn(9, 16, dtype=torch.float64, requires_grad=True)
+    sets = [[0, 3, 4], [5], [8, 1], [2, 6, 7, 1, 0], [3, 2]]
+    found = model(e, Genotypes.of(sets))
+    torch.testing.assert_close(found, torch.stack([one_set(model, e[s]) for s in sets]))
+    model.largest = 7
+    torch.testing.assert_close(model(e, Genotypes.of(sets)), found, rtol=1e-12, atol=0)
+    nothing = model(e, Genotypes.of([]))
+    nothing.sum().backward()
+    assert nothing.shape == (0,)
+    assert e.grad is not None
+    assert not e.grad.any()
+
+
+def test_hyper_sagnn_is_linear_in_the_batch() -> None:
+    model, kept = HyperSAGNN(8), []
+
+    def largest(batch: int) -> int:
+        kept.clear()
+        hooks = torch.autograd.graph.saved_tensors_hooks(
+            lambda t: (kept.append(t.numel()), t)[1], lambda t: t
+        )
+        with hooks:
+            model(torch.randn(9, 8), Genotypes.of([[0, 1, 2]] * batch))
+        return max(kept)
+
+    assert largest(2_000) <= 10 * largest(200) + 100
+
+
+def test_sage_is_the_formula_gene_by_gene() -> None:
+    relation = Relation.from_edges("r", [1, 2, 0, 3], [0, 0, 1, 2], n_genes=5, directed=True)
+    sage = SAGE(4).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    expected = x
+    for layer in sage.layers:
+        assert isinstance(layer, SAGELayer)
+        assert layer.own.bias is None
+        means = torch.zeros_like(expected)
+        for gene, sources in {0: [1, 2], 1: [0], 2: [3]}.items():
+            means[gene] = expected[sources].mean(0)
+        own = expected @ layer.own.weight.t()
+        expected = (means @ layer.neighbours.weight.t() + layer.neighbours.bias + own).relu()
+    torch.testing.assert_close(sage(SparseMatrix.of(relation), x), expected)
+
+
+def test_meta_embedding_is_the_formula_gene_by_gene() -> None:
+    meta = MetaEmbedding(6).double()
+    networks = torch.randn(3, 5, 6, dtype=torch.float64)
+    genes, attention = meta(networks)
+    for gene in range(5):
+        share = torch.cat([meta.scorer(networks[k, gene]) for k in range(3)]).softmax(0)
+        torch.testing.assert_close(attention[gene], share)
+        torch.testing.assert_close(genes[gene], share @ networks[:, gene])
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+BATCHES = [
+    # Eight genotypes and 24 genes each; eight is the model's width too.
+    [[i, i + 1, i + 2] for i in range(8)],
+    [[0], [1, 2, 3, 4, 5], *([i, i + 1, i + 2] for i in range(6))],
+    # Other numbers of genotypes and genes.
+    [[1, 2], [3]],
+    [[i, i + 1, i + 2] for i in range(15)],
+]
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"backend": "eager"},
+        {"backend": "eager", "fullgraph": True},
+        pytest.param({}, marks=pytest.mark.slow),
+    ],
+)
+def test_compiled_parts_are_the_same_and_compiled_once(options: dict) -> None:
+    cell = cell_of(20, ("a", "b"))
+    torch.manual_seed(0)
+    plain = Dango(cell, ("a", "b"), AB, hidden=8)
+    compiled = Dango(cell, ("a", "b"), AB, hidden=8)
+    compiled.load_state_dict(plain.state_dict())
+    compiled.compile_row_wise(**options)
+    for sets in BATCHES:
+        scores = [model(cell, Genotypes.of(sets)).score for model in (compiled, plain)]
+        torch.testing.assert_close(*scores)
+        for score in scores:
+            score.square().sum().backward()
+        assert counters["stats"]["unique_graphs"] == 2
+    for mine, other in zip(compiled.parameters(), plain.parameters(), strict=True):
+        if other.grad is not None:
+            torch.testing.assert_close(mine.grad, other.grad)

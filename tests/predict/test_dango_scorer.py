@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ import torch
 
 from deltacell import Cell, Relation
 from deltacell.models import Dango
-from deltacell.predict.dango_scorer import DangoScorer
-from deltacell.predict.dango_tables import AxisCache
+from deltacell.predict.dango_bounds import PairSum, Rough
+from deltacell.predict.dango_scorer import AxisCache, DangoScorer
 from deltacell.predict.gene_sets import Block
 from deltacell.screen import Genotypes
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard
 
 N = 40
 STANDARD = Standard(-0.05, 0.15)
@@ -47,30 +48,18 @@ def own_scores(model: Dango, cell: Cell, sets: np.ndarray) -> np.ndarray:
     return STANDARD.undo(score).numpy()
 
 
-def test_a_table_of_pairs_is_their_scores() -> None:
-    cell = cell_of()
-    scorer = DangoScorer(model_of(cell, 0.3, -0.7), cell, STANDARD)
-    block = Block(AXES[:2])
-    found = scorer.pair_sum(block)
-    assert found is not None
-    expected = own_scores(model_of(cell, 0.3, -0.7), cell, block.sets())
-    np.testing.assert_allclose(found.tables[0].numpy().ravel(), expected, rtol=1e-5, atol=1e-6)
-    assert found.within < 1e-5 * np.abs(expected).max()
-
-
-@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("size", [2, 3, 4])
 def test_with_uniform_attention_a_score_is_a_sum_over_pairs(size: int) -> None:
     cell = cell_of()
     model = model_of(cell, 0.4, 0.9, -0.3)
     with torch.no_grad():
-        for layer in model.hyper_sagnn.sets.attention:
-            # Without queries all logits are 0.
+        # Without queries all logits are 0. A pair has uniform attention whatever its logits.
+        for layer in model.hyper_sagnn.sets.attention if size > 2 else ():
             layer.query_key_value.weight[:16] = 0
             layer.query_key_value.bias[:16] = 0
     scorer = DangoScorer(model, cell, STANDARD)
     block = Block(AXES[:size])
     found = scorer.pair_sum(block)
-    assert found is not None
     total = np.zeros([len(axis) for axis in block.axes])
     for pair, table in zip(combinations(range(size), 2), found.tables, strict=True):
         total += np.expand_dims(
@@ -92,7 +81,6 @@ def test_the_attention_of_one_layer_is_that_of_the_model(kept: int, heads: int) 
     found = scorer.with_attention(block)
     pairs = scorer.pair_sum(block)
     assert found is not None
-    assert pairs is not None
     expected = own_scores(model, cell, block.sets())
     away = np.abs(found.scores.numpy().ravel() - expected)
     assert away.max() <= found.within < 1e-3 * np.ptp(expected)
@@ -110,9 +98,7 @@ def test_single_precision_is_the_model() -> None:
     model.hyper_sagnn.largest = None
     expected = own_scores(model, cell, block.sets())
     found = scorer.single(block, block.sets())
-    assert found is not None
     np.testing.assert_allclose(found.scores.numpy(), expected, atol=1e-5 * np.ptp(expected))
-    assert scorer.single(Block(AXES[:2]), Block(AXES[:2]).sets()) is None
 
 
 def test_logits_too_large_for_exponentials_are_left_to_others() -> None:
@@ -134,3 +120,35 @@ def test_tables_are_kept_while_memory_allows() -> None:
     # Two fit; the one that was used last stays.
     assert made == [0, 1, 2, 1]
     assert kept.get((axes[3],), lambda: torch.zeros(1000)).shape == (1000,)
+
+
+TABLE = torch.tensor([[0.0, 0.1], [0.2, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "near"),
+    [(1.45, -9.0, [[1, 1]]), (1.55, -9.0, []), (9.0, -0.35, [[0, 0], [0, 1]])],
+)
+def test_what_is_within_the_bound_of_an_end_comes_and_nothing_else(
+    above: float, below: float, near: list[list[int]]
+) -> None:
+    assert PairSum((TABLE,), 0.5).near([False], above, below).tolist() == near
+
+
+@pytest.mark.parametrize("kind", [lambda t, w: PairSum((t,), w), Rough])
+def test_a_mean_is_as_near_as_its_members_and_what_cancels_was_rounded(kind: Any) -> None:
+    mean = type(kind(TABLE, 0.0)).mean([kind(TABLE, 0.0), kind(3 * TABLE, 1.0)])
+    assert mean.within == pytest.approx(0.5, abs=1e-5)
+    assert mean.within > 0.5
+    table = mean.tables[0] if isinstance(mean, PairSum) else mean.scores
+    torch.testing.assert_close(table, 2 * TABLE)
+    large = 1000 * TABLE
+    mean = type(mean).mean([kind(large, 0.0), kind(-large, 0.0)])
+    # Half a unit in the last place of each member.
+    assert mean.within >= 1000 * 2.0**-24
+
+
+def test_the_next_number_below_an_end_may_reach_it() -> None:
+    score = torch.tensor([1.0, 0.9])
+    above = float(torch.nextafter(score[0], torch.tensor(2.0)))
+    assert Rough(score, 0.0).near(above, -9.0).tolist() == [True, False]

@@ -15,11 +15,11 @@ from deltacell import Cell, Relation
 from deltacell.errors import InputError
 from deltacell.models import Dango, HeteroCell
 from deltacell.predict import ensemble
-from deltacell.predict.ensemble import scorer_of_predictors
+from deltacell.predict.ensemble import HeteroScorer, scorer_of_predictors
 from deltacell.predict.gene_sets import Block
 from deltacell.screen import Genotypes
+from deltacell.train.data import Standard
 from deltacell.train.predictor import Predictor
-from deltacell.train.standard import Standard
 
 N = 22
 CELL = Cell(
@@ -197,10 +197,9 @@ def test_runs_of_other_genes_are_an_error() -> None:
     other = CELL.subset(np.arange(N)[::-1])
     torch.manual_seed(0)
     turned = predictor_of(Dango(other, ("a",), {"a": 1.0}, hidden=8), other)
-    with pytest.raises(InputError, match="the order differs"):
+    with pytest.raises(InputError) as caught:
         scorer_of_predictors([dango(), turned])
-    with pytest.raises(InputError, match="no run"):
-        scorer_of_predictors([])
+    assert caught.value.code == "different-genes"
 
 
 @pytest.mark.parametrize("make", [dango, hetero])
@@ -230,25 +229,58 @@ def test_one_gene_that_is_no_number_hides_no_set(make: Any, size: int) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_runs_that_cancel_lose_no_set(size: int) -> None:
     """The mean is small and what is rounded is not."""
-    found = 0
     for seed in range(12):
         first, second = dango((0.25, 0.001), 3, seed), dango((0.25, 0.001), 3, seed)
         rng = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             # The score is linear in the last weights.
-            last = [w for n, w in second.model.hyper_sagnn.named_parameters() if "score" in n]
-            assert last
-            for weight in last:
+            for weight in second.model.hyper_sagnn.sets.score.parameters():
                 weight.mul_(-1 - 1e-6 * torch.rand(1, generator=rng))
         scorer = scorer_of_predictors(
-            [replace(one, standard=Standard(0.0, 1.0)) for one in (first, second)]
+            [replace(one, standard=Standard()) for one in (first, second)]
         )
         block = blocks()["pairs" if size == 2 else "triples"]
-        every = scorer.score(block.sets())
-        above = float(np.quantile(every.score, 0.8))
-        below = float(np.quantile(every.score, 0.2))
-        wanted = (every.score >= above) | (every.score <= below)
-        found += int(wanted.sum())
-        near = scorer.candidates(block, above, below)
-        np.testing.assert_array_equal(near.sets, every.sets[wanted])
-    assert found
+        score = scorer.score(block.sets()).score
+        above, below = float(np.quantile(score, 0.8)), float(np.quantile(score, 0.2))
+        assert same_as_all(scorer, block, above, below)
+
+
+@pytest.mark.parametrize("propagation", ["auto", "delta", "shared"])
+@pytest.mark.parametrize("output", ["gate", "global"])
+def test_encoding_then_scoring_is_the_forward(propagation: str, output: str) -> None:
+    torch.manual_seed(0)
+    options = {"propagation": propagation, "output": output}
+    model = HeteroCell(CELL, hidden=8, layers=2, local_heads=2, **options).double()
+    genotypes = Genotypes.of([[0, 3, 7], [1, 2, 19], [4, 5, 6]])
+    at_once, encoded = model(CELL, genotypes), model.encode(CELL)
+    for _ in range(2):
+        apart = model.score(CELL, encoded, genotypes)
+        torch.testing.assert_close(apart.score, at_once.score, rtol=1e-12, atol=1e-12)
+        assert set(apart.intermediate) == set(at_once.intermediate)
+
+
+def test_neither_company_nor_cores_change_a_bit_and_the_model_is_left_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, encoded, encode = hetero().model.train(), [], HeteroCell.encode
+    monkeypatch.setattr(
+        HeteroCell, "encode", lambda self, cell: (encoded.append(1), encode(self, cell))[1]
+    )
+    scorer = HeteroScorer(model, CELL, Standard())
+    sets = np.array([[0, 3, 7], [1, 2, 19], [3, 7, 11], [0, 3, 8], [4, 5, 6]])
+    threads, found = torch.get_num_threads(), []
+    try:
+        for cores in (1, 2):
+            torch.set_num_threads(cores)
+            found.append(scorer.scores(sets))
+            found.append(np.concatenate([scorer.scores(sets[i : i + 1]) for i in range(5)]))
+            assert torch.get_num_threads() == cores
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+    assert scorer.scores(sets[:0]).shape == (0,)
+    assert len(encoded) == 1
+    assert model.training
+    assert model.encoder.embedding.dtype == torch.float32
+    assert model.local_head.largest == 2

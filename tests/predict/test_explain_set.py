@@ -1,53 +1,57 @@
-"""An explanation adds up, agrees with the runs it is of, and says so in words."""
+"""An explanation adds up, agrees with the runs it is of, and with what was measured."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import permutations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from deltacell.cell import Cell, Relation
 from deltacell.errors import InputError
 from deltacell.models.baselines import Additive, GlobalMean
 from deltacell.models.baselines.baseline import Parts
+from deltacell.predict import explain_set as module
+from deltacell.predict.attribution import GatedModel, relation_contributions
 from deltacell.predict.ensemble import on_one_scale, scorer_of
-from deltacell.predict.explain_set import NEAREST, OTHER_GENES, explain_set
-from deltacell.predict.explained_sentences import sentences_of
+from deltacell.predict.explain_set import (
+    NEAREST,
+    OTHER_GENES,
+    against_measured,
+    explain_set,
+    gene_distances,
+    gene_facts,
+    nearest_sets,
+)
+from deltacell.predict.gene_sets import Scored
+from deltacell.predict.request import screen_genes, trained_genes, trained_sizes
 from deltacell.predict.status import Evidence
-from deltacell.report.explained_set import explained_page, print_explained_set
+from deltacell.report.predict import explained_page, print_explained_set
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.compose import compose
 from deltacell.train.config import GlobalMeanConfig
-from deltacell.train.loaded_run import load_runs
+from deltacell.train.loaded_run import load_run, load_runs
 from deltacell.train.run import train
 
-SMALL = [
-    "experiment=demo",
-    "data.synthetic_genotypes=400",
-    "data.batch_size=64",
-    "trainer.epochs=1",
-    "trainer.figures_every=0",
-    "loggers.tensorboard=false",
-    "model.hidden=8",
+DATA = ["data.synthetic_genotypes=400", "data.batch_size=64"]
+NETWORK = [
+    *("experiment=demo", *DATA, "trainer.epochs=1", "trainer.figures_every=0"),
+    *("loggers.tensorboard=false", "model.hidden=8"),
 ]
-DATA = ["data.synthetic=demo", "data.screen_genes_only=true", "split.method=gene"]
-FITTED = {
-    name: [*DATA, "data.synthetic_genotypes=400", "data.batch_size=64", f"model={model}"]
-    for name, model in (("additive", "additive"), ("trees", "boosted_trees"))
-}
+FITTED = [*DATA, "data.synthetic=demo", "data.screen_genes_only=true", "split.method=gene"]
 ASKED = {
-    "dango": [],
-    "other_split": ["seed=1", "split.seed=1"],
-    "additive": ["name=additive"],
-    "trees": ["name=trees", "model.rounds=5"],
+    "dango": NETWORK,
+    "other_split": [*NETWORK, "seed=1", "split.seed=1"],
+    "additive": [*FITTED, "model=additive", "name=additive"],
+    "trees": [*FITTED, "model=boosted_trees", "name=trees", "model.rounds=5"],
     "hetero": [
-        "model=hetero_cell",
-        "model.relations=[physical, tflink]",
-        "model.layers=1",
-        "model.local_heads=2",
-        "name=hetero",
+        *(*NETWORK, "model=hetero_cell", "model.relations=[physical, tflink]"),
+        *("model.layers=1", "model.local_heads=2", "name=hetero"),
     ],
 }
 
@@ -55,8 +59,8 @@ ASKED = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    for name, more in ASKED.items():
-        train(compose([*(FITTED.get(name) or SMALL), *more, f"directory={folder / name}"]))
+    for name, words in ASKED.items():
+        train(compose([*words, f"directory={folder / name}"]))
     loaded = load_runs([folder / name for name in ASKED])
     return dict(zip(ASKED, loaded, strict=True))
 
@@ -66,33 +70,47 @@ def genes_of(run, row):
     return run.data.screen.genotypes.genes[offsets[row] : offsets[row + 1]].tolist()
 
 
-def rest_of(run, row):
+def unmeasured(run, row):
     """Return a set of the same size that was not measured, near a measured one."""
     measured = {frozenset(genes_of(run, r)) for r in range(len(run.data.screen))}
     genes = genes_of(run, row)
-    for other in range(run.data.cell.n_genes):
-        made = [*genes[:-1], other]
-        if len(set(made)) == len(genes) and frozenset(made) not in measured:
-            return made
-    raise AssertionError
+    made = ([*genes[:-1], other] for other in range(run.data.cell.n_genes))
+    return next(m for m in made if len(set(m)) == len(genes) and frozenset(m) not in measured)
 
 
-@pytest.mark.parametrize("name", ["additive", "trees"])
-def test_a_predictor_without_gradients_tells_its_score_and_what_is_near(runs, name, capsys):
+def total(result, of):
+    rows = result["relations" if of == "relations" else "gene_contributions"]
+    others = result["other_genes"]["contribution"] if of == "genes" else 0.0
+    contributed = sum(row["contribution"] for row in rows) + others
+    return result[f"{of}_baseline"] + contributed + result[f"{of}_residual"]
+
+
+@pytest.mark.parametrize("name", ["additive", "trees", "dango", "hetero"])
+def test_one_run_is_explained_by_what_it_can_tell(runs, name, capsys):
     run = runs[name]
     genes = genes_of(run, int(run.data.split.test[0]))
-    result = explain_set([run], genes)
+    result = explain_set([run], genes[::-1])
     json.dumps(result, allow_nan=False)
-    assert result["score"] == pytest.approx(float(run.predictor(Genotypes.of([genes]))[0]))
-    assert result["explained"] is None
-    assert result["relations"] == result["gene_contributions"] == result["votes"] == []
-    assert result["part"] == "test"
-    near = result["nearest"]
-    assert near[0]["genes"] == result["genes"]
-    assert near[0]["distance"] == 0
-    assert [one["distance"] for one in near] == sorted(one["distance"] for one in near)
+    score = float(run.predictor(Genotypes.of([genes]))[0])
+    assert result["score"] == pytest.approx(score, abs=1e-5)
+    assert (result["spread"], result["part"], result["complete"]) == (None, "test", True)
+    assert result["evidence"] == Evidence(run.data.cell).of_set(genes)
     print_explained_set(result)
-    assert "The nearest measured sets" in capsys.readouterr().out
+    assert result["genes"][0] in capsys.readouterr().out
+    if name in ("additive", "trees"):
+        assert result["explained"] is None
+        assert result["relations"] == result["gene_contributions"] == result["votes"] == []
+        return
+    for of in ("relations", "genes"):
+        assert total(result, of) == pytest.approx(score, abs=1e-5)
+    sizes = [abs(row["contribution"]) for row in result["relations"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert {row["relation"] for row in result["relations"]} == set(run.predictor.model.relations)
+    deleted = [row["gene"] for row in result["gene_contributions"] if row["deleted"]]
+    assert set(deleted) == set(result["genes"])
+    shown = len(result["gene_contributions"])
+    assert shown <= len(genes) + OTHER_GENES
+    assert shown + result["other_genes"]["genes"] == run.data.cell.n_genes
 
 
 def test_unlike_predictors_are_brought_to_one_scale(runs):
@@ -108,45 +126,51 @@ def test_unlike_predictors_are_brought_to_one_scale(runs):
     # Seeds of one model are on one scale already.
     alike = [runs["dango"], runs["other_split"]]
     assert on_one_scale(alike) == [run.predictor for run in alike]
-
-
-def test_a_predictor_that_knows_nothing_adds_nothing_but_the_mean(runs):
-    mean = runs["additive"].data.split
-    flat = GlobalMean().fit(runs["additive"].data.cell, *runs["additive"].data.part(mean.train))
-    constant = replace(
-        runs["additive"],
-        config=replace(runs["additive"].config, model=GlobalMeanConfig()),
-        predictor=replace(runs["additive"].predictor, model=flat),
-    )
-    sets = np.array([[0, 1], [2, 3], [4, 5]])
-    one, other = runs["trees"], constant
-    scores = scorer_of([one, other]).of_each(sets)
-    assert np.ptp(scores[1]) == 0
-    assert np.ptp(scores[0]) > 0
-
-
-def test_a_mixture_is_explained_by_what_each_of_them_can_tell(runs):
-    several = [runs["dango"], runs["trees"]]
-    genes = rest_of(several[0], 3)
-    result = explain_set(several, genes, most=30)
-    json.dumps(result, allow_nan=False)
-    dango, trees = result["runs"]
-    assert result["score"] == pytest.approx((dango["score"] + trees["score"]) / 2, abs=1e-6)
-    assert result["explained"] == pytest.approx(dango["score"], abs=1e-5)
-    total = sum(row["contribution"] for row in result["relations"])
-    assert result["explained"] == pytest.approx(
-        result["relations_baseline"] + total + result["relations_residual"]
-    )
-
-
-def test_votes_and_parts_of_a_predictor_are_shown(runs, capsys, monkeypatch):
+    # A predictor that knows nothing adds only the mean.
     run = runs["additive"]
+    flat = replace(
+        run,
+        config=replace(run.config, model=GlobalMeanConfig()),
+        predictor=replace(
+            run.predictor,
+            model=GlobalMean().fit(run.data.cell, *run.data.part(run.data.split.train)),
+        ),
+    )
+    each = scorer_of([runs["trees"], flat]).score_each(np.array([[0, 1], [2, 3], [4, 5]]))
+    assert np.ptp(each[0]) > 0 == np.ptp(each[1])
 
-    def parts(self, cell, sets):
-        n = len(sets)
-        return Parts(np.full(n, -0.1), np.full(n, 0.25), np.full(n, -0.4))
 
-    monkeypatch.setattr(Additive, "_parts", parts)
+def test_several_runs_give_the_mean_and_how_far_they_differ(runs):
+    several = [runs["dango"], runs["other_split"]]
+    genes = unmeasured(several[0], 3)
+    alone = [explain_set([run], genes) for run in several]
+    together = explain_set(several, genes)
+    scores = [one["score"] for one in alone]
+    assert [one["score"] for one in together["runs"]] == pytest.approx(scores, abs=1e-6)
+    assert together["score"] == pytest.approx(np.mean(scores), abs=1e-6)
+    assert together["spread"] == pytest.approx(np.std(scores, ddof=1), abs=1e-6)
+    for row in together["relations"]:
+        of_runs = [
+            sum(r["contribution"] for r in one["relations"] if r["relation"] == row["relation"])
+            for one in alone
+        ]
+        assert row["contribution"] == pytest.approx(np.mean(of_runs))
+        assert row["spread"] == pytest.approx(np.std(of_runs, ddof=1))
+    for key in ("relations_baseline", "genes_baseline", "genes_residual"):
+        assert together[key] == pytest.approx(np.mean([one[key] for one in alone]))
+    mixed = explain_set([runs["dango"], runs["trees"]], genes, most=30)
+    dango, trees = mixed["runs"]
+    assert mixed["score"] == pytest.approx((dango["score"] + trees["score"]) / 2, abs=1e-6)
+    assert mixed["explained"] == pytest.approx(dango["score"], abs=1e-5)
+    assert mixed["explained"] == pytest.approx(total(mixed, "relations"))
+
+
+def test_votes_and_parts_of_a_predictor_are_shown(runs, monkeypatch):
+    run = runs["additive"]
+    parts = [np.array([value]) for value in (-0.1, 0.25, -0.4)]
+    monkeypatch.setattr(
+        Additive, "_parts", lambda self, cell, sets: Parts(*(p.repeat(len(sets)) for p in parts))
+    )
     keys = ("genes", "replaced", "by", "score", "relation", "weight")
     rows = [
         dict(zip(keys, row, strict=True))
@@ -162,249 +186,41 @@ def test_votes_and_parts_of_a_predictor_are_shown(runs, capsys, monkeypatch):
     assert (second["score"], second["weight"]) == (-0.3, 0.5)
     (said,) = result["runs"]
     assert (said["hit"], said["given_hit"]) == pytest.approx((0.25, -0.4))
-    assert any("probability of 0.25" in sentence for sentence in result["sentences"])
-    print_explained_set(result)
-    assert "The measured sets it rests on" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["dango", "hetero"])
-def test_the_contributions_lead_from_the_baseline_to_the_score(runs, name):
-    run = runs[name]
-    genes = genes_of(run, int(run.data.split.test[0]))
-    result = explain_set([run], genes)
-    json.dumps(result, allow_nan=False)
-    with torch.no_grad():
-        score = float(run.predictor(Genotypes.of([genes]))[0])
-    assert result["score"] == pytest.approx(score, abs=1e-5)
-    assert result["spread"] is None
-    assert result["complete"]
-    of_relations = sum(row["contribution"] for row in result["relations"])
-    total = result["relations_baseline"] + of_relations + result["relations_residual"]
-    assert total == pytest.approx(score, abs=1e-5)
-    of_genes = sum(row["contribution"] for row in result["gene_contributions"])
-    of_genes += result["other_genes"]["contribution"]
-    total = result["genes_baseline"] + of_genes + result["genes_residual"]
-    assert total == pytest.approx(score, abs=1e-5)
-    sizes = [abs(row["contribution"]) for row in result["relations"]]
-    assert sizes == sorted(sizes, reverse=True)
-    assert {row["relation"] for row in result["relations"]} == set(run.predictor.model.relations)
-    deleted = [row["gene"] for row in result["gene_contributions"] if row["deleted"]]
-    assert set(deleted) == set(result["genes"])
-    assert len(result["gene_contributions"]) <= len(genes) + OTHER_GENES
-    told = len(result["gene_contributions"])
-    assert told + result["other_genes"]["genes"] == run.data.cell.n_genes
-
-
-def test_the_order_of_genes_does_not_matter(runs):
-    genes = rest_of(runs["dango"], 0)
-    assert explain_set([runs["dango"]], genes) == explain_set([runs["dango"]], genes[::-1])
 
 
 @pytest.mark.parametrize("part", ["train", "validation", "test"])
-def test_a_measured_set_is_nearest_to_itself_and_its_part_is_told(runs, part):
-    run = runs["dango"]
+def test_a_measured_set_is_nearest_to_itself_and_its_part_is_given(runs, part):
+    run, word = runs["dango"], "training" if part == "train" else part
     keys = run.data.screen.keys
-    once = [r for r in getattr(run.data.split, part) if (keys == keys[r]).sum() == 1]
-    row = int(once[0])
-    genes = genes_of(run, row)
-    result = explain_set([run], genes, most=15)
-    word = "training" if part == "train" else part
+    row = next(int(r) for r in getattr(run.data.split, part) if (keys == keys[r]).sum() == 1)
+    result = explain_set([run], genes_of(run, row), most=15)
     assert result["measured"] == pytest.approx(float(run.data.screen.column("score")[row]))
-    assert result["part"] == word
     nearest = result["nearest"]
     assert nearest[0]["genes"] == result["genes"]
-    assert (nearest[0]["distance"], nearest[0]["part"]) == (0, word)
+    assert (nearest[0]["distance"], nearest[0]["part"], result["part"]) == (0, word, word)
     assert nearest[0]["predicted"] == result["score"]
-    assert f"in the {word} part" in " ".join(result["sentences"])
     distances = [near["distance"] for near in nearest]
-    assert len(nearest) == NEAREST
-    assert distances == sorted(distances)
+    assert (len(nearest), distances) == (NEAREST, sorted(distances))
 
 
-def test_what_is_told_of_near_sets_is_what_the_screen_and_the_run_say(runs):
+def test_near_sets_are_those_of_the_screen_with_the_scores_of_the_run(runs):
     run = runs["hetero"]
-    genes = rest_of(run, 5)
-    result = explain_set([run], genes, most=15)
-    assert result["measured"] is None
-    assert result["part"] is None
-    assert "not among the measured ones" in result["sentences"][1]
-    cell, screen = run.data.cell, run.data.screen
-    by_set = {frozenset(genes_of(run, r)): r for r in range(len(screen))}
+    result = explain_set([run], unmeasured(run, 5), most=15)
+    assert (result["measured"], result["part"]) == (None, None)
+    by_set = {frozenset(genes_of(run, r)): r for r in range(len(run.data.screen))}
     for near in result["nearest"]:
-        indices = [cell.genes.index(name) for name in near["genes"]]
-        row = by_set[frozenset(indices)]
-        assert near["measured"] == pytest.approx(float(screen.column("score")[row]))
-        predicted = scorer_of([run]).score(np.array([indices])).score[0]
-        assert near["predicted"] == float(predicted)
-    assert result["evidence"] == Evidence.of(cell).of_set(genes)
+        indices = [run.data.cell.genes.index(name) for name in near["genes"]]
+        score = run.data.screen.column("score")[by_set[frozenset(indices)]]
+        assert near["measured"] == pytest.approx(float(score))
+        assert near["predicted"] == float(scorer_of([run]).score(np.array([indices])).score[0])
+    large = explain_set([runs["dango"]], [0, 1, 2, 3, 4], most=15)
+    assert (len(large["genes"]), large["nearest"]) == (5, [])
 
 
-def test_several_runs_give_the_mean_and_how_far_they_differ(runs):
-    several = [runs["dango"], runs["other_split"]]
-    genes = rest_of(several[0], 3)
-    alone = [explain_set([run], genes) for run in several]
-    together = explain_set(several, genes)
-    assert together["score"] == pytest.approx(np.mean([one["score"] for one in alone]), abs=1e-6)
-    assert together["spread"] == pytest.approx(
-        np.std([one["score"] for one in alone], ddof=1), abs=1e-6
-    )
-    names = {row["relation"] for one in alone for row in one["relations"]}
-    assert {row["relation"] for row in together["relations"]} == names
-    for row in together["relations"]:
-        of_runs = [
-            sum(r["contribution"] for r in one["relations"] if r["relation"] == row["relation"])
-            for one in alone
-        ]
-        assert row["contribution"] == pytest.approx(np.mean(of_runs))
-        assert row["spread"] == pytest.approx(np.std(of_runs, ddof=1))
-    for key in ("relations_baseline", "genes_baseline", "genes_residual"):
-        assert together[key] == pytest.approx(np.mean([one[key] for one in alone]))
-    assert together["sentences"][0].startswith("2 runs predict a score of")
-    assert [one["score"] for one in together["runs"]] == pytest.approx(
-        [one["score"] for one in alone], abs=1e-6
-    )
-
-
-def test_what_a_run_trained_on_is_never_called_test(runs):
-    one, other = runs["dango"], runs["other_split"]
-    seen = set(other.data.split.train.tolist())
-    row = next(r for r in one.data.split.test.tolist() if r in seen)
-    assert explain_set([one], genes_of(one, row), most=15)["part"] == "test"
-    assert explain_set([one, other], genes_of(one, row), most=15)["part"] == "training"
-
-
-def test_sets_beyond_what_was_trained_on_are_explained_with_a_warning(runs):
-    run = runs["dango"]
-    result = explain_set([run], [0, 1, 2, 3, 4], most=15)
-    assert len(result["genes"]) == 5
-    assert result["nearest"] == []
-    assert "The run was not trained on sets of 5 genes." in " ".join(result["sentences"])
-    unseen, seen = int(run.data.split.held_out[0]), genes_of(run, int(run.data.split.train[0]))[0]
-    said = " ".join(explain_set([run], [unseen, seen], most=15)["sentences"])
-    assert f"{run.data.cell.genes[unseen]} is in no set that the run was trained on" in said
-
-
-@pytest.mark.parametrize(
-    ("genes", "message"),
-    [([1, 1], "twice"), ([0, 99_999], "deletes gene 99999"), ([], "deletes no gene")],
-)
-def test_what_is_no_set_is_refused(runs, genes, message):
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("genes", [[1, 1], [0, 99_999], []])
+def test_what_is_not_a_set_is_refused(runs, genes):
+    with pytest.raises(InputError):
         explain_set([runs["dango"]], genes)
-
-
-ONE = {"name": "one", "model": "dango", "score": -0.5}
-
-
-def made(**changed):
-    """Return an explanation of two genes by two runs."""
-    return {
-        "title": "Why A B scores -0.5",
-        "genes": ["YA", "YB"],
-        "names": ["A[red]", "B"],
-        "runs": [
-            {**ONE, "seed": 0, "hit": None, "given_hit": None},
-            {**ONE, "seed": 1, "hit": None, "given_hit": None},
-        ],
-        "score": -0.5,
-        "explained": -0.5,
-        "votes": [],
-        "lost": ["r_0042"],
-        "gene_facts": [
-            {"gene": "YA", "name": "A[red]", "description": "A <b>helicase", "link": None},
-            {"gene": "YB", "name": "B", "description": None, "link": "https://example.org/YB"},
-        ],
-        "spread": 0.1,
-        "measured": None,
-        "part": None,
-        "relations": [
-            {"relation": "binds", "contribution": -0.6, "spread": 0.1, "links": 1},
-            {"relation": "acts", "contribution": 0.1, "spread": 0.2, "links": 0},
-        ],
-        "relations_baseline": 0.0,
-        "relations_residual": 0.0,
-        "gene_contributions": [
-            {"gene": "YB", "name": "B", "deleted": True, "contribution": -0.4, "spread": 0.0},
-            {"gene": "YA", "name": "A[red]", "deleted": True, "contribution": 0.1, "spread": 0.0},
-            {"gene": "YC", "name": "YC", "deleted": False, "contribution": -0.2, "spread": 0.0},
-        ],
-        "other_genes": {"genes": 1_200, "contribution": 0.05},
-        "genes_baseline": -0.05,
-        "genes_residual": 0.0,
-        "complete": True,
-        "nearest": [
-            {
-                "genes": ["YA", "YC"],
-                "names": ["A[red]", "YC"],
-                "distance": 0.25,
-                "measured": -0.3,
-                "predicted": -0.4,
-                "part": "test",
-            }
-        ],
-        "evidence": {
-            "relations": ["binds"],
-            "links": [{"first": "YA", "second": "YB", "relation": "binds"}],
-            "pathways": ["p", "q"],
-            "complexes": ["r1", "r2", "r3", "r4", "r5"],
-        },
-        **changed,
-    }
-
-
-def test_the_words():
-    said = sentences_of(made(), ["B"], {3})
-    assert said == [
-        "2 runs predict a score of -0.5 for the deletion of A[red] and B, with a spread of 0.1.",
-        "This set is not among the measured ones that the run was made with.",
-        "Without any message over the relations the score would be +0; they change it by -0.5. "
-        "binds (-0.6) carries 86 % of what they contribute.",
-        "The deleted genes' own vectors contribute -0.3, most by B (-0.4); all other genes "
-        "together -0.15, most by YC (-0.2).",
-        "Some of the genes are joined by binds, share the pathways p and q and are in a complex "
-        "together (by r1, r2, r3 and 2 more).",
-        "The measured set most like it is A[red] and YC (test), at a distance of 0.25: measured "
-        "-0.3, predicted -0.4.",
-        "Not every run was trained on sets of 2 genes. B is in no set that one of the runs was "
-        "trained on: what it knows of it comes from networks and features alone.",
-        "Contributions tell what moves the model, which need not be what moves the cell. They add "
-        "up to the score within 0.",
-    ]
-    nothing = {"relations": [], "links": [], "pathways": [], "complexes": []}
-    rough = made(complete=False, genes_residual=0.2, evidence=nothing, nearest=[], relations=[])
-    said = sentences_of(rough, [], {2})
-    assert "No relation has a part in it: the score is +0 without any message." in said
-    assert "No other set of this size was measured." in said
-    assert said[4].startswith("No relation of the cell joins two of the genes")
-    assert said[-1].startswith("The contributions miss the score by 0.2")
-
-
-def test_the_terminal_shows_all_of_it_and_takes_no_name_for_markup(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
-    print_explained_set({**made(), "sentences": sentences_of(made(), [], {2})})
-    text = capsys.readouterr().out
-    lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert "binds 1 -0.6000 0.100 ----------------" in lines
-    assert "acts 0 +0.1000 0.200 +++" in lines
-    assert any(line.startswith("A[red] (YA) yes +0.1000") for line in lines)
-    assert any(line.startswith("1,200 other genes no +0.0500") for line in lines)
-    assert "A[red] YC 0.25 -0.3000 -0.4000 test" in lines
-    assert "A[red] B binds" in lines
-    assert "no relation +0.0000 -" in lines
-    assert "no gene -0.0500 -" in lines
-    assert "Shared pathways: p, q" in lines
-    assert "Reactions that only the whole set loses: r_0042" in lines
-    assert [line for line in lines if line.startswith("score")] == ["score -0.5000 -"] * 2
-
-
-def test_the_page_has_the_genes_and_the_evidence_as_text():
-    page = explained_page({**made(), "sentences": sentences_of(made(), [], {2})})
-    for text in ("A &lt;b&gt;helicase", "https://example.org/YB", "r_0042", "joined by", "binds"):
-        assert text in page
-    assert "<b>helicase" not in page
-    nothing = {"relations": [], "links": [], "pathways": [], "complexes": []}
-    bare = explained_page({**made(evidence=nothing, lost=[], nearest=[]), "sentences": []})
-    assert "No evidence" in bare
 
 
 def test_runs_of_different_phenotypes_have_no_mean(runs):
@@ -413,8 +229,153 @@ def test_runs_of_different_phenotypes_have_no_mean(runs):
     fitness = Screen.build(
         screen.genes, screen.genotypes, score=screen.column("score"), phenotype="fitness"
     )
-    other = replace(run, data=replace(run.data, screen=fitness))
-    with pytest.raises(
-        InputError, match=r"trained on the phenotype fitness, and .* on interaction"
+    with pytest.raises(InputError) as caught:
+        scorer_of([runs["dango"], replace(run, data=replace(run.data, screen=fitness))])
+    assert caught.value.code == "different-phenotypes"
+
+
+def test_terminal_and_page_take_no_name_for_markup(runs, capsys):
+    result = explain_set([runs["dango"], runs["other_split"]], [0, 1], most=15)
+    fact = {"gene": "YA", "name": "A[red]", "description": "A <b>helicase", "link": None}
+    result |= {"names": ["A[red]", "B"], "gene_facts": [fact], "lost": ["r_0042"]}
+    print_explained_set(result)
+    assert "r_0042" in capsys.readouterr().out
+    page = explained_page(result)
+    assert "A &lt;b&gt;helicase" in page
+    assert "<b>helicase" not in page
+
+
+def test_links_of_genes(runs):
+    genes = runs["dango"].data.cell.genes
+    (fact,) = gene_facts(genes, [0], "https://example.org/{gene}?n={name}")
+    assert fact["link"].startswith(f"https://example.org/{genes[0]}?n=")
+    for template in ("ftp://example.org/{gene}", "https://example.org", "https://{other}"):
+        with pytest.raises(InputError) as caught:
+            gene_facts(genes, [0], template)
+        assert caught.value.code == "invalid-link"
+
+
+N = 12
+
+
+def brute(vectors, genes, sets, k):
+    """Try every way to match, with a cosine written out."""
+    centred = vectors - vectors.mean(axis=0)
+    unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    found = []
+    for row, other in enumerate(sets.tolist()):
+        ways = [
+            np.mean([0 if a == b else 1 - unit[a] @ unit[b] for a, b in zip(genes, order)])  # noqa: B905
+            for order in permutations(other)
+        ]
+        found.append((min(ways), row))
+    return sorted(found)[:k]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.sampled_from([1, 3, 100]))
+def test_nearest_equals_trying_everything(seed, size, k):
+    rng = np.random.default_rng(seed)
+    vectors = 5 + rng.normal(size=(N, 4))
+    genes = rng.permutation(N)[:size].tolist()
+    sets = np.array([rng.permutation(N)[:size] for _ in range(25)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SETS_AT_ONCE", int(rng.integers(5, 30)))
+        rows, found = nearest_sets(gene_distances(vectors, genes), sets, k)
+    assert found == pytest.approx([d for d, _ in brute(vectors, genes, sets, k)], abs=1e-9)
+    # Rounding may turn ties round, so the rows are compared by their distance.
+    of_row = {row: d for d, row in brute(vectors, genes, sets, len(sets))}
+    assert len(set(rows.tolist())) == len(rows) == min(k, 25)
+    assert [of_row[row] for row in rows.tolist()] == pytest.approx(found, abs=1e-9)
+
+
+def test_of_equally_near_sets_the_first_comes_first():
+    sets = np.array([[4, 5], [3, 4], [0, 3], [0, 5]])
+    rows, found = nearest_sets(gene_distances(np.eye(6), [0, 1]), sets, 3)
+    assert rows.tolist() == [2, 3, 0]
+    assert found == pytest.approx([0.6, 0.6, 1.2])
+    assert gene_distances(np.ones((3, 2)), [1]).tolist() == [[1, 0, 1]]
+    assert not len(nearest_sets(gene_distances(np.eye(6), [0, 1]), sets[:0], 3)[0])
+
+
+CELL = Cell(
+    [f"Y{i:02d}" for i in range(N)], [Relation.from_edges("a", [0], [1], n_genes=N, directed=False)]
+)
+SETS = [[0, 1], [1, 0], [1, 2], [2, 3], [3, 4, 5], [4, 5], [5, 6], [9, 8], [7, 8, 9]]
+SCORES = [0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+
+
+def split_run(train, validation, test, sets=SETS, scores=SCORES):
+    """What a ranking takes of a run."""
+    screen = Screen.build(CELL.genes, Genotypes.of(sets), score=scores)
+    parts = {"train": train, "validation": validation, "test": test}
+    split = SimpleNamespace(**{name: np.array(rows, dtype=int) for name, rows in parts.items()})
+    return SimpleNamespace(data=SimpleNamespace(cell=CELL, screen=screen, split=split))
+
+
+class Sum:
+    def score(self, sets):
+        score = sets.sum(axis=1).astype(np.float32)
+        return Scored(sets, score, np.zeros_like(score))
+
+
+ONE, OTHER = split_run([0, 1, 2, 4], [3, 5], [6, 8]), split_run([6], [0, 1], [2, 3, 4, 5, 8])
+
+
+def test_measured_sets_of_a_size_the_test_part_first():
+    found = against_measured([ONE], Sum(), [2])
+    assert [(one["genes"], one["part"]) for one in found["measured"]] == [
+        (["Y05", "Y06"], "test"),
+        (["Y02", "Y03"], "validation"),
+        (["Y04", "Y05"], "validation"),
+        (["Y00", "Y01"], "training"),
+        (["Y01", "Y02"], "training"),
+    ]
+    # Repeats are one set, with their mean; a row in no part is left out.
+    first = found["measured"][3]
+    assert (first["measured"], first["predicted"]) == (0.25, 1.0)
+    both = against_measured([ONE], Sum(), [2, 3])["agreement"]
+    assert both[0] == {"part": "test", "sets": 2, "pearson": None}
+    expected = np.corrcoef([1, 3, 12], [0.25, 1.0, 3.0])[0, 1]
+    assert both[2]["pearson"] == pytest.approx(expected)
+    assert against_measured([ONE], Sum(), [4]) == {"measured": [], "agreement": []}
+    few = against_measured([ONE], Sum(), [2, 3], most=4)["measured"]
+    assert [one["part"] for one in few] == ["test", "test", "validation", "training"]
+
+
+def test_what_any_run_was_trained_on_is_not_called_test():
+    third = split_run([1], [], [0], [[10, 11], [6, 5]], [1.0, 1.0])
+    for other, expected in (
+        (OTHER, {"Y05 Y06": "training", "Y07 Y08 Y09": "test", "Y02 Y03": "validation"}),
+        (third, {"Y05 Y06": "training", "Y07 Y08 Y09": "test"}),
     ):
-        scorer_of([runs["dango"], other])
+        found = against_measured([ONE, other], Sum(), [2, 3])["measured"]
+        parts = {" ".join(one["genes"]): one["part"] for one in found}
+        assert parts.items() >= expected.items()
+        assert "Y10 Y11" not in parts
+    assert (trained_sizes([ONE]), trained_sizes([ONE, OTHER])) == ({2, 3}, {2})
+    assert np.flatnonzero(trained_genes([ONE])).tolist() == [0, 1, 2, 3, 4, 5]
+    assert np.flatnonzero(trained_genes([ONE, OTHER])).tolist() == [5]
+    assert screen_genes([ONE]).tolist() == list(range(10))
+
+
+CARRIERS = {"string_coexpression", "string_experimental", "string_database"}
+"""Two thirds or more of their edges lie within a pathway; of the other channels two fifths at most.
+
+Trained with seeds 0, 1 and 2 they get 95, 92 and 83 % of all that the relations contribute.
+"""
+
+
+@pytest.mark.slow
+def test_the_relations_that_carry_the_pathways_carry_the_strong_interactions(tmp_path):
+    train(compose(["experiment=demo", "trainer.figures_every=0", f"directory={tmp_path / 'run'}"]))
+    run = load_run(tmp_path / "run")
+    screen, test = run.data.screen, run.data.split.test
+    strong = test[np.argsort(-np.abs(screen.column("score")[test]))][:20]
+    size: dict[str, float] = {}
+    for row in strong.tolist():
+        gated = GatedModel(run.predictor.model, run.data.cell, genes_of(run, row))
+        values = np.abs(relation_contributions(gated, most=65).values).tolist()
+        for name, value in zip(gated.relations, values, strict=True):
+            size[name] = size.get(name, 0.0) + value
+    assert sum(size[name] for name in CARRIERS) > 2 / 3 * sum(size.values())

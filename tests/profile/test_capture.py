@@ -11,7 +11,9 @@ import polars as pl
 import pytest
 import torch
 
-from deltacell.profile import Capture, NoTimer, PhaseTimer, Window, read_phases
+from deltacell.profile.capture import Capture, Window
+from deltacell.profile.phase_rows import read_phases
+from deltacell.profile.phases import NoTimer, PhaseTimer
 
 
 def train(capture: Capture, timer: PhaseTimer | NoTimer, steps: int, first: int = 0) -> None:

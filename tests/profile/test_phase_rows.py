@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.errors import InputError
-from deltacell.profile import PHASES, PhaseTimer, read_phases, steady_steps, summarise
-from deltacell.profile.phase_rows import unevenness
+from deltacell.profile.phase_rows import PHASES, read_phases, steady_steps, summarise, unevenness
+from deltacell.profile.phases import PhaseTimer
 
 
 def rows(*steps, samples=64, kind="train", rank=0, attempt=0, begin=0.0, first=1, profiled=()):

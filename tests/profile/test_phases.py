@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from deltacell.errors import InputError, StoreError
-from deltacell.profile import PHASES, NoTimer, PhaseTimer, read_phases
+from deltacell.profile.phase_rows import PHASES, read_phases
+from deltacell.profile.phases import NoTimer, PhaseTimer
 
 MS = 1_000_000
 
@@ -71,7 +72,7 @@ def test_an_unknown_phase_changes_nothing():
         lambda: timer.move("forwards", "loss", 1.0),
         lambda: timer.move("loss", "forwards", 1.0),
     ):
-        with pytest.raises(ValueError, match="no phase 'forwards'"):
+        with pytest.raises(ValueError, match="unknown phase 'forwards'"):
             wrong()
     assert timer.current == "other"
 
@@ -91,14 +92,11 @@ def test_a_move_takes_no_more_than_there_is(tmp_path):
     assert row["backward_s"] == pytest.approx(0.001)
 
 
-@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
-def test_a_move_of_no_amount_of_time_is_refused(seconds):
-    with pytest.raises(ValueError, match="cannot be moved"):
-        PhaseTimer().move("backward", "communication", seconds)
-
-
-def test_a_row_of_another_kind_is_refused():
-    with pytest.raises(ValueError, match="train, between"):
+def test_no_amount_of_time_and_no_kind_of_row_are_refused():
+    for seconds in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="cannot be moved"):
+            PhaseTimer().move("backward", "communication", seconds)
+    with pytest.raises(ValueError, match="expected train or between"):
         PhaseTimer().end_step(0, 1, 1, kind="validation")
 
 
@@ -117,14 +115,6 @@ def test_parts_follow_one_another_and_come_back_whole(tmp_path):
     rows = read_phases(tmp_path / "phases")
     assert rows["step"].to_list() == list(range(1, 8))
     assert rows["begin_s"].diff()[1:].to_list() == pytest.approx(rows["wall_s"][:-1].to_list())
-
-
-def test_a_second_process_of_the_same_attempt_overwrites_nothing(tmp_path):
-    for step in (1, 2):
-        timer = PhaseTimer()
-        a_step(timer, step)
-        timer.flush(tmp_path, 0, 0)
-    assert read_phases(tmp_path)["step"].to_list() == [1, 2]
 
 
 def write_attempt(folder, attempt, steps, rank=0, between=()):
@@ -147,22 +137,15 @@ def test_the_rows_of_the_later_attempt_win(tmp_path):
     assert read_phases(tmp_path).filter(pl.col("kind") == "between")["step"].to_list() == [5]
 
 
-def test_a_third_attempt_that_goes_back_further_wins_over_both(tmp_path):
-    write_attempt(tmp_path, 0, range(1, 11))
+def test_a_third_attempt_of_fewer_ranks_that_goes_back_further_wins_over_all(tmp_path):
+    for rank in (0, 1):
+        write_attempt(tmp_path, 0, range(1, 11), rank=rank)
     write_attempt(tmp_path, 1, range(8, 12))
     write_attempt(tmp_path, 2, range(4, 7))
     rows = read_phases(tmp_path)
-    assert rows["step"].to_list() == [1, 2, 3, 4, 5, 6]
-    assert rows["attempt"].to_list() == [0, 0, 0, 2, 2, 2]
-
-
-def test_an_attempt_with_fewer_ranks_replaces_the_steps_of_all(tmp_path):
-    for rank in (0, 1):
-        write_attempt(tmp_path, 0, range(1, 5), rank=rank)
-    write_attempt(tmp_path, 1, range(3, 6))
-    rows = read_phases(tmp_path)
-    assert rows.filter(pl.col("rank") == 1)["step"].to_list() == [1, 2]
-    assert rows.filter(pl.col("attempt") == 1)["step"].to_list() == [3, 4, 5]
+    assert rows.filter(pl.col("rank") == 1)["step"].to_list() == [1, 2, 3]
+    assert rows.filter(pl.col("rank") == 0)["step"].to_list() == [1, 2, 3, 4, 5, 6]
+    assert rows["attempt"].to_list() == [0] * 6 + [2] * 3
 
 
 def test_an_attempt_that_did_no_step_takes_nothing_away(tmp_path):
@@ -176,24 +159,22 @@ def test_an_attempt_that_did_no_step_takes_nothing_away(tmp_path):
 def test_no_parts_are_no_rows_and_no_folder_is_an_error(tmp_path):
     assert read_phases(tmp_path).is_empty()
     assert "communication_s" in read_phases(tmp_path).columns
-    with pytest.raises(InputError, match="no folder of phases"):
+    with pytest.raises(InputError) as caught:
         read_phases(tmp_path / "phases")
+    assert caught.value.code == "no-phases"
 
 
 def test_a_damaged_part_is_named(tmp_path):
     write_attempt(tmp_path, 0, range(3))
     bad = tmp_path / "rank0-attempt0-part1.parquet"
     bad.write_bytes(b"PAR1 and nothing more")
-    with pytest.raises(InputError, match=bad.name):
-        read_phases(tmp_path)
-    pl.DataFrame({"step": [1]}).write_parquet(bad)
-    with pytest.raises(InputError, match=bad.name):
-        read_phases(tmp_path)
-
-
-def test_what_is_half_written_is_not_read(tmp_path):
-    write_attempt(tmp_path, 0, range(3))
-    (tmp_path / ".0123456789ab.parquet.tmp").write_bytes(b"PAR1")
+    for _ in range(2):
+        with pytest.raises(InputError) as caught:
+            read_phases(tmp_path)
+        assert (caught.value.code, caught.value.where) == ("damaged-phases", bad)
+        pl.DataFrame({"step": [1]}).write_parquet(bad)
+    # What is half written is not read.
+    bad.rename(tmp_path / f".{bad.name}.tmp")
     assert len(read_phases(tmp_path)) == 3
 
 
@@ -207,7 +188,7 @@ def test_rows_are_kept_where_they_cannot_be_written(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("deltacell.profile.phases.pq.write_table", full)
-        with pytest.raises(StoreError, match="No space left"):
+        with pytest.raises(StoreError):
             timer.flush(tmp_path, 0, 0)
     assert list(tmp_path.iterdir()) == []
     timer.flush(tmp_path, 0, 0)
@@ -269,8 +250,9 @@ def test_nvtx_without_nvtx_is_said(monkeypatch):
         raise RuntimeError("NVTX functions not installed")
 
     monkeypatch.setattr(torch.cuda.nvtx, "range_push", missing)
-    with pytest.raises(InputError, match=r"profiler\.nvtx=false"):
+    with pytest.raises(InputError) as caught:
         PhaseTimer(nvtx=True)
+    assert caught.value.code == "no-nvtx"
 
 
 class FakeEvent:

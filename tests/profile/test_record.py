@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 
 import polars as pl
@@ -32,7 +32,7 @@ BARE = RunRecord(
     command=("deltacell", "train"),
     started="2026-01-31T12:00:00Z",
 )
-FULL = dataclasses.replace(
+FULL = replace(
     BARE,
     status=Status.failed,
     ended="2026-01-31T12:10:00Z",
@@ -85,6 +85,12 @@ def written(folder: Path, **changes) -> dict:
     return data
 
 
+def code_of(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        read_run(path)
+    return caught.value.code
+
+
 class TestRecord:
     @pytest.mark.parametrize("record", [BARE, FULL])
     def test_what_is_written_is_read(self, tmp_path, record):
@@ -96,24 +102,17 @@ class TestRecord:
     def test_the_file_has_no_more_and_no_less_than_the_record(self, tmp_path):
         write_run(tmp_path, FULL)
         data = json.loads((tmp_path / "run.json").read_text())
-        fields = {field.name for field in dataclasses.fields(RunRecord)}
-        assert set(data) == (fields - {"path", "extra"}) | {"schema", "seal"}
-        assert data["schema"] == 1
-        assert data["status"] == "failed"
-        assert data["best"] == {
-            "epoch": 1,
-            "step": 8,
-            "file": "step-00000008.ckpt",
-            "metric": "pearson",
-            "value": 0.25,
-        }
+        known = {field.name for field in fields(RunRecord)}
+        assert set(data) == (known - {"path", "extra"}) | {"schema", "seal"}
+        assert (data["schema"], data["status"]) == (1, "failed")
+        assert data["target"] == {"mean": -0.5, "std": 2.0}
 
     def test_fields_of_a_later_version_are_kept(self, tmp_path):
         data = written(tmp_path, colour="blue")
         data["best"]["why"] = {"deep": [1]}
         data["attempts"][0]["node"] = "n1"
         (tmp_path / "run.json").write_text(json.dumps(data))
-        write_run(tmp_path, dataclasses.replace(read_run(tmp_path), limits="new"))
+        write_run(tmp_path, replace(read_run(tmp_path), limits="new"))
         again = json.loads((tmp_path / "run.json").read_text())
         assert again.pop("seal") == seal_of(again)
         assert again == {**data, "limits": "new"}
@@ -128,95 +127,76 @@ class TestRecord:
         assert read_run(tmp_path).target == Target(mean=0.0, std=1.0)
 
     @pytest.mark.parametrize(
-        ("changes", "said"),
+        ("changes", "where"),
         [
-            ({"name": ...}, "the field 'name' is missing"),
-            ({"seed": "zero"}, "the field 'seed' is 'zero'; expected a whole number"),
-            ({"seed": True}, "the field 'seed' is True; expected a whole number"),
-            ({"seed": 1.0}, "the field 'seed' is 1.0; expected a whole number"),
-            ({"name": None}, "the field 'name' is None; expected text"),
-            ({"status": "done"}, "expected one of running, finished, failed, interrupted"),
-            ({"status": ["running"]}, "expected one of running, finished"),
-            ({"command": "deltacell train"}, "'command' is 'deltacell train'; expected a list"),
-            ({"command": ["a", 1]}, r"the field 'command\[1\]' is 1; expected text"),
-            ({"versions": {"torch": 2}}, r"the field 'versions.torch' is 2; expected text"),
-            ({"versions": []}, r"the field 'versions' is \[\]; expected an object"),
-            ({"split": 3}, "the field 'split' is 3; expected an object"),
-            ({"cell": {"checksum": "c"}}, "the field 'cell.n_genes' is missing"),
-            ({"cell": []}, r"the field 'cell' is \[\]; expected an object"),
-            ({"target": {"mean": "0", "std": 1}}, "'target.mean' is '0'; expected a number"),
-            ({"target": {"mean": 10**400, "std": 1}}, "expected a number"),
-            ({"attempts": [{"started": 3}]}, r"the field 'attempts\[0\].started' is 3"),
-            ({"attempts": {}}, "expected a list"),
-            ({"started": "yesterday"}, "'started' is 'yesterday'; expected a time such as 2026"),
+            ({"name": ...}, "`name`"),
+            ({"seed": "zero"}, "$.seed"),
+            ({"seed": True}, "$.seed"),
+            ({"seed": 1.5}, "$.seed"),
+            ({"name": None}, "$.name"),
+            ({"status": "done"}, "$.status"),
+            ({"command": "deltacell train"}, "$.command"),
+            ({"command": ["a", 1]}, "$.command"),
+            ({"versions": {"torch": 2}}, "$.versions"),
+            ({"split": 3}, "$.split"),
+            ({"cell": {"checksum": "c"}}, "$.cell"),
+            ({"cell": []}, "$.cell"),
+            ({"target": {"mean": "0", "std": 1}}, "$.target.mean"),
+            ({"target": {"mean": 10**400, "std": 1}}, ""),
+            ({"best": {"epoch": 1, "step": 1, "file": "x", "value": 1e308 * 10}}, "$.best.value"),
+            ({"attempts": [{"started": 3}]}, "$.attempts[0].started"),
+            ({"attempts": {}}, "$.attempts"),
+            ({"started": "yesterday"}, "yesterday"),
         ],
     )
-    def test_a_field_that_is_wrong_is_named(self, tmp_path, changes, said):
+    def test_a_field_that_is_wrong_is_named(self, tmp_path, changes, where):
         written(tmp_path, **changes)
-        with pytest.raises(InputError, match=said) as error:
+        file = tmp_path / "run.json"
+        file.write_text(file.read_text().replace("Infinity", "1e999"))
+        with pytest.raises(InputError) as caught:
             read_run(tmp_path)
-        assert error.value.where == tmp_path / "run.json"
-
-    def test_an_infinite_number_is_refused(self, tmp_path):
-        written(tmp_path)
-        text = (tmp_path / "run.json").read_text().replace("0.25", "1e999")
-        (tmp_path / "run.json").write_text(text)
-        with pytest.raises(InputError, match=r"'best.value' is inf; expected a number"):
-            read_run(tmp_path)
+        assert (caught.value.code, caught.value.where) == ("invalid-record", file)
+        assert where in caught.value.what
 
     @pytest.mark.parametrize("edit", [("seed", 8), ("status", "finished"), ("colour", "blue")])
     def test_an_edit_is_noticed(self, tmp_path, edit):
         write_run(tmp_path, FULL)
         data = json.loads((tmp_path / "run.json").read_text())
         (tmp_path / "run.json").write_text(json.dumps(data | dict([edit])))
-        with pytest.raises(InputError, match="edited or damaged"):
-            read_run(tmp_path)
-
-    def test_another_schema_version_is_refused(self, tmp_path):
-        written(tmp_path, schema=2)
-        with pytest.raises(InputError, match="schema version 2, and this program reads 1"):
-            read_run(tmp_path)
+        assert code_of(tmp_path) == "broken-seal"
 
     @pytest.mark.parametrize(
-        "text", ["[]", "3", "null", "{}", '{"schema": "1"}', '{"schema":true}']
+        ("text", "code"),
+        [
+            *((text, "not-a-record") for text in ("[]", "null", "{}", '{"schema":true}')),
+            ('{"schema": 2}', "schema-version"),
+        ],
     )
-    def test_other_json_is_refused(self, tmp_path, text):
+    def test_other_json_is_refused(self, tmp_path, text, code):
         (tmp_path / "run.json").write_text(text)
-        with pytest.raises(InputError, match="this is not the record of a run"):
-            read_run(tmp_path)
+        assert code_of(tmp_path) == code
 
     @pytest.mark.parametrize("keep", [0, 1, 50, -3])
     def test_half_a_file_is_refused(self, tmp_path, keep):
         write_run(tmp_path, FULL)
         file = tmp_path / "run.json"
         file.write_bytes(file.read_bytes()[:keep])
-        with pytest.raises(StoreError, match="the record of the run is damaged"):
+        with pytest.raises(StoreError):
             read_run(tmp_path)
 
-    def test_what_is_not_a_run_is_said(self, tmp_path):
-        with pytest.raises(InputError, match=r"there is no run\.json here, so this is not a run"):
-            read_run(tmp_path)
+    @pytest.mark.parametrize("path", ["", "nowhere", "nowhere/run.json"])
+    def test_what_is_not_a_run_is_refused(self, tmp_path, path):
+        assert code_of(tmp_path / path) == "not-a-run"
 
-    @pytest.mark.parametrize("path", ["nowhere", "nowhere/run.json"])
-    def test_what_is_not_there_is_said(self, tmp_path, path):
-        with pytest.raises(InputError, match="nowhere: there is no such directory"):
-            read_run(tmp_path / path)
-
-    def test_values_that_json_cannot_hold_are_named(self, tmp_path):
-        nan = dataclasses.replace(FULL, target=Target(mean=float("nan"), std=1.0))
-        with pytest.raises(ValueError, match=r"'target.mean' of a run's record is nan"):
-            write_run(tmp_path, nan)
-        path = dataclasses.replace(FULL, split={"folder": Path("x")})
-        with pytest.raises(TypeError, match=r"'split.folder' of a run's record cannot be a"):
-            write_run(tmp_path, path)
+    def test_values_that_json_cannot_hold_are_not_written(self, tmp_path):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            write_run(tmp_path, replace(FULL, target=Target(mean=float("nan"), std=1.0)))
+        with pytest.raises(TypeError, match="not JSON serializable"):
+            write_run(tmp_path, replace(FULL, split={"folder": Path("x")}))
         assert list(tmp_path.iterdir()) == []
 
-    def test_the_time_is_one_that_is_read(self, tmp_path):
-        write_run(tmp_path, dataclasses.replace(BARE, started=now()))
-        assert read_run(tmp_path).started.endswith("Z")
-
     def test_metrics_and_phases_are_read_from_beside_it(self, tmp_path):
-        write_run(tmp_path, BARE)
+        write_run(tmp_path, replace(BARE, started=now()))
         (tmp_path / "metrics.csv").write_text("epoch,step,train_loss\n0,8,0.5\n")
         record = read_run(tmp_path)
         assert record.metrics().to_dicts() == [{"epoch": 0, "step": 8, "train_loss": 0.5}]
@@ -246,28 +226,25 @@ class TestMetrics:
         assert read_metrics(file).to_dicts() == [{"epoch": 0, "step": 8, "a": 1.0}]
 
     @pytest.mark.parametrize(
-        ("text", "line", "said"),
+        ("text", "line", "code"),
         [
-            ("", 1, "it names none"),
-            ("step,epoch\n", 1, "it names step, epoch"),
-            ("epoch,step,a,a\n", 1, "each once"),
-            ("epoch,step,a\n0,8,1\n1,16\n", 3, "2 values where there are 3 columns"),
-            ("epoch,step,a\n0,8,high\n", 2, "'high' in the column 'a' is not a number"),
-            ("epoch,step\n0.5,8\n", 2, "'0.5' in the column 'epoch' is not a number"),
-            ("epoch,step\n,8\n", 2, "'' in the column 'epoch' is not a number"),
-            (f"epoch,step\n0,{2**63}\n", 2, "in the column 'step' is not a number"),
+            ("", 1, "wrong-columns"),
+            ("step,epoch\n", 1, "wrong-columns"),
+            ("epoch,step,a,a\n", 1, "wrong-columns"),
+            ("epoch,step,a\n0,8,1\n1,16\n", 3, "wrong-columns"),
+            ("epoch,step,a\n0,8,high\n", 2, "not-a-number"),
+            ("epoch,step\n0.5,8\n", 2, "not-a-number"),
+            ("epoch,step\n,8\n", 2, "not-a-number"),
+            (f"epoch,step\n0,{2**63}\n", 2, "not-a-number"),
+            (None, None, "unreadable-file"),
+            ("\xff", None, "not-utf-8"),
         ],
     )
-    def test_what_is_wrong_is_said_with_its_line(self, tmp_path, text, line, said):
+    def test_what_is_wrong_is_named_with_its_line(self, tmp_path, text, line, code):
         file = tmp_path / "metrics.csv"
-        file.write_text(text)
-        with pytest.raises(InputError, match=said) as error:
+        if text is not None:
+            file.write_bytes(text.encode("latin-1"))
+        with pytest.raises(InputError) as caught:
             read_metrics(file)
-        assert (error.value.where, error.value.line) == (file, line)
-
-    def test_what_cannot_be_read_is_said(self, tmp_path):
-        with pytest.raises(InputError, match="No such file"):
-            read_metrics(tmp_path / "metrics.csv")
-        (tmp_path / "metrics.csv").write_bytes(b"\xff\xfe")
-        with pytest.raises(InputError, match="not text in UTF-8"):
-            read_metrics(tmp_path / "metrics.csv")
+        error = caught.value
+        assert (error.where, error.line, error.code) == (file, line, code)

@@ -5,10 +5,21 @@ import json
 import pytest
 import torch
 
-from deltacell.cell import Cell
+from deltacell.cell import Cell, Genes, Metabolism, Relation
 from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell
-from deltacell.propagate import Auto, Choice, Delta, Late, Shared
+from deltacell.propagate import (
+    GENE,
+    REACTION,
+    STRATEGIES,
+    Auto,
+    Choice,
+    Deleted,
+    Delta,
+    Late,
+    Shared,
+    strategy,
+)
 from deltacell.propagate.auto import choose
 from deltacell.screen import Genotypes
 
@@ -83,5 +94,47 @@ def test_a_recorded_choice_is_kept(cell: Cell) -> None:
     "recorded", [{}, {"max_bytes": None, "choice": {"strategy": "x", "reason": ""}}]
 )
 def test_what_is_no_record(recorded: dict[str, object]) -> None:
-    with pytest.raises(InputError, match="recorded propagation"):
+    with pytest.raises(InputError) as caught:
         Auto.from_json(recorded)
+    assert caught.value.code == "bad-propagation-record"
+
+
+def test_strategies_by_name() -> None:
+    assert {name: strategy(name).name for name in STRATEGIES} == {n: n for n in STRATEGIES}
+    assert strategy("shared", tile=2) == Shared(tile=2)
+    for name, options, code in (
+        ("fast", {}, "unknown-propagation"),
+        ("dense", {"tile": 2}, "unknown-option"),
+    ):
+        with pytest.raises(InputError) as caught:
+            strategy(name, **options)
+        assert caught.value.code == code
+
+
+def test_genes_and_the_reactions_lost_with_them() -> None:
+    genes = Genes(["g0", "g1", "g2", "g3"])
+    relation = Relation.from_edges("r", [0], [1], n_genes=4, directed=True)
+    metabolism = Metabolism.build(
+        genes, ["q0", "q1"], ["p0"], [(0, 0, 1.0)], ["g0 and g1", "g1 or g2"], [0.0] * 2, [1.0] * 2
+    )
+    cell = Cell(genes, [relation], metabolism)
+    deleted = Deleted.of(cell, Genotypes.of([[0], [3], [1, 2]]), metabolism=True)
+    assert len(deleted) == 3
+    assert deleted.nodes[GENE].nodes.tolist() == [0, 3, 1, 2]
+    assert deleted.nodes[GENE].owner.tolist() == [0, 1, 2, 2]
+    assert deleted.nodes[REACTION].nodes.tolist() == [0, 0, 1]
+    assert deleted.nodes[REACTION].owner.tolist() == [0, 2, 2]
+    tile = deleted.nodes[GENE].tile(1, 3)
+    assert (tile.nodes.tolist(), tile.owner.tolist(), tile.starts) == (
+        [3, 1, 2],
+        [0, 1, 1],
+        (0, 1, 3),
+    )
+    there = deleted.to("meta")
+    assert {there.genotypes.genes.device.type, there.nodes[REACTION].owner.device.type} == {"meta"}
+    for sets in ([[0], [4]], [[0], []], [[1, 1]]):
+        with pytest.raises(InputError):
+            Deleted.of(cell, Genotypes.of(sets))
+    with pytest.raises(InputError) as caught:
+        Deleted.of(Cell(genes, [relation]), Genotypes.of([[0]]), metabolism=True)
+    assert caught.value.code == "no-metabolism"

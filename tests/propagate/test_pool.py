@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from deltacell.propagate.pool import Terms, changed_pool_difference, pool_difference, wild_pool
+from deltacell.propagate.pool import Terms, pool_changes, pool_difference, wild_pool
 
 N, T, H = 9, 3, 4
 
@@ -42,8 +42,11 @@ def of_changed(wild: Terms, mutants: Terms, living: torch.Tensor) -> torch.Tenso
     )
     owner, rows = different.t().nonzero(as_tuple=True)
     terms = Terms(mutants.gate[rows, owner], mutants.value[rows, owner])
-    pool = wild_pool(wild)
-    return changed_pool_difference(pool, terms, living[rows, owner], rows, owner, living.shape[1])
+    at = (x.double() for x in wild_pool(wild).at(rows))
+    n, d = pool_changes(Terms(terms.gate, terms.value.double()), living[rows, owner], *at)
+    n = n.new_zeros(living.shape[1], H).index_add(0, owner, n)
+    d = d.new_zeros(living.shape[1]).index_add(0, owner, d)
+    return (n / (1 + d).unsqueeze(1)).to(wild.value.dtype)
 
 
 @pytest.mark.parametrize("seed", range(5))

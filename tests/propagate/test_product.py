@@ -125,25 +125,15 @@ def test_the_order_of_the_transpose(symmetric: bool) -> None:
     assert torch.equal(turned.to_dense(), with_values.to_dense().t())
 
 
-def test_matrices_stack() -> None:
-    (first, dense_first), (second, dense_second) = _random(7, 5, 0), _random(3, 5, 1)
-    stacked = SparseMatrix.stacked([first, second])
-    x = torch.randn(5, 2, dtype=torch.float64)
-    torch.testing.assert_close(product(stacked, x), torch.cat([dense_first, dense_second]) @ x)
-    with pytest.raises(InputError, match=r"\[5, 7\] columns"):
-        SparseMatrix.stacked([first, first.transpose])
-
-
 def test_bad_input() -> None:
     matrix, _ = _random()
-    with pytest.raises(InputError, match="5 columns, and x has 4 rows"):
+    with pytest.raises(InputError) as caught:
         product(matrix, torch.zeros(4, 1))
-    with pytest.raises(InputError, match="expected 0 to 2"):
-        SparseMatrix([0, 1], [0, 1])
-    with pytest.raises(InputError, match="outside the matrix, 0 to 1"):
-        SparseMatrix([0, 1], [2], n_columns=2)
-    with pytest.raises(InputError, match="3 values for 1 entries"):
-        SparseMatrix([0, 1], [0], [1, 2, 3])
+    assert caught.value.code == "bad-shape"
+    for given in (([0, 1], [0, 1]), ([0, 1], [2]), ([0, 1], [0], [1, 2, 3])):
+        with pytest.raises(InputError) as caught:
+            SparseMatrix(*given, n_columns=2)
+        assert caught.value.code == "bad-matrix"
 
 
 def test_this_build_has_the_kernels() -> None:

@@ -1,27 +1,41 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
 
-from deltacell.propagate.workers import in_any_worker, in_workers, one_core, workers_for
+from deltacell.propagate.workers import (
+    ALL,
+    Pieces,
+    in_any_worker,
+    in_graphs,
+    in_workers,
+    one_core,
+    row_wise,
+    workers_for,
+)
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def three_threads() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 9])
 def test_results_come_in_order_and_shares_are_fixed(workers: int) -> None:
     found = in_workers(lambda worker, item: (worker, item * 10), range(7), workers)
-    assert [item for _, item in found] == [i * 10 for i in range(7)]
     n = min(workers, 7)
-    assert [worker for worker, _ in found] == [i % n for i in range(7)]
+    assert found == [(i % n, i * 10) for i in range(7)]
     assert in_any_worker(lambda item: item * 10, range(7), workers) == [i * 10 for i in range(7)]
-
-
-def test_nothing_to_do() -> None:
-    assert in_workers(lambda worker, item: item, [], 3) == []
-    assert in_any_worker(lambda item: item, [], 3) == []
+    assert in_workers(lambda worker, item: item, [], workers) == []
+    assert in_any_worker(lambda item: item, [], workers) == []
 
 
 def test_whoever_is_free_takes_the_next() -> None:
@@ -39,53 +53,112 @@ def test_whoever_is_free_takes_the_next() -> None:
     assert found[0] not in found[1:]
 
 
+@pytest.mark.usefixtures("three_threads")
 def test_each_thread_has_one_core_and_the_caller_keeps_its_own() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        assert in_workers(lambda *_: torch.get_num_threads(), range(4), 4) == [1] * 4
-        assert torch.get_num_threads() == 3
-        fresh: list[int] = []
-        thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
-        thread.start()
-        thread.join()
-        assert fresh == [3]
-        assert workers_for(CPU, 100) == 3
-        assert workers_for(CPU, 2) == 2
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_one_core_while_others_work() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with one_core(2):
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 2
-        with pytest.raises(ZeroDivisionError), one_core(2):
-            raise ZeroDivisionError
-        assert torch.get_num_threads() == 2
-        with one_core(1):
-            assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_a_device_needs_one_thread() -> None:
+    assert in_workers(lambda *_: torch.get_num_threads(), range(4), 4) == [1] * 4
+    assert torch.get_num_threads() == 3
+    fresh: list[int] = []
+    thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert fresh == [3]
+    assert workers_for(CPU, 100) == 3
+    assert workers_for(CPU, 2) == 2
     assert workers_for(torch.device("cuda"), 100) == 1
 
 
-def test_what_goes_wrong_is_raised() -> None:
-    def work(worker: int, item: int) -> None:
-        if item == 3:
-            raise ValueError("three")
+@pytest.mark.usefixtures("three_threads")
+def test_one_core_while_others_work() -> None:
+    with one_core(2):
+        assert torch.get_num_threads() == 1
+    with pytest.raises(ZeroDivisionError), one_core(2):
+        raise ZeroDivisionError
+    with one_core(1):
+        assert torch.get_num_threads() == 3
+    assert torch.get_num_threads() == 3
 
+
+def test_errors_and_inference_mode_go_along() -> None:
     with pytest.raises(ValueError, match="three"):
-        in_workers(work, range(5), 2)
-
-
-def test_inference_mode_goes_along() -> None:
+        in_workers(lambda _, item: int("three" if item == 3 else 0), range(5), 2)
     with torch.inference_mode():
         assert in_workers(lambda *_: torch.is_inference_mode_enabled(), range(2), 2) == [True] * 2
     assert in_workers(lambda *_: torch.is_inference_mode_enabled(), range(2), 2) == [False] * 2
+
+
+@pytest.mark.parametrize("pieces", [Pieces(1), Pieces(4, 2), Pieces(100), Pieces(None, 3)])
+@pytest.mark.parametrize("n", [0, 7])
+def test_pieces_change_nothing(pieces: Pieces, n: int) -> None:
+    torch.manual_seed(0)
+    shape = (n, 3)
+    x, y = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    weight, unused = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True).unbind()
+    shift = torch.randn(n, 3, dtype=torch.float64)
+
+    def function(x: torch.Tensor, y: torch.Tensor, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x @ weight).tanh() * y * shift[rows], x.sum(1)
+
+    assert sum((part.stop - part.start for part in pieces.of(n)), 0) == n
+    leaves = [x, y, weight]
+    order = torch.randperm(n)
+    for rows in (ALL, order):
+        expected = function(x, y, rows)
+        found = row_wise(function, rows, [x, y], [weight, unused], pieces)
+        by = [torch.randn_like(one) for one in expected]
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+        for a, b in zip(
+            torch.autograd.grad(found, leaves, by),
+            torch.autograd.grad(expected, leaves, by),
+            strict=True,
+        ):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_nothing_between_is_kept_and_the_backward_has_the_same_autocast() -> None:
+    x = torch.randn(7, 3, requires_grad=True)
+    weight = torch.randn(3, 3, requires_grad=True)
+    seen: list[torch.dtype] = []
+    saved: list[int] = []
+
+    def function(x: torch.Tensor, rows: Any) -> torch.Tensor:
+        new = x @ weight
+        seen.append(new.dtype)
+        return new.float().tanh()
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor.numel())
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t),
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        new = row_wise(function, ALL, [x.detach()], [weight], Pieces(100))
+    assert sum(saved) == x.numel() + weight.numel()
+    new.sum().backward()
+    assert seen == [torch.bfloat16, torch.bfloat16]
+    assert x.grad is None
+    assert weight.grad is not None
+    assert weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("kept", [None, 0, 2])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_items_in_graphs_of_their_own(workers: int, kept: int | None) -> None:
+    x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    runs: list[int] = []
+
+    def run(i: int, given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        runs.append(i)
+        a, b = given
+        return (i + 1) * a * weight, (a * b).sum()
+
+    # The same tensor twice: its gradient is the sum of both.
+    found = in_graphs(run, 3, [x, x], [weight], workers, kept)
+    loss = sum((a * (i + 1)).sum() + b**2 for i, (a, b) in enumerate(found))
+    by_x, by_weight = torch.autograd.grad(loss, [x, weight])
+    torch.testing.assert_close(by_weight, 14 * x)
+    torch.testing.assert_close(by_x, 14 * weight + 3 * 4 * (x * x).sum() * x)
+    assert len(runs) == (3 if kept is None else 6 - kept)

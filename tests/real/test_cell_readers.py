@@ -182,7 +182,7 @@ def test_yeast_gem(shared_data, sgd):
 def test_the_evidence_of_the_fatty_acid_synthase(shared_data, sgd):
     genes, _ = sgd
     metabolism, _ = sbml.read(shared_data / "metabolism" / "yeast-GEM_9.0.2.xml.gz").on(genes)
-    evidence = Evidence.of(Cell(genes, [], metabolism))
+    evidence = Evidence(Cell(genes, [], metabolism))
     fas = evidence.of_set([genes.index(name) for name in ("FAS1", "FAS2", "HO")])
     assert fas["pathways"] == ["Fatty acid biosynthesis"]
     assert fas["complexes"] == ["r_2140", "r_2141"]

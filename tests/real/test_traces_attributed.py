@@ -11,11 +11,10 @@ import pytest
 from deltacell.profile.trace.attribution import (
     Attribution,
     RanksAttribution,
-    Residual,
     attribute,
     attribute_ranks,
 )
-from deltacell.profile.trace.device import PARTS
+from deltacell.profile.trace.device import PARTS, collective_rows
 from deltacell.profile.trace.read import read_trace
 
 pytestmark = pytest.mark.real
@@ -41,7 +40,6 @@ def dlrm(shared_data: Path) -> RanksAttribution:
 
 def adds_up(found: Attribution) -> bool:
     counted = found.per_step.filter("counted")
-    assert found.residual == Residual(0, 0, 0, 0)
     assert found.categories["time"].sum() == counted["wall"].sum()
     assert found.operations["time"].sum() == counted["wall"].sum()
     assert found.device is not None
@@ -93,7 +91,7 @@ def test_little_of_resnet50_is_in_no_category(resnet: dict[int, Attribution]) ->
         assert shares["forward"] > 0.2
         assert shares["backward"] > 0.2
         assert shares["optimizer"] > 0.1
-        assert len(found.other) == 0
+        assert not any("no category" in notice for notice in found.notices)
 
 
 def test_the_copies_that_resnet50_waits_for_have_a_call_site(
@@ -124,8 +122,8 @@ def test_dlrm_waits_for_rank_7(dlrm: RanksAttribution) -> None:
     assert ranks["waited_for"][0] > 0.7 * ranks["waited_for"].sum()
     assert dlrm.alignment.unaligned == 0
     # Most of the time in collectives is that wait.
-    length = dlrm.alignment.arrivals["length"].sum()
-    assert dlrm.alignment.ranks["waited"].sum() > 0.7 * length
+    nccl = [one.trace.duration[collective_rows(one.trace)].sum() for one in dlrm.ranks]
+    assert dlrm.alignment.ranks["waited"].sum() > 0.7 * sum(nccl)
 
 
 def test_the_only_step_of_dlrm_counts(dlrm: RanksAttribution) -> None:

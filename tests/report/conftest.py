@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,7 @@ VOID = {"meta", "link", "input", "br"}
 
 
 class Page(HTMLParser):
-    """Elements with their attributes and text, and whether every element is closed."""
+    """Elements with their attributes and text; every element is closed, and nothing is loaded."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -24,6 +24,7 @@ class Page(HTMLParser):
         self.feed(text)
         self.close()
         assert self.open == []
+        self._check_it_loads_nothing(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
@@ -40,49 +41,36 @@ class Page(HTMLParser):
         if self.open:
             self.texts.setdefault(self.open[-1], []).append(data)
 
-    def all(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
-        return [
-            attributes
-            for name, attributes in self.elements
-            if name == tag and all(attributes.get(k) == v for k, v in wanted.items())
-        ]
+    def all(self, tag: str, css: str | None = None, **wanted: str) -> list[dict[str, Any]]:
+        """Return the attributes of all elements of a tag, a class and other attributes."""
+        wanted |= {} if css is None else {"class": css}
+        found = [attributes for name, attributes in self.elements if name == tag]
+        return [one for one in found if all(one.get(k) == v for k, v in wanted.items())]
 
     @property
     def words(self) -> str:
-        shown = [
-            text
-            for tag, texts in self.texts.items()
-            if tag not in ("script", "style")
-            for text in texts
-        ]
+        shown = [t for tag, ts in self.texts.items() if tag not in ("script", "style") for t in ts]
         return " ".join(" ".join(shown).split())
 
-
-@pytest.fixture
-def loads_nothing() -> Callable[[str], None]:
-    """Fail where a page names anything to load, or where more than its own script could run."""
-    return check_it_loads_nothing
-
-
-def check_it_loads_nothing(text: str) -> None:
-    page = Page(text)
-    # The name of SVG is an address that nothing asks for.
-    plain = text.replace("http://www.w3.org/2000/svg", "")
-    assert not re.search(r"https?:|//[a-z]", re.sub(r"//[^\n]*", "", plain))
-    for _, found in page.elements:
-        assert "src" not in found
-        assert "style" not in found
-        assert found.get("href") in (None, "data:,")
-    policy = str(page.all("meta", **{"http-equiv": "Content-Security-Policy"})[0]["content"])
-    assert policy.startswith("default-src 'none'; ")
-    assert "unsafe" not in policy
-    for tag in ("style", "script"):
-        (inline,) = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
-        assert f"{tag}-src 'sha256-{digest}'" in policy
+    def _check_it_loads_nothing(self, text: str) -> None:
+        for _, found in self.elements:
+            assert not {"src", "style"} & set(found)
+            assert not any(key.startswith("on") for key in found)
+            assert str(found.get("href", "./")).startswith(("./", "data:,"))
+        assert not {"\u2028", "\u202e"} & set(text)
+        policy = self.all("meta", **{"http-equiv": "Content-Security-Policy"})[0]["content"]
+        assert policy.startswith("default-src 'none'; ")
+        assert "unsafe" not in policy
+        for tag in ("style", "script"):
+            inline = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+            assert len(inline) == 1 or (tag == "script" and "script-src 'none'" in policy)
+            for code in inline:
+                assert not re.search(r"https?:", code.replace("http://www.w3.org/2000/svg", ""))
+                digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+                assert f"{tag}-src 'sha256-{digest}'" in policy
 
 
 @pytest.fixture
 def parsed() -> type[Page]:
-    """What takes a page apart; it fails where an element is not closed."""
+    """What takes a page apart; it fails where an element is not closed or could load anything."""
     return Page

@@ -1,38 +1,47 @@
-"""Conversions for other libraries."""
+"""SQL on a screen, and conversions for other libraries."""
 
 from __future__ import annotations
 
 import importlib.util
 
 import numpy as np
+import polars as pl
 import pytest
 
-from deltacell.errors import MissingExtraError
+from deltacell.errors import InputError, MissingExtraError
+from deltacell.screen import Screen
+from deltacell.screen.columns import ROW_SCHEMA
 
 
-def test_polars(screen):
+def refused(screen, sql):
+    with pytest.raises(InputError) as caught:
+        screen.query(sql)
+    return caught.value
+
+
+def test_polars_and_pandas_have_one_row_per_genotype(screen):
     frame = screen.to_polars()
-    assert frame["genes"].to_list()[1] == ["g2", "g3", "g4"]
-    np.testing.assert_array_equal(frame["p_value"].to_numpy(), screen.column("p_value"))
-
-
-def test_pandas(screen):
-    frame = screen.to_pandas()
-    assert frame["genes"].tolist() == screen.to_polars()["genes"].to_list()
-    assert frame["study"].tolist() == ["a", "a", "b", "b", "b", "a"]
-    np.testing.assert_array_equal(frame["score"], screen.column("score"))
+    assert set(ROW_SCHEMA.names) - {"end"} <= set(frame.columns)
+    row = frame.row(1, named=True)
+    assert row["genes"] == ["g2", "g3", "g4"]
+    assert row["roles"] == ["query", "query", "array"]
+    assert row["perturbations"] == ["deletion"] * 3
+    assert row["alleles"] == ["x2", "x3", "x4"]
+    assert (row["row"], row["kind"], row["study"], row["sign"]) == (1, "trigenic", "a", -1)
+    pandas = screen.to_pandas()
+    assert pandas["genes"].tolist() == frame["genes"].to_list()
+    assert pandas["study"].tolist() == ["a", "a", "b", "b", "b", "a"]
+    np.testing.assert_array_equal(pandas["score"], screen.column("score"))
 
 
 def test_anndata(screen, tmp_path):
     data = screen.to_anndata()
-    assert data.shape == (6, 6)
     expected = np.zeros((6, 6))
     for row, genes in enumerate(screen.genotypes):
         expected[row, genes] = 1
     np.testing.assert_array_equal(data.X.toarray(), expected)
     assert data.var_names.tolist() == list(screen.genes)
     assert data.obs["kind"].tolist() == screen.kind
-    np.testing.assert_array_equal(data.obs["score"], screen.column("score"))
     data.write_h5ad(tmp_path / "screen.h5ad")
 
 
@@ -46,3 +55,48 @@ def test_without_the_extra(screen, monkeypatch, module, convert):
     )
     with pytest.raises(MissingExtraError, match=rf"deltacell\[{module}\]"):
         getattr(screen, convert)()
+
+
+def test_sql_on_genotypes_and_deleted_genes(screen, tmp_path):
+    sql = "SELECT row, score FROM screen WHERE list_contains(genes, 'g1') ORDER BY 1"
+    assert screen.query(sql).rows() == [(0, -0.5), (2, 0.25), (4, -0.125), (5, 0.75)]
+    found = screen.query(
+        "SELECT d.gene, count(*) AS n FROM deleted d JOIN screen s USING (row) "
+        "WHERE s.study = 'a' GROUP BY ALL ORDER BY ALL"
+    )
+    assert found.rows() == [("g0", 2), ("g1", 2), ("g2", 1), ("g3", 1), ("g4", 1)]
+    assert screen.query("SELECT count(*) FROM screen WHERE isnan(score)").item() == 1
+    screen.save(tmp_path / "s")
+    sql = "SELECT * EXCLUDE (score) FROM screen ORDER BY row"
+    assert Screen.load(tmp_path / "s").query(sql).equals(screen.query(sql))
+
+
+def test_sql_that_fails_says_what_there_is(screen):
+    error = refused(screen, "SELECT nope FROM screen")
+    assert error.code == "sql-error"
+    assert "deleted has row, gene, role" in error.fix
+    assert refused(screen, "").code == "sql-no-rows"
+    for sql in ("select 1 as a, 2 as a", "select interval 1 day as d"):
+        assert refused(screen, sql).code == "sql-result"
+
+
+def test_sql_touches_no_file_and_sees_no_variable(screen, tmp_path):
+    secret = tmp_path / "secret.csv"
+    secret.write_text("a\n1\n")
+    hidden = pl.DataFrame({"a": [1]})
+    for sql in (
+        f"SELECT * FROM '{secret}'",
+        f"SELECT * FROM read_csv('{secret}')",
+        f"SELECT * FROM read_text('{secret}')",
+        f"SELECT * FROM glob('{tmp_path}/*')",
+        f"IMPORT DATABASE '{tmp_path}'",
+        "LOAD httpfs",
+        f"COPY screen TO '{tmp_path}/out.csv'",
+        f"EXPORT DATABASE '{tmp_path}/out'",
+        f"ATTACH '{tmp_path}/out.db'",
+        f"SET enable_external_access = true; COPY screen TO '{tmp_path}/out.csv'",
+        "SELECT * FROM hidden",
+    ):
+        assert refused(screen, sql).code == "sql-error"
+    assert list(tmp_path.iterdir()) == [secret]
+    assert len(hidden) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zipfile
 
 import numpy as np
 import openpyxl
@@ -11,8 +12,10 @@ import polars as pl
 import pytest
 
 from deltacell import Cell, Screen
+from deltacell.cell import readers as cell_readers
 from deltacell.errors import InputError
-from deltacell.screen.import_folder import Imported, import_folder
+from deltacell.screen import readers as screen_readers
+from deltacell.screen.import_folder import Imported, import_folder, why_unread
 
 
 @pytest.mark.parametrize("name", ["../x", "../../x", "/proc/x", "a/b", "..", ".", ""])
@@ -105,13 +108,6 @@ def test_names_of_two_kinds_without_a_file_of_genes_are_spoken_of(tmp_path):
     assert "--unknown has nothing to act on" in note
 
 
-def test_names_of_one_kind_need_no_file_of_genes(tmp_path):
-    (tmp_path / "a.csv").write_text("RAD51,RAD52\nRAD52,rad54\n")
-    imported = import_folder(tmp_path)
-    assert list(imported.cell.genes) == ["RAD51", "RAD52", "rad54"]
-    assert "systematic" not in imported.notes[0]
-
-
 def test_with_a_file_of_genes_two_names_are_one_gene(tmp_path):
     orfs = {"YER095W": "RAD51", "YML032C": "RAD52", "YGL163C": "RAD54"}
     text = "".join(SGD.format(orf, name, "") for orf, name in orfs.items())
@@ -121,15 +117,6 @@ def test_with_a_file_of_genes_two_names_are_one_gene(tmp_path):
     assert list(imported.cell.genes) == list(orfs)
     (source,) = imported.screens["mine"].sources
     assert source.counts.dropped == {"same gene twice after aliases": 1}
-
-
-def test_what_is_not_there_at_all_is_said_last(tmp_path):
-    (tmp_path / "ppi.csv").write_text("gene1,gene2,weight\nRAD51,RAD52,0.5\n")
-    assert import_folder(tmp_path).notes[-1].startswith("There is no screen")
-    (tmp_path / "ppi.csv").write_text("gene1,gene2,score\nRAD51,RAD52,0.5\n")
-    assert import_folder(tmp_path).notes[-1].startswith("There is no network")
-    (tmp_path / "net.csv").write_text("gene1,gene2,weight\nRAD51,RAD52,0.5\n")
-    assert not [note for note in import_folder(tmp_path).notes if note.startswith("There is no")]
 
 
 FITNESS = [["YAL001C_tsq1", 0.5, None], ["YAL001C_dma2", 0.7, 1.0], ["YAL002W_sn1", 0.9, 0.25]]
@@ -208,3 +195,49 @@ def test_text_among_the_numbers_of_a_feature_stops_the_import(tmp_path):
     with pytest.raises(InputError, match="'high'") as caught:
         import_folder(tmp_path)
     assert (caught.value.where, caught.value.line) == (tmp_path / "fitness.csv", 4)
+
+
+def left_alone(path):
+    assert screen_readers.recognise(path) is None
+    assert cell_readers.recognise(path) is None
+    return why_unread(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a,b,strength,by\nRAD51,RAD52,0.5,me\n", "gene1,gene2,score (a screen),"),
+        ("RAD51,0.5\nRAD52,1.5\n", "genes and numbers and no header"),
+        ("Notes of 2025, and 1,5 more things\n", "gene1,gene2,score (a screen),"),
+    ],
+)
+def test_the_reason_is_told(tmp_path, text, reason):
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    why = left_alone(path)
+    assert reason in why
+    assert why.endswith("docs/how-to/screen.md")
+    packed = tmp_path / "a.csv.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    assert left_alone(packed) == why
+
+
+def test_a_workbook_names_its_sheets_and_other_spreadsheets_are_to_be_saved(tmp_path):
+    book = openpyxl.Workbook()
+    book.active.title = "remarks"
+    book.active.append(["something", "else"])
+    book.save(tmp_path / "a.xlsx")
+    (tmp_path / "b.xls").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500))
+    assert "sheets (remarks)" in left_alone(tmp_path / "a.xlsx")
+    assert "save it as xlsx" in left_alone(tmp_path / "b.xls")
+
+
+def test_what_is_no_table_is_called_so(tmp_path):
+    (tmp_path / "a.bin").write_bytes(bytes(range(256)))
+    (tmp_path / "a.json").write_text('{"gene1": "RAD51"}\n')
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.txt", "a")
+        archive.writestr("b.txt", "b")
+    assert left_alone(tmp_path / "a.bin").startswith("it is not text")
+    assert left_alone(tmp_path / "a.json").startswith("it is JSON")
+    assert left_alone(tmp_path / "a.zip").startswith("it is a zip of several files")

@@ -4,13 +4,10 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-import scipy.sparse
+import torch
 from scipy import stats
-from sklearn.cluster import KMeans
-from sklearn.linear_model import Ridge
 
 from deltacell.cell import Cell
-from deltacell.cell.synthetic import pathways_of
 from deltacell.errors import InputError
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.synthetic import Planted, Redundancy
@@ -70,19 +67,6 @@ def test_effects_agree_with_their_definition_on_every_row(screen, planted):
         assert found == expected
 
 
-def test_the_truth_is_symmetric_and_the_cells(cell, planted):
-    assert np.array_equal(planted.pathway, pathways_of(cell))
-    assert np.array_equal(planted.between, planted.between.T)
-    assert {(p, q) for p, q in combinations(range(25), 2) if planted.between[p, q]} == set(
-        planted.redundant
-    )
-
-
-def test_every_gene_has_a_small_nuisance_of_its_own(planted):
-    assert len(np.unique(planted.nuisance)) == 300
-    assert 0 < planted.nuisance.std() < 0.5 * planted.within.min()
-
-
 def test_the_truth_follows_the_genes_through_a_subset(cell, planted):
     chosen = [200, 3, 77, 140]
     part = Planted.of(cell.subset(chosen))
@@ -92,10 +76,10 @@ def test_the_truth_follows_the_genes_through_a_subset(cell, planted):
 
 
 def test_effects_of_what_is_no_genotype_are_refused(planted):
-    with pytest.raises(InputError, match="deletes no gene"):
-        planted.effect(Genotypes.of([[]]))
-    with pytest.raises(InputError, match="deletes gene 300"):
-        planted.effect(Genotypes.of([[300, 1]]))
+    for sets, code in (([[]], "empty-genotype"), ([[300, 1]], "gene-outside-cell")):
+        with pytest.raises(InputError) as caught:
+            planted.effect(Genotypes.of(sets))
+        assert caught.value.code == code
     assert len(planted.effect(Genotypes.of([]))) == 0
 
 
@@ -124,15 +108,9 @@ def test_a_sixth_is_planted_and_most_that_is_planted_is_untested(cell, screen, p
     assert (effect < 0).mean() > 0.05
     assert (effect > 0).mean() > 0.02
     pairs = Genotypes.of(combinations(range(cell.n_genes), 2))
-    there = pairs.take(torch_rows(planted.is_planted(pairs)))
+    there = pairs.take(torch.from_numpy(np.flatnonzero(planted.is_planted(pairs))))
     tested = screen.coverage.tested(there.genes.numpy(), there.offsets.numpy(), cell.n_genes)
     assert 0.05 < tested.mean() < 0.5
-
-
-def torch_rows(mask):
-    import torch
-
-    return torch.from_numpy(np.flatnonzero(mask))
 
 
 def test_a_score_is_effect_nuisance_and_noise_of_the_stated_size(screen, planted):
@@ -179,58 +157,12 @@ def test_a_small_cell_gives_what_it_has_room_for(cell):
     part = cell.subset(range(12))
     everything = Screen.synthetic(part)
     assert 10 < len(everything) < 7_000
-    with pytest.raises(
-        InputError, match="9000 rows were asked for, and this cell has room for 1 to"
-    ):
-        Screen.synthetic(part, n=9_000)
-    with pytest.raises(InputError, match="0 rows were asked for"):
-        Screen.synthetic(cell, n=0)
-    with pytest.raises(InputError, match="too few genes"):
-        Screen.synthetic(cell.subset([0]))
-
-
-def test_only_a_synthetic_cell_has_a_synthetic_screen():
-    with pytest.raises(InputError, match="not a synthetic one"):
+    for small, n in ((part, 9_000), (cell, 0), (cell.subset([0]), None)):
+        with pytest.raises(InputError) as caught:
+            Screen.synthetic(small, n=n)
+        assert caught.value.code == "no-room"
+    with pytest.raises(InputError):
         Screen.synthetic(Cell(["A", "B"], []))
-
-
-def test_networks_tell_of_unseen_genes_what_no_sum_over_genes_can(cell, screen):
-    """A fifth of the genes is unseen: their networks must say what additive effects cannot."""
-    rng = np.random.default_rng(0)
-    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
-    score = screen.column("score").astype(np.float64)
-    measured = np.unique(genes)
-    unseen = np.zeros(cell.n_genes, dtype=bool)
-    unseen[rng.permutation(measured)[: len(measured) // 5]] = True
-    test = np.bincount(owner, unseen[genes]) > 0
-    indicators = scipy.sparse.csr_matrix((np.ones(len(genes)), (owner, genes)))
-    ridge = Ridge(alpha=3.0).fit(indicators[~test], score[~test])
-    additive = np.corrcoef(ridge.predict(indicators[test]), score[test])[0, 1]
-    group = groups_in_the_networks(cell)
-    sets = [tuple(sorted(group[g.numpy()].tolist())) for g in screen.genotypes]
-    seen = {}
-    for row in np.flatnonzero(~test):
-        seen.setdefault(sets[row], []).append(score[row])
-    predicted = [sum(seen.get(sets[row], [])) / (len(seen.get(sets[row], [])) + 1)
-                 for row in np.flatnonzero(test)]  # fmt: skip
-    with_networks = np.corrcoef(predicted, score[test])[0, 1]
-    assert 0.02 < additive < 0.4
-    assert with_networks > 0.7
-
-
-def groups_in_the_networks(cell):
-    total = np.zeros((cell.n_genes, cell.n_genes))
-    for relation in cell.relations.values():
-        source, target, weight = relation.entries()
-        matrix = np.zeros_like(total)
-        matrix[target, source] = weight
-        matrix += matrix.T
-        degree = np.maximum(matrix.sum(axis=1), 1e-9)
-        total += matrix / np.sqrt(np.outer(degree, degree))
-    values, vectors = np.linalg.eigh(total)
-    space = vectors[:, -25:] * values[-25:]
-    space /= np.linalg.norm(space, axis=1, keepdims=True)
-    return KMeans(25, n_init=3, random_state=0).fit_predict(space)
 
 
 @pytest.mark.slow
@@ -266,14 +198,6 @@ def test_redundancy_is_written_in_the_graph() -> None:
     assert np.count_nonzero(truth.effect(decoys) == 0) > 200
 
 
-def test_redundancy_of_larger_sets_and_of_one() -> None:
-    cell = Cell.synthetic("redundancy")
-    truth = Redundancy.of(cell)
-    routes = cell.relation("routes")
-    three = next(routes.indices[a:b] for a, b in pairwise(routes.indptr) if b - a == 3)
-    assert truth.effect(Genotypes.of([three.tolist(), three[:1].tolist()])).tolist() == [-0.3, 0.0]
-
-
 def test_redundancy_is_the_same_for_the_same_seed() -> None:
     one, other = Cell.synthetic("redundancy", seed=1), Cell.synthetic("redundancy", seed=2)
     assert one.equals(Cell.synthetic("redundancy", seed=1))
@@ -281,5 +205,6 @@ def test_redundancy_is_the_same_for_the_same_seed() -> None:
     some = Screen.synthetic(one, n=500, seed=4)
     assert some.equals(Screen.synthetic(one, n=500, seed=4))
     assert len(some) == 500
-    with pytest.raises(InputError, match="7140"):
+    with pytest.raises(InputError) as caught:
         Screen.synthetic(one, n=8000)
+    assert caught.value.code == "no-room"

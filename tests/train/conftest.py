@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from deltacell.train.compose import compose
 from deltacell.train.config import Config
+from deltacell.train.run import train
 
 SMALL = (
     "experiment=demo",
@@ -41,3 +43,17 @@ def small(tmp_path: Path) -> Small:
         return compose([*SMALL, *model, f"directory={tmp_path / run}", *overrides])
 
     return make
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two epochs."""
+    path = tmp_path_factory.mktemp("trained") / "run"
+    train(compose([*SMALL, f"directory={path}", "split.seed=3"]), command=["deltacell", "train"])
+    return path
+
+
+@pytest.fixture
+def copy(trained: Path, tmp_path: Path) -> Path:
+    """A copy of that run, to be changed."""
+    return Path(shutil.copytree(trained, tmp_path / "copy"))

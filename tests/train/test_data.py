@@ -1,19 +1,23 @@
-"""What a config names: the cell, the screen and its split."""
+"""What a config names: the data, the split, the scale, the model and the loss."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from deltacell.cell import Cell
 from deltacell.errors import DeltacellError, InputError
+from deltacell.models import DangoLoss, HeteroCell, LogCosh
 from deltacell.screen import Screen
+from deltacell.train.build import build_loss, build_model, propagation_record, recorded_propagation
 from deltacell.train.config import Config, DataConfig, SplitConfig
-from deltacell.train.data import load_data, make_split
+from deltacell.train.data import Standard, load_data, make_split
 
 Small = Callable[..., Config]
 
@@ -28,50 +32,36 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def config_of(**data: object) -> Config:
-    return Config(data=DataConfig(**data))  # type: ignore[arg-type]
+def loaded(**data: Any) -> Any:
+    return load_data(Config(data=DataConfig(**data)))
 
 
-def test_a_folder_with_several_screens_asks_which(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"data.screen is not set; there are first, second"):
-        load_data(config_of(folder=str(folder)))
-    with pytest.raises(InputError, match=r"no screen 'third'; there are first, second"):
-        load_data(config_of(folder=str(folder), screen="third"))
-    second = load_data(config_of(folder=str(folder), screen="second"))
-    assert second.screen.checksum == Screen.load(folder / "screens" / "second").checksum
+def code_of(**data: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        loaded(**data)
+    return caught.value.code
 
 
-def test_the_only_screen_needs_no_name(folder: Path) -> None:
-    shutil.rmtree(folder / "screens" / "second")
-    assert len(load_data(config_of(folder=str(folder))).screen) == 150
-
-
-def test_an_import_without_a_screen_says_how_to_give_one(folder: Path) -> None:
-    shutil.rmtree(folder / "screens")
-    with pytest.raises(InputError, match=r"(?s)a cell and no screen.*data\.cell=.*data\.screen="):
-        load_data(config_of(folder=str(folder)))
-
-
-def test_what_is_not_there_is_said(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"(?s)no directory with a cell.*deltacell data import"):
-        load_data(config_of(folder=str(tmp_path / "nowhere")))
-    with pytest.raises(InputError, match=r"(?s)names no data.*experiment=demo"):
-        load_data(config_of())
-    with pytest.raises(InputError, match=r"data.cell is given and data.screen is not"):
-        load_data(config_of(cell=str(folder / "cell")))
-
-
-def test_a_cell_of_its_own_and_one_that_does_not_fit(folder: Path, tmp_path: Path) -> None:
-    screen = str(folder / "screens" / "first")
-    assert len(load_data(config_of(cell=str(folder / "cell"), screen=screen)).screen) == 150
-    other = Cell.synthetic("demo", seed=0)
-    other.subset(np.arange(other.n_genes // 2)).save(tmp_path / "half")
+def test_a_folder_and_its_screens(folder: Path, tmp_path: Path) -> None:
+    assert code_of(folder=str(folder)) == "unknown-screen"
+    assert code_of(folder=str(folder), screen="third") == "unknown-screen"
+    assert code_of(folder=str(tmp_path / "nowhere")) == code_of() == "no-data"
+    screen = Screen.load(folder / "screens" / "second")
+    assert loaded(folder=str(folder), screen="second").screen.checksum == screen.checksum
+    first = str(folder / "screens" / "first")
+    assert len(loaded(cell=str(folder / "cell"), screen=first).screen) == 150
+    cell = Cell.synthetic("demo", seed=0)
+    cell.subset(np.arange(cell.n_genes // 2)).save(tmp_path / "half")
     with pytest.raises(DeltacellError, match="gene"):
-        load_data(config_of(cell=str(tmp_path / "half"), screen=screen))
+        loaded(cell=str(tmp_path / "half"), screen=first)
+    shutil.rmtree(folder / "screens" / "second")
+    assert len(loaded(folder=str(folder)).screen) == 150
+    shutil.rmtree(folder / "screens")
+    assert code_of(folder=str(folder)) == "no-screen"
 
 
 def test_relations_are_chosen_merged_and_checked(small: Small) -> None:
-    kept = load_data(small("data.relations=[physical,regulatory]", hetero=False))
+    kept = load_data(small("data.relations=[physical,regulatory]"))
     assert list(kept.cell.relations) == ["physical", "regulatory"]
     merged = load_data(small("data.merge_relations.both=[physical,regulatory]"))
     assert "both" in merged.cell.relations
@@ -81,11 +71,14 @@ def test_relations_are_chosen_merged_and_checked(small: Small) -> None:
             load_data(small(key))
 
 
-def test_only_the_genes_of_the_screen(small: Small) -> None:
+def test_a_subset_and_only_its_genes(small: Small) -> None:
     few = ["data.subset=20", "split.method=random"]
-    whole, fewer = (
-        load_data(small(*few, f"data.screen_genes_only={only}")) for only in ("false", "true")
+    whole, again, fewer = (
+        load_data(small(*few, f"data.screen_genes_only={only}"))
+        for only in ("false", "false", "true")
     )
+    assert len(whole.screen) == 20
+    assert whole.screen.checksum == again.screen.checksum
     deleted = np.unique(whole.screen.genotypes.genes.numpy())
     assert fewer.cell.n_genes == len(deleted) < whole.cell.n_genes
     names = [[d.cell.genes.label(int(g)) for g in d.screen.genotypes.genes] for d in (whole, fewer)]
@@ -97,13 +90,22 @@ def test_the_scale_is_of_the_training_part_alone(small: Small) -> None:
     scores = data.screen.column("score").astype(np.float64)
     assert data.standard.mean == pytest.approx(scores[data.split.train].mean())
     assert data.standard.mean != pytest.approx(scores.mean(), rel=1e-3)
-    assert abs(data.targets[data.split.train].mean()) < 1e-5
-    assert data.targets[data.split.train].std() == pytest.approx(1, rel=1e-5)
+    targets = data.targets[data.split.train]
+    assert (abs(targets.mean()) < 1e-5, targets.std()) == (True, pytest.approx(1, rel=1e-5))
+    undone = data.standard.undo(torch.tensor(data.targets)).numpy()
+    np.testing.assert_allclose(undone, scores, rtol=1e-4, atol=1e-6)
     plain = load_data(small("data.standardise=false"))
     assert np.array_equal(plain.targets, scores.astype(np.float32))
+    many = np.full(3_000_000, 1.1, dtype=np.float32)
+    many[::2] = 0.9
+    assert Standard.of(many).mean == pytest.approx(1.0, abs=1e-7)
+    for constant in ([1.0, 1.0], [1.0, np.nan]):
+        with pytest.raises(InputError) as caught:
+            Standard.of(np.array(constant))
+        assert caught.value.code == "constant-targets"
 
 
-def test_genotypes_without_a_score_are_left_out_and_said(
+def test_genotypes_without_a_score_are_left_out_and_noted(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     column = Screen.column
@@ -120,16 +122,9 @@ def test_genotypes_without_a_score_are_left_out_and_said(
     assert data.notes == ("7 genotypes have no score and are left out.",)
 
 
-def test_a_subset_is_the_same_every_time(small: Small) -> None:
-    a, b = (load_data(small("data.subset=100")) for _ in range(2))
-    assert len(a.screen) == 100
-    assert a.screen.checksum == b.screen.checksum
-
-
 @pytest.mark.parametrize("method", ["random", "gene", "set"])
 def test_splits_are_those_of_the_config(small: Small, method: str) -> None:
-    config = small(f"split.method={method}")
-    data = load_data(config)
+    data = load_data(small(f"split.method={method}"))
     parts = (data.split.train, data.split.validation, data.split.test)
     assert all(len(part) for part in parts)
     assert data.split.method == method
@@ -137,11 +132,52 @@ def test_splits_are_those_of_the_config(small: Small, method: str) -> None:
     assert len(np.unique(everything)) == len(everything)
 
 
-def test_a_split_that_is_not_there_and_one_without_a_test_part(small: Small) -> None:
-    data = load_data(small())
-    with pytest.raises(InputError, match="no split 'moon'; there are random"):
-        make_split(data.screen, SplitConfig(method="moon"))
-    config = small()
-    config.split.method, config.split.test = "random", 0.0
+def test_a_split_without_a_file_or_a_test_part(small: Small) -> None:
+    config = small("split.method=random")
+    screen = load_data(config).screen
+    for method in ("named", "saved"):
+        with pytest.raises(InputError) as caught:
+            make_split(screen, SplitConfig(method=method))
+        assert caught.value.code == "no-split"
+    config.split.test = 0.0
     with pytest.raises(DeltacellError, match="test"):
         load_data(config)
+
+
+def test_dango_uses_the_six_of_string_unless_told_otherwise(small: Small) -> None:
+    config = small()
+    model: Any = build_model(config, load_data(config).cell, 3)
+    assert len(model.relations) == 6
+    assert propagation_record(model) is None
+    lambdas = ["model.lambdas.physical=0.25", "model.lambdas.regulatory=0.5"]
+    config = small("model.relations=[physical,regulatory]", *lambdas)
+    model = build_model(config, load_data(config).cell, 3)
+    assert model.reconstruction.lambdas == {"physical": 0.25, "regulatory": 0.5}
+    config = small("data.relations=[physical,regulatory]")
+    with pytest.raises(InputError) as caught:
+        build_model(config, load_data(config).cell, 3)
+    assert caught.value.code == "unknown-relation"
+
+
+def test_losses(small: Small) -> None:
+    assert isinstance(build_loss(small("loss=log_cosh")), LogCosh)
+    assert isinstance(build_loss(small("loss=dango")), DangoLoss)
+    contrast: Any = build_loss(small("loss=point_distribution_contrast", "trainer.epochs=17"))
+    assert contrast.max_epochs == 17
+
+
+@pytest.mark.parametrize("name", ["auto", "delta", "shared"])
+def test_a_recorded_propagation_is_used_again(small: Small, name: str) -> None:
+    bound = ["max_bytes=1000000"] if name != "shared" else []
+    config = small(f"propagation={name}", *bound, hetero=True)
+    data = load_data(config)
+    model = build_model(config, data.cell, 3)
+    assert isinstance(model, HeteroCell)
+    model.prepare(data.cell, data.screen.genotypes)
+    record = propagation_record(model)
+    assert record is not None
+    assert record["name"] == name
+    chosen = recorded_propagation(record, config)
+    assert chosen is not None
+    model.propagation = chosen
+    assert propagation_record(model) == record

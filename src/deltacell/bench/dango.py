@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from deltacell.bench.data import random_triples
+from deltacell.bench.machine import machine
 from deltacell.bench.process import PeakMemory, in_own_process
 from deltacell.cell import Cell
-from deltacell.errors import InputError
 from deltacell.models import Dango, DangoLoss
-from deltacell.models.reconstruction import ReconstructionLoss, closed_form_loss
+from deltacell.models.base import check_range
+from deltacell.models.reconstruction import ReconstructionLoss, loss_by_matrix
 from deltacell.propagate import SparseMatrix
+from deltacell.words import Progress
 
 VARIANTS = ("dense", "closed_form")
 
@@ -28,8 +29,6 @@ BARS = {
     "relative_difference_of_loss": {"at_most": 1e-5},
 }
 
-Progress = Callable[[str, int, int], None]
-
 
 def run(
     batch: int = 64,
@@ -39,27 +38,15 @@ def run(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure full DANGO steps with both forms of the loss, each in a process of its own.
+    """Measure full DANGO steps with both forms of the loss, each in a separate process.
 
-    A step is forward, loss, backward and AdamW on random triples of the synthetic yeast cell. The
-    dense form has its adjacencies ready before the first step; they count neither as time nor as
-    memory. Both start from the same parameters and see the same batch.
-
-    Parameters
-    ----------
-    batch
-        Genotypes a step.
-    steps
-        Steps that are measured, after one that is not; the median counts.
-    quick
-        Whether to take the small synthetic cell, where the bars mean nothing.
-    seed
-        Of the cell, the parameters and the batch.
-    progress
-        Called as ``progress(what, done, total)``.
+    A step is forward, loss, backward and AdamW on random triples of the synthetic yeast cell, or
+    with ``quick`` of the demo cell, where no bar applies. The dense form has its adjacencies ready
+    before the first step; they count neither as time nor as memory. Both start from the same
+    parameters and see the same batch. The median of the steps after the first one counts.
     """
-    if batch < 1 or steps < 1:
-        raise InputError(f"batch is {batch} and steps {steps}; both must be at least 1")
+    check_range("[1, inf)", batch=batch, steps=steps)
+    settings = {"batch": batch, "steps": steps, "seed": seed}
     total = len(VARIANTS) * (steps + 2)
     rows = []
     for number, variant in enumerate(VARIANTS):
@@ -69,30 +56,27 @@ def run(
             if progress is not None:
                 progress(f"{variant}: {news['what']}", begin + news["done"], total)
 
-        settings = {
-            "variant": variant,
-            "cell": "demo" if quick else "yeast",
-            "batch": batch,
-            "steps": steps,
-            "seed": seed,
-        }
-        rows.append(in_own_process("deltacell.bench.dango:measure", settings, told))
+        of_variant = {**settings, "variant": variant, "cell": "demo" if quick else "yeast"}
+        rows.append(in_own_process("deltacell.bench.dango:measure", of_variant, told))
     dense, closed = rows
     ratios = {
         "times_faster": dense["step_s"] / closed["step_s"],
         "part_of_the_memory": closed["peak_mib"] / max(dense["peak_mib"], 1e-9),
         "relative_difference_of_loss": abs(closed["loss"] - dense["loss"]) / abs(dense["loss"]),
     }
+    bars: dict[str, dict[str, Any]] = {}
+    for name, bar in {} if quick else BARS.items():
+        found = ratios[name]
+        met = found >= bar["at_least"] if "at_least" in bar else found <= bar["at_most"]
+        bars[name] = {**bar, "measured": found, "met": met}
     return {
         "benchmark": "dango",
         "command": "deltacell bench dango",
         "rows": rows,
         "ratios": ratios,
-        "bars": {}
-        if quick
-        else {name: _held_against(bar, ratios[name]) for name, bar in BARS.items()},
-        "settings": {"batch": batch, "steps": steps, "quick": quick, "seed": seed},
-        "machine": _machine(),
+        "bars": bars,
+        "settings": {**settings, "quick": quick},
+        "machine": machine(),
     }
 
 
@@ -105,29 +89,15 @@ def measure(
     seed: int,
     tell: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """Return a row for one variant, measured in this process.
-
-    Parameters
-    ----------
-    variant
-        ``dense`` or ``closed_form``.
-    cell
-        Name of a synthetic cell.
-    batch, steps, seed
-        As in `run`.
-    tell
-        Called with what is being done and how many parts of the whole are done.
-    """
+    """Return a row for one of `VARIANTS`, measured in this process on a synthetic cell."""
     tell({"what": "making the cell", "done": 0})
     wild_type = Cell.synthetic(cell, seed=seed)
     screen = random_triples(wild_type, batch, seed)
     targets = torch.from_numpy(screen.column("score").copy())
-    genotypes = screen.genotypes
     torch.manual_seed(seed)
     model = Dango(wild_type)
-    model.reconstruction.loss = (
-        closed_form_loss if variant == "closed_form" else _dense(model, wild_type)
-    )
+    if variant == "dense":
+        model.reconstruction.loss = dense_loss_of(model, wild_type)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=1e-6)
     criterion = DangoLoss()
     memory = PeakMemory()
@@ -136,7 +106,7 @@ def measure(
         tell({"what": f"step {step} of {steps}" if step else "first step", "done": 1 + step})
         began = time.perf_counter()
         optimizer.zero_grad()
-        loss = criterion(model(wild_type, genotypes), targets, epoch=5).total
+        loss = criterion(model(wild_type, screen.genotypes), targets, epoch=5).total
         torch.autograd.backward(loss)
         optimizer.step()
         last = float(loss.detach())
@@ -150,38 +120,14 @@ def measure(
     }
 
 
-def _dense(model: Dango, cell: Cell) -> ReconstructionLoss:
+def dense_loss_of(model: Dango, cell: Cell) -> ReconstructionLoss:
     """Return the dense loss with the adjacencies made ahead, as a plain program would keep them."""
     matrices = [SparseMatrix.of(cell.relation(name)) for name in model.relations]
     adjacency = {m: m.csr(device="cpu", dtype=torch.float32).to_dense() for m in matrices}
 
     def loss(
-        z: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        matrix: SparseMatrix,
-        lambda_: float,
-    ) -> torch.Tensor:
-        edge = adjacency[matrix]
-        predicted = z @ weight.t() + bias
-        on_edges = ((predicted - 1).square() * edge).sum()
-        elsewhere = (predicted.square() * (1 - edge)).sum()
-        return (on_edges + lambda_ * elsewhere) / edge.numel()
+        z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix, lambda_: float
+    ) -> Tensor:
+        return loss_by_matrix(z, weight, bias, adjacency[matrix], lambda_)
 
     return loss
-
-
-def _held_against(bar: dict[str, float], measured: float) -> dict[str, Any]:
-    met = measured >= bar["at_least"] if "at_least" in bar else measured <= bar["at_most"]
-    return {**bar, "measured": measured, "met": met}
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }

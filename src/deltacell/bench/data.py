@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from deltacell.bench.machine import machine
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.screen import Genotypes, Loader, Screen
+from deltacell.words import Progress
 
 #: How many times faster than each of the others the columnar loader has to be.
 BARS = {"columnar_over_per_record": 100.0, "columnar_over_lazy": 10_000.0}
-
-Progress = Callable[[str, int, int], None]
 
 
 def run(
@@ -37,72 +35,48 @@ def run(
 ) -> dict[str, Any]:
     """Measure three ways of loading the same genotypes, side by side.
 
-    ``columnar`` is the `Loader`. ``per_record`` makes one PyG `Data` a genotype, with its deleted
-    genes and its score. ``lazy`` makes one PyG `HeteroData` a genotype, with every edge of the cell
-    and masks of what lives in the mutant. Both go through PyG's DataLoader in this process. The
-    three take turns, and the median over the turns counts.
-
-    Parameters
-    ----------
-    n_genotypes
-        Number of random triples to load from.
-    batch_size
-        Of ``columnar`` and ``per_record``.
-    cell
-        The wild type; the synthetic yeast cell where not given.
-    repeats
-        Number of turns.
-    seconds
-        How long each is measured in a turn, or for one epoch (``columnar``) or one batch (the
-        others) where that takes longer.
-    lazy_batch_size
-        Of ``lazy``, small because each genotype carries all edges.
-    seed
-        Of the genotypes and of the order they come in.
-    progress
-        Called as ``progress(what, done, total)``.
+    ``columnar`` is the `Loader`. ``per_record`` makes one PyG `Data` per genotype, with its deleted
+    genes and its score. ``lazy`` makes one PyG `HeteroData` per genotype, with every edge of the
+    cell and masks of what lives in the mutant. Both go through PyG's DataLoader in this process.
+    The three take turns, and the median over the turns counts.
     """
     if repeats < 1 or seconds < 0 or lazy_batch_size < 1:
         raise InputError(
             f"repeats {repeats}, seconds {seconds}, lazy_batch_size {lazy_batch_size}: "
-            "expected at least 1, 0 and 1"
+            "expected at least 1, 0 and 1",
+            code="out-of-range",
         )
-    told = progress or _silent
+    report = progress or (lambda what, done, total: None)
     total = 2 + 3 * (repeats + 1)
-    told("making the cell", 0, total)
+    report("making the cell", 0, total)
     cell = Cell.synthetic("yeast", seed=seed) if cell is None else cell
-    told("making the genotypes", 1, total)
+    report("making the genotypes", 1, total)
     screen = random_triples(cell, n_genotypes, seed)
     pipelines = _pipelines(cell, screen, batch_size, lazy_batch_size, seed)
     rates: dict[str, list[float]] = {p.name: [] for p in pipelines}
-    done = 2
-    for turn in range(repeats + 1):
-        for pipeline in pipelines:
-            told(f"{'timing' if turn else 'warming up'} {pipeline.name}", done, total)
-            rate = pipeline.rate(seconds if turn else 0.0)
-            if turn:
-                rates[pipeline.name].append(rate)
-            done += 1
-    told("done", done, total)
+    turns = [(turn, pipeline) for turn in range(repeats + 1) for pipeline in pipelines]
+    for done, (turn, pipeline) in enumerate(turns, 2):
+        report(f"{'timing' if turn else 'warming up'} {pipeline.name}", done, total)
+        rate = pipeline.rate(seconds if turn else 0.0)
+        rates[pipeline.name] += [rate] if turn else []
+    report("done", total, total)
     speed = {name: statistics.median(of_turns) for name, of_turns in rates.items()}
-    rows = [
-        {
-            "name": p.name,
-            "samples_per_s": speed[p.name],
-            "bytes_per_sample": p.bytes_per_sample,
-            "batch_size": p.batch_size,
-            "samples_per_s_of_each_turn": rates[p.name],
-        }
-        for p in pipelines
-    ]
     ratios = {
-        "columnar_over_per_record": speed["columnar"] / speed["per_record"],
-        "columnar_over_lazy": speed["columnar"] / speed["lazy"],
+        f"columnar_over_{name}": speed["columnar"] / speed[name] for name in ("per_record", "lazy")
     }
     return {
         "benchmark": "data",
         "command": "deltacell bench data",
-        "rows": rows,
+        "rows": [
+            {
+                "name": p.name,
+                "samples_per_s": speed[p.name],
+                "bytes_per_sample": p.bytes_per_sample,
+                "batch_size": p.batch_size,
+                "samples_per_s_of_each_turn": rates[p.name],
+            }
+            for p in pipelines
+        ],
         "ratios": ratios,
         "bars": {
             name: {"at_least": bar, "measured": ratios[name], "met": ratios[name] >= bar}
@@ -117,24 +91,15 @@ def run(
             "seconds": seconds,
             "seed": seed,
         },
-        "machine": _machine(),
+        "machine": {**machine(), **_versions()},
     }
 
 
 def random_triples(cell: Cell, n: int, seed: int = 0) -> Screen:
-    """Return a screen of random triples of different genes with random scores.
-
-    Parameters
-    ----------
-    cell
-        Whose genes to delete; it needs three at least.
-    n
-        Number of genotypes.
-    seed
-        Of all that is drawn.
-    """
+    """Return a screen of `n` random triples of different genes with random scores."""
     if cell.n_genes < 3:
-        raise InputError(f"the cell has {cell.n_genes} genes, too few for a triple")
+        what = f"the cell has {cell.n_genes} genes, too few for a triple"
+        raise InputError(what, code="too-few-genes")
     rng = np.random.default_rng(seed)
     # Distinct by construction: each gene is drawn among those still left, then shifted past them.
     first = rng.integers(cell.n_genes, size=n)
@@ -149,51 +114,36 @@ def random_triples(cell: Cell, n: int, seed: int = 0) -> Screen:
     return Screen.build(cell.genes, genotypes, score=score)
 
 
-@dataclass(frozen=True)
-class _Pipeline:
-    """One way of loading: how to begin an epoch, and what a batch of it is."""
+class _Pipeline(NamedTuple):
+    """One way of loading: how to begin an epoch, and how many genotypes a batch of it has."""
 
     name: str
     batch_size: int
     bytes_per_sample: float
     epoch: Callable[[], Iterable[Any]]
+    size: Callable[[Any], int]
     whole_epochs: bool
 
     def rate(self, seconds: float) -> float:
-        """Return samples a second, over at least one epoch or one batch."""
-        timed = self._count_epochs if self.whole_epochs else self._count_batches
+        """Return samples per second, over at least one epoch or one batch."""
         begin = time.perf_counter()
-        samples = timed(begin + seconds)
-        return samples / (time.perf_counter() - begin)
-
-    def _count_epochs(self, end: float) -> int:
         samples = 0
         while True:
             for batch in self.epoch():
-                samples += len(batch)
-            if time.perf_counter() >= end:
-                return samples
-
-    def _count_batches(self, end: float) -> int:
-        samples = 0
-        while True:
-            for batch in self.epoch():
-                samples += int(batch.num_graphs)
-                if time.perf_counter() >= end:
-                    return samples
+                samples += self.size(batch)
+                if not self.whole_epochs and time.perf_counter() >= begin + seconds:
+                    break
+            if time.perf_counter() >= begin + seconds:
+                return samples / (time.perf_counter() - begin)
 
 
 class _Records(Dataset[Any]):
-    """DANGO's way: a record a genotype, made into a `Data` when asked for."""
+    """A record per genotype, made into a `Data` when asked for, as DANGO does."""
 
     def __init__(self, screen: Screen) -> None:
-        scores = screen.column("score").tolist()
-        deleted = screen.genotypes.genes.tolist()
-        ends = screen.offsets.tolist()
-        self.records = [
-            {"deleted": deleted[a:b], "score": score}
-            for a, b, score in zip(ends[:-1], ends[1:], scores, strict=True)
-        ]
+        deleted, ends = screen.genotypes.genes.tolist(), screen.offsets.tolist()
+        sets = [deleted[a:b] for a, b in pairwise(ends)]
+        self.records = list(zip(sets, screen.column("score").tolist(), strict=True))
 
     def __len__(self) -> int:
         return len(self.records)
@@ -201,39 +151,32 @@ class _Records(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         from torch_geometric.data import Data
 
-        record = self.records[index]
+        deleted, score = self.records[index]
         # With as many nodes as deleted genes, PyG's `batch` vector says whose each of them is.
-        return Data(
-            deleted=torch.tensor(record["deleted"]),
-            y=torch.tensor([record["score"]]),
-            num_nodes=len(record["deleted"]),
-        )
+        return Data(deleted=torch.tensor(deleted), y=torch.tensor([score]), num_nodes=len(deleted))
 
 
-class _Mutants(Dataset[Any]):
-    """The lazy way: a whole mutant a genotype, all edges of the cell with masks."""
+class _Mutants(_Records):
+    """A whole mutant per genotype: all edges of the cell with masks of what lives."""
 
     def __init__(self, cell: Cell, screen: Screen) -> None:
-        self.records = _Records(screen).records
+        super().__init__(screen)
         self.n_genes = cell.n_genes
-        self.edges = {}
-        for name, relation in cell.relations.items():
-            source, target, _ = relation.edges()
-            self.edges[name] = torch.from_numpy(np.stack([source, target]))
-
-    def __len__(self) -> int:
-        return len(self.records)
+        self.edges = {
+            name: torch.from_numpy(np.stack(relation.edges()[:2]))
+            for name, relation in cell.relations.items()
+        }
 
     def __getitem__(self, index: int) -> Any:
         from torch_geometric.data import HeteroData
 
-        record = self.records[index]
+        deleted, score = self.records[index]
         living = torch.ones(self.n_genes, dtype=torch.bool)
-        living[record["deleted"]] = False
+        living[deleted] = False
         data = HeteroData()
         data["gene"].num_nodes = self.n_genes
         data["gene"].living = living
-        data["gene"].y = torch.tensor([record["score"]])
+        data["gene"].y = torch.tensor([score])
         for name, edge_index in self.edges.items():
             relation = data["gene", name, "gene"]
             relation.edge_index = edge_index
@@ -247,54 +190,30 @@ def _pipelines(
     from torch_geometric.loader import DataLoader
 
     columnar = Loader(screen, batch_size=batch_size, seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    per_record = DataLoader(
-        _Records(screen), batch_size=batch_size, shuffle=True, generator=generator
-    )
-    lazy = DataLoader(
-        _Mutants(cell, screen), batch_size=lazy_batch_size, shuffle=True, generator=generator
-    )
     first = next(iter(columnar))
+    bytes_each = first.nbytes / len(first)
     pipelines = [
-        _Pipeline(
-            "columnar", batch_size, first.nbytes / len(first), columnar.__iter__, whole_epochs=True
-        )
+        _Pipeline("columnar", batch_size, bytes_each, columnar.__iter__, len, whole_epochs=True)
     ]
-    for name, loader in (("per_record", per_record), ("lazy", lazy)):
-        collated = next(iter(loader))
-        pipelines.append(
-            _Pipeline(
-                name,
-                loader.batch_size,
-                sum(tensor.nbytes for tensor in _tensors(collated)) / collated.num_graphs,
-                loader.__iter__,
-                whole_epochs=False,
-            )
-        )
+    generator = torch.Generator().manual_seed(seed)
+    for name, records, size in (
+        ("per_record", _Records(screen), batch_size),
+        ("lazy", _Mutants(cell, screen), lazy_batch_size),
+    ):
+        loader = DataLoader(records, batch_size=size, shuffle=True, generator=generator)
+        batch = next(iter(loader))
+        values = [value for part in batch.stores for value in part.values()]
+        held = sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+        each = held / batch.num_graphs
+        pipelines.append(_Pipeline(name, size, each, loader.__iter__, _n_graphs, False))
     return pipelines
 
 
-def _tensors(collated: Any) -> Iterator[torch.Tensor]:
-    for part in collated.stores:
-        for value in part.values():
-            if isinstance(value, torch.Tensor):
-                yield value
+def _n_graphs(batch: Any) -> int:
+    return int(batch.num_graphs)
 
 
-def _machine() -> dict[str, Any]:
+def _versions() -> dict[str, str]:
     import torch_geometric
 
-    return {
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-        "torch_geometric": torch_geometric.__version__,
-    }
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """Report to nobody."""
+    return {"numpy": np.__version__, "torch_geometric": torch_geometric.__version__}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,30 +14,18 @@ import numpy as np
 from deltacell.bench.machine import machine
 from deltacell.bench.simulate import Program, write
 from deltacell.profile.explain import explain
-from deltacell.profile.trace.decode import Progress
+from deltacell.words import Progress
 
-BAR = 0.95
-"""The share of cases in which the sentence has to be right."""
-NOISE = (0.02, 0.05, 0.15)
-"""Spread of the time per step of pairs that differ by noise alone."""
+BAR = 0.95  # the share of cases in which the sentence has to be right
+NOISE = (0.02, 0.05, 0.15)  # spread of the time per step of pairs that differ by noise alone
 
 
 @dataclass(frozen=True)
 class Case:
     """One trace, or a pair, with its true cause.
 
-    Parameters
-    ----------
-    kind
-        Of the cause.
-    a, b
-        The programs; b is None for a single trace.
-    right
-        Patterns that the first sentence has to have, all of them, without regard to case.
-    vague
-        A pattern of a sentence that points to the right area without naming the cause.
-    seed
-        Of the noise.
+    ``right`` are patterns that the first sentence must have, all of them, without regard to case;
+    ``vague`` is one that points to the right area without naming the cause.
     """
 
     kind: str
@@ -51,17 +39,7 @@ class Case:
 def run(
     *, seed: int = 0, only: str | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Explain every case and count the right, vague and wrong first sentences by kind.
-
-    Parameters
-    ----------
-    seed
-        Of the noise and of the sizes of the programs: another seed is another set of cases.
-    only
-        A part of the name of the kinds to run; all by default.
-    progress
-        Called as ``progress(label, done, total)``.
-    """
+    """Explain every case and count the right, vague and wrong first sentences by kind."""
     chosen = [case for case in cases(seed) if only is None or only in case.kind]
     rows: dict[str, dict[str, Any]] = {}
     missed = []
@@ -69,27 +47,31 @@ def run(
         for number, case in enumerate(chosen):
             if progress is not None:
                 progress(case.kind, number, len(chosen))
-            sentence = _sentence(case, Path(folder) / str(number))
+            a, b = (Path(folder) / str(number) / name for name in ("one", "two"))
+            one = write(case.a, a, 2 * case.seed)
+            other = None if case.b is None else write(case.b, b, 2 * case.seed + 1)
+            sentence = explain(one, other).sentence
             verdict = judge(case, sentence)
-            row = rows.setdefault(
-                case.kind, {"kind": case.kind, "cases": 0, "right": 0, "vague": 0, "wrong": 0}
-            )
+            new = {"kind": case.kind, "cases": 0, "right": 0, "vague": 0, "wrong": 0}
+            row = rows.setdefault(case.kind, new)
             row["cases"] += 1
             row[verdict] += 1
             if verdict != "right":
                 missed.append({"kind": case.kind, "verdict": verdict, "sentence": sentence})
-    table = list(rows.values())
+    bars = {}
+    for name, is_noise in (("right", False), ("no difference", True)):
+        mine = [row for row in rows.values() if ("noise" in row["kind"]) == is_noise]
+        if mine:
+            share = sum(row["right"] for row in mine) / sum(row["cases"] for row in mine)
+            bars[name] = {"at_least": BAR, "measured": share, "met": share >= BAR}
     return {
         "benchmark": "explain",
         "command": "deltacell bench explain",
         "cases": len(chosen),
         "seed": seed,
-        "rows": table,
+        "rows": list(rows.values()),
         "missed": missed,
-        "bars": {
-            name: {"at_least": BAR, "measured": share, "met": share >= BAR}
-            for name, share in _shares(table)
-        },
+        "bars": bars,
         "machine": machine(),
     }
 
@@ -104,39 +86,36 @@ def judge(case: Case, sentence: str) -> str:
 
 def cases(seed: int = 0) -> Iterator[Case]:
     """Give all cases: single traces, pairs, and pairs that differ by noise alone."""
-    singles = [(kind, a, None, right, vague) for kind, a, right, vague in _single()]
-    for number, (kind, a, b, right, vague) in enumerate([*singles, *_pairs()]):
+    for number, (kind, a, b, right, vague) in enumerate([*_single(), *_pairs()]):
         vary = _varied(np.random.default_rng([seed, number]))
-        one = replace(a, **vary(a))
-        other = None if b is None else replace(b, **vary(b))
-        yield Case(kind, one, other, right, vague, 10_000 * seed + number)
+        other = None if b is None else vary(b)
+        yield Case(kind, vary(a), other, right, vague, 10_000 * seed + number)
     for noise in NOISE:
         for number in range(20):
             base = (GPU, CPU, replace(GPU, sync=False), replace(GPU, steps=25))[number % 4]
             vary = _varied(np.random.default_rng([seed, 500 + number]))
-            program = replace(base, **vary(base)) if number % 4 < 3 else base
-            program = replace(program, noise=noise)
-            kind = f"pair: noise of {100 * noise:.0f} % alone"
-            right = ("no difference beyond noise",)
-            yield Case(kind, program, program, right, "^$", 10_000 * seed + 5000 + number)
+            program = replace(vary(base) if number % 4 < 3 else base, noise=noise)
+            kind, said = f"pair: noise of {100 * noise:.0f} % alone", "no difference beyond noise"
+            yield Case(kind, program, program, (said,), "^$", 10_000 * seed + 5000 + number)
 
 
-def _varied(rng: np.random.Generator) -> Callable[[Program], dict[str, Any]]:
+def _varied(rng: np.random.Generator) -> Callable[[Program], Program]:
     """Return a function that varies what has nothing to do with a cause, the same for A and B."""
     size, host = np.exp(rng.uniform(-0.3, 0.3, 2))
     layers, steps = int(rng.integers(3, 7)), int(rng.integers(8, 20))
     noise, stacked = float(rng.uniform(0.01, 0.04)), bool(rng.integers(0, 2))
 
-    def vary(program: Program) -> dict[str, Any]:
-        return {
-            "attention": program.attention * size,
-            "gemm": program.gemm * size,
-            "host": program.host * host,
-            "layers": layers,
-            "steps": min(program.steps, steps),
-            "noise": noise,
-            "stacks": program.stacks or (stacked and program.work_before is None),
-        }
+    def vary(program: Program) -> Program:
+        return replace(
+            program,
+            attention=program.attention * size,
+            gemm=program.gemm * size,
+            host=program.host * host,
+            layers=layers,
+            steps=min(program.steps, steps),
+            noise=noise,
+            stacks=program.stacks or (stacked and program.work_before is None),
+        )
 
     return vary
 
@@ -144,11 +123,15 @@ def _varied(rng: np.random.Generator) -> Callable[[Program], dict[str, Any]]:
 GPU = Program()
 CPU = Program(device=None, attention=900.0, gemm=1100.0, loader=300.0)
 DDP = Program(world=2, allreduce=500.0)
-_Single = tuple[str, Program, tuple[str, ...], str]
-_Pair = tuple[str, Program, Program, tuple[str, ...], str]
+_Planted = tuple[str, Program, Program | None, tuple[str, ...], str]
 
 
-def _single() -> Iterator[_Single]:
+def _single() -> Iterator[_Planted]:
+    for kind, program, right, vague in _singles():
+        yield kind, program, None, right, vague
+
+
+def _singles() -> Iterator[tuple[str, Program, tuple[str, ...], str]]:
     idle = "idle"
     for times in (1, 2, 4):
         wait = 8000.0 * times
@@ -193,7 +176,7 @@ def _single() -> Iterator[_Single]:
         yield "no steps", server, ("comput", "flash|sgemm"), "comput"
 
 
-def _pairs() -> Iterator[_Pair]:
+def _pairs() -> Iterator[_Planted]:
     for times in (1, 2):
         for base in (GPU, replace(GPU, sync=False), DDP):
             slow = replace(base, attention=5 * base.attention * times)
@@ -240,16 +223,3 @@ def _pairs() -> Iterator[_Pair]:
         # The same program on other hardware.
         other = replace(GPU, vendor="hip", device="AMD Instinct MI250X", device_factor=1.5 * times)
         yield "pair: other hardware", GPU, other, (every,), "comput"
-
-
-def _sentence(case: Case, folder: Path) -> str:
-    one = write(case.a, folder / "one", 2 * case.seed)
-    other = None if case.b is None else write(case.b, folder / "two", 2 * case.seed + 1)
-    return explain(one, other).sentence
-
-
-def _shares(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
-    for name, noise in (("right", False), ("no difference", True)):
-        mine = [row for row in rows if ("noise" in row["kind"]) == noise]
-        if mine:
-            yield name, sum(row["right"] for row in mine) / sum(row["cases"] for row in mine)

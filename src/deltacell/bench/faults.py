@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from deltacell.bench.faults_corpus import (
     FLIPPED,
@@ -47,35 +47,19 @@ FAULTS: dict[str, int | None] = {
     "EIO": errno.EIO,
     "EACCES": errno.EACCES,
 }
-Say = Callable[[str], None]
+_WATCHED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
 
 
 @dataclass
 class Row:
-    """What became of the cases of one kind.
-
-    Parameters
-    ----------
-    kind
-        What was damaged or failed.
-    tries
-        Cases.
-    clean
-        Ended in an error that says what is wrong; a command also ended well when given again.
-    right
-        Ended in the right result.
-    failures
-        All others.
-    examples
-        The first few of those, with the seed that makes them again.
-    """
+    """What became of the cases of one kind of damaged file or failed command."""
 
     kind: str
     tries: int = 0
-    clean: int = 0
-    right: int = 0
-    failures: int = 0
-    examples: list[str] = field(default_factory=list)
+    clean: int = 0  # ended in an error that says what is wrong; rerunning a command worked
+    right: int = 0  # ended in the right result
+    failures: int = 0  # all others
+    examples: list[str] = field(default_factory=list)  # of failures, with the seed to repeat them
 
     def add(self, outcome: str, example: str = "") -> None:
         """Count a case: ``clean``, ``right`` or ``failures``."""
@@ -97,23 +81,9 @@ def run(
     *,
     seed: int = 0,
     kinds: Sequence[str] | None = None,
-    say: Say = lambda text: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Make faults for some minutes, each kind in turn.
-
-    Parameters
-    ----------
-    minutes
-        How long; every kind gets one turn at least.
-    main
-        The program, which takes its command from ``sys.argv``.
-    seed
-        Of all that is drawn.
-    kinds
-        Only those whose names begin with one of these; all where not given.
-    say
-        Called with a sentence now and then.
-    """
+    """Make faults for some minutes, each kind in turn."""
     began, until = time.monotonic(), time.monotonic() + 60 * minutes
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="deltacell-faults-") as folder:
@@ -124,24 +94,24 @@ def run(
             raise DeltacellError((base / "said").read_text(errors="replace"))
         turns = _turns(base, main, kinds, seconds=min(5.0, max(0.2, minutes / 2)))
         rows = {kind: Row(kind) for kind in turns}
-        told = began
+
+        def total(name: str) -> int:
+            return sum(getattr(row, name) for row in rows.values())
+
+        said_at = began
         while turns:
             for kind, turn in turns.items():
                 turn(rows[kind], rng.randrange(2**32))
-                if time.monotonic() > told + 60:
-                    told = time.monotonic()
-                    tries = sum(row.tries for row in rows.values())
-                    failed = sum(row.failures for row in rows.values())
-                    minute = (told - began) / 60
-                    say(f"{tries:,} cases in {minute:.0f} minutes, {failed:,} failures")
+                if time.monotonic() > said_at + 60:
+                    said_at = time.monotonic()
+                    minute = (said_at - began) / 60
+                    failures = total("failures")
+                    say(f"{total('tries'):,} cases in {minute:.0f} minutes, {failures:,} failures")
             if time.monotonic() > until:
                 break
     return {
         "rows": [vars(row) for row in rows.values()],
-        "total": {
-            name: sum(getattr(row, name) for row in rows.values())
-            for name in ("tries", "clean", "right", "failures")
-        },
+        "total": {name: total(name) for name in ("tries", "clean", "right", "failures")},
         "bars": {},
         "seconds": round(time.monotonic() - began, 1),
         "seed": seed,
@@ -157,20 +127,11 @@ def _turns(
     base: Path, main: Callable[[], object], kinds: Sequence[str] | None, seconds: float
 ) -> dict[str, Turn]:
     """Return what makes cases of each kind; a turn of cheap cases lasts so many seconds."""
-    found: dict[str, Turn] = {}
-    artefacts = base / "artefacts"
-    for kind in FLIPPED:
-        found[f"flip {kind}"] = _sliced(base, partial(_flips, artefacts, kind, seconds))
-    for name in readers():
-        found[f"fuzz {name}"] = _sliced(base, partial(_fuzzes, name, seconds))
-    for scenario in _SCENARIOS:
-        found[f"inject {scenario.name}"] = _Injected(base, main, scenario)
-    if kinds is None:
-        return found
-    return {kind: turn for kind, turn in found.items() if kind.startswith(tuple(kinds))}
-
-
-# ---------------------------------------------------------------- processes
+    flips = {f"flip {k}": partial(_flips, base / "artefacts", k, seconds) for k in FLIPPED}
+    fuzzes = {f"fuzz {name}": partial(_fuzzes, name, seconds) for name in readers()}
+    found: dict[str, Turn] = {k: _sliced(base, work) for k, work in (flips | fuzzes).items()}
+    found |= {f"inject {one.name}": _Injected(base, main, one) for one in _SCENARIOS}
+    return {k: turn for k, turn in found.items() if kinds is None or k.startswith(tuple(kinds))}
 
 
 def _preload() -> None:
@@ -178,22 +139,14 @@ def _preload() -> None:
     # A pool of threads for each fork would cost more than its cases.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     import deltacell.evaluate.runs
-    import deltacell.predict.rank
+    import deltacell.predict.search
     import deltacell.report.evaluate
     import deltacell.screen.import_folder
     import deltacell.train.run  # noqa: F401
 
 
 def _forked(work: Callable[[], object], said: Path | None = None) -> tuple[int, bytes]:
-    """Run something in a fork; return its exit code, negative for a signal, and what it returned.
-
-    Parameters
-    ----------
-    work
-        Returns what JSON can hold, or raises `SystemExit`.
-    said
-        Where what it prints goes.
-    """
+    """Run something in a fork; return its exit code, negative for a signal, and its JSON result."""
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
@@ -265,9 +218,6 @@ def _outcome(call: Callable[[], Any], row: Row, what: str, expected: Any = None)
             row.add("failures", f"{what}: accepted, and it is not what was written")
 
 
-# ---------------------------------------------------------------- flips
-
-
 def _damaged(rng: random.Random, data: bytes) -> bytes:
     """Return bytes as a bad disk, cable or transfer leaves them."""
     at = rng.randrange(len(data))
@@ -287,10 +237,10 @@ def _damaged(rng: random.Random, data: bytes) -> bytes:
 
 def _flips(artefacts: Path, kind: str, seconds: float, row: Row, seed: int) -> None:
     """Damage one file after the other for some seconds, and read it."""
-    names, read = FLIPPED[kind]
+    pattern, read = FLIPPED[kind]
     rng, expected = random.Random(seed), read(artefacts)
     until = time.monotonic() + seconds
-    files = sorted(file for name in names for file in artefacts.glob(name))
+    files = sorted(artefacts.glob(pattern))
     whole = {file: file.read_bytes() for file in files}
     number = 0
     while time.monotonic() < until:
@@ -304,9 +254,6 @@ def _flips(artefacts: Path, kind: str, seconds: float, row: Row, seed: int) -> N
             _outcome(lambda: read(artefacts), row, f"{file.name}, seed {seed}, {number}", expected)
         finally:
             file.write_bytes(whole[file])
-
-
-# ---------------------------------------------------------------- fuzzing
 
 
 def _fuzzed(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
@@ -352,39 +299,19 @@ def _fuzzes(name: str, seconds: float, row: Row, seed: int) -> None:
             _outcome(lambda: read(file), row, f"seed {seed}, {number}")
 
 
-# ---------------------------------------------------------------- injection
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A command, what it starts from, and what it is to leave behind.
-
-    Parameters
-    ----------
-    name
-        Of the kind.
-    words
-        The command.
-    start
-        Names in the artefacts that it starts from.
-    result
-        Returns what it left as text; raises where that is not whole; None where nothing is there.
-    again
-        The commands that a user gives after a fault, given the folder.
-    before
-        Whether what `start` holds is also a right result until the command is given again.
-    """
+class Scenario(NamedTuple):
+    """A command, what it starts from, and what it is to leave behind."""
 
     name: str
     words: tuple[str, ...]
-    start: tuple[str, ...]
-    result: Callable[[Path], str | None]
-    again: Callable[[Path], tuple[str, ...]] | None = None
-    before: bool = False
+    start: tuple[str, ...]  # names in the artefacts
+    result: Callable[[Path], str | None]  # what it left; raises where that is not whole
+    again: Callable[[Path], tuple[str, ...]] | None = None  # what a user runs after a fault
+    before: bool = False  # whether what it starts from is also right until it is run again
 
 
 class _Injected:
-    """Faults at the operations of a command, one case a turn."""
+    """Faults at the operations of a command, one case per turn."""
 
     def __init__(self, base: Path, main: Callable[[], object], scenario: Scenario) -> None:
         self.base, self.main, self.scenario = base, main, scenario
@@ -393,66 +320,53 @@ class _Injected:
         self._before: str | None = None
 
     def __call__(self, row: Row, seed: int) -> None:
-        """Inject a fault at an operation that the seed chooses, and give the command again."""
+        """Inject a fault at an operation that the seed chooses, and run the command again."""
+        scenario = self.scenario
         if not self._operations:
-            self._prepare()
+            with _copied(self.base / "artefacts", scenario.start) as folder:
+                self._before = self._result(folder)
+                counted = self.base / "counted"
+                code, said = self._command(folder, scenario.words, counted=counted)
+                if code != 0:
+                    raise DeltacellError(f"{scenario.name} failed without a fault: {said}")
+                self._operations = int(counted.read_text())
+                self._expected = self._result(folder)
         rng = random.Random(seed)
         at, fault = 1 + rng.randrange(self._operations), rng.choice(list(FAULTS))
-        what = f"{fault} at operation {at} of {self._operations}"
-        with _copied(self.base / "artefacts", self.scenario.start) as folder:
-            code, said = self._command(folder, self.scenario.words, at, FAULTS[fault])
+        with _copied(self.base / "artefacts", scenario.start) as folder:
+            code, said = self._command(folder, scenario.words, at, FAULTS[fault])
             problem = self._judged(folder, code, said, killed=fault == "kill")
             if problem is None and (code != 0 or self._result(folder) != self._expected):
-                words = self.scenario.words
-                if self.scenario.again is not None:
-                    words = self.scenario.again(folder)
+                words = scenario.words if scenario.again is None else scenario.again(folder)
                 code_again, said = self._command(folder, words)
                 if code_again != 0:
-                    problem = f"given again it ended with {code_again}: {said[-200:]}"
+                    problem = f"run again it ended with {code_again}: {said[-200:]}"
                 elif self._result(folder) != self._expected:
-                    problem = "given again it ended in another result"
+                    problem = "run again it ended in another result"
             left = [p.name for p in folder.rglob(".*.tmp")]
             if problem is None and code != 0 and left:
                 problem = f"{left[0]} was left behind"
         if problem is not None:
-            row.add("failures", f"{what}: {problem}")
+            row.add("failures", f"{fault} at operation {at} of {self._operations}: {problem}")
         else:
             row.add("right" if code == 0 else "clean")
 
     def _judged(self, folder: Path, code: int, said: str, *, killed: bool) -> str | None:
         """Return what is wrong right after the fault."""
-        if killed and code not in (-signal.SIGKILL, 0):
-            return f"it ended with {code} in place of a kill: {said[-200:]}"
-        if not killed and (code < 0 or code == 70):
+        if code not in (-signal.SIGKILL, 0) if killed else code < 0 or code == 70:
             return f"it ended with {code}: {said[-200:]}"
         if "a fault of deltacell" in said or "Traceback" in said:
             return f"it blames itself: {said[-300:]}"
         found = self._result(folder)
-        allowed = {self._expected, None if not self.scenario.before else self._before}
         if code == 0 and found != self._expected:
             return f"it ended well with another result: {found}"
+        allowed = {self._expected, self._before if self.scenario.before else None}
         if found not in allowed and not str(found).startswith("unfinished"):
             return f"what it left is not whole: {found}"
         return None
 
-    def _prepare(self) -> None:
-        with _copied(self.base / "artefacts", self.scenario.start) as folder:
-            self._before = self._result(folder)
-            counted = self.base / "counted"
-            code, said = self._command(folder, self.scenario.words, counted=counted)
-            if code != 0:
-                raise DeltacellError(f"{self.scenario.name} failed without a fault: {said}")
-            self._operations = int(counted.read_text())
-            self._expected = self._result(folder)
-
     def _result(self, folder: Path) -> str | None:
-        def look() -> str | None:
-            try:
-                return self.scenario.result(folder)
-            except DeltacellError as error:
-                return f"damaged: {error}"
-
-        code, found = _forked(look, self.base / "looked")
+        code, found = _forked(lambda: self.scenario.result(folder), self.base / "looked")
         if code != 0:
             return f"damaged: {(self.base / 'looked').read_text(errors='replace')[-200:]}"
         result: str | None = json.loads(found)
@@ -466,8 +380,6 @@ class _Injected:
         number: int | None = None,
         counted: Path | None = None,
     ) -> tuple[int, str]:
-        said = self.base / "said"
-
         def work() -> None:
             os.chdir(folder)
             operations = _inject(folder, at, number)
@@ -478,8 +390,8 @@ class _Injected:
                 if counted is not None:
                     counted.write_text(str(operations()))
 
-        code, _ = _forked(work, said)
-        return code, said.read_text(errors="replace")
+        code, _ = _forked(work, self.base / "said")
+        return code, (self.base / "said").read_text(errors="replace")
 
 
 @contextmanager
@@ -492,22 +404,9 @@ def _copied(artefacts: Path, names: Sequence[str]) -> Iterator[Path]:
         yield Path(folder)
 
 
-_WATCHED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
-
-
 def _inject(folder: Path, at: int | None, number: int | None) -> Callable[[], int]:
-    """Count this process's file operations in a folder; kill it or fail at one of them.
-
-    Parameters
-    ----------
-    folder
-        What is watched.
-    at
-        The operation, from 1; none where not given.
-    number
-        The error's number; the process is killed where not given.
-    """
-    done, inside, mine = 0, os.fspath(folder), os.getpid()
+    """Count this process's file operations in a folder; at operation `at`, fail or be killed."""
+    done, inside, mine, fsync = 0, os.fspath(folder), os.getpid(), os.fsync
 
     def operation() -> None:
         nonlocal done
@@ -522,20 +421,15 @@ def _inject(folder: Path, at: int | None, number: int | None) -> Callable[[], in
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
-            path, _, flags = arguments
-            writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-            if not writes:
+            flags = arguments[2]
+            if not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR):
                 return
-        elif event in _WATCHED:
-            path = arguments[0]
-        else:
+        elif event not in _WATCHED:
             return
-        if isinstance(path, bytes):
-            path = os.fsdecode(path)
+        path = arguments[0]
+        path = os.fsdecode(path) if isinstance(path, bytes) else path
         if isinstance(path, str) and (path.startswith(inside) or not path.startswith("/")):
             operation()
-
-    fsync = os.fsync
 
     def watched_fsync(handle: Any) -> None:
         operation()
@@ -577,7 +471,7 @@ def _train_again(folder: Path) -> tuple[str, ...]:
 
 
 def _ranking_result(folder: Path) -> str | None:
-    from deltacell.predict.ranking import Ranking
+    from deltacell.predict.ranking_file import Ranking
 
     out = folder / "out.parquet"
     if not out.exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,31 +79,23 @@ NASTY: tuple[bytes, ...] = (
 def write_sources(folder: Path) -> None:
     """Write a folder of source files, as `deltacell data import` takes it."""
     folder.mkdir(parents=True)
-    for name in ("sgd_features", "biogrid", "string_physical", "table"):
-        text = SAMPLES[name]
-        if name == "sgd_features":
-            text = "".join(
-                text.replace("YAL001C", orf).replace("TFC3", gene).replace("TSV115|FUN24", "")
-                for orf, gene in (("YAL001C", "TFC3"), ("YAL002W", "VPS8"), ("YAL003W", "EFB1"))
-            )
-        (folder / f"{name}.txt").write_text(text)
+    gene = SAMPLES["sgd_features"].replace("TSV115|FUN24", "")
+    names = {"YAL001C": "TFC3", "YAL002W": "VPS8", "YAL003W": "EFB1"}
+    genes = [gene.replace("YAL001C", o).replace("TFC3", n) for o, n in names.items()]
+    (folder / "sgd_features.txt").write_text("".join(genes))
+    for name in ("biogrid", "string_physical", "table"):
+        (folder / f"{name}.txt").write_text(SAMPLES[name])
 
 
 def write_artefacts(folder: Path) -> None:
-    """Write one of everything that the program writes and reads again.
-
-    Parameters
-    ----------
-    folder
-        A new one.
-    """
+    """Write one of everything that the program writes and reads again into a new folder."""
     import numpy as np
     import pyarrow as pa
 
     from deltacell.cell import Cell
+    from deltacell.predict.gene_sets import Scored
     from deltacell.predict.kept import write_scored
-    from deltacell.predict.ranking import SCHEMA, write_ranking
-    from deltacell.predict.scorers import Scored
+    from deltacell.predict.ranking_file import SCHEMA, write_ranking
     from deltacell.screen import Screen, Split
     from deltacell.screen.import_folder import import_folder
     from deltacell.train.compose import compose
@@ -129,7 +122,7 @@ def write_artefacts(folder: Path) -> None:
         rng.normal(size=40).astype(np.float32),
         rng.normal(size=40).astype(np.float32),
     )
-    write_scored(folder / "work.arrow", scored, {"done": 3}, rows_a_batch=16)
+    write_scored(folder / "work.arrow", scored, {"done": 3}, rows_per_batch=16)
     row = {
         **{"end": "lowest", "genes": ["YAL001C", "YAL002W"], "names": ["TFC3", "VPS8"]},
         **{"score": -0.5, "spread": None, "status": "untested", "measured": None, "linked": False},
@@ -149,57 +142,6 @@ def write_artefacts(folder: Path) -> None:
     import_folder(folder / "other").save(folder / "import")
 
 
-def _read_store(name: str) -> Callable[[Path], Any]:
-    def read(artefacts: Path) -> Any:
-        from deltacell import store
-
-        found = store.read(artefacts / name, name)
-        return found.checksum, found.meta, {n: t.to_pydict() for n, t in found.parts.items()}
-
-    return read
-
-
-def _read_cell(artefacts: Path) -> Any:
-    from deltacell.cell import Cell
-
-    cell = Cell.load(artefacts / "cell")
-    return cell.checksum, cell.n_genes, sorted(cell.relations)
-
-
-def _read_record(artefacts: Path) -> Any:
-    from deltacell.profile.record import read_run
-
-    return repr(read_run(artefacts / "run"))
-
-
-def _read_config(artefacts: Path) -> Any:
-    from deltacell.train.changes import read_config
-
-    return repr(read_config(artefacts / "run"))
-
-
-def _read_metrics(artefacts: Path) -> Any:
-    from deltacell.train.metrics_file import MetricsFile
-
-    return repr(MetricsFile(artefacts / "run" / "metrics.csv").rows)
-
-
-def _read_index(artefacts: Path) -> Any:
-    from deltacell.train.checkpoints import Checkpoints
-
-    checkpoints = Checkpoints(artefacts / "run" / "checkpoints")
-    return repr((checkpoints.kept, checkpoints.best, checkpoints.last))
-
-
-def _read_checkpoint(folder: str) -> Callable[[Path], Any]:
-    def read(artefacts: Path) -> Any:
-        from deltacell.train.checkpoints import Checkpoints
-
-        return text_of_state(Checkpoints(artefacts / folder / "checkpoints").load())
-
-    return read
-
-
 def text_of_state(state: Any) -> str:
     """Return a checkpoint's state as text, with all digits of its tensors."""
     import torch
@@ -213,31 +155,56 @@ def text_of_state(state: Any) -> str:
     return repr(state)
 
 
-def _read_ranking(artefacts: Path) -> Any:
-    from deltacell.predict.ranking import Ranking
-
-    return Ranking.read(artefacts / "ranking.parquet").to_json()
-
-
-def _read_work(artefacts: Path) -> Any:
+def _read(kind: str, artefacts: Path) -> Any:
+    """Return what the program reads from a file of a kind, in a form that can be compared."""
+    from deltacell import store
+    from deltacell.cell import Cell
     from deltacell.predict.kept import read_scored
+    from deltacell.predict.ranking_file import Ranking
+    from deltacell.profile.record import read_run
+    from deltacell.train.checkpoints import Checkpoints
+    from deltacell.train.run_directory import MetricsFile, read_config
 
-    found, about = read_scored(artefacts / "work.arrow")
-    return found.sets.tolist(), found.score.tolist(), found.spread.tolist(), about
+    run = artefacts / "run"
+    if kind == "cell":
+        cell = Cell.load(artefacts / kind)
+        return cell.checksum, cell.n_genes, sorted(cell.relations)
+    if kind in ("screen", "split"):
+        found = store.read(artefacts / kind, kind)
+        return found.checksum, found.meta, {n: t.to_pydict() for n, t in found.parts.items()}
+    if kind == "run.json":
+        return repr(read_run(run))
+    if kind == "config.yaml":
+        return repr(read_config(run))
+    if kind == "metrics.csv":
+        return repr(MetricsFile(run / kind).rows)
+    if kind == "index of checkpoints":
+        checkpoints = Checkpoints(run / "checkpoints")
+        return repr((checkpoints.kept, checkpoints.best, checkpoints.last))
+    if kind.startswith("checkpoint"):
+        folder = run if kind == "checkpoint" else artefacts / "alone"
+        return text_of_state(Checkpoints(folder / "checkpoints").load())
+    if kind == "ranking":
+        return Ranking.read(artefacts / "ranking.parquet").to_json()
+    scored, about = read_scored(artefacts / "work.arrow")
+    return scored.sets.tolist(), scored.score.tolist(), scored.spread.tolist(), about
 
 
-FLIPPED: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {
-    "cell": (("cell/*",), _read_cell),
-    "screen": (("screen/*",), _read_store("screen")),
-    "split": (("split/*",), _read_store("split")),
-    "run.json": (("run/run.json",), _read_record),
-    "config.yaml": (("run/config.yaml",), _read_config),
-    "metrics.csv": (("run/metrics.csv",), _read_metrics),
-    "index of checkpoints": (("run/checkpoints/index.json",), _read_index),
-    "checkpoint": (("run/checkpoints/*.ckpt",), _read_checkpoint("run")),
-    "checkpoint without index": (("alone/checkpoints/*.ckpt",), _read_checkpoint("alone")),
-    "ranking": (("ranking.parquet",), _read_ranking),
-    "work on a ranking": (("work.arrow",), _read_work),
+FLIPPED: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    kind: (files, partial(_read, kind))
+    for kind, files in {
+        "cell": "cell/*",
+        "screen": "screen/*",
+        "split": "split/*",
+        "run.json": "run/run.json",
+        "config.yaml": "run/config.yaml",
+        "metrics.csv": "run/metrics.csv",
+        "index of checkpoints": "run/checkpoints/index.json",
+        "checkpoint": "run/checkpoints/*.ckpt",
+        "checkpoint without index": "alone/checkpoints/*.ckpt",
+        "ranking": "ranking.parquet",
+        "work on a ranking": "work.arrow",
+    }.items()
 }
 """Files of `write_artefacts` that are damaged, by kind, and what reads them."""
 
@@ -245,62 +212,50 @@ FLIPPED: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {
 def readers() -> dict[str, tuple[str, Callable[[Path], Any]]]:
     """Return what reads files of others, each with a sample of what it reads."""
     from deltacell.cell import Genes
-    from deltacell.cell import readers as cell_readers
-    from deltacell.cell.readers import edge_list, string_genes, terms
-    from deltacell.screen import readers as screen_readers
+    from deltacell.cell import readers as cells
+    from deltacell.predict.request import GeneNames, read_sets
+    from deltacell.screen import readers as screens
+    from deltacell.train.compose import from_yaml
 
     genes = Genes(
         ["YAL001C", "YAL002W", "YAL003W", "YAL004W", "YDL227C"],
         ["TFC3", "VPS8", "EFB1", None, "HO"],
     )
 
-    def edges(reader: Any) -> Callable[[Path], Any]:
-        return lambda file: [
-            cell_readers.relation_of(one, genes, "drop") for one in reader.read(file)
-        ]
+    def edges(read: Any, file: Path) -> Any:
+        return [cells.relation_of(one, genes, "drop") for one in read(file)]
 
-    def screen(reader: Any) -> Callable[[Path], Any]:
-        return lambda file: reader.read(file).on(genes, "drop")
-
-    def screens(file: Path) -> Any:
-        return [written.on(genes, "drop") for written in screen_readers.tables.read(file)]
+    def screen(read: Any, file: Path) -> Any:
+        return read(file).on(genes, "drop")
 
     def annotations(file: Path) -> Any:
-        if terms.recognise(file) is None:
-            raise InputError("no annotation")
-        return [written.on(genes, "drop") for written in terms.read(file)]
-
-    def features(file: Path) -> Any:
-        table = next(r for r in cell_readers.FEATURE_READERS if r.NAME == "features_table")
-        return table.read(file, genes)
-
-    def config(file: Path) -> Any:
-        from deltacell.train.compose import from_yaml
-
-        return from_yaml(file.read_text(errors="replace"), where=file)
-
-    def sets(file: Path) -> Any:
-        from deltacell.predict.request import GeneNames, read_sets
-
-        return read_sets(file, GeneNames(genes))
+        if cells.terms.recognise(file) is None:
+            raise InputError("no annotation", code="not-an-annotation")
+        return [written.on(genes, "drop") for written in cells.terms.read(file)]
 
     def recognised(file: Path) -> Any:
-        return screen_readers.recognise(file) or cell_readers.recognise(file)
+        return screens.recognise(file) or cells.recognise(file)
 
-    found: dict[str, tuple[str, Callable[[Path], Any]]] = {}
-    edge_readers: tuple[Any, ...] = (*cell_readers.EDGE_READERS, edge_list)
-    for reader in edge_readers:
-        found[reader.NAME] = (SAMPLES[reader.NAME], edges(reader))
-    gene_readers: tuple[Any, ...] = (*cell_readers.GENE_READERS, string_genes)
-    for gene_reader in gene_readers:
-        found[gene_reader.NAME] = (SAMPLES[gene_reader.NAME], gene_reader.read)
-    for screen_reader in screen_readers.SCREEN_READERS:
-        found[screen_reader.NAME] = (SAMPLES[screen_reader.NAME], screen(screen_reader))
-    found["table"] = (SAMPLES["table"], screens)
-    for name in ("go_slim", "term_table"):
-        found[name] = (SAMPLES[name], annotations)
-    found["features"] = (SAMPLES["features"], features)
-    found["gene sets"] = (SAMPLES["sets"], sets)
-    found["config"] = (SAMPLES["config"], config)
-    found["any file"] = (SAMPLES["table"], recognised)
+    networks = [(r.NAME, r.read) for r in cells.EDGE_READERS]
+    networks.append((cells.edge_list.NAME, cells.edge_list.read))
+    table = next(r for r in cells.FEATURE_READERS if r.NAME == "features_table")
+    found: dict[str, tuple[str, Callable[[Path], Any]]] = {
+        **{name: (SAMPLES[name], partial(edges, read)) for name, read in networks},
+        **{r.NAME: (SAMPLES[r.NAME], r.read) for r in (*cells.GENE_READERS, cells.string_genes)},
+        "table": (
+            SAMPLES["table"],
+            lambda file: [written.on(genes, "drop") for written in screens.tables.read(file)],
+        ),
+        "go_slim": (SAMPLES["go_slim"], annotations),
+        "term_table": (SAMPLES["term_table"], annotations),
+        "features": (SAMPLES["features"], lambda file: table.read(file, genes)),
+        "gene sets": (SAMPLES["sets"], lambda file: read_sets(file, GeneNames(genes))),
+        "config": (
+            SAMPLES["config"],
+            lambda file: from_yaml(file.read_text(errors="replace"), where=file),
+        ),
+        "any file": (SAMPLES["table"], recognised),
+    }
+    for one in screens.SCREEN_READERS:
+        found[one.NAME] = (SAMPLES[one.NAME], partial(screen, one.read))
     return found

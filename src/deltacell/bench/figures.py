@@ -10,7 +10,7 @@ import numpy as np
 
 from deltacell.errors import InputError
 from deltacell.files import write_figure
-from deltacell.report.figure_file import check_figure
+from deltacell.report.figures import check_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,15 +18,7 @@ if TYPE_CHECKING:
 
 
 def draw_ladder(result: Mapping[str, Any], path: Path) -> None:
-    """Draw time and memory of each strategy as bars, from `propagation.run`.
-
-    Parameters
-    ----------
-    result
-        What it returned.
-    path
-        The figure, PNG or SVG by its name.
-    """
+    """Draw time and memory of each strategy as bars, from `propagation.run`."""
     from matplotlib.figure import Figure
 
     check_figure(path)
@@ -35,7 +27,7 @@ def draw_ladder(result: Mapping[str, Any], path: Path) -> None:
     by_time, by_memory = figure.subplots(1, 2, sharey=True)
     names = [row["strategy"] for row in rows]
     for axes, column, title in (
-        (by_time, "s_per_genotype", "seconds a genotype, forward and backward"),
+        (by_time, "s_per_genotype", "seconds per genotype, forward and backward"),
         (by_memory, "peak_mib", "peak memory of a step, MiB"),
     ):
         values = [row[column] for row in rows]
@@ -63,15 +55,7 @@ def draw_ladder(result: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_scaling(result: Mapping[str, Any], path: Path) -> None:
-    """Draw how the time of a step grows, log against log with its fits, from `scaling.run`.
-
-    Parameters
-    ----------
-    result
-        What it returned.
-    path
-        The figure, PNG or SVG by its name.
-    """
+    """Draw how the time of a step grows, log against log with its fits, from `scaling.run`."""
     from matplotlib.figure import Figure
 
     check_figure(path)
@@ -80,7 +64,7 @@ def draw_scaling(result: Mapping[str, Any], path: Path) -> None:
     all_axes = figure.subplots(1, len(sweeps), squeeze=False, sharey=True)[0]
     for axes, sweep in zip(all_axes, sweeps, strict=True):
         _draw_sweep(axes, result, sweep)
-    all_axes[0].set_ylabel("seconds a step")
+    all_axes[0].set_ylabel("seconds per step")
     _write(figure, path)
 
 
@@ -117,11 +101,10 @@ def _short(size: int) -> str:
 
 
 _COLOURS = {"shared": "#2a6f97", "delta": "#c1440e", "auto": "#7b2d8b", "wild_type": "#444444"}
-_OF_THE_LADDER = "#b0b0b0"
 
 
 def _colour(name: str) -> str:
-    return _COLOURS.get(name, _OF_THE_LADDER)
+    return _COLOURS.get(name, "#b0b0b0")
 
 
 def _write(figure: Figure, path: Path) -> None:
@@ -131,4 +114,5 @@ def _write(figure: Figure, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_figure(figure, path, dpi=150, metadata=dateless)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=path) from error
+        what = f"cannot be written: {error.strerror}"
+        raise InputError(what, code="not-written", where=path) from error

@@ -19,13 +19,7 @@ PACKAGE = "HolisticTraceAnalysis==0.5.0"
 
 
 def hta_environment(folder: str | os.PathLike[str]) -> Path:
-    """Make an environment with HolisticTraceAnalysis from PyPI, and return its Python.
-
-    Parameters
-    ----------
-    folder
-        Where to make it; what is there already is used.
-    """
+    """Make an environment with HolisticTraceAnalysis from PyPI, and return its Python."""
     python = Path(folder) / "bin" / "python"
     if not _has_hta(python):
         _done([sys.executable, "-m", "venv", str(folder)], f"the environment {folder}")
@@ -34,15 +28,7 @@ def hta_environment(folder: str | os.PathLike[str]) -> Path:
 
 
 def measure_hta(file: str | os.PathLike[str], python: Path) -> dict[str, Any]:
-    """Load a trace with HolisticTraceAnalysis and break its time down; return what that took.
-
-    Parameters
-    ----------
-    file
-        A trace of a GPU; of one without HolisticTraceAnalysis makes nothing.
-    python
-        Of an environment that has it.
-    """
+    """Load a trace with HolisticTraceAnalysis and break its time down; return what that took."""
     file = Path(file).resolve()
     with tempfile.TemporaryDirectory() as folder:
         command = [str(python), "-c", _PROGRAM, str(file)]

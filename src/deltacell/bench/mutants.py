@@ -19,6 +19,7 @@ from deltacell.arrays import Doubles
 from deltacell.bench.machine import machine
 from deltacell.cell import Cell
 from deltacell.errors import InputError
+from deltacell.evaluate.evaluation import Estimate
 from deltacell.evaluate.side_by_side import evaluate
 from deltacell.profile.record import Status
 from deltacell.screen import Screen, Split
@@ -41,16 +42,17 @@ def run(
     method: str = "gene",
     seeds: Sequence[int] = (0, 1, 2),
     epochs: int = 3,
-    rounds: int | None = None,
+    genotypes: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Train all arms on a planted screen, or on Costanzo 2010 of a folder, and compare them.
 
-    Runs that ``directory`` has already are not trained again.
+    Runs that ``directory`` already has are not trained again. ``genotypes`` makes the planted
+    screen smaller.
     """
     if folder is None:
         cell = Cell.synthetic("redundancy")
-        screen = Screen.synthetic(cell)
+        screen = Screen.synthetic(cell, n=genotypes)
         split = getattr(Split, method)(screen, seed=0)
         options: dict[str, Any] = {"aggregation": "sum"}
         settings: dict[str, Any] = {"data.batch_size": 64}
@@ -63,8 +65,7 @@ def run(
     tell = progress or (lambda what, done, total: None)
     steps = 1 + len(ARMS) * len(seeds)
     tell("pair predictor", 0, steps)
-    fewer = {} if rounds is None else {"rounds": rounds}
-    base = _cross_fitted(cell, screen, split, directory, fewer)
+    base = _cross_fitted(cell, screen, split, directory)
     residuals = screen.with_scores(screen.column("score") - base)
     target: Doubles = residuals.column("score").astype(np.float64)
     of_residuals = replace(split, screen_checksum=residuals.checksum)
@@ -89,11 +90,11 @@ def run(
             for group in evaluation.groups
             if group.by in ("test", "unseen")
             for arm, other in (("true", "matched"), ("true", "none"), ("true", ALONE))
-            for estimate in [_shown(group.differences[arm][other]["pearson"].to_json())]
+            for estimate in [_shown(group.differences[arm][other]["pearson"])]
         ],
         "scores": {
             group.label: {
-                name: _shown(of_name["pearson"].to_json()) for name, of_name in group.scores.items()
+                name: _shown(of_name["pearson"]) for name, of_name in group.scores.items()
             }
             for group in evaluation.groups
             if group.by in ("test", "unseen")
@@ -104,9 +105,7 @@ def run(
     }
 
 
-def _cross_fitted(
-    cell: Cell, screen: Screen, split: Split, directory: Path, options: dict[str, Any]
-) -> Doubles:
+def _cross_fitted(cell: Cell, screen: Screen, split: Split, directory: Path) -> Doubles:
     """Predict every row by a pair predictor that was not fitted on it."""
     half = np.random.default_rng(0).permutation(len(split.train)) % 2
     base = np.zeros(len(screen))
@@ -115,7 +114,7 @@ def _cross_fitted(
         left_out = split.train[half != k]
         dropped = np.sort(np.concatenate([split.dropped, left_out]))
         part = replace(split, train=split.train[half == k], dropped=dropped)
-        found = _predicted("pairs", cell, screen, part, directory / f"base{k}", options)
+        found = _predicted("pairs", cell, screen, part, directory / f"base{k}", {})
         base[left_out] += found[left_out]
         base[others] += found[others] / 2
     return base
@@ -146,5 +145,5 @@ def _slope(found: Doubles, target: Doubles) -> float:
     return max(0.0, float(centred @ (target - target.mean()) / max(centred @ centred, 1e-12)))
 
 
-def _shown(estimate: dict[str, Any]) -> dict[str, Any]:
-    return {name: estimate[name] for name in ("value", "low", "high", "seeds")}
+def _shown(estimate: Estimate) -> dict[str, Any]:
+    return {name: getattr(estimate, name) for name in ("value", "low", "high", "seeds")}

@@ -13,18 +13,16 @@ from deltacell.bench.machine import machine
 from deltacell.bench.process import PeakMemory, in_own_process
 from deltacell.models.baselines.baseline import Part
 from deltacell.models.baselines.gene_sets import GeneOrder
-from deltacell.models.pairs import Measured, PairColumns, PairTrees
-from deltacell.models.pairs.columns import Known
+from deltacell.models.pairs import Known, Measured, PairColumns, PairTrees
 from deltacell.screen import Genotypes
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import TrainingData, draw_zeros, load_data
+from deltacell.words import Progress
 
 BARS = {"columns": 120.0, "train": 900.0, "score_all_pairs": 600.0}
 """The most seconds that each row may take on Costanzo 2010 with two cores."""
 
 _PAIRS_PER_CALL = 500_000
-
-Progress = Callable[[str, int, int], None]
 
 
 def run(
@@ -35,18 +33,10 @@ def run(
     most_pairs: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure the parts of a pair predictor in a process of its own.
+    """Measure the parts of a pair predictor in a separate process.
 
-    Parameters
-    ----------
-    folder, screen
-        An import and its screen; a made-up cell and screen where not given.
-    rounds
-        The most trees of each part.
-    most_pairs
-        Score at most this many pairs; all pairs of the screen's genes where None.
-    progress
-        Called as ``progress(what, done, total)``.
+    Without a folder the cell and the screen are synthetic, and no bar applies. At most
+    ``most_pairs`` pairs are scored, by default all pairs of the screen's genes.
     """
     rows: list[dict[str, Any]] = []
 
@@ -88,26 +78,10 @@ def _measure(
         )
     )
     data = load_data(config)
-
-    def measured(name: str, pairs: int, work: Callable[[], Any]) -> Any:
-        memory, start = PeakMemory(), time.perf_counter()
-        result = work()
-        seconds = time.perf_counter() - start
-        tell({"name": name, "seconds": seconds, "pairs": pairs, "peak_mib": memory.mib()})
-        return result
-
-    measured("columns", len(data.screen), lambda: _columns(data))
     trees = PairTrees(rounds=rounds)
-    validation = data.part(data.split.validation)
+    training, validation = data.part(data.split.train), data.part(data.split.validation)
     zeros = draw_zeros(data, trees.zeros, config.split.seed)
-    training = data.part(data.split.train)
-    measured(
-        "train",
-        len(data.split.train),
-        lambda: trees.fit(data.cell, *training, validation=validation, zeros=zeros),
-    )
-    first, second = np.triu_indices(data.cell.n_genes, 1)
-    first, second = first[:most_pairs], second[:most_pairs]
+    first, second = (genes[:most_pairs] for genes in np.triu_indices(data.cell.n_genes, 1))
 
     def score() -> None:
         for start in range(0, len(first), _PAIRS_PER_CALL):
@@ -115,15 +89,27 @@ def _measure(
             genes = torch.from_numpy(np.stack([first[block], second[block]], axis=1).ravel())
             trees(data.cell, Genotypes(genes, torch.arange(0, len(genes) + 1, 2)))
 
-    measured("score_all_pairs", len(first), score)
+    for name, pairs, work in (
+        ("columns", len(data.screen), lambda: _make_columns(data)),
+        (
+            "train",
+            len(data.split.train),
+            lambda: trees.fit(data.cell, *training, validation=validation, zeros=zeros),
+        ),
+        ("score_all_pairs", len(first), score),
+    ):
+        memory, start = PeakMemory(), time.perf_counter()
+        work()
+        seconds = time.perf_counter() - start
+        tell({"name": name, "seconds": seconds, "pairs": pairs, "peak_mib": memory.mib()})
     return {"genes": data.cell.n_genes, "threads": torch.get_num_threads()}
 
 
-def _columns(data: TrainingData) -> None:
+def _make_columns(data: TrainingData) -> None:
     """Make the columns of every set of the screen once, from the networks on."""
     order = GeneOrder(data.cell.genes)
     sets = order.sets(data.screen.genotypes)
     part = Part(sets, data.screen.column("score").astype(np.float64), np.ones(len(sets)))
     columns = PairColumns(data.cell, order, int(sets.sizes.max()))
-    measured = Measured.of(sets, part.targets, part.weights, len(order))
-    columns(Known.of(part, len(order), 3.0), sets, columns.votes(measured, sets))
+    votes = columns.votes(Measured.of(part, len(order)), sets)
+    columns(Known.of(part, len(order), 3.0), sets, votes)

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from deltacell.errors import DeltacellError
+from deltacell.words import Progress
 
 MIB = 2**20
 
 
 class PeakMemory:
-    """The most memory this process has held since the object was made, above what it held then.
+    """The peak memory of this process since the object was made, above what it held then.
 
-    On Linux the system's own peak is set back first. Elsewhere that cannot be done, and memory
-    that was held and given back before is not seen again.
+    On Linux the system's own peak is reset first; elsewhere that cannot be done.
     """
 
     def __init__(self) -> None:
@@ -36,29 +36,21 @@ class PeakMemory:
 
 
 def peak_mib() -> float:
-    """Return the most memory that this process has held, in MiB."""
+    """Return the peak memory of this process in MiB."""
     return _bytes_held("VmHWM") / MIB
 
 
 def in_own_process(
     function: str, settings: dict[str, Any], told: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Call a function in a new process and return what it returns.
+    """Call ``module:name`` with JSON-serialisable settings in a new process; return its dict.
 
-    Parameters
-    ----------
-    function
-        ``module:name`` of a function of the settings and of a function ``tell``, both given by
-        keyword; it returns a dict that JSON can hold.
-    settings
-        Keyword arguments that JSON can hold.
-    told
-        Called with each dict that the function passes to ``tell``.
+    The function also gets ``tell``, and `told` is called with each dict that it passes to that.
     """
     code = "from deltacell.bench.process import _serve; _serve()"
     command = [sys.executable, "-c", code, function, json.dumps(settings)]
     result: dict[str, Any] | None = None
-    # A file, because a full pipe that no one reads would stop the process.
+    # A file, because a full pipe that nobody reads would stop the process.
     with (
         tempfile.TemporaryFile("w+") as complaints,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as p,
@@ -83,18 +75,8 @@ def in_own_process(
     return result
 
 
-def counted(
-    progress: Callable[[str, int, int], None] | None, total: int
-) -> Callable[[dict[str, Any]], None]:
-    """Return what `in_own_process` may tell, each time one more of so many turns begins.
-
-    Parameters
-    ----------
-    progress
-        Called as ``progress(what, done, total)``; None where no one watches.
-    total
-        Turns in all.
-    """
+def counted(progress: Progress | None, total: int) -> Callable[[dict[str, Any]], None]:
+    """Return a function for `in_own_process` that reports each of `total` turns as it begins."""
     done = 0
 
     def told(news: dict[str, Any]) -> None:

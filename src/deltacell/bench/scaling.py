@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import STRATEGIES, strategy
 from deltacell.screen import Genotypes
+from deltacell.words import Progress
 
 MEASURED = ("shared", "delta")
 """The engine's strategies; the ladder's would take hours."""
@@ -26,30 +27,16 @@ MEASURED = ("shared", "delta")
 HUMAN = (20_000, 12_000_000)
 """Genes and edges of the largest cell."""
 
-Progress = Callable[[str, int, int], None]
-
 
 @dataclass(frozen=True)
 class Point:
-    """What one step is measured on.
-
-    Parameters
-    ----------
-    genes, edges
-        Of the cell; an undirected edge counts once.
-    layers
-        Of the model.
-    batch
-        Genotypes of the step.
-    deleted
-        Genes of each genotype.
-    """
+    """What one step is measured on."""
 
     genes: int
-    edges: int
+    edges: int  # an undirected edge counts once
     layers: int
     batch: int
-    deleted: int
+    deleted: int  # genes of each genotype
 
 
 def run(
@@ -64,34 +51,26 @@ def run(
 
     The cells are random, with nine relations of the reference's shares and heavy-tailed degrees;
     the model is the reference's. Each row has the median of some steps in which the strategies take
-    turns; each fit is the exponent k of ``seconds = c * size^k`` over the rows of one sweep.
-
-    Parameters
-    ----------
-    progress
-        Called as ``progress(what, done, total)``.
-    quick
-        Whether to take tiny cells, on which exponents mean nothing.
-    strategies
-        Their names; `shared` and `delta` where not given.
-    repeats
-        Steps of each strategy at each point.
-    seed
-        Of all that is drawn.
+    turns; each fit is the exponent k of ``seconds = c * size^k`` over the rows of one sweep. With
+    ``quick`` the cells are tiny, and exponents mean nothing.
     """
     if repeats < 1:
-        raise InputError(f"repeats is {repeats}; expected 1 or more")
+        raise InputError(f"repeats is {repeats}; expected at least 1", code="out-of-range")
     names = list(strategies or [name for name in MEASURED if name in STRATEGIES])
     for name in names:
         strategy(name)
     sweeps = _sweeps(quick)
     points = [(sweep, point) for sweep, of_it in sweeps.items() for point in of_it]
     rows = []
-    cells = _Cells(seed)
+    sizes, cell = None, None
     for done, (sweep, point) in enumerate(points):
         if progress is not None:
             progress(f"{sweep}: {getattr(point, _SIZE_OF[sweep]):,}", done, len(points))
-        found = _measured(cells.of(point), point, names, 16 if quick else 64, repeats, seed)
+        # Most points of a sweep share their cell; the one before is freed first.
+        if cell is None or sizes != (point.genes, point.edges):
+            cell, sizes = None, (point.genes, point.edges)
+            cell = random_cell(*sizes, seed=seed)
+        found = _measured(cell, point, names, 16 if quick else 64, repeats, seed)
         rows += [{"sweep": sweep, "size": row[_SIZE_OF[sweep]], **row} for row in found]
     return {
         "benchmark": "scaling",
@@ -108,13 +87,6 @@ def random_cell(n_genes: int, n_edges: int, seed: int = 0) -> Cell:
     """Return a cell with nine relations that share edges as those of the reference do.
 
     A gene's expected degree falls with its rank, and its rank is the same in all relations.
-
-    Parameters
-    ----------
-    n_genes, n_edges
-        Its sizes; an undirected edge counts once.
-    seed
-        Of all that is drawn.
     """
     rng = np.random.default_rng(seed)
     rank = rng.permutation(n_genes)
@@ -174,21 +146,6 @@ def _sweeps(quick: bool) -> dict[str, list[Point]]:
     }
 
 
-class _Cells:
-    """The cell of a point; the last one is kept, for most points of a sweep share it."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._kept: tuple[tuple[int, int], Cell] | None = None
-
-    def of(self, point: Point) -> Cell:
-        sizes = point.genes, point.edges
-        if self._kept is None or self._kept[0] != sizes:
-            self._kept = None
-            self._kept = sizes, random_cell(*sizes, seed=self._seed)
-        return self._kept[1]
-
-
 def _measured(
     cell: Cell, point: Point, names: Sequence[str], hidden: int, repeats: int, seed: int
 ) -> list[dict[str, Any]]:
@@ -237,14 +194,8 @@ def _fits(
             x = np.log([r["size"] for r in of_it])
             y = np.log([r["s_per_step"] for r in of_it])
             exponent, log_factor = np.polyfit(x, y, 1)
-            fits.append(
-                {
-                    "sweep": sweep,
-                    "strategy": name,
-                    "exponent": float(exponent),
-                    "factor": float(np.exp(log_factor)),
-                }
-            )
+            fit = {"exponent": float(exponent), "factor": float(np.exp(log_factor))}
+            fits.append({"sweep": sweep, "strategy": name, **fit})
     return fits
 
 
@@ -256,7 +207,8 @@ def _drawn(
     cumulated = np.cumsum(weight)
     possible = n_genes * (n_genes - 1) // (1 if directed else 2)
     if n > possible // 2:
-        raise InputError(f"{n:,} edges are too many for a relation over {n_genes:,} genes")
+        what = f"{n:,} edges are too many for a relation over {n_genes:,} genes"
+        raise InputError(what, code="out-of-range")
     keys: Ints = np.zeros(0, dtype=np.int64)
     while len(keys) < n:
         drawn = rng.random((2, (n - len(keys)) * 5 // 4 + 16)) * cumulated[-1]

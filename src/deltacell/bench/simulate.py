@@ -17,8 +17,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-BASE = 1_700_000_000_000_000_000
-
 
 @dataclass(frozen=True)
 class Program:
@@ -34,14 +32,12 @@ class Program:
     layers: int = 4
     attention: float = 300.0
     gemm: float = 350.0
-    small_kernels: int = 0
+    small_kernels: int = 0  # per layer
     host: float = 15.0
     loader: float = 100.0
     workers: bool = True
-    work_before: tuple[str, float] | None = None
-    """A Python function before the model and how long it takes; recorded only with stacks."""
+    work_before: tuple[str, float] | None = None  # a Python function, recorded only with stacks
     copy: float = 80.0
-    pinned: bool = True
     items: int = 0
     to_host: float = 0.0
     save: float = 0.0
@@ -58,37 +54,22 @@ class Program:
     sync: bool = True
     marks: bool = True
     stacks: bool = False
-    shapes: bool = True
     world: int = 1
-    ranks: tuple[int, ...] = ()
-    """The ranks that write a trace; all where empty."""
-    skew: Mapping[int, float] = field(default_factory=dict)
-    slow: Mapping[int, float] = field(default_factory=dict)
-    """More time of the loader, by rank."""
-    lost: bool = False
-    unknown: int = 0
-    """Events of a category that no version of PyTorch has."""
+    ranks: tuple[int, ...] = ()  # that write a trace; all where empty
+    skew: Mapping[int, float] = field(default_factory=dict)  # of the start, by rank
+    slow: Mapping[int, float] = field(default_factory=dict)  # more time of the loader, by rank
+    lost: bool = False  # a part of the device's events
+    unknown: int = 0  # events of a category that no version of PyTorch has
     cycles: int = 1
 
 
 def write(program: Program, folder: Path, seed: int) -> Path:
-    """Simulate a program and write its traces; return the file, or the folder of several.
-
-    Parameters
-    ----------
-    program
-        What it does.
-    folder
-        Where to write; made where missing.
-    seed
-        Of the noise.
-    """
+    """Simulate a program and write its traces; return the file, or the folder of several."""
     folder.mkdir(parents=True, exist_ok=True)
-    ranks = program.ranks or tuple(range(program.world))
     files = []
     for cycle in range(program.cycles):
         simulated = _simulate(program, np.random.default_rng([seed, cycle]), cycle)
-        for rank in ranks:
+        for rank in program.ranks or range(program.world):
             end = f"_cycle{cycle}" if program.cycles > 1 else ""
             files.append(folder / f"{folder.name}_rank{rank}{end}.json")
             files[-1].write_bytes(msgspec.json.encode(simulated[rank].trace()))
@@ -96,21 +77,14 @@ def write(program: Program, folder: Path, seed: int) -> Path:
 
 
 def _simulate(program: Program, rng: np.random.Generator, cycle: int) -> list[_Rank]:
-    factors = np.exp(rng.normal(0, program.noise, program.steps))
-    start = cycle * 60e6
-    ranks = [_Rank(program, number, factors, rng, start) for number in range(program.world)]
-    running = {rank.number: rank.train(cycle) for rank in ranks}
-    while running:
-        met = []
-        for number, training in list(running.items()):
-            try:
-                met.append((ranks[number], next(training)))
-            except StopIteration:
-                del running[number]
-        if met:
-            ready = [rank.ready() for rank, _ in met]
-            for (rank, length), begin in zip(met, ready, strict=True):
-                rank.collective(begin, max(ready) + length)
+    factors: list[float] = np.exp(rng.normal(0, program.noise, program.steps)).tolist()
+    ranks = [_Rank(program, number, factors, rng, cycle) for number in range(program.world)]
+    trainings = [rank.train() for rank in ranks]
+    # A training yields the length of each collective; all ranks meet in it.
+    while lengths := [length for one in trainings if (length := next(one, None)) is not None]:
+        begins = [rank.ready() for rank in ranks]
+        for rank, begin, length in zip(ranks, begins, lengths, strict=True):
+            rank.collective(begin, max(begins) + length)
     return ranks
 
 
@@ -126,129 +100,123 @@ class _Rank:
         self,
         program: Program,
         number: int,
-        factors: np.ndarray[Any, Any],
+        factors: list[float],
         rng: np.random.Generator,
-        start: float,
+        cycle: int,
     ) -> None:
         self.program, self.number, self._rng = program, number, rng
-        self._factors: list[float] = factors.tolist()
-        self._jitter: list[float] = []
-        self.now = start + 1000.0 + program.skew.get(number, 0.0)
+        self._factors, self._jitter = factors, list[float]()
+        self._first = cycle * program.steps
+        self.now = cycle * 60e6 + 1000.0 + program.skew.get(number, 0.0)
         self._free = {7: 0.0, 20: 0.0}
-        self._step = 0
         self._events: list[dict[str, Any]] = []
-        self._ids = 0
-        self._sequence = 0
+        self._step = self._ids = self._sequence = self._pending = 0
         self._stack: list[int] = []
 
     def trace(self) -> dict[str, Any]:
-        program = self.program
+        program, events = self.program, self._events
         about: dict[str, Any] = {
             "schemaVersion": 1,
-            "baseTimeNanoseconds": BASE,
-            "record_shapes": int(program.shapes),
+            "baseTimeNanoseconds": 1_700_000_000_000_000_000,
+            "record_shapes": 1,
             "with_stack": int(program.stacks),
         }
         if program.device is not None:
             about["deviceProperties"] = [{"id": 0, "name": program.device}]
         if program.world > 1:
             about["distributedInfo"] = {"rank": self.number, "world_size": program.world}
-        events = self._events
         if program.lost:
             # A buffer that overflowed: a part of the device's events in the middle is missing.
-            cut = len(events) // 3
-            events = [
-                e for i, e in enumerate(events) if not (cut < i < 2 * cut and e["cat"] == "kernel")
-            ]
+            cut = range(len(events) // 3 + 1, 2 * (len(events) // 3))
+            events = [e for i, e in enumerate(events) if i not in cut or e["cat"] != "kernel"]
             events.append({"ph": "X", "name": "broken", "cat": "cpu_op", "ts": 1e9})
-        events = events + [
-            self._event("mystery_op", "quantum_event", self.now, 3.0, 99)
-            for _ in range(program.unknown)
-        ]
-        return about | {"traceEvents": events}
+        strange = self._event("mystery_op", "quantum_event", self.now, 3.0, 99)
+        return about | {"traceEvents": events + [strange] * program.unknown}
 
-    def train(self, cycle: int) -> Iterator[float]:
+    def train(self) -> Iterator[float]:
         program = self.program
         for step in range(program.steps):
             self._step = step
-            number = step + cycle * program.steps
-            name = f"ProfilerStep#{number}" if program.marks else None
+            name = f"ProfilerStep#{self._first + step}" if program.marks else None
             with self._span("user_annotation", name):
-                yield from self._one_step(step)
+                yield from self._train_step(step)
         self.now += 20
         if program.device is not None:
             self._wait("DeviceSynchronize")
 
-    def _one_step(self, step: int) -> Iterator[float]:
+    def _train_step(self, step: int) -> Iterator[float]:
         program = self.program
         how = "_MultiProcessing" if program.workers else "_SingleProcess"
         with self._span("user_annotation", f"enumerate(DataLoader)#{how}DataLoaderIter.__next__"):
             self._spend(program.loader + program.slow.get(self.number, 0.0))
         if program.work_before is not None:
             name, length = program.work_before
-            self._operator("aten::randperm", 10, sequence=True)
+            with self._span("cpu_op", "aten::randperm", sequence=self._sequence + 1):
+                self._spend(10)
             with self._python(f"train.py(30): {name}"):
                 self._spend(length)
         if program.device is not None:
-            self._send()
+            with self._span("cpu_op", "aten::copy_"):
+                self._spend(5)
+                self._launch("Memcpy HtoD (Pinned -> Device)", program.copy, "gpu_memcpy")
         if program.recompile and step % 2:
             with self._span("user_annotation", "_compile.compile_inner (dynamo_timed)"):
                 self._spend(program.recompile)
-        yield from self._passes()
-        for _ in range(program.items):
-            self._item()
-        if program.to_host:
-            self._blocking_copy()
-        if program.save and step % program.save_every == program.save_every - 1:
-            with self._python("torch/serialization.py(900): save"):
-                self._operator("aten::detach", 5)
-                self._spend(program.save)
-        if program.sync and program.device is not None:
-            self._wait("DeviceSynchronize")
-
-    def _passes(self) -> Iterator[float]:
-        program = self.program
         region = "Torch-Compiled Region: 0/0" if program.compiled else None
         with self._python("nn.Module: Model_0"), self._span("cpu_op", region):
             self._forward()
         self._compute("aten::cross_entropy_loss", "softmax_warp_forward", 20)
         self._sequence += 1
-        if program.graph:
-            yield from self._communicate()
-            self._optimize()
-            return
         first = self._sequence
-        for layer in reversed(range(program.layers)):
+        for layer in reversed(range(0 if program.graph else program.layers)):
             self._backward(layer, first)
-        yield from self._communicate()
+        if program.world > 1:
+            with self._span("cpu_op", "c10d::allreduce_", thread=2), self._call(thread=2) as event:
+                self._spend(8)
+                self._pending = event["args"]["correlation"]
+            yield program.allreduce * self._factor()
         self._optimize()
+        for _ in range(program.items):
+            self._item()
+        if program.to_host:
+            copy = "Memcpy DtoH (Device -> Pageable)"
+            spans = (self._span("cpu_op", f"aten::{x}") for x in ("to", "copy_"))
+            with next(spans), next(spans), self._call("MemcpyAsync") as event:
+                number = event["args"]["correlation"]
+                self.now = self._on_stream(copy, program.to_host, number, "gpu_memcpy") + 2
+        if program.save and step % program.save_every == program.save_every - 1:
+            with self._python("torch/serialization.py(900): save"):
+                with self._span("cpu_op", "aten::detach"):
+                    self._spend(5)
+                self._spend(program.save)
+        if program.sync and program.device is not None:
+            self._wait("DeviceSynchronize")
 
     def _forward(self) -> None:
         program = self.program
-        if program.graph:
-            kernels = [("flash_fwd_kernel", program.attention), ("ampere_sgemm", program.gemm)]
-            with self._span("cuda_runtime", self._call("GraphLaunch"), correlation=True) as event:
-                self._spend(10)
-                for name, length in kernels * program.layers * 3:
-                    self._on_stream(name, length, event["args"]["correlation"])
+        if not program.graph:
+            for layer in range(program.layers):
+                self._layer(layer)
             return
-        for layer in range(program.layers):
-            self._layer(layer)
+        kernels = [("flash_fwd_kernel", program.attention), ("ampere_sgemm", program.gemm)]
+        with self._call("GraphLaunch") as event:
+            self._spend(10)
+            for name, length in kernels * program.layers * 3:
+                self._on_stream(name, length, event["args"]["correlation"])
 
     def _layer(self, layer: int, thread: int = 1) -> None:
-        program = self.program
+        program, kernel = self.program, "ampere_sgemm_128x64_tn"
         with self._python(f"nn.Module: Attention_{layer}"):
             self._sequence += 1
+            name, flash = "aten::scaled_dot_product_attention", "flash::flash_fwd_kernel"
             self._compute(
-                "aten::scaled_dot_product_attention",
-                "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>",
-                program.attention,
+                *(name, f"void pytorch_{flash}<Flash_fwd_kernel_traits<64>>", program.attention),
                 dims=[[program.batch, 8, 128, 64]] * 3,
                 thread=thread,
             )
         with self._python(f"nn.Module: Linear_{layer}"):
             self._sequence += 1
-            kernel = "triton_mm_fused_0" if program.compiled else "ampere_sgemm_128x64_tn"
+            kernel = "triton_mm_fused_0" if program.compiled else kernel
             dims = [[program.batch, 512], [512, 512]]
             self._compute("aten::linear", kernel, program.gemm, dims=dims, thread=thread)
             for _ in range(program.small_kernels):
@@ -256,8 +224,7 @@ class _Rank:
                 self._compute("aten::mul", "vectorized_elementwise_kernel", 2, thread=thread)
 
     def _backward(self, layer: int, first: int) -> None:
-        program = self.program
-        name = "LinearBackward0"
+        program, name = self.program, "LinearBackward0"
         sequence = first - 2 * (program.layers - layer)
         with self._span("cpu_op", f"autograd::engine::evaluate_function: {name}", thread=2):
             if program.checkpointing:
@@ -265,24 +232,11 @@ class _Rank:
             with self._span("cpu_op", name, thread=2, sequence=sequence):
                 kernel = "triton_mm_fused_1" if program.compiled else "ampere_sgemm_128x64_nn"
                 self._compute("aten::mm", kernel, 2 * program.gemm, thread=2)
-        with self._span(
-            "cpu_op", "ScaledDotProductFlashAttentionBackward0", thread=2, sequence=sequence - 1
-        ):
+        name = "ScaledDotProductFlashAttentionBackward0"
+        with self._span("cpu_op", name, thread=2, sequence=sequence - 1):
             kernel = "void pytorch_flash::flash_bwd_kernel<Flash_bwd_kernel_traits<64>>"
-            self._compute(
-                "aten::_flash_attention_backward", kernel, 2 * program.attention, thread=2
-            )
-
-    def _communicate(self) -> Iterator[float]:
-        if self.program.world < 2:
-            return
-        with (
-            self._span("cpu_op", "c10d::allreduce_", thread=2),
-            self._span("cuda_runtime", self._call("LaunchKernel"), thread=2, correlation=True) as e,
-        ):
-            self._spend(8)
-            self._pending = e["args"]["correlation"]
-        yield self.program.allreduce * self._factor()
+            operator, length = "aten::_flash_attention_backward", 2 * program.attention
+            self._compute(operator, kernel, length, thread=2)
 
     def ready(self) -> float:
         """Return when this rank is in the collective."""
@@ -294,53 +248,27 @@ class _Rank:
         event = self._event(name, "kernel", begin, end - begin, 20, pid=0)
         event["args"] = {"stream": 20, "device": 0, "correlation": self._pending}
         self._events.append(event)
-        self._free[20] = end
-        self._free[7] = max(self._free[7], end)
+        self._free = {7: max(self._free[7], end), 20: end}
 
     def _optimize(self) -> None:
-        program = self.program
+        names, kernel, length = ("_foreach_add_", "_foreach_addcdiv_"), "multi_tensor_apply", 60
+        if not self.program.foreach:
+            names = ("add_", "mul_", "addcdiv_") * self.program.parameters  # type: ignore
+            kernel, length = "vectorized_elementwise", 6
         with self._span("user_annotation", "Optimizer.step#Adam.step"):
-            if program.foreach:
-                self._compute("aten::_foreach_add_", "multi_tensor_apply_kernel", 60)
-                self._compute("aten::_foreach_addcdiv_", "multi_tensor_apply_kernel", 60)
-            else:
-                for _ in range(program.parameters):
-                    for name in ("aten::add_", "aten::mul_", "aten::addcdiv_"):
-                        self._compute(name, "vectorized_elementwise_kernel", 6)
-
-    def _send(self) -> None:
-        program = self.program
-        how = "Pinned" if program.pinned else "Pageable"
-        with self._span("cpu_op", "aten::copy_"):
-            self._spend(5)
-            self._launch(
-                f"Memcpy HtoD ({how} -> Device)", program.copy, "gpu_memcpy", "MemcpyAsync"
-            )
-            if not program.pinned:
-                self._wait("StreamSynchronize")
+            for name in names:
+                self._compute(f"aten::{name}", f"{kernel}_kernel", length)
 
     def _item(self) -> None:
-        with (
-            self._python("train.py(44): log_loss"),
-            self._span("cpu_op", "aten::item"),
-            self._span("cpu_op", "aten::_local_scalar_dense"),
-        ):
+        operators = (self._span("cpu_op", f"aten::{x}") for x in ("item", "_local_scalar_dense"))
+        with self._python("train.py(44): log_loss"), next(operators), next(operators):
             self._spend(4)
             if self.program.device is not None:
-                self._launch("Memcpy DtoH (Device -> Pageable)", 2, "gpu_memcpy", "MemcpyAsync")
+                self._launch("Memcpy DtoH (Device -> Pageable)", 2, "gpu_memcpy")
                 self._wait("StreamSynchronize")
-        self._operator("aten::mul", 10)
+        with self._span("cpu_op", "aten::mul"):
+            self._spend(10)
         self._spend(150)
-
-    def _blocking_copy(self) -> None:
-        with self._span("cpu_op", "aten::to"), self._span("cpu_op", "aten::copy_"):
-            call = self._call("MemcpyAsync")
-            with self._span("cuda_runtime", call, correlation=True) as event:
-                number = event["args"]["correlation"]
-                end = self._on_stream(
-                    "Memcpy DtoH (Device -> Pageable)", self.program.to_host, number, "gpu_memcpy"
-                )
-                self.now = end + 2
 
     def _compute(
         self,
@@ -351,27 +279,24 @@ class _Rank:
         dims: list[list[int]] | None = None,
         thread: int = 1,
     ) -> None:
+        """Record an operator, and its kernel where there is a device."""
         program = self.program
         length *= program.batch / 32 * {"double": 4, "float": 1}[program.dtype]
-        args: dict[str, Any] = {"Sequence number": self._sequence} if thread == 1 else {}
-        if program.shapes and dims is not None:
-            args |= {"Input Dims": dims, "Input type": [program.dtype] * len(dims)}
-        with self._span("cpu_op", name, thread=thread, args=args):
+        shapes: dict[str, Any] = {}
+        if dims is not None:
+            shapes = {"Input Dims": dims, "Input type": [program.dtype] * len(dims)}
+        sequence = self._sequence if thread == 1 else None
+        with self._span("cpu_op", name, thread=thread, sequence=sequence, args=shapes):
             if program.device is None:
                 self._spend(length)
                 return
             self._spend(program.host / 2)
-            self._launch(kernel, length, "kernel", "LaunchKernel", thread)
+            self._launch(kernel, length, "kernel", thread)
             self._spend(program.host / 2)
 
-    def _operator(self, name: str, length: float, *, sequence: bool = False) -> None:
-        args = {"Sequence number": self._sequence + 1} if sequence else {}
-        with self._span("cpu_op", name, args=args):
-            self._spend(length)
-
-    def _launch(self, name: str, length: float, category: str, call: str, thread: int = 1) -> None:
-        call = self._call(call)
-        with self._span("cuda_runtime", call, thread=thread, correlation=True) as event:
+    def _launch(self, name: str, length: float, category: str, thread: int = 1) -> None:
+        call = "LaunchKernel" if category == "kernel" else "MemcpyAsync"
+        with self._call(call, thread=thread) as event:
             self._spend(4)
             self._on_stream(name, length, event["args"]["correlation"], category)
 
@@ -385,11 +310,8 @@ class _Rank:
         return begin + lasts
 
     def _wait(self, call: str) -> None:
-        with self._span("cuda_runtime", self._call(call), correlation=True):
+        with self._call(call):
             self.now = max(self.now, *self._free.values()) + 2
-
-    def _call(self, name: str) -> str:
-        return f"{self.program.vendor}{name}"
 
     def _spend(self, length: float) -> None:
         self.now += length * self.program.host_factor * self._factor()
@@ -398,7 +320,7 @@ class _Rank:
         if not self._jitter:
             # Many at once, because one at a time takes longer than all the rest.
             self._jitter = np.exp(self._rng.normal(0, self.program.jitter, 4096)).tolist()
-        return self._factors[min(self._step, len(self._factors) - 1)] * self._jitter.pop()
+        return self._factors[self._step] * self._jitter.pop()
 
     @contextmanager
     def _python(self, name: str) -> Iterator[None]:
@@ -414,23 +336,28 @@ class _Rank:
         self._stack.pop()
 
     @contextmanager
+    def _call(self, name: str = "LaunchKernel", thread: int = 1) -> Iterator[dict[str, Any]]:
+        """Record a call of the runtime, with a correlation of its own."""
+        self._ids += 1
+        args, call = {"correlation": self._ids}, f"{self.program.vendor}{name}"
+        with self._span("cuda_runtime", call, thread=thread, args=args) as event:
+            yield event
+
+    @contextmanager
     def _span(
         self,
         category: str,
         name: str | None,
         *,
         thread: int = 1,
-        correlation: bool = False,
         sequence: int | None = None,
         args: dict[str, Any] | None = None,
     ) -> Iterator[dict[str, Any]]:
+        """Record an event around what is done inside; without a name only its time passes."""
         # Without a device the backward runs on the thread that asked for it.
         thread = 1 if self.program.device is None else thread
         event = self._event(name or "", category, self.now, 0.0, thread)
         event["args"] = dict(args or {})
-        if correlation:
-            self._ids += 1
-            event["args"]["correlation"] = self._ids
         if sequence is not None:
             event["args"]["Sequence number"] = sequence
         if name is not None:
@@ -442,13 +369,5 @@ class _Rank:
     def _event(
         self, name: str, category: str, begin: float, length: float, thread: int, pid: int = 100
     ) -> dict[str, Any]:
-        return {
-            "ph": "X",
-            "cat": category,
-            "name": name,
-            "pid": pid,
-            "tid": thread,
-            "ts": _rounded(begin),
-            "dur": _rounded(length),
-            "args": {},
-        }
+        event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": thread}
+        return event | {"ts": _rounded(begin), "dur": _rounded(length), "args": {}}

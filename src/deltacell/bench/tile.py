@@ -14,7 +14,7 @@ import msgspec
 
 from deltacell.errors import InputError
 from deltacell.files import new_file
-from deltacell.profile.trace.decode import Progress
+from deltacell.words import Progress
 
 SIZES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
@@ -40,17 +40,6 @@ def make_trace(
 
     Each copy of the source's events is as much later as the source is long, and the numbers that
     join events (correlation, external, flow, sequence and Python ids, steps) go on counting.
-
-    Parameters
-    ----------
-    source
-        A real trace, small enough to be held in memory.
-    path
-        The file to write; packed where its name ends in ``.gz``.
-    size
-        In bytes of text, packed or not. The last copy is written whole.
-    progress
-        Called as ``progress(label, done, total)``.
     """
     path = Path(path)
     about, events = _load(Path(source))

@@ -15,7 +15,7 @@ import numpy as np
 
 from deltacell.bench.process import MIB, in_own_process
 from deltacell.errors import InputError
-from deltacell.profile.trace.decode import Progress
+from deltacell.words import Progress
 
 BARS = {"read_s_per_gb": 15.0, "peak_mib_per_gb": 1024.0}
 """What a gigabyte may cost; they apply to traces of at least that."""
@@ -31,16 +31,6 @@ def run(
     ``explain_s`` is the whole from the file to its attribution, reading included; ``peak_mib`` is
     all the memory of the process, Python included. Beside the row of each file they stand for all
     files together, the memory as the largest.
-
-    Parameters
-    ----------
-    files
-        Traces.
-    hta
-        The Python of an environment that has HolisticTraceAnalysis, which is then measured on the
-        same files; see `deltacell.bench.hta`.
-    progress
-        Called as ``progress(label, done, total)``.
     """
     if not files:
         raise InputError("no trace was named", fix="Name one, or make one with --make.")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from deltacell.arrays import Bools, Indices, Ints, column_of, distinct, offsets_of
+from deltacell.arrays import Bools, Indices, Ints, column_of, distinct, offsets_of, ragged_positions
 from deltacell.cell.feature import Feature
 from deltacell.errors import InputError
 
@@ -38,8 +37,6 @@ class Annotation:
 
     Parameters
     ----------
-    name
-        What it is called, such as ``go_process`` or ``complexes``.
     indptr, indices
         Compressed sparse rows: the terms of gene i are ``indices[indptr[i]:indptr[i + 1]]``,
         ascending.
@@ -59,16 +56,16 @@ class Annotation:
         object.__setattr__(self, "terms", tuple(self.terms))
         object.__setattr__(self, "ids", tuple(self.ids) or ("",) * len(self.terms))
         if len(self.ids) != len(self.terms):
-            raise InputError(
-                f"annotation '{self.name}' has {len(self.terms)} terms and {len(self.ids)} ids"
-            )
+            raise self._error("bad-shape", f"has {len(self.terms)} terms and {len(self.ids)} ids")
         if len(set(self.terms)) != len(self.terms):
             twice = next(t for i, t in enumerate(self.terms) if t in self.terms[:i])
-            raise InputError(f"annotation '{self.name}' has two terms called '{twice}'")
-        if len(self.indices) and not (
-            0 <= self.indices.min() <= self.indices.max() < len(self.terms)
-        ):
-            raise InputError(f"annotation '{self.name}' refers to a term that it does not have")
+            raise self._error("duplicate-term", f"has two terms called '{twice}'")
+        outside = (self.indices < 0) | (self.indices >= len(self.terms))
+        if outside.any():
+            raise self._error("bad-shape", "refers to a term that it does not have")
+
+    def _error(self, code: str, what: str) -> InputError:
+        return InputError(f"annotation '{self.name}' {what}", code=code)
 
     @classmethod
     def from_pairs(
@@ -85,19 +82,16 @@ class Annotation:
 
         Parameters
         ----------
-        name
-            What to call it.
         gene, term
             Indices of genes and of terms, one pair per entry.
         terms, ids
             The names of the terms and their identifiers.
-        n_genes
-            Number of genes of the cell.
         """
         width = max(len(terms), 1)
         gene = np.asarray(gene, dtype=np.int64).ravel()
         if len(gene) and not 0 <= gene.min() <= gene.max() < n_genes:
-            raise InputError(f"annotation '{name}': a gene index is outside 0 to {n_genes - 1}")
+            what = f"annotation '{name}': a gene index is outside the cell, 0 to {n_genes - 1}"
+            raise InputError(what, code="gene-index-outside")
         key, _ = distinct(gene * width + np.asarray(term, dtype=np.int64).ravel())
         indptr = offsets_of(np.bincount(key // width, minlength=n_genes))
         return cls(name, indptr, (key % width).astype(np.int32), tuple(terms), tuple(ids))
@@ -135,16 +129,10 @@ class Annotation:
         """
         wide = np.flatnonzero(self.sizes >= FEATURE_MIN_GENES)
         if not len(wide):
-            raise InputError(
-                f"annotation '{self.name}' has no term that {FEATURE_MIN_GENES} genes share, so it "
-                "cannot be a feature"
-            )
-        column = np.full(len(self.terms), -1)
-        column[wide] = np.arange(len(wide))
-        values = np.full((self.n_genes, len(wide)), np.nan, dtype=np.float32)
-        values[self.known] = 0
-        at = column[self.indices]
-        values[self._gene[at >= 0], at[at >= 0]] = 1
+            what = f"has no term that {FEATURE_MIN_GENES} genes share, so it cannot be a feature"
+            raise self._error("no-feature", what)
+        values = self.matrix[:, wide].toarray().astype(np.float32)
+        values[~self.known] = np.nan
         return Feature(self.name, values, tuple(self.terms[i] for i in wide))
 
     def terms_of(self, gene: int) -> list[str]:
@@ -154,67 +142,49 @@ class Annotation:
     def genes_of(self, term: str) -> Ints:
         """Return the genes that have a term, ascending."""
         if term not in self.terms:
-            raise InputError(f"annotation '{self.name}' has no term '{term}'")
+            raise self._error("unknown-term", f"has no term '{term}'")
         genes: Ints = self._gene[self.indices == self.terms.index(term)]
         return genes
 
     def shared(self, genes: Iterable[int]) -> Ints:
         """Return the terms that all of the given genes have, the smallest first."""
-        rows = [self._row(gene) for gene in genes]
-        if not rows:
-            return np.empty(0, dtype=np.int64)
-        both = rows[0]
-        for row in rows[1:]:
-            both = np.intersect1d(both, row, assume_unique=True)
-        order = np.lexsort((both, self.sizes[both]))
-        return both[order].astype(np.int64)
+        rows = [set(self._row(gene).tolist()) for gene in genes]
+        both = sorted(set.intersection(*rows)) if rows else []
+        return np.array(sorted(both, key=self.sizes.__getitem__), dtype=np.int64)
 
     def take(self, genes: Ints) -> Annotation:
         """Return the annotation of the given genes, in their order, with all its terms."""
-        rows = [self._row(int(gene)) for gene in genes]
-        indptr = offsets_of(np.array([len(row) for row in rows], dtype=np.int64))
-        flat = np.concatenate(rows) if rows else np.empty(0, dtype=np.int32)
-        return Annotation(self.name, indptr, flat.astype(np.int32), self.terms, self.ids)
+        lengths = np.diff(self.indptr)[genes]
+        flat = self.indices[ragged_positions(self.indptr[:-1][genes], lengths)]
+        return replace(self, indptr=offsets_of(lengths), indices=flat)
 
     def renamed(self, name: str) -> Annotation:
         """Return the same annotation under another name."""
-        return Annotation(name, self.indptr, self.indices, self.terms, self.ids)
+        return replace(self, name=name)
 
     def equals(self, other: Annotation) -> bool:
         """Whether both have the same name, terms and genes."""
-        return (
-            (self.name, self.terms, self.ids) == (other.name, other.terms, other.ids)
-            and np.array_equal(self.indptr, other.indptr)
-            and np.array_equal(self.indices, other.indices)
-        )
+        return self.name == other.name and self.to_arrow() == other.to_arrow()
 
     def __repr__(self) -> str:
-        return (
-            f"Annotation({self.name!r}, {len(self.terms):,} terms, known for "
-            f"{int(self.known.sum()):,})"
-        )
+        known = int(self.known.sum())
+        return f"Annotation({self.name!r}, {len(self.terms):,} terms, known for {known:,})"
 
     def to_arrow(self) -> dict[str, pa.Table]:
         """Return its tables: ``rows``, ``entries`` and ``terms``."""
+        names, ids = pa.array(self.terms, pa.string()), pa.array(self.ids, pa.string())
         return {
             "rows": pa.table({"indptr": pa.array(self.indptr, pa.int64())}),
             "entries": pa.table({"term": pa.array(self.indices, pa.int32())}),
-            "terms": pa.table(
-                {"name": pa.array(self.terms, pa.string()), "id": pa.array(self.ids, pa.string())}
-            ),
+            "terms": pa.table({"name": names, "id": ids}),
         }
 
     @classmethod
     def from_arrow(cls, tables: Mapping[str, pa.Table], name: str) -> Annotation:
         """Inverse of `to_arrow`; the matrix stays memory-mapped."""
-        terms = tables["terms"]
-        return cls(
-            name,
-            column_of(tables["rows"], "indptr"),
-            column_of(tables["entries"], "term"),
-            tuple(terms["name"].to_pylist()),
-            tuple(terms["id"].to_pylist()),
-        )
+        rows, entries = column_of(tables["rows"], "indptr"), column_of(tables["entries"], "term")
+        names, ids = (tuple(tables["terms"][c].to_pylist()) for c in ("name", "id"))
+        return cls(name, rows, entries, names, ids)
 
     @cached_property
     def _gene(self) -> Ints:
@@ -227,20 +197,16 @@ class Annotation:
 def shared_terms(
     cell: Cell, genes: Iterable[str | int], *, max_genes: int | None = None
 ) -> list[SharedTerm]:
-    """Return the terms that all genes of a set have, of all annotations of a cell.
-
-    The smallest terms come first, as they say most.
+    """Return the terms that all genes of a set have, the smallest first, as they say most.
 
     Parameters
     ----------
-    cell
-        The wild type.
     genes
         Names of any kind, or indices.
     max_genes
         Leave out terms of more genes, such as ``cytoplasm``.
     """
-    at = _indices(cell, genes)
+    at = np.unique(cell.genes.indices(genes))
     found = [
         SharedTerm(annotation.name, annotation.terms[term], int(annotation.sizes[term]))
         for annotation in cell.annotations.values()
@@ -268,103 +234,45 @@ def enrichment(
 
     Parameters
     ----------
-    cell
-        The wild type.
     sets
         Gene sets, such as the first hundred of a ranking: names of any kind, or indices.
     background
         The genes that could have been drawn, such as all genes that were ranked; all genes of the
         cell where not given.
     """
-    from scipy.stats import hypergeom
+    from scipy.stats import false_discovery_control, hypergeom
 
-    given = [_indices(cell, genes) for genes in sets]
-    possible = np.zeros(cell.n_genes, dtype=bool)
-    possible[slice(None) if background is None else _indices(cell, background)] = True
-    outside = {i for genes in given for i in genes.tolist() if not possible[i]}
-    if outside:
+    given = [np.unique(cell.genes.indices(genes)) for genes in sets]
+    possible, drawn = np.zeros((2, cell.n_genes), dtype=bool)
+    possible[slice(None) if background is None else cell.genes.indices(background)] = True
+    drawn[np.concatenate(given) if given else []] = True
+    outside = np.flatnonzero(drawn & ~possible)
+    if len(outside):
         raise InputError(
             f"{len(outside):,} genes of the sets are not in the background, such as "
-            f"{cell.genes.label(min(outside))}",
+            f"{cell.genes.label(int(outside[0]))}",
+            code="outside-background",
             fix="Give the genes that the sets were drawn from.",
         )
-    drawn: Bools = np.zeros(cell.n_genes, dtype=bool)
-    for genes in given:
-        drawn[genes] = True
-    tables = [
-        _tested(cell, annotation, given, drawn, possible, hypergeom)
-        for annotation in cell.annotations.values()
-    ]
-    table = pl.concat([pl.DataFrame(schema=_ENRICHMENT), *tables])
-    q_value = pl.Series("q_value", corrected(table["p_value"].to_numpy()))
-    return (
-        table.with_columns(q_value)
-        .filter(pl.col("genes") > 0)
-        .sort("p_value", "annotation", "term", maintain_order=True)
-    )
-
-
-def corrected(p_values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return p-values corrected for their number by Benjamini and Hochberg.
-
-    ``q_(i) = min over j >= i of p_(j) n / j``, where ``p_(1) <= … <= p_(n)``.
-    """
-    p = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(p, kind="stable")
-    scaled = p[order] * len(p) / np.arange(1, len(p) + 1)
-    q = np.empty_like(p)
-    q[order] = np.minimum.accumulate(scaled[::-1])[::-1]
-    return np.minimum(q, 1.0)
-
-
-_ENRICHMENT: dict[str, Any] = {
-    "annotation": pl.String,
-    "term": pl.String,
-    "id": pl.String,
-    "genes": pl.Int64,
-    "drawn": pl.Int64,
-    "size": pl.Int64,
-    "background": pl.Int64,
-    "expected": pl.Float64,
-    "fold": pl.Float64,
-    "p_value": pl.Float64,
-    "q_value": pl.Float64,
-    "sets": pl.Int64,
-    "sets_expected": pl.Float64,
-    "members": pl.List(pl.String),
-}
-
-
-def _tested(
-    cell: Cell,
-    annotation: Annotation,
-    sets: Sequence[Ints],
-    drawn: Bools,
-    possible: Bools,
-    hypergeom: Any,
-) -> pl.DataFrame:
-    """Return the enrichment of every term of an annotation; its q-values are not yet known."""
-    universe = possible & annotation.known
-    n, n_drawn = int(universe.sum()), int((universe & drawn).sum())
-    gene, term = annotation._gene, annotation.indices
-    n_terms = len(annotation.terms)
-    size = np.bincount(term[universe[gene]], minlength=n_terms)
-    count = np.bincount(term[(universe & drawn)[gene]], minlength=n_terms)
-    shared = np.zeros(n_terms, dtype=np.int64)
-    for genes in sets:
-        shared[annotation.shared(genes)] += 1
-    by_chance = np.zeros(n_terms)
-    for length, times in Counter(map(len, sets)).items():
-        steps = np.arange(length)
-        chance = (size[:, None] - steps) / np.maximum(n - steps, 1)
-        by_chance += times * np.maximum(chance, 0).prod(axis=1)
-    expected = size * (n_drawn / max(n, 1))
-    members: list[list[str]] = [[] for _ in range(n_terms)]
-    inside = drawn[gene]
-    for g, t in zip(gene[inside].tolist(), term[inside].tolist(), strict=True):
-        members[t].append(cell.genes.label(g))
-    return pl.DataFrame(
-        {
+    tables = [pl.DataFrame(schema=_ENRICHMENT)]
+    for annotation in cell.annotations.values():
+        gene, term, n_terms = annotation._gene, annotation.indices, len(annotation.terms)
+        universe = possible & annotation.known
+        n, n_drawn = int(universe.sum()), int((universe & drawn).sum())
+        size = np.bincount(term[universe[gene]], minlength=n_terms)
+        count = np.bincount(term[(universe & drawn)[gene]], minlength=n_terms)
+        shared, by_chance = np.zeros(n_terms, dtype=np.int64), np.zeros(n_terms)
+        for genes in given:
+            shared[annotation.shared(genes)] += 1
+        for length, times in Counter(map(len, given)).items():
+            steps = np.arange(length)
+            chance = (size[:, None] - steps) / np.maximum(n - steps, 1)
+            by_chance += times * np.maximum(chance, 0).prod(axis=1)
+        expected = size * (n_drawn / max(n, 1))
+        members: list[list[str]] = [[] for _ in range(n_terms)]
+        for g, t in zip(gene[drawn[gene]].tolist(), term[drawn[gene]].tolist(), strict=True):
+            members[t].append(cell.genes.label(g))
+        columns = {
             "annotation": [annotation.name] * n_terms,
             "term": annotation.terms,
             "id": annotation.ids,
@@ -374,19 +282,25 @@ def _tested(
             "background": [n] * n_terms,
             "expected": expected,
             "fold": np.divide(count, expected, out=np.zeros(n_terms), where=expected > 0),
-            "p_value": np.minimum(hypergeom.sf(count - 1, n, size, n_drawn), 1.0),
+            "p_value": np.nan_to_num(hypergeom.sf(count - 1, n, size, n_drawn), nan=1.0).clip(0, 1),
             "q_value": [None] * n_terms,
             "sets": shared,
             "sets_expected": by_chance,
             "members": members,
-        },
-        schema=_ENRICHMENT,
-    )
+        }
+        tables.append(pl.DataFrame(columns, schema=_ENRICHMENT))
+    table = pl.concat(tables)
+    p_value = table["p_value"].to_numpy()
+    q_value = false_discovery_control(p_value) if len(p_value) else p_value
+    table = table.with_columns(q_value=pl.Series(q_value)).filter(pl.col("genes") > 0)
+    return table.sort("p_value", "annotation", "term", maintain_order=True)
 
 
-def _indices(cell: Cell, genes: Iterable[str | int]) -> Ints:
-    found = [g if isinstance(g, (int, np.integer)) else cell.genes.index(g) for g in genes]
-    index = np.unique(np.array(found, dtype=np.int64))
-    if len(index) and not 0 <= index[0] <= index[-1] < cell.n_genes:
-        raise InputError(f"a gene index is outside the cell, 0 to {cell.n_genes - 1}")
-    return index
+_ENRICHMENT: dict[str, Any] = {
+    **dict.fromkeys(("annotation", "term", "id"), pl.String),
+    **dict.fromkeys(("genes", "drawn", "size", "background"), pl.Int64),
+    **dict.fromkeys(("expected", "fold", "p_value", "q_value"), pl.Float64),
+    "sets": pl.Int64,
+    "sets_expected": pl.Float64,
+    "members": pl.List(pl.String),
+}

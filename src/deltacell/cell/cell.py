@@ -6,23 +6,25 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from deltacell import store
-from deltacell.arrays import Ints
 from deltacell.cell.annotation import Annotation
 from deltacell.cell.feature import Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.relation import Relation
-from deltacell.counts import Source
+from deltacell.counts import Counts, Source
 from deltacell.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
+
+Part = TypeVar("Part", Relation, Feature, Annotation)
+Named = TypeVar("Named")
 
 
 class Cell:
@@ -43,7 +45,7 @@ class Cell:
     sources
         The files it was made from.
     synthetic
-        For a made-up cell, what it was made with.
+        For a synthetic cell, what it was made with.
     """
 
     def __init__(
@@ -57,27 +59,43 @@ class Cell:
         sources: Sequence[Source] = (),
         synthetic: Mapping[str, Any] | None = None,
     ) -> None:
+        if isinstance(relations, Mapping):
+            relations = [r if r.name == n else r.renamed(n) for n, r in relations.items()]
+        if isinstance(features, Mapping):
+            features = [
+                f.renamed(name) if isinstance(f, Feature) else Feature.of_all(name, f)
+                for name, f in features.items()
+            ]
         self.genes = genes if isinstance(genes, Genes) else Genes(genes)
-        self.relations: dict[str, Relation] = _named_relations(relations)
+        self.relations = _by_name(relations, "relations")
         self.metabolism = metabolism
-        self.features: dict[str, Feature] = _named_features(features)
-        self.annotations: dict[str, Annotation] = _named_annotations(annotations)
+        self.features = _by_name(features or (), "features")
+        self.annotations = _by_name(annotations, "annotations")
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
         self.path: Path | None = None
         """The directory it was loaded from, if any."""
-        self._check_sizes()
+        sizes = [(f"relation '{r.name}'", r.n_genes) for r in self.relations.values()]
+        sizes += [(f"feature '{f.name}'", len(f.values)) for f in self.features.values()]
+        sizes += [(f"annotation '{a.name}'", a.n_genes) for a in self.annotations.values()]
+        sizes += [("the metabolism", metabolism.n_genes)] if metabolism is not None else []
+        for what, n in sizes:
+            if n != self.n_genes:
+                what = f"{what} is over {n} genes, and the cell has {self.n_genes}"
+                raise InputError(what, code="other-genes")
+        if both := sorted(self.features.keys() & self.annotations.keys()):
+            what = f"a feature and an annotation are both called '{both[0]}'"
+            raise InputError(what, code="duplicate-name")
 
     @classmethod
     def synthetic(cls, name: str = "demo", *, seed: int = 0) -> Cell:
-        """Return a made-up cell, the same for the same seed.
+        """Return a synthetic cell, the same for the same random seed.
 
         Parameters
         ----------
         name
-            ``demo``, a few hundred genes in pathways; or ``yeast``, the size of the real one.
-        seed
-            Of all that is drawn.
+            ``demo``, a few hundred genes in pathways; ``yeast``, the size of the real one; or
+            ``redundancy``, in which genes are reached by two or three routes.
         """
         from deltacell.cell.synthetic import synthetic_cell
 
@@ -89,19 +107,10 @@ class Cell:
         return len(self.genes)
 
     def subset(self, genes: Iterable[str | int]) -> Cell:
-        """Return the cell with only the given genes, in the given order.
-
-        Parameters
-        ----------
-        genes
-            Names of any kind, or indices.
-        """
-        index = [g if isinstance(g, (int, np.integer)) else self.genes.index(g) for g in genes]
-        chosen: Ints = np.array(index, dtype=np.int64)
+        """Return the cell with only the given genes, by any name or index, in the given order."""
+        chosen = self.genes.indices(genes)
         if len(np.unique(chosen)) != len(chosen):
-            raise InputError("a gene was given twice")
-        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < self.n_genes:
-            raise InputError(f"a gene index is outside the cell, 0 to {self.n_genes - 1}")
+            raise InputError("a gene was given twice", code="duplicate-gene")
         return self._with(
             genes=self.genes.take(chosen),
             relations=[r.take(chosen) for r in self.relations.values()],
@@ -120,33 +129,26 @@ class Cell:
         Parameters
         ----------
         groups
-            Names of the relations to merge, by the name of the union. The union stands where the
-            first of its relations stood.
+            Names of the relations to merge, by the name of the union, which takes the place of
+            the first of them.
         """
         relations = dict(self.relations)
         for new, names in groups.items():
             parts = [self.relation(name) for name in names]
-            absent = [part.name for part in parts if part.name not in relations]
-            if absent:
-                raise InputError(f"the relation '{absent[0]}' is in two groups")
             merged = Relation.merge(new, parts)
             gone = {part.name for part in parts}
+            if twice := gone - relations.keys():
+                what = f"the relation '{min(twice)}' is in two groups"
+                raise InputError(what, code="bad-merge")
             if new in relations and new not in gone:
-                raise InputError(f"there is another relation called '{new}'")
-            place = list(relations).index(parts[0].name)
-            kept = [r for r in relations.values() if r.name not in gone]
-            before = sum(r.name not in gone for r in list(relations.values())[:place])
-            relations = {r.name: r for r in [*kept[:before], merged, *kept[before:]]}
+                raise InputError(f"there is another relation called '{new}'", code="bad-merge")
+            replaced = [merged if r is parts[0] else r for r in relations.values()]
+            relations = {r.name: r for r in replaced if r is merged or r.name not in gone}
         return self._with(relations=relations)
 
     def relation(self, name: str) -> Relation:
-        """Return a relation by its name; an unknown one is an error that lists those there are."""
-        if name not in self.relations:
-            raise InputError(
-                f"the cell has no relation '{name}'{did_you_mean(name, self.relations)}; "
-                f"it has {', '.join(self.relations) or 'none'}"
-            )
-        return self.relations[name]
+        """Return a relation by its name."""
+        return _get(self.relations, name, "relation")
 
     def with_feature(self, feature: Feature) -> Cell:
         """Return the cell with one more feature, or with one of the same name replaced."""
@@ -154,49 +156,38 @@ class Cell:
 
     def feature(self, name: str) -> Feature:
         """Return a feature, or an annotation as a feature, by its name."""
-        if name in self.features:
-            return self.features[name]
-        if name in self.annotations:
-            return self.annotations[name].feature
-        there = [*self.features, *self.annotations]
-        raise InputError(
-            f"the cell has no feature '{name}'{did_you_mean(name, there)}; "
-            f"it has {', '.join(there) or 'none'}"
-        )
+        known: dict[str, Feature | Annotation] = {**self.features, **self.annotations}
+        found = _get(known, name, "feature")
+        return found if isinstance(found, Feature) else found.feature
 
     def with_annotation(self, annotation: Annotation) -> Cell:
         """Return the cell with one more annotation, or with one of the same name replaced."""
-        return self._with(annotations=({**self.annotations, annotation.name: annotation}).values())
+        return self._with(annotations={**self.annotations, annotation.name: annotation}.values())
 
     def stats(self) -> dict[str, Any]:
         """Return what the cell holds, in numbers."""
-        return {
-            **self._facts(),
-            "sources": [s.to_json() for s in self.sources],
-            "checksum": self.checksum,
-        }
+        sources = [s.to_json() for s in self.sources]
+        return {**self._facts(), "sources": sources, "checksum": self.checksum}
 
     def _facts(self) -> dict[str, Any]:
-        relations = [
-            {
-                "relation": r.name,
-                "directed": r.directed,
-                "genes_with_an_edge": r.n_connected,
-                "edges": r.n_edges,
-                "max_degree": int(np.maximum(r.in_degree, r.out_degree).max(initial=0)),
-                "counts": r.counts.to_json(),
-            }
-            for r in self.relations.values()
-        ]
         m = self.metabolism
         return {
             "genes": self.n_genes,
             "genes_with_position": int(self.genes.has_position.sum()),
-            "relations": relations,
+            "relations": [
+                {
+                    "relation": r.name,
+                    "directed": r.directed,
+                    "genes_with_an_edge": r.n_connected,
+                    "edges": r.n_edges,
+                    "max_degree": int(np.maximum(r.in_degree, r.out_degree).max(initial=0)),
+                    "counts": r.counts.to_json(),
+                }
+                for r in self.relations.values()
+            ],
             "edges": sum(r.n_edges for r in self.relations.values()),
-            "metabolism": None
-            if m is None
-            else {
+            "metabolism": m
+            and {
                 "reactions": m.n_reactions,
                 "metabolites": m.n_metabolites,
                 "genes_in_rules": len(np.unique(m.clause_genes)),
@@ -238,36 +229,40 @@ class Cell:
 
         Parameters
         ----------
-        path
-            The directory.
         verify
             Compare every part with its checksum first.
         """
         stored = store.read(path, "cell", verify=verify)
         parts, meta = stored.parts, stored.meta
+
+        def under(prefix: str) -> dict[str, pa.Table]:
+            return {n.removeprefix(prefix): t for n, t in parts.items() if n.startswith(prefix)}
+
+        def described(name: str) -> list[dict[str, Any]]:
+            rows: list[dict[str, Any]] = parts[name].to_pylist() if name in parts else []
+            return rows
+
         genes = Genes.from_arrow(parts["genes"])
-        relations = [
-            {**described, "counts": counts}
-            for described, counts in zip(
-                parts["relations"].to_pylist(), meta["counts"], strict=True
-            )
-        ]
+        counts = map(Counts.from_json, meta["counts"])
+        metabolism = under("metabolism.")
         cell = cls(
             genes,
             [
-                Relation.from_arrow(_under(parts, f"relation-{i:03d}."), described)
-                for i, described in enumerate(relations)
+                Relation.from_arrow(under(f"relation-{i:03d}."), **row, counts=rows)
+                for i, (row, rows) in enumerate(zip(described("relations"), counts, strict=True))
             ],
-            Metabolism.from_arrow(_under(parts, "metabolism."), len(genes))
-            if "metabolism.reactions" in parts
-            else None,
+            Metabolism.from_arrow(metabolism, len(genes)) if metabolism else None,
             [
-                Feature.from_arrow(_feature_parts(parts, i), described)
-                for i, described in enumerate(parts["features"].to_pylist())
+                # Earlier versions wrote one table per feature.
+                Feature.from_arrow(
+                    {"values": parts[old]} if old in parts else under(f"{old}."), **f
+                )
+                for i, f in enumerate(described("features"))
+                for old in (f"feature-{i:03d}",)
             ],
             [
-                Annotation.from_arrow(_under(parts, f"annotation-{i:03d}."), name)
-                for i, name in enumerate(_annotation_names(parts))
+                Annotation.from_arrow(under(f"annotation-{i:03d}."), row["name"])
+                for i, row in enumerate(described("annotations"))
             ],
             sources=[Source.from_json(s) for s in meta["sources"]],
             synthetic=meta["synthetic"],
@@ -286,7 +281,7 @@ class Cell:
         directed: Iterable[str] = (),
         on_unknown: Literal["error", "drop"] = "error",
     ) -> Cell:
-        """Make a cell of tables in memory: pandas or polars data frames, or columns by name.
+        """Make a cell from tables in memory: pandas or polars data frames, or columns by name.
 
         Parameters
         ----------
@@ -315,21 +310,7 @@ class Cell:
 
     def equals(self, other: Cell) -> bool:
         """Whether both hold the same genes, relations, metabolism, features and annotations."""
-        if (self.metabolism is None) != (other.metabolism is None):
-            return False
-        return (
-            self.genes == other.genes
-            and list(self.relations) == list(other.relations)
-            and all(r.equals(other.relations[r.name]) for r in self.relations.values())
-            and list(self.features) == list(other.features)
-            and all(f.equals(other.features[f.name]) for f in self.features.values())
-            and list(self.annotations) == list(other.annotations)
-            and all(a.equals(other.annotations[a.name]) for a in self.annotations.values())
-            and (
-                self.metabolism is None
-                or (other.metabolism is not None and self.metabolism.equals(other.metabolism))
-            )
-        )
+        return store.checksum(self._parts()) == store.checksum(other._parts())
 
     def to_hetero_data(self) -> HeteroData:
         """Return the cell as a PyG `HeteroData`; `from_hetero_data` is the way back."""
@@ -370,108 +351,48 @@ class Cell:
         return Cell(**(parts | changed))
 
     def _parts(self) -> dict[str, pa.Table]:
-        relations, features = self.relations.values(), self.features.values()
+        relations, features = list(self.relations.values()), list(self.features.values())
+        annotations = list(self.annotations.values())
+        # The names are a part, and not only in the manifest, so that the checksum covers them.
+        names, directed = [r.name for r in relations], [r.directed for r in relations]
+        named = [f.name for f in features]
         parts = {
             "genes": self.genes.to_arrow(),
-            "relations": pa.Table.from_pylist([r.describe() for r in relations], _RELATIONS),
-            "features": pa.Table.from_pylist([f.describe() for f in features], _FEATURES),
+            "relations": pa.table(
+                {"name": pa.array(names, pa.string()), "directed": pa.array(directed, pa.bool_())}
+            ),
+            "features": pa.table(
+                {
+                    "name": pa.array(named, pa.string()),
+                    "width": pa.array([f.width for f in features], pa.int64()),
+                }
+            ),
         }
-        for i, relation in enumerate(relations):
-            for name, table in relation.to_arrow().items():
-                parts[f"relation-{i:03d}.{name}"] = table
-        if self.metabolism is not None:
-            for name, table in self.metabolism.to_arrow().items():
-                parts[f"metabolism.{name}"] = table
-        for i, feature in enumerate(features):
-            for name, table in feature.to_arrow().items():
-                parts[f"feature-{i:03d}.{name}"] = table
         # A cell without annotations keeps the checksum that it had before there were any.
-        if self.annotations:
+        if annotations:
             parts["annotations"] = pa.table({"name": pa.array(self.annotations, pa.string())})
-        for i, annotation in enumerate(self.annotations.values()):
-            for name, table in annotation.to_arrow().items():
-                parts[f"annotation-{i:03d}.{name}"] = table
+        pieces: list[tuple[str, Any]] = [(f"relation-{i:03d}", r) for i, r in enumerate(relations)]
+        pieces += [("metabolism", self.metabolism)] if self.metabolism is not None else []
+        pieces += [(f"feature-{i:03d}", f) for i, f in enumerate(features)]
+        pieces += [(f"annotation-{i:03d}", a) for i, a in enumerate(annotations)]
+        for prefix, piece in pieces:
+            parts |= {f"{prefix}.{name}": table for name, table in piece.to_arrow().items()}
         return parts
 
-    def _check_sizes(self) -> None:
-        for relation in self.relations.values():
-            if relation.n_genes != self.n_genes:
-                raise InputError(
-                    f"relation '{relation.name}' is over {relation.n_genes} genes, "
-                    f"and the cell has {self.n_genes}"
-                )
-        for feature in self.features.values():
-            if len(feature.values) != self.n_genes:
-                raise InputError(
-                    f"feature '{feature.name}' has {len(feature.values)} rows, "
-                    f"and the cell has {self.n_genes} genes"
-                )
-        for annotation in self.annotations.values():
-            if annotation.n_genes != self.n_genes:
-                raise InputError(
-                    f"annotation '{annotation.name}' is over {annotation.n_genes} genes, "
-                    f"and the cell has {self.n_genes}"
-                )
-            if annotation.name in self.features:
-                raise InputError(f"a feature and an annotation are both called '{annotation.name}'")
-        if self.metabolism is not None and self.metabolism.n_genes != self.n_genes:
-            raise InputError(
-                f"the metabolism is over {self.metabolism.n_genes} genes, "
-                f"and the cell has {self.n_genes}"
-            )
 
-
-# The names are a part, and not only in the manifest, so that the checksum covers them.
-_RELATIONS = pa.schema([("name", pa.string()), ("directed", pa.bool_())])
-_FEATURES = pa.schema([("name", pa.string()), ("width", pa.int64())])
-
-
-def _named_relations(relations: Iterable[Relation] | Mapping[str, Relation]) -> dict[str, Relation]:
-    given: Iterable[Relation]
-    if isinstance(relations, Mapping):
-        given = [r if r.name == name else r.renamed(name) for name, r in relations.items()]
-    else:
-        given = list(relations)
-    named: dict[str, Relation] = {}
-    for relation in given:
-        if named.setdefault(relation.name, relation) is not relation:
-            raise InputError(f"two relations are called '{relation.name}'")
+def _by_name(parts: Iterable[Part], what: str) -> dict[str, Part]:
+    named: dict[str, Part] = {}
+    for part in parts:
+        if named.setdefault(part.name, part) is not part:
+            raise InputError(f"two {what} are called '{part.name}'", code="duplicate-name")
     return named
 
 
-def _named_features(features: Iterable[Feature] | Mapping[str, Any] | None) -> dict[str, Feature]:
-    if features is None:
-        return {}
-    if isinstance(features, Mapping):
-        return {
-            name: f.renamed(name) if isinstance(f, Feature) else Feature.of_all(name, f)
-            for name, f in features.items()
-        }
-    named: dict[str, Feature] = {}
-    for feature in features:
-        if named.setdefault(feature.name, feature) is not feature:
-            raise InputError(f"two features are called '{feature.name}'")
-    return named
-
-
-def _named_annotations(annotations: Iterable[Annotation]) -> dict[str, Annotation]:
-    named: dict[str, Annotation] = {}
-    for annotation in annotations:
-        if named.setdefault(annotation.name, annotation) is not annotation:
-            raise InputError(f"two annotations are called '{annotation.name}'")
-    return named
-
-
-def _annotation_names(parts: Mapping[str, pa.Table]) -> list[str]:
-    names: list[str] = parts["annotations"]["name"].to_pylist() if "annotations" in parts else []
-    return names
-
-
-def _feature_parts(parts: Mapping[str, pa.Table], i: int) -> dict[str, pa.Table]:
-    # Earlier versions wrote one table per feature, without the names of its columns.
-    old = parts.get(f"feature-{i:03d}")
-    return _under(parts, f"feature-{i:03d}.") if old is None else {"values": old}
-
-
-def _under(parts: Mapping[str, pa.Table], prefix: str) -> dict[str, pa.Table]:
-    return {n.removeprefix(prefix): t for n, t in parts.items() if n.startswith(prefix)}
+def _get(parts: Mapping[str, Named], name: str, what: str) -> Named:
+    if name not in parts:
+        raise InputError(
+            f"the cell has no {what} '{name}'{did_you_mean(name, parts)}; "
+            f"it has {', '.join(parts) or 'none'}",
+            code=f"unknown-{what}",
+        )
+    return parts[name]

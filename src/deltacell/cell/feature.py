@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,8 +20,6 @@ class Feature:
 
     Parameters
     ----------
-    name
-        What it is called.
     values
         One row per gene of the cell, [genes, width]. A missing value is NaN, never a zero.
     columns
@@ -33,28 +31,26 @@ class Feature:
     columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", np.ascontiguousarray(self.values, dtype=np.float32))
-        shape = self.values.shape
-        if len(shape) != 2 or shape[1] == 0:
-            raise InputError(
-                f"feature '{self.name}' has the shape {shape}; expected (genes, width) with a "
-                "width of at least 1"
-            )
-        names = self.columns if len(self.columns) else _numbered(shape[1])
-        object.__setattr__(self, "columns", tuple(str(name) for name in names))
-        if len(self.columns) != shape[1]:
-            raise InputError(
-                f"feature '{self.name}' has the shape {shape} and {len(self.columns)} column names"
-            )
-        if len(set(self.columns)) != len(self.columns):
+        values = np.ascontiguousarray(self.values, dtype=np.float32)
+        if values.ndim != 2 or values.shape[1] == 0:
+            what = f"has the shape {values.shape}, and (genes, width) was expected"
+            raise self._error("bad-shape", what)
+        columns = self.columns if len(self.columns) else range(1, values.shape[1] + 1)
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "columns", tuple(map(str, columns)))
+        if len(self.columns) != self.width:
+            what = f"has the shape {values.shape} and {len(self.columns)} column names"
+            raise self._error("bad-shape", what)
+        if len(set(self.columns)) != self.width:
             twice = next(c for i, c in enumerate(self.columns) if c in self.columns[:i])
-            raise InputError(f"feature '{self.name}' has two columns called '{twice}'")
-        infinite = np.isinf(self.values).any(axis=1)
+            raise self._error("duplicate-column", f"has two columns called '{twice}'")
+        infinite = np.isinf(values).any(axis=1)
         if infinite.any():
-            raise InputError(
-                f"feature '{self.name}': row {int(np.argmax(infinite))} holds an infinite number",
-                fix="Write NaN where a value is missing.",
-            )
+            what = f"has an infinite number in row {int(np.argmax(infinite))}"
+            raise self._error("not-finite", what, "Use NaN for a missing value.")
+
+    def _error(self, code: str, what: str, fix: str | None = None) -> InputError:
+        return InputError(f"feature '{self.name}' {what}", code=code, fix=fix)
 
     @classmethod
     def of_all(cls, name: str, values: Any, columns: Sequence[str] = ()) -> Feature:
@@ -69,8 +65,7 @@ class Feature:
     @cached_property
     def known(self) -> Bools:
         """Which genes have at least one value."""
-        present = ~np.isnan(self.values)
-        known: Bools = np.any(present, axis=1)
+        known: Bools = np.any(~np.isnan(self.values), axis=1)
         return known
 
     @property
@@ -81,50 +76,38 @@ class Feature:
 
     def take(self, genes: Ints) -> Feature:
         """Return the feature of the given genes, in their order."""
-        return Feature(self.name, self.values[genes], self.columns)
+        return replace(self, values=self.values[genes])
 
     def renamed(self, name: str) -> Feature:
         """Return the same feature under another name."""
-        return Feature(name, self.values, self.columns)
+        return replace(self, name=name)
 
     def equals(self, other: Feature) -> bool:
         """Whether both have the same name, columns and values, missing ones included."""
-        return (
-            self.name == other.name
-            and self.columns == other.columns
-            and np.array_equal(self.values, other.values, equal_nan=True)
-        )
+        named = (self.name, self.columns) == (other.name, other.columns)
+        return named and np.array_equal(self.values, other.values, equal_nan=True)
 
     def __repr__(self) -> str:
         return f"Feature({self.name!r}, width {self.width}, known for {int(self.known.sum()):,})"
 
     def to_arrow(self) -> dict[str, pa.Table]:
         """Return its tables: ``values``, one row per gene, and ``columns``."""
-        flat = pa.array(np.ascontiguousarray(self.values).ravel(), pa.float32())
+        flat = pa.array(self.values.ravel(), pa.float32())
         return {
             "values": pa.table({"values": pa.FixedSizeListArray.from_arrays(flat, self.width)}),
             "columns": pa.table({"column": pa.array(self.columns, pa.string())}),
         }
 
     @classmethod
-    def from_arrow(cls, tables: Mapping[str, pa.Table], described: Mapping[str, Any]) -> Feature:
+    def from_arrow(cls, tables: Mapping[str, pa.Table], name: str, width: int) -> Feature:
         """Inverse of `to_arrow`; the values stay memory-mapped.
 
-        An earlier form is read too: zeros with a column ``known`` beside them, and no
-        column names.
+        Earlier versions wrote zeros with a column ``known`` beside them, and no column names.
         """
         table = tables["values"]
         flat = pa.chunked_array([c.flatten() for c in table["values"].chunks], pa.float32())
-        values = column_of(pa.table({"values": flat}), "values").reshape(-1, described["width"])
+        values = column_of(pa.table({"values": flat}), "values").reshape(-1, width)
         if "known" in table.column_names:
             values = np.where(column_of(table, "known")[:, None], values, np.float32(np.nan))
         columns = tables["columns"]["column"].to_pylist() if "columns" in tables else ()
-        return cls(described["name"], values, tuple(columns))
-
-    def describe(self) -> dict[str, Any]:
-        """Return what is not in its tables."""
-        return {"name": self.name, "width": self.width}
-
-
-def _numbered(width: int) -> tuple[str, ...]:
-    return tuple(str(i) for i in range(1, width + 1))
+        return cls(name, values, tuple(columns))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch_geometric.data import HeteroData
 
-from deltacell.arrays import AnyArray, Ints
+from deltacell.arrays import AnyArray
 from deltacell.cell.annotation import Annotation
 from deltacell.cell.cell import Cell
 from deltacell.cell.feature import Feature
@@ -22,6 +22,7 @@ from deltacell.errors import InputError
 GENE, REACTION, METABOLITE = "gene", "reaction", "metabolite"
 CONVERTS = (REACTION, "converts", METABOLITE)
 ENABLES = (GENE, "enables", REACTION)
+_CLAUSES = ("clause_reaction", "clause_genes", "clause_offsets")
 
 
 def to_hetero_data(cell: Cell) -> HeteroData:
@@ -39,11 +40,6 @@ def to_hetero_data(cell: Cell) -> HeteroData:
       ``clause_reaction``, ``clause_genes`` and ``clause_offsets``.
     - With annotations, ``data.annotations``: by name (indptr, indices, terms, ids), see
       `Annotation`.
-
-    Parameters
-    ----------
-    cell
-        The wild type.
     """
     data = HeteroData()
     genes = data[GENE]
@@ -63,8 +59,19 @@ def to_hetero_data(cell: Cell) -> HeteroData:
         edges.edge_weight = _tensor(weight)
         edges.directed = relation.directed
         edges.counts = relation.counts.to_json()
-    if cell.metabolism is not None:
-        _put_metabolism(data, cell.metabolism)
+    if (m := cell.metabolism) is not None:
+        reactions, metabolites = data[REACTION], data[METABOLITE]
+        reactions.num_nodes, metabolites.num_nodes = m.n_reactions, m.n_metabolites
+        reactions.name, metabolites.name = list(m.reactions), list(m.metabolites)
+        reactions.lower, reactions.upper = _tensor(m.lower), _tensor(m.upper)
+        if m.pathways:
+            reactions.pathways = [list(names) for names in m.pathways]
+        data[CONVERTS].edge_index = _tensor(np.stack([m.reaction, m.metabolite]).astype(np.int64))
+        data[CONVERTS].coefficient = _tensor(m.coefficient)
+        data[ENABLES].edge_index = _tensor(np.stack(m.rule_genes[::-1]))
+        # Rules are neither nodes nor edges, so they stand beside the graph and not in it.
+        for name in _CLAUSES:
+            setattr(data, name, _tensor(getattr(m, name)))
     if cell.annotations:
         data.annotations = {
             a.name: (_tensor(a.indptr), _tensor(a.indices), list(a.terms), list(a.ids))
@@ -81,44 +88,47 @@ def from_hetero_data(data: HeteroData) -> Cell:
     A plain one needs only nodes ``gene`` and edges between them. Without ``name`` the genes are
     called g0000, g0001, …; node features ``x`` become a feature of that name. Edges without
     ``edge_weight`` weigh 1. Without ``directed`` a relation is undirected exactly when every edge
-    is there in both directions with the same weight.
-
-    Parameters
-    ----------
-    data
-        Any other node type than ``gene``, ``reaction`` and ``metabolite`` is an error.
+    is there in both directions with the same weight. Any other node type than ``gene``,
+    ``reaction`` and ``metabolite`` is an error.
     """
     strange = set(data.node_types) - {GENE, REACTION, METABOLITE}
     if GENE not in data.node_types or strange:
         raise InputError(
             f"the node types are {', '.join(data.node_types) or 'none'}; expected 'gene', and "
             "beside it only 'reaction' and 'metabolite'",
+            code="bad-node-types",
             fix="Take the part with the genes: data.node_type_subgraph(['gene'])",
         )
-    names = _gene_names(data[GENE])
-    genes = Genes(
-        names,
-        **{
-            key: data[GENE][key]
-            for key in ("standard", "aliases", "chromosome", "start", "end")
-            if key in data[GENE]
-        },
-    )
+    nodes, n_genes = data[GENE], data[GENE].num_nodes
+    if n_genes is None:
+        raise InputError("data['gene'].num_nodes is not set", code="bad-shape")
+    names = [str(n) for n in nodes["name"]] if "name" in nodes else _numbered(n_genes)
+    if len(names) != n_genes:
+        what = f"data['gene'] has {n_genes} nodes and {len(names)} names"
+        raise InputError(what, code="bad-shape")
+    columns = ("standard", "aliases", "chromosome", "start", "end")
+    relations = [
+        _relation(name, data[source, name, target], n_genes)
+        for source, name, target in data.edge_types
+        if source == target == GENE
+    ]
+    features = [
+        Feature(name, values.detach().cpu().numpy(), tuple(nodes.get(f"columns_{name}", ())))
+        for key, values in nodes.items()
+        if key == "x" or key.startswith("feature_")
+        for name in (key.removeprefix("feature_"),)
+    ]
     facts: Mapping[str, Any] = data._global_store
     return Cell(
-        genes,
-        [
-            _relation(relation, data[source, relation, target], len(genes))
-            for source, relation, target in data.edge_types
-            if source == target == GENE
-        ],
-        _metabolism(data, len(genes)) if REACTION in data.node_types else None,
-        _features(data[GENE]),
+        Genes(names, **{key: nodes[key] for key in columns if key in nodes}),
+        relations,
+        _metabolism(data, n_genes) if REACTION in data.node_types else None,
+        features,
         [
             Annotation(name, indptr.numpy(), indices.numpy(), tuple(terms), tuple(ids))
             for name, (indptr, indices, terms, ids) in facts.get("annotations", {}).items()
         ],
-        sources=[Source.from_json(s) for s in facts["sources"]] if "sources" in facts else (),
+        sources=[Source.from_json(s) for s in facts.get("sources", ())],
         synthetic=facts.get("synthetic"),
     )
 
@@ -127,88 +137,36 @@ def _tensor(array: AnyArray) -> torch.Tensor:
     return torch.from_numpy(np.array(array))
 
 
-def _put_metabolism(data: HeteroData, metabolism: Metabolism) -> None:
-    reactions, metabolites = data[REACTION], data[METABOLITE]
-    reactions.num_nodes, metabolites.num_nodes = metabolism.n_reactions, metabolism.n_metabolites
-    reactions.name, metabolites.name = list(metabolism.reactions), list(metabolism.metabolites)
-    reactions.lower, reactions.upper = _tensor(metabolism.lower), _tensor(metabolism.upper)
-    if metabolism.pathways:
-        reactions.pathways = [list(names) for names in metabolism.pathways]
-    converted = np.stack([metabolism.reaction, metabolism.metabolite]).astype(np.int64)
-    data[CONVERTS].edge_index = _tensor(converted)
-    data[CONVERTS].coefficient = _tensor(metabolism.coefficient)
-    reaction, gene = metabolism.rule_genes
-    data[ENABLES].edge_index = _tensor(np.stack([gene, reaction]))
-    # Rules are neither nodes nor edges, so they stand beside the graph and not in it.
-    data.clause_reaction = _tensor(metabolism.clause_reaction)
-    data.clause_genes = _tensor(metabolism.clause_genes)
-    data.clause_offsets = _tensor(metabolism.clause_offsets)
+def _numbered(n: int) -> list[str]:
+    return [f"g{i:04d}" for i in range(n)]
 
 
-def _gene_names(store: Any) -> list[str]:
-    n_genes = store.num_nodes
-    if n_genes is None:
-        raise InputError("the number of genes is not known: data['gene'].num_nodes is not set")
-    if "name" not in store:
-        return [f"g{i:04d}" for i in range(n_genes)]
-    names = [str(name) for name in store["name"]]
-    if len(names) != n_genes:
-        raise InputError(f"data['gene'] has {n_genes} nodes and {len(names)} names")
-    return names
-
-
-def _features(store: Any) -> list[Feature]:
-    found = []
-    for key, values in store.items():
-        name = key.removeprefix("feature_")
-        if key != "x" and name == key:
-            continue
-        matrix = np.asarray(values.detach().cpu(), dtype=np.float32)
-        columns = f"columns_{name}"
-        found.append(Feature(name, matrix, tuple(store[columns]) if columns in store else ()))
-    return found
-
-
-def _relation(name: str, store: Any, n_genes: int) -> Relation:
-    source, target = store["edge_index"].cpu().numpy()
-    weight = store["edge_weight"].detach().cpu().numpy() if "edge_weight" in store else None
-    if "directed" in store:
-        directed = bool(store["directed"])
+def _relation(name: str, edges: Any, n_genes: int) -> Relation:
+    source, target = edges["edge_index"].cpu().numpy()
+    weight = edges["edge_weight"].detach().cpu().numpy() if "edge_weight" in edges else None
+    if "directed" in edges:
+        directed = bool(edges["directed"])
     else:
-        directed = not _is_symmetric(source, target, weight)
+        there = Relation.from_edges(name, source, target, weight, n_genes=n_genes, directed=True)
+        directed = not there.equals(there.transpose)
     relation = Relation.from_edges(name, source, target, weight, n_genes=n_genes, directed=directed)
-    if "counts" in store and store["counts"]["kept"] == relation.n_edges:
-        relation.counts = Counts.from_json(store["counts"])
+    if "counts" in edges and edges["counts"]["kept"] == relation.n_edges:
+        relation.counts = Counts.from_json(edges["counts"])
     return relation
 
 
-def _is_symmetric(source: Ints, target: Ints, weight: AnyArray | None) -> bool:
-    weights = np.ones(len(source)) if weight is None else weight.ravel()
-    there, back = np.lexsort((weights, target, source)), np.lexsort((weights, source, target))
-    return all(
-        np.array_equal(one[there], other[back])
-        for one, other in ((source, target), (target, source), (weights, weights))
-    )
-
-
 def _metabolism(data: HeteroData, n_genes: int) -> Metabolism:
-    missing = [
-        what
-        for what, there in (
-            ("data['metabolite']", METABOLITE in data.node_types),
-            (f"data[{CONVERTS}]", CONVERTS in data.edge_types),
-            (f"data[{ENABLES}]", ENABLES in data.edge_types),
-            ("data.clause_reaction", "clause_reaction" in data._global_store),
-        )
-        if not there
-    ]
+    there = {*data.node_types, *data.edge_types, *data._global_store}
+    missing = [part for part in (METABOLITE, CONVERTS, ENABLES, *_CLAUSES) if part not in there]
     if missing:
         raise InputError(
-            f"there are reactions, and no {missing[0]}",
+            f"there are reactions, and data[{missing[0]!r}] is missing",
+            code="bad-metabolism",
             fix="Use what Cell.to_hetero_data gives, or leave the reactions out.",
         )
     reactions, converts = data[REACTION], data[CONVERTS]
     reaction, metabolite = converts["edge_index"].numpy().astype(np.int32)
+    clause_reaction, clause_genes, clause_offsets = (getattr(data, n).numpy() for n in _CLAUSES)
     metabolism = Metabolism(
         tuple(reactions["name"]),
         tuple(data[METABOLITE]["name"]),
@@ -217,16 +175,17 @@ def _metabolism(data: HeteroData, n_genes: int) -> Metabolism:
         reaction,
         metabolite,
         converts["coefficient"].numpy(),
-        data.clause_reaction.numpy(),
-        data.clause_genes.numpy(),
-        data.clause_offsets.numpy(),
+        clause_reaction,
+        clause_genes,
+        clause_offsets,
         n_genes,
-        tuple(tuple(names) for names in reactions["pathways"]) if "pathways" in reactions else (),
+        tuple(map(tuple, reactions.get("pathways", ()))),
     )
     expected = np.stack(metabolism.rule_genes[::-1])
     if not np.array_equal(expected, data[ENABLES]["edge_index"].numpy()):
         raise InputError(
             f"the edges {ENABLES} are not those of the rules (clause_genes)",
+            code="bad-metabolism",
             fix="Change the cell and convert it again; the rules do not follow the edges.",
         )
     return metabolism

@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from deltacell.arrays import Bools, Indices, Ints, column_of, distinct, offsets_of, ragged_positions
+from deltacell.arrays import (
+    Bools,
+    Doubles,
+    Indices,
+    Ints,
+    column_of,
+    distinct,
+    offsets_of,
+    ragged_positions,
+)
 from deltacell.cell.genes import AMBIGUOUS, Genes, OnUnknown
-from deltacell.cell.rule import Clause, clauses_of
 from deltacell.errors import GeneNameError, InputError, StoreError
 
-Doubles = npt.NDArray[np.float64]
+MOST_CLAUSES = 4096
+
+_TOKEN = re.compile(r"[()]|&+|\|+|[^\s()&|]+")
+_AND, _OR = {"and", "&", "&&"}, {"or", "|", "||"}
 
 
-class RaggedGenes(Protocol):
+class _GeneSets(Protocol):
     """Gene sets as a flat list with offsets, which is what genotypes are."""
 
     @property
-    def genes(self) -> torch.Tensor:
-        """Gene indices of all sets, one after the other."""
+    def genes(self) -> torch.Tensor: ...
 
     @property
-    def offsets(self) -> torch.Tensor:
-        """Where each set begins, and the end."""
+    def offsets(self) -> torch.Tensor: ...
+
+
+class _Ragged(NamedTuple):
+    genes: torch.Tensor
+    offsets: torch.Tensor
 
 
 class LostReactions(NamedTuple):
@@ -54,8 +68,6 @@ class Metabolism:
 
     Parameters
     ----------
-    reactions, metabolites
-        Their identifiers.
     lower, upper
         Bounds of each reaction's flux.
     reaction, metabolite, coefficient
@@ -64,8 +76,6 @@ class Metabolism:
         The reaction of each clause, ascending.
     clause_genes, clause_offsets
         The genes of each clause.
-    n_genes
-        Number of genes of the cell.
     pathways
         For each reaction the names of its pathways; empty where no reaction has any.
     """
@@ -101,40 +111,42 @@ class Metabolism:
 
         Parameters
         ----------
-        genes
-            The cell's genes.
-        reactions, metabolites
-            Their identifiers.
         stoichiometry
             Triples of reaction, metabolite and coefficient.
         rules
-            One Boolean rule a reaction, empty where it needs no gene.
-        lower, upper
-            Bounds of each reaction's flux.
-        pathways
-            For each reaction the names of its pathways; empty where none is known.
+            One Boolean rule per reaction, empty where it needs no gene.
         on_unknown
             What to do with a gene that the cell does not have: ``error``, or ``drop``, which
             takes it as always living.
         """
-        for what, given in (("rules", rules), ("lower", lower), ("upper", upper)):
-            if len(given) != len(reactions):
-                raise InputError(f"{what} has {len(given)} entries for {len(reactions)} reactions")
-        if pathways and len(pathways) != len(reactions):
-            raise InputError(f"pathways has {len(pathways)} entries for {len(reactions)} reactions")
+        columns = {"rules": rules, "lower": lower, "upper": upper, "pathways": pathways}
+        for what, given in columns.items():
+            if len(given) != len(reactions) and (given or what != "pathways"):
+                what = f"{what} has {len(given)} entries for {len(reactions)} reactions"
+                raise InputError(what, code="bad-shape")
         clauses = [clauses_of(rule) for rule in rules]
-        index = _resolve_rule_genes(genes, clauses, on_unknown)
+        names = list(dict.fromkeys(g for rule in clauses for clause in rule for g in clause))
+        index = dict(zip(names, genes.resolve(names).index.tolist(), strict=True))
+        absent = [name for name, i in index.items() if i < 0]
+        if absent and on_unknown != "drop":
+            several = ", which is ambiguous" if index[absent[0]] == AMBIGUOUS else ""
+            raise GeneNameError(
+                f"{len(absent)} genes of the reactions' rules are not genes of the cell, first "
+                f"'{absent[0]}'{several}",
+                code="unknown-gene",
+                fix="Choose what to do with unknown genes: drop (they always live) or add.",
+            )
         sets = [
             (r, sorted({index[g] for g in clause if index[g] >= 0}))
             for r, alternatives in enumerate(clauses)
             for clause in alternatives
         ]
         table = np.array(sorted(stoichiometry), dtype=np.float64).reshape(-1, 3)
-        for column, names in ((0, reactions), (1, metabolites)):
-            if len(table) and not (
-                0 <= table[:, column].min() <= table[:, column].max() < len(names)
-            ):
-                raise InputError(f"the stoichiometry names an index outside the {len(names)} given")
+        for at, n in zip(table.T, (len(reactions), len(metabolites)), strict=False):
+            if len(at) and not 0 <= at.min() <= at.max() < n:
+                what = f"the stoichiometry has an index outside the {n} given"
+                raise InputError(what, code="bad-shape")
+        in_pathways = tuple(tuple(dict.fromkeys(of)) for of in pathways)
         return cls(
             tuple(reactions),
             tuple(metabolites),
@@ -147,7 +159,7 @@ class Metabolism:
             np.array([g for _, clause in sets for g in clause], dtype=np.int32),
             offsets_of(np.array([len(clause) for _, clause in sets], dtype=np.int64)),
             len(genes),
-            _pathways_of_reactions(pathways),
+            in_pathways if any(in_pathways) else (),
         )
 
     @property
@@ -170,35 +182,18 @@ class Metabolism:
     def rule_genes(self) -> tuple[Ints, Ints]:
         """The pairs (reaction, gene) of all rules, each once, ordered by reaction then gene."""
         reaction = np.repeat(self.clause_reaction, np.diff(self.clause_offsets)).astype(np.int64)
-        key = np.unique(reaction * max(self.n_genes, 1) + self.clause_genes)
-        return key // max(self.n_genes, 1), key % max(self.n_genes, 1)
+        n = max(self.n_genes, 1)
+        key = np.unique(reaction * n + self.clause_genes)
+        return key // n, key % n
 
-    def lost_reactions(self, genotypes: RaggedGenes) -> LostReactions:
+    def lost_reactions(self, genotypes: _GeneSets) -> LostReactions:
         """Return the reactions whose rules the living genes of each genotype cannot satisfy.
 
         The cost is that of the clauses which the deleted genes appear in.
         """
-        genes = genotypes.genes.cpu().numpy()
-        offsets = genotypes.offsets.cpu().numpy()
-        n_genotypes = len(offsets) - 1
-        owner = np.repeat(np.arange(n_genotypes, dtype=np.int64), np.diff(offsets))
-        starts, clauses = self._clauses_by_gene
-        hits = starts[genes + 1] - starts[genes]
-        broken = clauses[ragged_positions(starts[genes], hits)]
-        n_clauses = max(len(self.clause_reaction), 1)
-        # A clause that loses two of its genes is broken once.
-        once, _ = distinct(np.repeat(owner, hits) * n_clauses + broken)
-        owner, broken = once // n_clauses, once % n_clauses
-        n_reactions = max(self.n_reactions, 1)
-        key, times = distinct(owner * n_reactions + self.clause_reaction[broken])
-        lost = times == self._clauses_per_reaction[key % n_reactions]
-        key = key[lost]
-        per_genotype = np.bincount(key // n_reactions, minlength=n_genotypes)
-        return LostReactions(
-            torch.from_numpy(key % n_reactions), torch.from_numpy(offsets_of(per_genotype))
-        )
+        return self._by_genotype(self._lost(genotypes), len(genotypes.offsets) - 1)
 
-    def lost_together(self, genotypes: RaggedGenes) -> LostReactions:
+    def lost_together(self, genotypes: _GeneSets) -> LostReactions:
         """Return the reactions that each genotype loses and no smaller set of its genes does.
 
         Of a single gene these are all it loses; of two genes, those that only both together stop,
@@ -206,27 +201,39 @@ class Metabolism:
         """
         genes, offsets = genotypes.genes.cpu().numpy(), genotypes.offsets.cpu().numpy()
         sizes = np.diff(offsets)
-        lost = self.lost_reactions(genotypes)
-        owner = np.repeat(np.arange(len(sizes)), np.diff(lost.offsets.numpy()))
-        key = owner * self.n_reactions + lost.reactions.numpy()
         # What a smaller set loses, a set with one gene less loses: one such set per gene.
-        of_gene = np.repeat(np.arange(len(sizes)), sizes)
-        others = sizes[of_gene]
-        at = ragged_positions(offsets[of_gene], others)
-        without = np.repeat(np.arange(len(genes)), others)
-        rest = at != without
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        others = sizes[owner]
+        at = ragged_positions(offsets[owner], others)
+        rest = at != np.repeat(np.arange(len(genes)), others)
         less = _Ragged(torch.from_numpy(genes[at[rest]]), torch.from_numpy(offsets_of(others - 1)))
-        lost_less = self.lost_reactions(less)
-        owner_less = np.repeat(of_gene, np.diff(lost_less.offsets.numpy()))
-        key_less = owner_less * self.n_reactions + lost_less.reactions.numpy()
-        key = np.setdiff1d(key, key_less)
-        n_reactions = max(self.n_reactions, 1)
-        per_genotype = np.bincount(key // n_reactions, minlength=len(sizes))
-        return LostReactions(
-            torch.from_numpy(key % n_reactions), torch.from_numpy(offsets_of(per_genotype))
-        )
+        key = self._lost(less)
+        n = max(self.n_reactions, 1)
+        lost_less = owner[key // n] * n + key % n
+        return self._by_genotype(np.setdiff1d(self._lost(genotypes), lost_less), len(sizes))
 
-    def names_lost_together(self, genotypes: RaggedGenes) -> list[tuple[str, ...]]:
+    def _lost(self, genotypes: _GeneSets) -> Ints:
+        """Return the pairs of a genotype and a reaction it loses as ``genotype * n + reaction``."""
+        genes = genotypes.genes.cpu().numpy()
+        offsets = genotypes.offsets.cpu().numpy()
+        owner = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
+        starts, clauses = self._clauses_by_gene
+        hits = starts[genes + 1] - starts[genes]
+        broken = clauses[ragged_positions(starts[genes], hits)]
+        n_clauses, n = max(len(self.clause_reaction), 1), max(self.n_reactions, 1)
+        # A clause that loses two of its genes is broken once.
+        once, _ = distinct(np.repeat(owner, hits) * n_clauses + broken)
+        reaction = self.clause_reaction[once % n_clauses]
+        key, times = distinct(once // n_clauses * n + reaction)
+        lost: Ints = key[times == self._clauses_per_reaction[key % n]]
+        return lost
+
+    def _by_genotype(self, key: Ints, n_genotypes: int) -> LostReactions:
+        n = max(self.n_reactions, 1)
+        offsets = offsets_of(np.bincount(key // n, minlength=n_genotypes))
+        return LostReactions(torch.from_numpy(key % n), torch.from_numpy(offsets))
+
+    def names_lost_together(self, genotypes: _GeneSets) -> list[tuple[str, ...]]:
         """Return the names of the reactions of `lost_together`, genotype by genotype."""
         lost = self.lost_together(genotypes)
         return [
@@ -244,11 +251,9 @@ class Metabolism:
         """
         pairs: set[tuple[int, int]] = set()
         ends = np.searchsorted(self.clause_reaction, np.arange(self.n_reactions + 1))
+        sets = [set(self.clause_genes[a:b].tolist()) for a, b in pairwise(self.clause_offsets)]
         for begin, end in pairwise(ends.tolist()):
-            clauses = [
-                set(self.clause_genes[self.clause_offsets[c] : self.clause_offsets[c + 1]].tolist())
-                for c in range(begin, end)
-            ]
+            clauses = sets[begin:end]
             # Two genes that break every clause have one in the first.
             for a in clauses[0] if clauses else ():
                 unbroken = [clause for clause in clauses if a not in clause]
@@ -266,41 +271,36 @@ class Metabolism:
         A reversible reaction becomes two, the second (``_rev``) with its signs turned; one that
         runs only backwards is turned; each clause of a rule (``_iso1``, ``_iso2``, …) becomes one.
         """
-        clauses = [np.flatnonzero(self.clause_reaction == r) for r in range(self.n_reactions)]
-        starts = np.searchsorted(self.reaction, np.arange(self.n_reactions + 1))
-        names, bounds, sources, signs, owners = [], [], [], [], []
+        parts = []
         for r, name in enumerate(self.reactions):
-            for number, clause in enumerate(clauses[r] if len(clauses[r]) else [None], 1):
-                isozyme = f"{name}_iso{number}" if len(clauses[r]) > 1 else name
-                for way, suffix in self._ways(r):
-                    names.append(isozyme + suffix)
-                    bounds.append(
-                        (max(self.lower[r], 0.0), self.upper[r])
-                        if way > 0
-                        else (max(-self.upper[r], 0.0), -self.lower[r])
-                    )
-                    sources.append(r)
-                    signs.append(way)
-                    owners.append(clause)
-        source = np.array(sources, dtype=np.int64)
-        lengths = (starts[1:] - starts[:-1])[source]
+            clauses = np.flatnonzero(self.clause_reaction == r).tolist()
+            signs = [1, -1] if self.reversible[r] else [-1 if self.lower[r] < 0 else 1]
+            for number, clause in enumerate(clauses or [None], 1):
+                isozyme = f"{name}_iso{number}" if len(clauses) > 1 else name
+                parts += [(isozyme + ("_rev" if s < 0 else ""), r, s, clause) for s in signs]
+        source = np.array([r for _, r, _, _ in parts], dtype=np.int64)
+        sign = np.array([s for _, _, s, _ in parts], dtype=np.float64)
+        owned = np.array([c for *_, c in parts if c is not None], dtype=np.int64)
+        has_clause = np.array([c is not None for *_, c in parts], dtype=bool)
+        starts = np.searchsorted(self.reaction, np.arange(self.n_reactions + 1))
+        lengths = np.diff(starts)[source]
         at = ragged_positions(starts[source], lengths)
-        has_clause = np.array([c is not None for c in owners], dtype=bool)
-        owned = np.array([c for c in owners if c is not None], dtype=np.int64)
         clause_lengths = np.diff(self.clause_offsets)[owned]
-        return Metabolism(
-            tuple(names),
-            self.metabolites,
-            np.array([low for low, _ in bounds], dtype=np.float64),
-            np.array([high for _, high in bounds], dtype=np.float64),
-            np.repeat(np.arange(len(source), dtype=np.int32), lengths),
-            self.metabolite[at],
-            self.coefficient[at] * np.repeat(np.array(signs, dtype=np.float64), lengths),
-            np.flatnonzero(has_clause).astype(np.int32),
-            self.clause_genes[ragged_positions(self.clause_offsets[owned], clause_lengths)],
-            offsets_of(clause_lengths),
-            self.n_genes,
-            tuple(self.pathways[r] for r in sources) if self.pathways else (),
+        forward, low, high = sign > 0, self.lower[source], self.upper[source]
+        return replace(
+            self,
+            reactions=tuple(name for name, *_ in parts),
+            lower=np.maximum(np.where(forward, low, -high), 0.0),
+            upper=np.where(forward, high, -low),
+            reaction=np.repeat(np.arange(len(source), dtype=np.int32), lengths),
+            metabolite=self.metabolite[at],
+            coefficient=self.coefficient[at] * np.repeat(sign, lengths),
+            clause_reaction=np.flatnonzero(has_clause).astype(np.int32),
+            clause_genes=self.clause_genes[
+                ragged_positions(self.clause_offsets[owned], clause_lengths)
+            ],
+            clause_offsets=offsets_of(clause_lengths),
+            pathways=tuple(self.pathways[r] for r in source) if self.pathways else (),
         )
 
     def take(self, genes: Ints) -> Metabolism:
@@ -311,103 +311,74 @@ class Metabolism:
         inside = renumbered >= 0
         clause = np.repeat(np.arange(len(self.clause_reaction)), np.diff(self.clause_offsets))
         lengths = np.bincount(clause[inside], minlength=len(self.clause_reaction))
-        return Metabolism(
-            self.reactions,
-            self.metabolites,
-            self.lower,
-            self.upper,
-            self.reaction,
-            self.metabolite,
-            self.coefficient,
-            self.clause_reaction,
-            renumbered[inside],
-            offsets_of(lengths),
-            len(genes),
-            self.pathways,
-        )
+        offsets, kept = offsets_of(lengths), renumbered[inside]
+        return replace(self, clause_genes=kept, clause_offsets=offsets, n_genes=len(genes))
 
     def equals(self, other: Metabolism) -> bool:
         """Whether both hold the same reactions, metabolites, stoichiometry, rules and pathways."""
-        mine, theirs = self.to_arrow(), other.to_arrow()
-        return (
-            self.n_genes == other.n_genes
-            and mine.keys() == theirs.keys()
-            and all(mine[n].equals(theirs[n]) for n in mine)
-        )
+        return self.n_genes == other.n_genes and self.to_arrow() == other.to_arrow()
 
     def __repr__(self) -> str:
         return f"Metabolism({self.n_reactions:,} reactions, {self.n_metabolites:,} metabolites)"
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Return its parts; that of the pathways only where a reaction has one."""
-        ends = pa.array(self.clause_offsets[1:], pa.int64())
-        parts = {
-            "reactions": pa.table(
-                {
-                    "id": pa.array(self.reactions, pa.string()),
-                    "lower": self.lower,
-                    "upper": self.upper,
-                }
-            ),
-            "metabolites": pa.table({"id": pa.array(self.metabolites, pa.string())}),
-            "stoichiometry": pa.table(
-                {
-                    "reaction": pa.array(self.reaction, pa.int32()),
-                    "metabolite": pa.array(self.metabolite, pa.int32()),
-                    "coefficient": pa.array(self.coefficient, pa.float64()),
-                }
-            ),
-            "clauses": pa.table(
-                {"reaction": pa.array(self.clause_reaction, pa.int32()), "end": ends}
-            ),
-            "clause_genes": pa.table({"gene": pa.array(self.clause_genes, pa.int32())}),
+        """Return its tables; that of the pathways only where a reaction has one."""
+        names, metabolites = (pa.array(n, pa.string()) for n in (self.reactions, self.metabolites))
+        tables = {
+            "reactions": {"id": names, "lower": self.lower, "upper": self.upper},
+            "metabolites": {"id": metabolites},
+            "stoichiometry": {
+                "reaction": pa.array(self.reaction, pa.int32()),
+                "metabolite": pa.array(self.metabolite, pa.int32()),
+                "coefficient": pa.array(self.coefficient, pa.float64()),
+            },
+            "clauses": {
+                "reaction": pa.array(self.clause_reaction, pa.int32()),
+                "end": pa.array(self.clause_offsets[1:], pa.int64()),
+            },
+            "clause_genes": {"gene": pa.array(self.clause_genes, pa.int32())},
         }
-        # Not there where empty, so that cells without pathways keep their checksum.
+        # Left out where empty, so that cells without pathways keep their checksum.
         if self.pathways:
-            parts["pathways"] = pa.table(
-                {"names": pa.array([list(p) for p in self.pathways], pa.list_(pa.string()))}
-            )
-        return parts
+            lists = pa.array([list(p) for p in self.pathways], pa.list_(pa.string()))
+            tables["pathways"] = {"names": lists}
+        return {name: pa.table(columns) for name, columns in tables.items()}
 
     @classmethod
-    def from_arrow(cls, parts: Mapping[str, pa.Table], n_genes: int) -> Metabolism:
+    def from_arrow(cls, tables: Mapping[str, pa.Table], n_genes: int) -> Metabolism:
         """Inverse of `to_arrow`; the numbers stay memory-mapped."""
+        reactions, stoichiometry = tables["reactions"], tables["stoichiometry"]
+        pathways = tables["pathways"]["names"].to_pylist() if "pathways" in tables else ()
         found = cls(
-            tuple(parts["reactions"]["id"].to_pylist()),
-            tuple(parts["metabolites"]["id"].to_pylist()),
-            column_of(parts["reactions"], "lower"),
-            column_of(parts["reactions"], "upper"),
-            column_of(parts["stoichiometry"], "reaction"),
-            column_of(parts["stoichiometry"], "metabolite"),
-            column_of(parts["stoichiometry"], "coefficient"),
-            column_of(parts["clauses"], "reaction"),
-            column_of(parts["clause_genes"], "gene"),
-            np.concatenate([[0], column_of(parts["clauses"], "end")]).astype(np.int64),
+            tuple(reactions["id"].to_pylist()),
+            tuple(tables["metabolites"]["id"].to_pylist()),
+            column_of(reactions, "lower"),
+            column_of(reactions, "upper"),
+            column_of(stoichiometry, "reaction"),
+            column_of(stoichiometry, "metabolite"),
+            column_of(stoichiometry, "coefficient"),
+            column_of(tables["clauses"], "reaction"),
+            column_of(tables["clause_genes"], "gene"),
+            np.concatenate([[0], column_of(tables["clauses"], "end")]).astype(np.int64),
             n_genes,
-            tuple(tuple(names) for names in parts["pathways"]["names"].to_pylist())
-            if "pathways" in parts
-            else (),
+            tuple(map(tuple, pathways)),
         )
-        found._check_indices()
-        return found
-
-    def _check_indices(self) -> None:
-        for what, index, n in (
-            ("reaction", self.reaction, self.n_reactions),
-            ("metabolite", self.metabolite, self.n_metabolites),
-            ("reaction", self.clause_reaction, self.n_reactions),
-            ("gene", self.clause_genes, self.n_genes),
+        for index, n in (
+            (found.reaction, found.n_reactions),
+            (found.metabolite, found.n_metabolites),
+            (found.clause_reaction, found.n_reactions),
+            (found.clause_genes, n_genes),
         ):
             if len(index) and not 0 <= index.min() <= index.max() < n:
-                raise StoreError(f"the metabolism names a {what} outside the {n} there are")
-        ends = self.clause_offsets
-        if (np.diff(ends) < 0).any() or ends[-1] != len(self.clause_genes):
-            raise StoreError("the metabolism's clauses do not fit their genes")
-        if self.pathways and len(self.pathways) != self.n_reactions:
-            raise StoreError(
-                f"the metabolism has pathways of {len(self.pathways)} reactions, "
-                f"and there are {self.n_reactions}"
-            )
+                raise StoreError(
+                    f"the metabolism has an index outside 0 to {n - 1}", code="damaged"
+                )
+        ends = found.clause_offsets
+        if (np.diff(ends) < 0).any() or ends[-1] != len(found.clause_genes):
+            raise StoreError("the metabolism's clauses do not fit their genes", code="damaged")
+        if found.pathways and len(found.pathways) != found.n_reactions:
+            raise StoreError("the metabolism's pathways do not fit its reactions", code="damaged")
+        return found
 
     @cached_property
     def _clauses_by_gene(self) -> tuple[Ints, Ints]:
@@ -420,39 +391,55 @@ class Metabolism:
     def _clauses_per_reaction(self) -> Ints:
         return np.bincount(self.clause_reaction, minlength=self.n_reactions)
 
-    def _ways(self, reaction: int) -> list[tuple[int, str]]:
-        if self.reversible[reaction]:
-            return [(1, ""), (-1, "_rev")]
-        backwards = self.lower[reaction] < 0
-        return [(-1, "_rev")] if backwards else [(1, "")]
 
+def clauses_of(rule: str) -> tuple[tuple[str, ...], ...]:
+    """Return a rule as alternatives, each a set of genes that together suffice.
 
-class _Ragged(NamedTuple):
-    """Gene sets, some of them perhaps empty."""
+    ``(A and B) or C`` gives ``(("A", "B"), ("C",))``. Alternatives stay as they are written, also
+    where one contains another; equal ones are kept once. An empty rule has no alternatives.
+    """
+    tokens = _TOKEN.findall(rule)[::-1]
 
-    genes: torch.Tensor
-    offsets: torch.Tensor
+    def malformed(why: str) -> InputError:
+        shown = rule if len(rule) <= 80 else f"{rule[:80]}…"
+        return InputError(f"the gene rule '{shown}' cannot be read: {why}", code="bad-rule")
 
+    def either() -> list[frozenset[str]]:
+        found = together()
+        while tokens and tokens[-1].lower() in _OR:
+            tokens.pop()
+            found += together()
+        return list(dict.fromkeys(found))
 
-def _pathways_of_reactions(pathways: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
-    found = tuple(tuple(dict.fromkeys(names)) for names in pathways)
-    return found if any(found) else ()
+    def together() -> list[frozenset[str]]:
+        found = one()
+        while tokens and tokens[-1].lower() in _AND:
+            tokens.pop()
+            more = one()
+            if len(found) * len(more) > MOST_CLAUSES:
+                raise malformed(f"it has more than {MOST_CLAUSES} alternatives")
+            found = list(dict.fromkeys(a | b for a, b in product(found, more)))
+        return found
 
+    def one() -> list[frozenset[str]]:
+        if not tokens:
+            raise malformed("it ends where a gene was expected")
+        token = tokens.pop()
+        if token == "(":
+            found = either()
+            if not tokens or tokens.pop() != ")":
+                raise malformed("a bracket is not closed")
+            return found
+        if token == ")" or token.lower() in _AND | _OR:
+            raise malformed(f"'{token}' stands where a gene was expected")
+        if token.lower() == "not":
+            raise malformed("'not' has no meaning for a deletion")
+        return [frozenset([token])]
 
-def _resolve_rule_genes(
-    genes: Genes, clauses: Sequence[Sequence[Clause]], on_unknown: OnUnknown
-) -> dict[str, int]:
-    names = list(dict.fromkeys(g for rule in clauses for clause in rule for g in clause))
-    index = genes.resolve(names).index
-    absent = [name for name, i in zip(names, index, strict=True) if i < 0]
-    if absent and on_unknown == "add":
-        raise ValueError("genes are added before a metabolism is built, not by it")
-    if absent and on_unknown == "error":
-        first = absent[0]
-        several = index[names.index(first)] == AMBIGUOUS
-        raise GeneNameError(
-            f"{len(absent)} genes of the reactions' rules are not genes of the cell, "
-            f"first '{first}'" + (", which is ambiguous" if several else ""),
-            fix="Choose what to do with unknown genes: drop (take them as always living) or add.",
-        )
-    return dict(zip(names, index.tolist(), strict=True))
+    try:
+        clauses = either() if tokens else []
+    except RecursionError:
+        raise malformed("its brackets are nested too deep") from None
+    if tokens:
+        raise malformed(f"'{tokens[-1]}' was not expected")
+    return tuple(tuple(sorted(clause)) for clause in clauses)

@@ -30,12 +30,8 @@ class Relation:
 
     Parameters
     ----------
-    name
-        What the relation is called.
     indptr, indices, weights
         The rows; within a row the sources ascend. No self loops, no duplicates.
-    directed
-        Whether an edge has a direction.
     counts
         What became of the rows of the source it was made from.
     """
@@ -76,68 +72,65 @@ class Relation:
 
         Parameters
         ----------
-        name
-            What to call it.
         source, target
             Gene indices.
         weight
-            One number an edge; 1 where not given.
-        n_genes
-            Number of genes of the cell.
-        directed
-            Whether an edge has a direction.
+            One number per edge; 1 where not given.
         """
         source = np.asarray(source, dtype=np.int64).ravel()
         target = np.asarray(target, dtype=np.int64).ravel()
-        given = (
-            np.ones(len(source), dtype=np.float32)
-            if weight is None
-            else np.asarray(weight, dtype=np.float32).ravel()
-        )
-        _check_edges(name, source, target, given, n_genes)
+        weight = np.ones(len(source)) if weight is None else weight
+        given: Floats = np.asarray(weight, dtype=np.float32).ravel()
+        if not len(source) == len(target) == len(given):
+            what = f"has {len(source)} sources, {len(target)} targets and {len(given)} weights"
+            raise InputError(f"relation '{name}' {what}", code="bad-shape")
+        genes = np.concatenate([source, target])
+        outside = (genes < 0) | (genes >= n_genes)
+        if outside.any():
+            what = f"the gene index {genes[outside][0]} is outside the cell, 0 to {n_genes - 1}"
+            raise InputError(f"relation '{name}': {what}", code="gene-index-outside")
+        if not np.isfinite(given).all():
+            what = f"relation '{name}': an edge weight is not a finite number"
+            raise InputError(what, code="not-finite")
         loop = source == target
         source, target, given = source[~loop], target[~loop], given[~loop]
-        if directed:
-            low, high = target, source
-        else:
+        low, high = target, source
+        if not directed:
             low, high = np.minimum(source, target), np.maximum(source, target)
-        key, kept_weight = _largest_per_key(low * n_genes + high, given)
-        repeats = len(low) - len(key)
+        key = low * n_genes + high
+        order = np.argsort(key)
+        key = key[order]
+        starts = np.flatnonzero(np.diff(key, prepend=-1))
+        kept = np.maximum.reduceat(given[order], starts) if len(key) else given
+        low, high = key[starts] // n_genes, key[starts] % n_genes
         written_twice = len(source) - len(distinct(source * n_genes + target)[0])
-        low, high = key // n_genes, key % n_genes
-        counts = Counts(
-            read=len(loop),
-            kept=len(key),
-            dropped={
-                "self loop": int(loop.sum()),
-                "duplicate": written_twice,
-                "other direction of an edge": repeats - written_twice,
-            },
-        )
+        dropped = {
+            "self loop": int(loop.sum()),
+            "duplicate": written_twice,
+            "other direction of an edge": len(source) - len(low) - written_twice,
+        }
+        counts = Counts(len(loop), len(low), dropped)
         if not directed:
             low, high = np.concatenate([low, high]), np.concatenate([high, low])
-            kept_weight = np.concatenate([kept_weight, kept_weight])
-        return cls(
-            name, *_compress(low, high, kept_weight, n_genes), directed=directed, counts=counts
-        )
+            kept = np.concatenate([kept, kept])
+        rows = _compress(low, high, kept, n_genes)
+        return cls(name, *rows, directed=directed, counts=counts)
 
     @classmethod
     def merge(cls, name: str, relations: Iterable[Relation]) -> Relation:
-        """Return the union of several relations; the largest weight of an edge is kept.
+        """Return the union of several relations, with the largest weight of each edge.
 
         The union is directed if any of them is.
         """
         relations = list(relations)
-        if not relations:
-            raise InputError(f"nothing to merge into the relation '{name}'")
-        n_genes = relations[0].n_genes
-        if any(r.n_genes != n_genes for r in relations):
-            sizes = ", ".join(f"'{r.name}' {r.n_genes}" for r in relations)
-            raise InputError(f"relations over different numbers of genes cannot merge: {sizes}")
+        sizes = {r.n_genes for r in relations}
+        if len(sizes) != 1:
+            what = f"{len(relations)} relations over {sorted(sizes)} genes do not merge"
+            raise InputError(f"relation '{name}': {what}", code="bad-merge")
         directed = any(r.directed for r in relations)
         parts = [r.entries() if directed else r.edges() for r in relations]
-        source, target, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return cls.from_edges(name, source, target, weight, n_genes=n_genes, directed=directed)
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return cls.from_edges(name, *columns, n_genes=sizes.pop(), directed=directed)
 
     @property
     def n_genes(self) -> int:
@@ -157,10 +150,7 @@ class Relation:
     @cached_property
     def n_connected(self) -> int:
         """Number of genes that have an edge, in or out."""
-        touched = self.indptr[1:] > self.indptr[:-1]
-        if self.directed:
-            touched = touched | (self.transpose.indptr[1:] > self.transpose.indptr[:-1])
-        return int(touched.sum())
+        return int(((self.in_degree > 0) | (self.out_degree > 0)).sum())
 
     @property
     def in_degree(self) -> Ints:
@@ -174,16 +164,12 @@ class Relation:
 
     @cached_property
     def transpose(self) -> Relation:
-        """The relation with every edge turned round; itself where undirected."""
+        """The relation with every edge reversed; itself where undirected."""
         if not self.directed:
             return self
         source, target, weight = self.entries()
-        turned = Relation(
-            self.name,
-            *_compress(source, target, weight, self.n_genes),
-            directed=True,
-            counts=self.counts,
-        )
+        rows = _compress(source, target, weight, self.n_genes)
+        turned = Relation(self.name, *rows, directed=True, counts=self.counts)
         turned.__dict__["transpose"] = self
         return turned
 
@@ -195,9 +181,7 @@ class Relation:
     def edges(self) -> Edges:
         """Return every edge once; of an undirected one, the smaller gene is the source."""
         source, target, weight = self.entries()
-        if self.directed:
-            return Edges(source, target, weight)
-        once = source < target
+        once = np.full(len(source), self.directed) | (source < target)
         return Edges(source[once], target[once], weight[once])
 
     def take(self, genes: Ints) -> Relation:
@@ -207,30 +191,16 @@ class Relation:
         source, target, weight = self.edges()
         source, target = new_index[source], new_index[target]
         inside = (source >= 0) & (target >= 0)
-        taken = Relation.from_edges(
-            self.name,
-            source[inside],
-            target[inside],
-            weight[inside],
-            n_genes=len(genes),
-            directed=self.directed,
-        )
-        outside = Counts(
-            self.n_edges, int(inside.sum()), {"outside the genes taken": int((~inside).sum())}
-        )
-        taken.counts = self.counts.then(outside)
+        edges = source[inside], target[inside], weight[inside]
+        taken = Relation.from_edges(self.name, *edges, n_genes=len(genes), directed=self.directed)
+        left_out = {"outside the genes taken": int((~inside).sum())}
+        taken.counts = self.counts.then(Counts(self.n_edges, int(inside.sum()), left_out))
         return taken
 
     def renamed(self, name: str) -> Relation:
         """Return the same relation under another name."""
-        return Relation(
-            name,
-            self.indptr,
-            self.indices,
-            self.weights,
-            directed=self.directed,
-            counts=self.counts,
-        )
+        rows = self.indptr, self.indices, self.weights
+        return Relation(name, *rows, directed=self.directed, counts=self.counts)
 
     def csr(
         self,
@@ -243,8 +213,6 @@ class Relation:
 
         Parameters
         ----------
-        device, dtype
-            Of the tensor.
         weighted
             Whether its values are the weights; otherwise ones.
         """
@@ -262,12 +230,9 @@ class Relation:
 
     def equals(self, other: Relation) -> bool:
         """Whether both have the same name, direction, entries and weights."""
-        return (
-            self.name == other.name
-            and self.directed == other.directed
-            and np.array_equal(self.indptr, other.indptr)
-            and np.array_equal(self.indices, other.indices)
-            and np.array_equal(self.weights, other.weights)
+        return (self.name, self.directed) == (other.name, other.directed) and all(
+            np.array_equal(getattr(self, part), getattr(other, part))
+            for part in ("indptr", "indices", "weights")
         )
 
     def __repr__(self) -> str:
@@ -275,70 +240,30 @@ class Relation:
         return f"Relation({self.name!r}, {way}, {self.n_edges:,} edges, {self.n_connected:,} genes)"
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Return its parts: the row pointers and the entries."""
+        """Return its tables: the row pointers and the entries."""
+        indices, weights = pa.array(self.indices, pa.int32()), pa.array(self.weights, pa.float32())
         return {
             "rows": pa.table({"indptr": pa.array(self.indptr, pa.int64())}),
-            "entries": pa.table(
-                {
-                    "indices": pa.array(self.indices, pa.int32()),
-                    "weights": pa.array(self.weights, pa.float32()),
-                }
-            ),
+            "entries": pa.table({"indices": indices, "weights": weights}),
         }
 
     @classmethod
-    def from_arrow(cls, parts: Mapping[str, pa.Table], described: Mapping[str, Any]) -> Relation:
-        """Inverse of `to_arrow` and `describe`; the arrays stay memory-mapped."""
-        indptr = column_of(parts["rows"], "indptr")
-        indices = column_of(parts["entries"], "indices")
-        _check_rows(described["name"], indptr, indices)
-        return cls(
-            described["name"],
-            indptr,
-            indices,
-            column_of(parts["entries"], "weights"),
-            directed=described["directed"],
-            counts=Counts.from_json(described["counts"]),
-        )
-
-    def describe(self) -> dict[str, Any]:
-        """Return what is not in its parts."""
-        return {"name": self.name, "directed": self.directed, "counts": self.counts.to_json()}
-
-
-def _check_rows(name: str, indptr: Ints, indices: Indices) -> None:
-    # A sparse product does not look where an index points, so what comes from disk is looked at.
-    n_genes = len(indptr) - 1
-    whole = n_genes >= 0 and indptr[0] == 0 and indptr[-1] == len(indices)
-    if not whole or (np.diff(indptr) < 0).any():
-        raise StoreError(f"relation '{name}': the row pointers do not fit the entries")
-    if len(indices) and not 0 <= indices.min() <= indices.max() < n_genes:
-        raise StoreError(f"relation '{name}': an entry is outside the {n_genes} genes")
-
-
-def _check_edges(name: str, source: Ints, target: Ints, weight: Floats, n_genes: int) -> None:
-    if not len(source) == len(target) == len(weight):
-        raise InputError(
-            f"relation '{name}': {len(source)} sources, {len(target)} targets and "
-            f"{len(weight)} weights"
-        )
-    for gene in (source, target):
-        outside = (gene < 0) | (gene >= n_genes)
-        if outside.any():
-            raise InputError(
-                f"relation '{name}': gene index {gene[outside][0]} is outside the cell, "
-                f"whose genes are 0 to {n_genes - 1}"
-            )
-    if not np.isfinite(weight).all():
-        raise InputError(f"relation '{name}': an edge weight is not a finite number")
-
-
-def _largest_per_key(key: Ints, weight: Floats) -> tuple[Ints, Floats]:
-    order = np.argsort(key)
-    key = key[order]
-    starts = np.flatnonzero(np.diff(key, prepend=-1))
-    largest: Floats = np.maximum.reduceat(weight[order], starts) if len(key) else weight
-    return key[starts], largest
+    def from_arrow(
+        cls, tables: Mapping[str, pa.Table], name: str, *, directed: bool, counts: Counts
+    ) -> Relation:
+        """Inverse of `to_arrow`; the arrays stay memory-mapped."""
+        indptr = column_of(tables["rows"], "indptr")
+        indices, weights = (column_of(tables["entries"], c) for c in ("indices", "weights"))
+        # A sparse product does not check where an index points, so what comes from disk is checked.
+        n_genes = len(indptr) - 1
+        whole = n_genes >= 0 and indptr[0] == 0 and indptr[-1] == len(indices)
+        if not whole or (np.diff(indptr) < 0).any():
+            what = f"relation '{name}': the row pointers do not fit the entries"
+            raise StoreError(what, code="damaged")
+        if len(indices) and not 0 <= indices.min() <= indices.max() < n_genes:
+            what = f"relation '{name}': an entry is outside the {n_genes} genes"
+            raise StoreError(what, code="damaged")
+        return cls(name, indptr, indices, weights, directed=directed, counts=counts)
 
 
 def _compress(row: Ints, column: Ints, weight: Floats, n: int) -> tuple[Ints, Indices, Floats]:

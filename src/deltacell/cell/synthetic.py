@@ -1,4 +1,4 @@
-"""Made-up cells: a small one to try things on, and one of exactly the yeast reference's sizes.
+"""Synthetic cells: a small one to try things on, and one of exactly the yeast reference's sizes.
 
 Every gene belongs to a pathway, and every pathway is backed up by two others. Relations, features
 and gene rules are noisy views of that plan. The rest of a relation is background in which the
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
-from deltacell.arrays import AnyArray, Floats, Ints
+from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints
 from deltacell.cell.cell import Cell
 from deltacell.cell.feature import Feature
 from deltacell.cell.genes import Genes
@@ -24,186 +24,74 @@ from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.relation import Relation
 from deltacell.errors import InputError, did_you_mean
 
+REDUNDANCY, ROUTES = "redundancy", "routes"
+N_SOURCES = 120
+_REACHED = {2: 520, 3: 260}
+_ELSEWHERE = 2_600
+
+_GENES_PER_PATHWAY, _SMALLEST_PATHWAY = 12, 9
+_CHROMOSOMES, _BASES_PER_GENE = 16, 2_000
+# Of the background: the exponent of the degrees, one in how many genes is a hub, and the share of
+# a relation's edges that is drawn from what all relations share.
+_EXPONENT, _HUBS, _SHARED = 0.9, 40, 0.85
+# How often a rule of Yeast-GEM has 1 to 8 alternatives, and a reaction 1 to 7 metabolites.
+_ISOZYMES = (0.78, 0.136, 0.046, 0.024, 0.006, 0.004, 0.002, 0.002)
+_METABOLITES = (0.066, 0.225, 0.04, 0.33, 0.265, 0.054, 0.02)
+
+Rng = np.random.Generator
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a synthetic cell was made from.
+    """What a synthetic cell was made from."""
 
-    Parameters
-    ----------
-    pathway
-        The pathway of each gene, [n_genes].
-    redundant
-        Pairs of pathways that back each other up, the smaller first, [n_pairs, 2].
-    """
-
-    pathway: Ints
-    redundant: Ints
+    pathway: Ints  # of each gene, [n_genes]
+    redundant: Ints  # pairs of pathways that back each other up, the smaller first, [n_pairs, 2]
 
     @property
     def n_pathways(self) -> int:
         """Number of pathways of the whole plan, whether or not a gene of each is left."""
         return int(self.redundant.max()) + 1
 
-
-def synthetic_cell(name: str, *, seed: int = 0) -> Cell:
-    """Return a made-up cell, the same for the same seed.
-
-    Parameters
-    ----------
-    name
-        ``demo``, 300 genes; ``yeast``, the sizes of the reference cell, number for number; or
-        ``redundancy``, in which genes are reached by two or three routes, see `redundancy_cell`.
-    seed
-        Of all that is drawn, 0 or more.
-    """
-    if name == REDUNDANCY:
-        return redundancy_cell(seed)
-    recipe = _recipe(name)
-    genes, plan = _genes(name, seed), _plan(name, seed)
-    background = _background(recipe, _generator(name, seed, "background"))
-    return Cell(
-        genes,
-        [
-            _relation(spec, plan, background, _generator(name, seed, spec.name))
-            for spec in recipe.relations
-        ],
-        _metabolism(recipe.metabolism, genes, plan, _generator(name, seed, "metabolism")),
-        [
-            _feature(spec, plan, _generator(name, seed, f"feature {spec.name}"))
-            for spec in recipe.features
-        ],
-        synthetic={"name": name, "seed": seed},
-    )
+    def members(self, genes: Ints) -> list[Ints]:
+        """Return those of the given genes that each pathway has."""
+        order = genes[np.argsort(self.pathway[genes], kind="stable")]
+        ends = np.searchsorted(self.pathway[order], np.arange(1, self.n_pathways))
+        return np.split(order, ends)
 
 
-REDUNDANCY, ROUTES = "redundancy", "routes"
-N_SOURCES = 120
-_REACHED = {2: 520, 3: 260}
-_ELSEWHERE = 2_600
-
-
-def redundancy_cell(seed: int = 0) -> Cell:
-    """Return a cell in which what two deletions do together is written in the graph alone.
-
-    The first 120 genes are sources. Each of the other 780 hears over the relation ``routes`` from
-    two sources (520 of them) or three, drawn independently of everything else: which pairs of
-    sources are the only routes to a gene follows from no property of either of them. Over
-    ``elsewhere``, everybody hears from random genes, which means nothing.
-
-    Parameters
-    ----------
-    seed
-        Of all that is drawn, 0 or more.
-    """
-    rng = _generator(REDUNDANCY, seed, "routes")
-    n_routes = rng.permutation(np.repeat(list(_REACHED), list(_REACHED.values())))
-    n_genes = N_SOURCES + len(n_routes)
-    source = np.concatenate([rng.choice(N_SOURCES, k, replace=False) for k in n_routes])
-    target = np.repeat(np.arange(N_SOURCES, n_genes), n_routes)
-    rng = _generator(REDUNDANCY, seed, "elsewhere")
-    key = rng.choice(n_genes * n_genes, _ELSEWHERE, replace=False)
-    key = key[key // n_genes != key % n_genes]
-    return Cell(
-        Genes([f"R{i:04d}" for i in range(n_genes)]),
-        [
-            Relation.from_edges(ROUTES, source, target, n_genes=n_genes, directed=True),
-            Relation.from_edges(
-                "elsewhere", key // n_genes, key % n_genes, n_genes=n_genes, directed=True
-            ),
-        ],
-        synthetic={"name": REDUNDANCY, "seed": seed},
-    )
-
-
-def plan_of(cell: Cell) -> Plan:
-    """Return the plan of a synthetic cell, for the genes it has now and in their order."""
-    made_with = cell.synthetic_recipe
-    if made_with is None:
-        raise InputError(
-            "the cell is not a synthetic one, so its pathways are not known",
-            fix="Make one with Cell.synthetic('demo').",
-        )
-    name, seed = str(made_with["name"]), int(made_with["seed"])
-    plan, planned = _plan(name, seed), _genes(name, seed)
-    index = planned.resolve(cell.genes.systematic).index
-    if (index < 0).any():
-        stranger = cell.genes[int(np.argmax(index < 0))]
-        raise InputError(f"the gene '{stranger}' is not one of the synthetic cell '{name}'")
-    return Plan(plan.pathway[index], plan.redundant)
-
-
-def pathways_of(cell: Cell) -> Ints:
-    """Return the pathway of each gene of a synthetic cell, [n_genes]; also of a subset of one."""
-    return plan_of(cell).pathway
-
-
-@dataclass(frozen=True)
-class _RelationSpec:
-    """How a relation is drawn.
-
-    Parameters
-    ----------
-    genes, edges
-        Genes with an edge, and edges; both are met exactly.
-    within, between
-        Share of the edges that lie within a pathway, and between two that back each other up. In
-        a directed relation, share of the edges from a regulator to the pathways it controls.
-    regulators
-        In a directed relation, the number of genes that have targets.
-    scored
-        Whether edges have a weight of their own, like a STRING channel, or all 1.
-    """
-
+class _RelationSpec(NamedTuple):
     name: str
-    genes: int
-    edges: int
-    within: float
-    between: float = 0.0
-    regulators: int = 0
-    scored: bool = True
+    genes: int  # with an edge, exactly
+    edges: int  # exactly
+    within: float  # share of edges within a pathway, or from a regulator to its pathways
+    between: float = 0.0  # share of edges between pathways that back each other up
+    regulators: int = 0  # genes that have targets, in a directed relation
+    scored: bool = True  # whether edges have weights, like a STRING channel, or all 1
 
 
-@dataclass(frozen=True)
-class _MetabolismSpec:
-    """Sizes of a metabolism; `parts` is the number of reactions after `Metabolism.split`."""
-
+class _MetabolismSpec(NamedTuple):
     reactions: int
     metabolites: int
     ruled: int
     genes: int
-    parts: int
+    parts: int  # reactions after `Metabolism.split`
 
 
-@dataclass(frozen=True)
-class _FeatureSpec:
-    """A matrix of pathway centres with noise, and the share of genes that have a row of it."""
-
+class _FeatureSpec(NamedTuple):
     name: str
     width: int
     noise: float
-    known: float = 1.0
+    known: float = 1.0  # share of genes that have a row
 
 
-@dataclass(frozen=True)
-class _Recipe:
+class _Recipe(NamedTuple):
     n_genes: int
     relations: tuple[_RelationSpec, ...]
     metabolism: _MetabolismSpec
     features: tuple[_FeatureSpec, ...] = ()
     shared_edges: int = 0
 
-
-_GENES_PER_PATHWAY = 12
-_SMALLEST_PATHWAY = 9
-_CHROMOSOMES = 16
-
-# Of the background: the exponent of the degrees, one in how many genes is a hub, and the share of
-# a relation's edges that is drawn from what all relations share.
-_EXPONENT = 0.9
-_HUBS = 40
-_SHARED = 0.85
-_BASES_PER_GENE = 2_000
 
 _RECIPES = {
     "demo": _Recipe(
@@ -241,19 +129,99 @@ _RECIPES = {
 }
 
 
+def synthetic_cell(name: str, *, seed: int = 0) -> Cell:
+    """Return the synthetic cell ``demo``, ``yeast`` or ``redundancy``; see `Cell.synthetic`."""
+    if name == REDUNDANCY:
+        return redundancy_cell(seed)
+    recipe = _recipe(name)
+    genes, plan = _genes(name, seed), _plan(name, seed)
+    rng = _generator(name, seed, "background")
+    popularity = rng.normal(size=recipe.n_genes)
+    everyone = _Sampler.by_rank(np.arange(recipe.n_genes), popularity)
+    keys = _filled(
+        np.zeros(0, np.int64), recipe.shared_edges, everyone, everyone, recipe.n_genes, rng
+    )
+    shared = np.stack([keys // recipe.n_genes, keys % recipe.n_genes], axis=1)
+    return Cell(
+        genes,
+        [
+            _relation(spec, plan, popularity, shared, _generator(name, seed, spec.name))
+            for spec in recipe.relations
+        ],
+        _metabolism(recipe.metabolism, genes, plan, _generator(name, seed, "metabolism")),
+        [
+            _feature(spec, plan, _generator(name, seed, f"feature {spec.name}"))
+            for spec in recipe.features
+        ],
+        synthetic={"name": name, "seed": seed},
+    )
+
+
+def redundancy_cell(seed: int = 0) -> Cell:
+    """Return a cell in which what two deletions do together is written in the graph alone.
+
+    The first 120 genes are sources. Each of the other 780 hears over the relation ``routes`` from
+    two sources (520 of them) or three, drawn independently of everything else: which pairs of
+    sources are the only routes to a gene follows from no property of either of them. Over
+    ``elsewhere``, everybody hears from random genes, which means nothing.
+    """
+    rng = _generator(REDUNDANCY, seed, "routes")
+    n_routes = rng.permutation(np.repeat(list(_REACHED), list(_REACHED.values())))
+    n = N_SOURCES + len(n_routes)
+    source = np.concatenate([rng.choice(N_SOURCES, k, replace=False) for k in n_routes])
+    target = np.repeat(np.arange(N_SOURCES, n), n_routes)
+    key = _generator(REDUNDANCY, seed, "elsewhere").choice(n * n, _ELSEWHERE, replace=False)
+    key = key[key // n != key % n]
+    return Cell(
+        Genes([f"R{i:04d}" for i in range(n)]),
+        [
+            Relation.from_edges(ROUTES, source, target, n_genes=n, directed=True),
+            Relation.from_edges("elsewhere", key // n, key % n, n_genes=n, directed=True),
+        ],
+        synthetic={"name": REDUNDANCY, "seed": seed},
+    )
+
+
+def plan_of(cell: Cell) -> Plan:
+    """Return the plan of a synthetic cell, for the genes it has now and in their order."""
+    made_with = cell.synthetic_recipe
+    if made_with is None:
+        raise InputError(
+            "the cell is not synthetic, so its pathways are not known",
+            code="not-synthetic",
+            fix="Make one with Cell.synthetic('demo').",
+        )
+    name, seed = str(made_with["name"]), int(made_with["seed"])
+    plan, planned = _plan(name, seed), _genes(name, seed)
+    index = planned.resolve(cell.genes.systematic).index
+    if (index < 0).any():
+        stranger = cell.genes[int(np.argmax(index < 0))]
+        what = f"the gene '{stranger}' is not one of the synthetic cell '{name}'"
+        raise InputError(what, code="not-synthetic")
+    return Plan(plan.pathway[index], plan.redundant)
+
+
+def pathways_of(cell: Cell) -> Ints:
+    """Return the pathway of each gene of a synthetic cell, [n_genes]; also of a subset of one."""
+    return plan_of(cell).pathway
+
+
 def _recipe(name: str) -> _Recipe:
     if name not in _RECIPES:
+        known = [*_RECIPES, REDUNDANCY]
         raise InputError(
-            f"there is no synthetic cell '{name}'{did_you_mean(name, [*_RECIPES, REDUNDANCY])}; "
-            f"there are {', '.join([*_RECIPES, REDUNDANCY])}"
+            f"unknown synthetic cell '{name}'{did_you_mean(name, known)}",
+            code="unknown-cell",
+            fix=f"Choose from {', '.join(known)}.",
         )
     return _RECIPES[name]
 
 
-def _generator(name: str, seed: int, part: str) -> np.random.Generator:
+def _generator(name: str, seed: int, part: str) -> Rng:
     # Each part draws from a stream of its own, so that changing one leaves the others as they were.
     if seed < 0:
-        raise InputError(f"the seed is {seed}, and 0 or more was expected")
+        what = f"the random seed is {seed}, and at least 0 was expected"
+        raise InputError(what, code="bad-seed")
     return np.random.default_rng([seed, crc32(f"{name}/{part}".encode())])
 
 
@@ -290,66 +258,69 @@ def _genes(name: str, seed: int) -> Genes:
     return Genes(names, chromosome=(str(c + 1) for c in chromosome), start=start, end=end)
 
 
-@dataclass(frozen=True, eq=False)
-class _Background:
-    """How popular each gene is, and pairs of genes [n, 2] that several relations draw from."""
+class _Sampler(NamedTuple):
+    """Draws genes in proportion to their weights."""
 
-    popularity: AnyArray
-    pairs: Ints
+    genes: Ints
+    weight: Doubles
 
+    @classmethod
+    def by_rank(
+        cls, genes: Ints, popularity: AnyArray, exponent: float = _EXPONENT, shift: float = 0
+    ) -> _Sampler:
+        rank = np.empty(len(popularity))
+        rank[np.argsort(-popularity)] = np.arange(len(popularity))
+        return cls(genes, (rank + 1 + (shift or len(genes) / _HUBS)) ** -exponent)
 
-def _background(recipe: _Recipe, rng: np.random.Generator) -> _Background:
-    n_genes = recipe.n_genes
-    popularity = rng.normal(size=n_genes)
-    everyone = _Sampler(np.arange(n_genes), _zipf(popularity, _EXPONENT, n_genes / _HUBS))
-    none: Ints = np.zeros(0, dtype=np.int64)
-    keys = _filled(none, recipe.shared_edges, everyone, everyone, n_genes, rng)
-    return _Background(popularity, np.stack([keys // n_genes, keys % n_genes], axis=1))
+    def draw(self, n: int, rng: Rng) -> Ints:
+        cumulated = np.cumsum(self.weight)
+        at = np.searchsorted(cumulated, rng.random(n) * cumulated[-1], side="right")
+        drawn: Ints = self.genes[np.minimum(at, len(self.genes) - 1)]
+        return drawn
 
 
 def _relation(
-    spec: _RelationSpec, plan: Plan, background: _Background, rng: np.random.Generator
+    spec: _RelationSpec, plan: Plan, popularity: AnyArray, shared: Ints, rng: Rng
 ) -> Relation:
     n_genes, directed = len(plan.pathway), bool(spec.regulators)
     connected = np.sort(rng.permutation(n_genes)[: spec.genes])
-    popularity = background.popularity[connected] + 0.4 * rng.normal(size=spec.genes)
-    target = _Sampler(connected, _zipf(popularity, _EXPONENT, spec.genes / _HUBS))
+    popular = popularity[connected] + 0.4 * rng.normal(size=spec.genes)
+    source = target = _Sampler.by_rank(connected, popular)
+    members = plan.members(connected)
     if directed:
         regulators = np.sort(rng.permutation(connected)[: spec.regulators])
-        source = _Sampler(regulators, _zipf(rng.normal(size=spec.regulators), 0.8, 5.0))
-        controlled = _controlled(plan, connected, regulators, rng)
+        source = _Sampler.by_rank(regulators, rng.normal(size=spec.regulators), 0.8, 5.0)
+        # Every pathway is controlled by two regulators.
+        pairs = [_crossed(rng.choice(regulators, 2, replace=False), m) for m in members]
+        controlled = np.concatenate(pairs)
+        controlled = controlled[controlled[:, 0] != controlled[:, 1]]
         planned = [_some(controlled, spec.within * spec.edges, rng)]
-        shared = background.pairs[:0]
+        shared = shared[:0]
     else:
-        source = target
+        within = np.concatenate([m[np.stack(np.triu_indices(len(m), 1), axis=1)] for m in members])
+        between = np.concatenate([_crossed(members[p], members[q]) for p, q in plan.redundant])
         planned = [
-            _some(_pairs_within(plan, connected), spec.within * spec.edges, rng),
-            _some(_pairs_between(plan, connected), spec.between * spec.edges, rng),
+            _some(within, spec.within * spec.edges, rng),
+            _some(between, spec.between * spec.edges, rng),
         ]
         inside = np.zeros(n_genes, dtype=bool)
         inside[connected] = True
-        usable = background.pairs[inside[background.pairs].all(axis=1)]
-        shared = _some(usable, _SHARED * spec.edges, rng)
-    n_planned = sum(len(pairs) for pairs in planned)
+        shared = _some(shared[inside[shared].all(axis=1)], _SHARED * spec.edges, rng)
     joined = np.zeros(n_genes, dtype=bool)
     joined[np.concatenate([*planned, shared])] = True
     lonely = connected[~joined[connected]]
-    joining = np.stack([source.draw_other_than(lonely, rng), lonely], axis=1)
+    partner = source.draw(len(lonely), rng)
+    while (same := partner == lonely).any():
+        partner[same] = source.draw(int(same.sum()), rng)
+    joining = np.stack([partner, lonely], axis=1)
     keys = _first_of_each(_keys(np.concatenate([*planned, shared, joining]), n_genes, directed))
     keys = _filled(keys, spec.edges, source, target, n_genes, rng)
-    return Relation.from_edges(
-        spec.name,
-        keys // n_genes,
-        keys % n_genes,
-        _scores(n_planned, len(keys), rng) if spec.scored else None,
-        n_genes=n_genes,
-        directed=directed,
-    )
+    weight = _scores(sum(map(len, planned)), len(keys), rng) if spec.scored else None
+    edges = keys // n_genes, keys % n_genes, weight
+    return Relation.from_edges(spec.name, *edges, n_genes=n_genes, directed=directed)
 
 
-def _filled(
-    keys: Ints, n: int, source: _Sampler, target: _Sampler, n_genes: int, rng: np.random.Generator
-) -> Ints:
+def _filled(keys: Ints, n: int, source: _Sampler, target: _Sampler, n_genes: int, rng: Rng) -> Ints:
     """Draw edges, none twice, until there are exactly n of them."""
     while len(keys) < n:
         m = (n - len(keys)) * 5 // 4 + 16
@@ -360,64 +331,11 @@ def _filled(
     return keys
 
 
-@dataclass(frozen=True, eq=False)
-class _Sampler:
-    """Draws genes in proportion to their weights."""
-
-    genes: Ints
-    weight: npt.NDArray[np.float64]
-
-    def draw(self, n: int, rng: np.random.Generator) -> Ints:
-        cumulated = np.cumsum(self.weight)
-        at = np.searchsorted(cumulated, rng.random(n) * cumulated[-1], side="right")
-        drawn: Ints = self.genes[np.minimum(at, len(self.genes) - 1)]
-        return drawn
-
-    def draw_other_than(self, avoided: Ints, rng: np.random.Generator) -> Ints:
-        drawn = self.draw(len(avoided), rng)
-        while (same := drawn == avoided).any():
-            drawn[same] = self.draw(int(same.sum()), rng)
-        return drawn
-
-
-def _zipf(popularity: AnyArray, exponent: float, shift: float) -> npt.NDArray[np.float64]:
-    rank = np.empty(len(popularity))
-    rank[np.argsort(-popularity)] = np.arange(len(popularity))
-    weight: npt.NDArray[np.float64] = (rank + 1 + shift) ** -exponent
-    return weight
-
-
-def _pairs_within(plan: Plan, genes: Ints) -> Ints:
-    members = _members(plan, genes)
-    found = [m[np.stack(np.triu_indices(len(m), 1), axis=1)] for m in members]
-    return np.concatenate(found)
-
-
-def _pairs_between(plan: Plan, genes: Ints) -> Ints:
-    members = _members(plan, genes)
-    return np.concatenate([_crossed(members[p], members[q]) for p, q in plan.redundant])
-
-
-def _controlled(plan: Plan, genes: Ints, regulators: Ints, rng: np.random.Generator) -> Ints:
-    """Return the pairs of a regulator and a gene of a pathway it controls; a pathway has two."""
-    members = _members(plan, genes)
-    pairs = [_crossed(rng.choice(regulators, 2, replace=False), m) for m in members]
-    found = np.concatenate(pairs)
-    others: Ints = found[found[:, 0] != found[:, 1]]
-    return others
-
-
-def _members(plan: Plan, genes: Ints) -> list[Ints]:
-    order = genes[np.argsort(plan.pathway[genes], kind="stable")]
-    ends = np.searchsorted(plan.pathway[order], np.arange(1, plan.n_pathways))
-    return np.split(order, ends)
-
-
 def _crossed(one: Ints, other: Ints) -> Ints:
     return np.stack([np.repeat(one, len(other)), np.tile(other, len(one))], axis=1)
 
 
-def _some(pairs: Ints, n: float, rng: np.random.Generator) -> Ints:
+def _some(pairs: Ints, n: float, rng: Rng) -> Ints:
     return pairs[rng.permutation(len(pairs))[: round(n)]]
 
 
@@ -432,24 +350,27 @@ def _first_of_each(keys: Ints) -> Ints:
     return keys[np.sort(np.unique(keys, return_index=True)[1])]
 
 
-def _scores(n_planned: int, n: int, rng: np.random.Generator) -> Floats:
+def _scores(n_planned: int, n: int, rng: Rng) -> Floats:
     """Return weights of three decimals in (0, 1], higher where the plan has the edge."""
     score = 0.15 + 0.85 * rng.beta(1.2, 4.0, n)
     score[:n_planned] = 0.4 + 0.6 * rng.beta(2.0, 2.0, min(n_planned, n))
     return np.round(score, 3).astype(np.float32)
 
 
-def _metabolism(
-    spec: _MetabolismSpec, genes: Genes, plan: Plan, rng: np.random.Generator
-) -> Metabolism:
-    enzymes = _enzymes(spec, plan, rng)
+def _metabolism(spec: _MetabolismSpec, genes: Genes, plan: Plan, rng: Rng) -> Metabolism:
+    # The enzymes are the genes of whole pathways.
+    turn = rng.permutation(plan.n_pathways)
+    order = np.lexsort((rng.permutation(len(plan.pathway)), turn[plan.pathway]))
+    enzymes = rng.permutation(order[: spec.genes])
     rules = [""] * spec.reactions
     pathways: list[list[str]] = [[] for _ in rules]
     n_clauses = np.ones(spec.reactions, dtype=np.int64)
     for i, reaction in enumerate(np.sort(rng.permutation(spec.reactions)[: spec.ruled]).tolist()):
         first = int(enzymes[i % spec.genes])
         n_clauses[reaction] = rng.choice(len(_ISOZYMES), p=_ISOZYMES) + 1
-        pool = [first, *_colleagues(first, enzymes, plan, rng)]
+        mates = enzymes[plan.pathway[enzymes] == plan.pathway[first]]
+        others = rng.choice(enzymes, 16, replace=False)
+        pool = dict.fromkeys([first, *rng.permutation(mates).tolist(), *others.tolist()])
         rules[reaction] = _rule([genes[g] for g in pool], int(n_clauses[reaction]), rng)
         pathways[reaction].append(f"pathway {int(plan.pathway[first])}")
     reversible = _reversible(n_clauses, spec.parts, rng)
@@ -465,30 +386,7 @@ def _metabolism(
     )
 
 
-#: How many alternatives a rule has, 1 to 8, about as often as in Yeast-GEM.
-_ISOZYMES = (0.78, 0.136, 0.046, 0.024, 0.006, 0.004, 0.002, 0.002)
-
-#: How many metabolites a reaction has, 1 to 7, about as often as in Yeast-GEM.
-_METABOLITES = (0.066, 0.225, 0.04, 0.33, 0.265, 0.054, 0.02)
-
-
-def _enzymes(spec: _MetabolismSpec, plan: Plan, rng: np.random.Generator) -> Ints:
-    """Return the genes of whole pathways, as many as the rules are to name, in random order."""
-    turn = rng.permutation(plan.n_pathways)
-    order = np.lexsort((rng.permutation(len(plan.pathway)), turn[plan.pathway]))
-    return rng.permutation(order[: spec.genes])
-
-
-def _colleagues(gene: int, enzymes: Ints, plan: Plan, rng: np.random.Generator) -> list[int]:
-    """Return other enzymes, those of the gene's own pathway first."""
-    mates = enzymes[plan.pathway[enzymes] == plan.pathway[gene]]
-    others = rng.choice(enzymes, 16, replace=False)
-    ordered = dict.fromkeys([*rng.permutation(mates).tolist(), *others.tolist()])
-    ordered.pop(gene, None)
-    return list(ordered)
-
-
-def _rule(pool: list[str], n_clauses: int, rng: np.random.Generator) -> str:
+def _rule(pool: list[str], n_clauses: int, rng: Rng) -> str:
     """Write a rule with so many alternatives, over the first genes of the pool."""
     form = rng.random()
     if n_clauses == 1:
@@ -501,7 +399,7 @@ def _rule(pool: list[str], n_clauses: int, rng: np.random.Generator) -> str:
     return " or ".join([*pairs, pool[n_clauses]])
 
 
-def _reversible(n_clauses: Ints, parts: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+def _reversible(n_clauses: Ints, parts: int, rng: Rng) -> Bools:
     """Choose reactions to run both ways so that the split form has so many reactions."""
     missing = parts - int(n_clauses.sum())
     chosen = np.zeros(len(n_clauses), dtype=bool)
@@ -512,12 +410,11 @@ def _reversible(n_clauses: Ints, parts: int, rng: np.random.Generator) -> npt.ND
     return chosen
 
 
-def _stoichiometry(spec: _MetabolismSpec, rng: np.random.Generator) -> list[tuple[int, int, float]]:
+def _stoichiometry(spec: _MetabolismSpec, rng: Rng) -> list[tuple[int, int, float]]:
     """Let every metabolite take part in a reaction, and a few, like water, in very many."""
     own = rng.permutation(spec.metabolites)
-    common = _Sampler(
-        np.arange(spec.metabolites), _zipf(rng.normal(size=spec.metabolites), 1.0, 2.0)
-    )
+    popularity = rng.normal(size=spec.metabolites)
+    common = _Sampler.by_rank(np.arange(spec.metabolites), popularity, 1.0, 2.0)
     further = common.draw(spec.reactions * 24, rng).reshape(spec.reactions, -1).tolist()
     sizes = rng.choice(len(_METABOLITES), spec.reactions, p=_METABOLITES) + 1
     found = []
@@ -530,7 +427,7 @@ def _stoichiometry(spec: _MetabolismSpec, rng: np.random.Generator) -> list[tupl
     return found
 
 
-def _feature(spec: _FeatureSpec, plan: Plan, rng: np.random.Generator) -> Feature:
+def _feature(spec: _FeatureSpec, plan: Plan, rng: Rng) -> Feature:
     centre = rng.normal(size=(plan.n_pathways, spec.width))
     values = centre[plan.pathway] + spec.noise * rng.normal(size=(len(plan.pathway), spec.width))
     known = rng.random(len(plan.pathway)) < spec.known

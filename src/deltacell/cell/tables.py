@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from deltacell.cell.readers.edges import NamedEdges, names_of, relation_of
 from deltacell.cell.readers.names import OnUnresolved, in_capitals, name_error
 from deltacell.errors import InputError
 
-_OF_GENES = ("systematic", "standard", "aliases", "chromosome", "start", "end", "description")
+_MISSING = {"aliases": (), "chromosome": "", "start": -1, "end": -1, "description": ""}
 
 
 def cell_of_tables(
@@ -30,13 +30,13 @@ def cell_of_tables(
     """Return the cell of some tables; see `Cell.from_tables`."""
     unknown = sorted(directed - set(networks))
     if unknown:
-        raise InputError(
-            f"no network is called '{unknown[0]}'; there are {', '.join(networks) or 'none'}"
-        )
-    edges = [
-        _edges(name, frame_of(table, name), name in directed) for name, table in networks.items()
-    ]
-    known = _genes(genes) if genes is not None else Genes(_all_named(edges))
+        what = f"no network is called '{unknown[0]}'; there are {', '.join(networks) or 'none'}"
+        raise InputError(what, code="unknown-relation")
+    edges = [_edges(name, frame_of(t, name), name in directed) for name, t in networks.items()]
+    if genes is None:
+        named = {n.upper(): in_capitals(n) for one in edges[::-1] for n in names_of(one)[::-1]}
+        genes = list(named.values())[::-1]
+    known = _genes(genes)
     made = [relation_of(one, known, on_unknown) for one in edges]
     return Cell(
         known,
@@ -50,25 +50,17 @@ def cell_of_tables(
 
 
 def frame_of(table: Any, name: str) -> pl.DataFrame:
-    """Return a table of pandas, polars or plain columns as a polars data frame.
-
-    Parameters
-    ----------
-    table
-        A data frame, or columns by name.
-    name
-        What to call it in an error.
-    """
+    """Return a table of pandas, polars or columns by name, called `name` in errors, as polars."""
     try:
         if isinstance(table, pl.DataFrame):
             return table
         if hasattr(table, "to_dict") and hasattr(table, "columns"):
-            columns = {str(column): table[column].tolist() for column in table.columns}
-            return pl.DataFrame(columns, strict=False)
+            table = {str(column): table[column].tolist() for column in table.columns}
         return pl.DataFrame(table, strict=False)
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
         raise InputError(
             f"'{name}' is not a table ({error})",
+            code="not-a-table",
             fix="Give a data frame of pandas or polars, or columns by name.",
         ) from error
 
@@ -77,7 +69,8 @@ def _edges(name: str, table: pl.DataFrame, directed: bool) -> NamedEdges:
     if table.width not in (2, 3):
         raise InputError(
             f"the network '{name}' has {table.width} columns: {', '.join(table.columns)}; expected "
-            "two of genes, and a weight if there is one"
+            "two of genes, and a weight if there is one",
+            code="bad-shape",
         )
     source, target, *weight = table.get_columns()
     return NamedEdges(
@@ -96,16 +89,9 @@ def _edges(name: str, table: pl.DataFrame, directed: bool) -> NamedEdges:
 def _names(column: pl.Series, name: str) -> pl.Series:
     texts = column.cast(pl.String).str.strip_chars()
     if texts.is_null().any() or (texts == "").any():
-        raise InputError(f"the column '{column.name}' of '{name}' has a row without a gene")
+        what = f"the column '{column.name}' of '{name}' has a row without a gene"
+        raise InputError(what, code="no-gene-name")
     return texts
-
-
-def _all_named(edges: Iterable[NamedEdges]) -> list[str]:
-    found: dict[str, str] = {}
-    for one in edges:
-        for name in names_of(one):
-            found.setdefault(name.upper(), in_capitals(name))
-    return list(found.values())
 
 
 def _genes(genes: Any) -> Genes:
@@ -115,19 +101,12 @@ def _genes(genes: Any) -> Genes:
         return Genes(genes)
     table = frame_of(genes, "genes")
     if "systematic" not in table.columns:
-        raise InputError(
-            f"the table of genes has no column 'systematic'; it has {', '.join(table.columns)}"
-        )
-    empty: dict[str, Any] = {
-        "aliases": (),
-        "chromosome": "",
-        "start": -1,
-        "end": -1,
-        "description": "",
-    }
+        there = ", ".join(table.columns)
+        what = f"the table of genes has no column 'systematic'; it has {there}"
+        raise InputError(what, code="missing-columns")
     columns: dict[str, Any] = {
-        name: [empty.get(name) if value is None else value for value in table[name].to_list()]
-        for name in _OF_GENES
+        name: [_MISSING.get(name) if value is None else value for value in table[name].to_list()]
+        for name in ("systematic", "standard", *_MISSING)
         if name in table.columns
     }
     return Genes(**columns)
@@ -135,9 +114,8 @@ def _genes(genes: Any) -> Genes:
 
 def _feature(name: str, table: pl.DataFrame, genes: Genes, on_unknown: OnUnresolved) -> Feature:
     if table.width < 2:
-        raise InputError(
-            f"the feature '{name}' has {table.width} columns; expected genes and numbers"
-        )
+        what = f"the feature '{name}' has {table.width} columns; expected genes and numbers"
+        raise InputError(what, code="bad-shape")
     names = _names(table.to_series(0), name)
     index = genes.resolve(names).index
     if on_unknown == "error" and (index < 0).any():
@@ -146,7 +124,8 @@ def _feature(name: str, table: pl.DataFrame, genes: Genes, on_unknown: OnUnresol
     found = index[index >= 0]
     twice = np.flatnonzero(np.bincount(found, minlength=len(genes)) > 1)
     if len(twice):
-        raise InputError(f"the feature '{name}' has the gene {genes.label(int(twice[0]))} twice")
+        what = f"the feature '{name}' has the gene {genes.label(int(twice[0]))} twice"
+        raise InputError(what, code="duplicate-gene")
     values = np.full((len(genes), table.width - 1), np.nan, dtype=np.float32)
     values[found] = table[:, 1:].cast(pl.Float32).to_numpy()[index >= 0]
     return Feature(name, values, tuple(table.columns[1:]))

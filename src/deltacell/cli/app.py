@@ -11,23 +11,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from deltacell.cli import bench as bench_commands
+from deltacell.cli import data as data_commands
 from deltacell.cli import (
-    bench_dango,
-    bench_data,
-    bench_explain,
-    bench_faults,
-    bench_pairs,
-    bench_predict,
-    bench_propagation,
-    bench_scaling,
-    bench_start,
-    bench_trace,
-    bench_train,
-    data_get,
     data_import,
-    data_info,
     data_query,
-    data_synthetic,
     demo,
     evaluate,
     explain,
@@ -94,22 +82,16 @@ _add(app, "explain", explain.explain)
 _add(app, "reconcile", reconcile.reconcile)
 _add(app, "modes", modes.modes)
 _add(jobs, "train", slurm.train, WithSettings)
-_add(data, "get", data_get.get)
+_add(data, "get", data_commands.get)
 _add(data, "import", data_import.import_)
-_add(data, "synthetic", data_synthetic.synthetic)
-_add(data, "info", data_info.info)
+_add(data, "synthetic", data_commands.synthetic)
+_add(data, "info", data_commands.info)
 _add(data, "query", data_query.query)
-_add(bench, "data", bench_data.data)
-_add(bench, "dango", bench_dango.dango)
-_add(bench, "explain", bench_explain.explain)
-_add(bench, "faults", bench_faults.faults)
-_add(bench, "pairs", bench_pairs.pairs)
-_add(bench, "predict", bench_predict.predict)
-_add(bench, "propagation", bench_propagation.propagation)
-_add(bench, "scaling", bench_scaling.scaling)
-_add(bench, "start", bench_start.start)
-_add(bench, "trace", bench_trace.trace)
-_add(bench, "train", bench_train.train)
+for _name in (
+    *("data", "dango", "explain", "faults", "mutants", "pairs"),
+    *("predict", "propagation", "scaling", "start", "trace", "train"),
+):
+    _add(bench, _name, getattr(bench_commands, _name))
 
 
 def _print_version(wanted: bool) -> None:

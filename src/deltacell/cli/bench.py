@@ -66,9 +66,7 @@ def dango(
     from deltacell.bench import dango as bench
 
     _measure(
-        "a DANGO step",
-        json,
-        lambda report: bench.run(batch, steps, quick=quick, progress=report),
+        "a DANGO step", json, lambda report: bench.run(batch, steps, quick=quick, progress=report)
     )
 
 
@@ -220,7 +218,7 @@ def propagation(
     """
     from deltacell.bench import propagation as bench
     from deltacell.bench.figures import draw_ladder
-    from deltacell.report.figure_file import check_figure
+    from deltacell.report.figures import check_figure
 
     check_figure(figure)
     result = _measure(
@@ -260,7 +258,7 @@ def scaling(
     """
     from deltacell.bench import scaling as bench
     from deltacell.bench.figures import draw_scaling
-    from deltacell.report.figure_file import check_figure
+    from deltacell.report.figures import check_figure
     from deltacell.report.terminal import print_table
 
     check_figure(figure)
@@ -270,7 +268,9 @@ def scaling(
         lambda report: bench.run(report, quick, strategies=_names(strategies)),
     )
     rows = [list(fit.values()) for fit in result["fits"]]
-    print_table("fitted: seconds per step = factor * size ^ exponent", list(result["fits"][0]), rows)
+    print_table(
+        "fitted: seconds per step = factor * size ^ exponent", list(result["fits"][0]), rows
+    )
     if figure is not None:
         draw_scaling(result, figure)
 
@@ -327,9 +327,7 @@ def trace(
     def run(report: Any) -> dict[str, Any]:
         if hta is not None:
             report("installing HolisticTraceAnalysis", 0, 0)
-        return bench.run(
-            files, hta=None if hta is None else hta_environment(hta), progress=report
-        )
+        return bench.run(files, hta=None if hta is None else hta_environment(hta), progress=report)
 
     _measure("reading and explaining traces, in seconds and MiB", json, run)
 

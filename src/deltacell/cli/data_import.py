@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.json_file import write_json
+from deltacell.cli.output import write_json
 
 
 class OnUnknown(StrEnum):

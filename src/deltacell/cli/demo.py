@@ -1,4 +1,4 @@
-"""`deltacell demo`: from a made-up cell to a ranked list, in a few minutes, with one page."""
+"""`deltacell demo`: from a synthetic cell to a ranked list, in a few minutes, on one page."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ import typer
 
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Directory to fill; that of an earlier demo is filled anew.")
+        Path, typer.Option(help="Directory to fill; that of an earlier demo is replaced.")
     ] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Of all that is drawn: cell, screen, weights.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Random seed of the cell, the screen and the weights.")
+    ] = 0,
 ) -> None:
-    """Train both models on a made-up cell, test, explain and rank; all of it on one page.
+    """Train models on a synthetic cell, test, explain and rank; all of it on one page.
 
-    What interacts in that cell is known, so that the ranking can be held against the truth. Every
+    What interacts in that cell is known, so the ranking can be compared with the truth. Every
     command is shown before it runs. It takes two or three minutes.
 
     Example: deltacell demo --out demo
     """
-    # Of so small a cell, threads would only wait for each other.
+    # On so small a cell, threads would only wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from deltacell.cli.app import app
     from deltacell.demo.results import results
-    from deltacell.demo.steps import clear, steps
+    from deltacell.demo.steps import PAGE, clear, steps
     from deltacell.files import write_text
     from deltacell.report.demo_page import demo_page
 
@@ -44,8 +46,8 @@ def demo(
             raise typer.Exit(code)
     seconds = time.monotonic() - begun
     found = results(out, seed, seconds)
-    page = out / "index.html"
+    page = out / PAGE
     write_text(page, demo_page(found), what="the page")
     typer.secho(f"\n{found['recovered']['sentence']}", bold=True)
-    typer.echo(f"It took {seconds:.0f} s. Now open {page}: all of it on one page.")
-    typer.echo("With your own tables, begin with: deltacell data import FOLDER --out data")
+    typer.echo(f"It took {seconds:.0f} s. Now open {page}.")
+    typer.echo("With your own tables, start with: deltacell data import FOLDER --out data")

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.json_file import write_json
+from deltacell.cli.output import write_json
 
 
 def explain(
     a: Annotated[
         Path, typer.Argument(help="A run, a trace (.json, .json.gz) or a directory of traces.")
     ],
-    b: Annotated[Path | None, typer.Argument(help="Another: why does it take longer?")] = None,
-    json: Annotated[Path | None, typer.Option(help="Also write all of it to a file.")] = None,
+    b: Annotated[Path | None, typer.Argument(help="A second one: why does it take longer?")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write everything to a JSON file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write it as Markdown.")] = None,
     html: Annotated[
         Path | None, typer.Option(help="Also write it as a page: self-contained HTML.")
@@ -23,16 +23,16 @@ def explain(
     full: Annotated[bool, typer.Option("--full", help="Print all lists and tables.")] = False,
     fail_if: Annotated[
         str | None,
-        typer.Option(help="End with code 1 where this holds beyond noise: 'slower > 10%'."),
+        typer.Option(help="Exit with code 1 if this holds beyond noise: 'slower > 10%'."),
     ] = None,
 ) -> None:
-    """Say where the time goes, or why B takes longer than A: the cause, then the numbers.
+    """Explain where the time goes, or why B takes longer than A: the cause, then the numbers.
 
-    Of runs of this program and of traces of any PyTorch program.
+    Works on runs of this program and on traces of any PyTorch program.
 
     Example: deltacell explain runs/before runs/after --fail-if "slower > 10%"
     """
-    from deltacell.cli.text_file import write_text
+    from deltacell.cli.output import write_text
     from deltacell.profile.explain.explanation import explain as explained
     from deltacell.profile.explain.explanation import read_condition
     from deltacell.report.explain import markdown_explanation, print_explanation

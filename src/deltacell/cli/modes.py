@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.completion import complete_override
-from deltacell.cli.json_file import write_json
+from deltacell.cli.output import write_json
+from deltacell.cli.settings import complete_override
 
 
 def modes(
@@ -19,16 +19,16 @@ def modes(
             autocompletion=complete_override,
         ),
     ],
-    steps: Annotated[int, typer.Option(help="Batches of each mode.")] = 30,
+    steps: Annotated[int, typer.Option(help="Batches per mode.")] = 30,
     json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
 ) -> None:
-    """Run every execution mode of a config shortly: rates, marginal costs, exposed times.
+    """Run every execution mode of a config briefly: rates, marginal costs, exposed times.
 
     Example: deltacell modes experiment=demo --steps 20
     """
     from dataclasses import asdict
 
-    from deltacell.report.phases import print_marginals, print_phases, print_rates
+    from deltacell.report.bench import print_marginals, print_phases, print_rates
     from deltacell.report.progress import progress_bar
     from deltacell.train.compose import compose
     from deltacell.train.modes import marginals, run_modes
@@ -40,7 +40,4 @@ def modes(
     print_rates([(time.mode, time.summary) for time in times])
     print_marginals(parts)
     print_phases(next(time.summary for time in times if time.mode == "train"))
-    write_json(
-        json,
-        {"modes": [asdict(time) for time in times], "marginals": [asdict(part) for part in parts]},
-    )
+    write_json(json, {"modes": [*map(asdict, times)], "marginals": [*map(asdict, parts)]})

@@ -1,30 +1,24 @@
-"""`deltacell predict`: which gene sets to test next."""
+"""`deltacell predict`: which gene sets to test next, and `deltacell why`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from deltacell.cli.json_file import write_json
-
-if TYPE_CHECKING:
-    from deltacell.predict.request import Request
+from deltacell.cli.output import write_json
 
 
 def predict(
     runs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="RUN", help="Directories of runs: several give a mean and a spread."
-        ),
+        typer.Argument(metavar="RUN", help="Run directories: several give a mean and a spread."),
     ],
     sets: Annotated[
-        str | None,
-        typer.Option(help="pairs, triples, with GENE..., or a file with a gene set a line."),
-    ] = None,
+        str,
+        typer.Option(help="pairs, triples, with GENE..., or a file with one gene set per line."),
+    ],
     genes: Annotated[
         str, typer.Option(help="What sets are made of: genes of the screen, all, or a file.")
     ] = "screen",
@@ -60,9 +54,6 @@ def predict(
     size: Annotated[
         int | None,
         typer.Option(help="With 'with': genes of a set.", show_default="one more than given"),
-    ] = None,
-    explain: Annotated[
-        str | None, typer.Option(help='Deprecated, use deltacell why: explain one set, "A B C".')
     ] = None,
     best: Annotated[
         bool,
@@ -108,57 +99,35 @@ def predict(
 
     Example: deltacell predict runs/demo --sets pairs --html pairs.html
     """
+    from deltacell.cli.output import write_text
     from deltacell.errors import InputError
+    from deltacell.predict.ranking_file import write_network, write_table
     from deltacell.predict.request import WITH, Request, read_sets_option, read_status_option
+    from deltacell.predict.verbs import Stopped, rank
+    from deltacell.report.predict import print_ranking
+    from deltacell.report.progress import progress_bar
+    from deltacell.report.ranking_page import ranking_page
+    from deltacell.report.terminal import printable
+    from deltacell.train.loaded_run import best_by_validation
+    from deltacell.train.processes import exit_code
 
-    if (sets is None) == (explain is None):
-        raise InputError(
-            "say what to rank with --sets, or which set to explain with --explain; one of both",
-            fix="Such as: deltacell predict RUN --sets pairs",
-        )
-    _use_threads(threads)
-    with_genes = sets is not None and sets.split()[:1] == [WITH]
-    paths = [word for word in runs if _is_run(word, genes_too=with_genes)]
-    more = [word for word in runs if word not in paths]
-    if explain is not None:
-        for option, path in (
-            *(("--out", out), ("--csv", csv)),
-            *(("--xlsx", xlsx), ("--cytoscape", cytoscape)),
-        ):
-            if path is not None:
-                raise InputError(
-                    f"{option} is for a ranking; --explain writes none",
-                    fix="Leave it out; --json FILE writes the explanation to a file.",
-                )
-        genes_named = explain.replace(",", " ").split()
-        _explain([Path(word) for word in runs], weights, genes_named, html, json)
-        typer.secho(
-            f'--explain will be removed in 0.3: deltacell why {" ".join(runs)} "{explain}"',
-            err=True,
-        )
-        return
-    assert sets is not None
-    if best and paths:
-        from deltacell.train.loaded_run import best_by_validation
+    if threads is not None:
+        import torch
 
-        paths = [str(best_by_validation(paths))]
-    asked = read_sets_option(sets, more)
-    # No gene's name has a folder before it.
-    absent = next((word for word in more if Path(word).name != word), None)
-    if absent is not None:
+        if threads < 1:
+            raise InputError(f"--threads is {threads}; expected 1 or more", code="too-few-threads")
+        torch.set_num_threads(threads)
+    if genes not in ("screen", "all") and not Path(genes).is_file():
         raise InputError(
-            f"'{absent}' is not a run directory",
-            fix="Give directories that `deltacell train` has made.",
+            f"--genes is '{genes}'; expected screen, all, or a file of gene names",
+            code="no-such-file",
         )
-    if not paths:
-        words = " ".join((sets, *more))
-        raise InputError(
-            "no run directory is given", fix=f"Such as: deltacell predict RUN --sets {words}"
-        )
+    with_genes = sets.split()[:1] == [WITH]
+    paths, more = _runs_and_genes(runs, strict=with_genes)
     request = Request(
-        **asked,
+        **read_sets_option(sets, more),
         size=size,
-        genes=_genes_option(genes),
+        genes=genes if genes in ("screen", "all") else Path(genes),
         top=top,
         above=above,
         below=below,
@@ -167,41 +136,38 @@ def predict(
         cautious=cautious,
         distance=distance,
     )
-    out = Path(f"predicted-{_name(request)}.parquet") if out is None else out
+    if not paths:
+        raise _no_run()
+    if best:
+        paths = [best_by_validation(paths)]
+    if out is None:
+        words = "-".join((request.sets, *request.given))
+        name = words if request.file is None else request.file.stem
+        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+        out = Path(f"predicted-{safe}.parquet")
     if xlsx is not None and xlsx.suffix.lower() != ".xlsx":
         xlsx = xlsx.with_name(f"{xlsx.name}.xlsx")
+    # What surely cannot be written is an error before hours of work.
     places = {"--out": out, "--html": html, "--csv": csv, "--xlsx": xlsx, "--json": json}
-    _check_places(out, places)
-    tables = [table for table in (csv, xlsx) if table is not None]
-    options = {"request": request, "weights": weights, "overwrite": overwrite}
-    _rank([Path(path) for path in paths], options, out, html, tables, cytoscape, json, link)
-
-
-def _rank(
-    paths: list[Path],
-    asked: dict[str, Any],
-    out: Path,
-    html: Path | None,
-    tables: list[Path],
-    cytoscape: Path | None,
-    json: Path | None,
-    link: str | None,
-) -> None:
-    from deltacell.cli.text_file import write_text
-    from deltacell.predict.ranking import write_network, write_table
-    from deltacell.predict.verbs import Stopped, rank
-    from deltacell.report.predict import print_ranking
-    from deltacell.report.progress import progress_bar
-    from deltacell.report.ranking_page import ranking_page
-    from deltacell.report.terminal import printable
-    from deltacell.train.signals import exit_code
-
+    for option, place in places.items():
+        if place is not None and place.is_dir():
+            raise InputError(
+                f"{option} is '{place}', a directory; expected a file", code="is-a-directory"
+            )
+    if out.suffix.lower() in (".html", ".csv", ".tsv", ".xlsx", ".json"):
+        raise InputError(
+            f"--out is '{out}', and a ranking is a Parquet file",
+            code="not-parquet",
+            fix="Name it FILE.parquet, and give --html, --csv, --xlsx or --json too.",
+        )
     try:
         ranking = rank(
             paths,
+            request=request,
+            weights=weights,
+            overwrite=overwrite,
             out=out,
             tell=lambda sentence: typer.secho(printable(sentence), err=True),
-            **asked,
         )
     except Stopped as stopped:
         raise typer.Exit(exit_code(stopped.signal)) from None
@@ -216,8 +182,9 @@ def _rank(
     write_json(json, result)
     if html is not None:
         write_text(html, ranking_page(result), what="the page")
-    for path in tables:
-        write_table(ranking.path, path)
+    for table in (csv, xlsx):
+        if table is not None:
+            write_table(ranking.path, table)
     if cytoscape is not None:
         edges, nodes = (Path(f"{cytoscape}.{kind}.tsv") for kind in ("edges", "nodes"))
         write_network(ranking.path, edges, nodes)
@@ -240,92 +207,42 @@ def why(
 
     Example: deltacell why runs/demo "RAD52 RAD51" --html why.html
     """
-    from deltacell.errors import InputError
+    from deltacell.predict.verbs import why as explain
+    from deltacell.report.predict import print_explained_set
 
-    paths = [word for word in runs if _is_run(word, genes_too=True)]
-    genes = [gene for word in runs if word not in paths for gene in word.replace(",", " ").split()]
+    paths, more = _runs_and_genes(runs, strict=True)
     if not paths:
-        raise InputError(
-            "no run directory is given", fix=f'Such as: deltacell why RUN "{" ".join(genes)}"'
-        )
-    _explain([Path(path) for path in paths], weights, genes, html, json)
-
-
-def _explain(
-    paths: list[Path], weights: str, genes: list[str], html: Path | None, json: Path | None
-) -> None:
-    from deltacell.predict.verbs import why as verb
-    from deltacell.report.explained_set import print_explained_set
-
-    found = verb(paths, *genes, weights=weights)
+        raise _no_run()
+    genes = [gene for word in more for gene in word.replace(",", " ").split()]
+    found = explain(paths, *genes, weights=weights)
     write_json(json, found.result)
     if html is not None:
         found.page(html)
     print_explained_set(found.result)
 
 
-def _check_places(out: Path, places: Mapping[str, Path | None]) -> None:
-    """Raise where something cannot be written for sure, before hours of work."""
+def _runs_and_genes(words: list[str], *, strict: bool) -> tuple[list[Path], list[str]]:
+    """Return which words are run directories, ``strict`` where genes may stand beside them."""
     from deltacell.errors import InputError
 
-    for option, path in places.items():
-        if path is not None and path.is_dir():
-            raise InputError(
-                f"{option} is '{path}', which is a directory; expected a file",
-                fix=f"Such as: {option} {path / 'ranking'}.{_ENDINGS[option]}",
-            )
-    meant = {f".{ending}": option for option, ending in _ENDINGS.items()} | {".tsv": "--csv"}
-    option = meant.get(out.suffix.lower(), "--out")
-    if option != "--out":
+    is_run = [
+        (Path(word) / "run.json").is_file() or (Path(word).exists() and not strict)
+        for word in words
+    ]
+    paths = [Path(word) for word, is_one in zip(words, is_run, strict=True) if is_one]
+    more = [word for word, is_one in zip(words, is_run, strict=True) if not is_one]
+    # A gene name has no folder before it.
+    absent = next((word for word in more if Path(word).name != word), None)
+    if absent is not None:
         raise InputError(
-            f"--out is '{out}', and the file of a ranking is Parquet",
-            fix=f"Such as: --out {out.with_suffix('.parquet')} {option} {out}",
+            f"'{absent}' is not a run directory",
+            code="not-a-run",
+            fix="Give directories that `deltacell train` made.",
         )
+    return paths, more
 
 
-_ENDINGS = {
-    "--out": "parquet",
-    "--html": "html",
-    "--csv": "csv",
-    "--xlsx": "xlsx",
-    "--json": "json",
-}
-
-
-def _use_threads(threads: int | None) -> None:
+def _no_run() -> Exception:
     from deltacell.errors import InputError
 
-    if threads is None:
-        return
-    if threads < 1:
-        raise InputError(f"--threads is {threads}; expected 1 or more")
-    import torch
-
-    torch.set_num_threads(threads)
-
-
-def _is_run(word: str, *, genes_too: bool) -> bool:
-    """Return whether a word names a run; where genes stand too, only what surely is one."""
-    path = Path(word)
-    return (path / "run.json").is_file() or (path.exists() and not genes_too)
-
-
-def _genes_option(words: str) -> str | Path:
-    from deltacell.errors import InputError
-
-    if words in ("screen", "all"):
-        return words
-    if not Path(words).is_file():
-        raise InputError(
-            f"--genes is '{words}', and there is no file of that name; expected screen, all, or a "
-            "file of gene names"
-        )
-    return Path(words)
-
-
-def _name(request: Request) -> str:
-    """Return what a ranking is called where no name was given."""
-    if request.file is not None:
-        return request.file.stem
-    words = "-".join((request.sets, *request.given))
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in words)
+    return InputError("no run directory is given", code="no-run", fix="Such as: runs/demo")

@@ -7,21 +7,19 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.json_file import write_json
+from deltacell.cli.output import write_json
 
 
 def reconcile(
-    file: Annotated[
-        Path, typer.Argument(help="YAML: two trainings and what was measured of them.")
-    ],
-    json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Also write the tables there.")] = None,
+    file: Annotated[Path, typer.Argument(help="YAML file: two trainings and what was measured.")],
+    json: Annotated[Path | None, typer.Option(help="Also write it to a JSON file.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Also write it as Markdown.")] = None,
 ) -> None:
     """Make one account of measurements that disagree: what each supports, and what is wrong.
 
     Example: deltacell reconcile docs/how-to/dango-against-hetero.yaml
     """
-    from deltacell.cli.text_file import write_text
+    from deltacell.cli.output import write_text
     from deltacell.profile.explain.reconcile import reconcile as made_consistent
     from deltacell.report.explain import markdown_reconciliation, print_reconciliation
 

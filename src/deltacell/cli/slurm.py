@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.completion import complete_override
+from deltacell.cli.settings import complete_override
 
 
 def train(
@@ -23,24 +23,26 @@ def train(
         int | None, typer.Option(help="GPUs, one process each; without, it trains on CPUs.")
     ] = None,
     cpus_per_task: Annotated[
-        int | None, typer.Option(help="Cores and threads of each process.")
+        int | None, typer.Option(help="Cores and threads per process.")
     ] = None,
-    time: Annotated[str, typer.Option(help="Limit; it saves two minutes before.")] = "24:00:00",
+    time: Annotated[
+        str, typer.Option(help="Time limit; it saves two minutes before.")
+    ] = "24:00:00",
     partition: Annotated[str | None, typer.Option(help="One or more, with commas.")] = None,
-    account: Annotated[str | None, typer.Option(help="Who pays.")] = None,
-    mem: Annotated[str | None, typer.Option(help="Memory of a node: 32G.")] = None,
+    account: Annotated[str | None, typer.Option(help="The account to charge.")] = None,
+    mem: Annotated[str | None, typer.Option(help="Memory per node: 32G.")] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="An array of jobs, one a seed: 0-4 or 1,5,7.")
+        str | None, typer.Option(help="An array of jobs, one per seed: 0-4 or 1,5,7.")
     ] = None,
     requeue: Annotated[
-        bool, typer.Option("--requeue", help="Queue again and go on when stopped.")
+        bool, typer.Option("--requeue", help="Requeue and resume when stopped.")
     ] = False,
-    job_name: Annotated[str | None, typer.Option(help="The config's name where not given.")] = None,
+    job_name: Annotated[str | None, typer.Option(help="By default the config's name.")] = None,
     config_dir: Annotated[
-        Path | None, typer.Option(help="Of your own configs, as for `deltacell train`.")
+        Path | None, typer.Option(help="Your own configs, as for `deltacell train`.")
     ] = None,
 ) -> None:
-    """Write the script of a Slurm job that trains, to the standard output.
+    """Write the script of a Slurm job that trains to the standard output.
 
     The config is checked here, so that a mistake is found before the job waits in a queue.
 
@@ -62,8 +64,7 @@ def train(
         name=job_name,
     )
     folder = None if config_dir is None else config_dir.absolute()
-    typed = overrides or []
-    words = job_overrides(compose(typed, folder=folder), typed, job)
+    words = job_overrides(compose(overrides or [], folder=folder), overrides or [], job)
     config = compose(words, folder=folder)
     # By its path, because a job may not have the environment that is active here.
     program = [sys.executable, "-m", "deltacell"]

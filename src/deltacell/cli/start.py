@@ -25,29 +25,26 @@ def start(
 
     Example: deltacell start tables --out results
     """
-    from deltacell.predict.rank import duration
     from deltacell.predict.verbs import Stopped
     from deltacell.report.predict import print_ranking
     from deltacell.report.terminal import printable
     from deltacell.start import PAGE, TABLES
     from deltacell.start import start as carry_out
-    from deltacell.train.signals import exit_code
+    from deltacell.train.processes import exit_code
+    from deltacell.words import duration_text
+
+    def tell(sentence: str) -> None:
+        typer.secho(printable(sentence), err=True)
 
     out = Path(f"{folder.resolve().name}-results") if out is None else out
     began = time.monotonic()
     try:
-        ranking = carry_out(
-            folder,
-            out,
-            top=top,
-            overrides=settings or [],
-            tell=lambda sentence: typer.secho(printable(sentence), err=True),
-        )
+        ranking = carry_out(folder, out, top=top, overrides=settings or [], tell=tell)
     except Stopped as stopped:
         raise typer.Exit(exit_code(stopped.signal)) from None
     if ranking is None:
         typer.echo("Stopped; rerun the command to resume.")
         raise typer.Exit(130)
     print_ranking(ranking.to_json())
-    took = duration(time.monotonic() - began)
+    took = duration_text(time.monotonic() - began)
     typer.echo(f"It took {took}. Open {out / PAGE}; how good it is: {out / TABLES}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from deltacell.errors import InputError
 from deltacell.files import TEMPORARY
@@ -16,49 +16,44 @@ from deltacell.store import MANIFEST, read_manifest
 EXPERIMENTS = {"pairs": "demo_pairs", "dango": "demo", "hetero_cell": "demo_hetero"}
 """The experiment that trains each model, in the order in which they are shown."""
 
-WEIGHTS = ("--weights", "last")
-"""Validation has five unseen genes here: too few to choose an epoch by."""
-
+# What the steps leave in the folder.
 EVALUATION, EXPLANATION, RANKING = "evaluation.json", "explanation.json", "ranking.json"
-EXPLANATION_PAGE, RANKING_PAGE, FIGURES = "explanation.html", "ranking.html", "figures"
-"""What the steps leave in the folder."""
+EVALUATION_PAGE, EXPLANATION_PAGE = "evaluation.md", "explanation.html"
+RANKING_PAGE, RANKING_FILE = "ranking.html", "ranking.parquet"
+FIGURES, PAGE = "figures", "index.html"
+DATA, SCREEN = {"cell", "screens", MANIFEST, ACCOUNT}, "synthetic"
+LEFT = {
+    *(EVALUATION, EVALUATION_PAGE, EXPLANATION, EXPLANATION_PAGE, FIGURES, PAGE),
+    *(RANKING, RANKING_PAGE, RANKING_FILE, f"{RANKING_FILE}.partial"),
+}
 
 
-@dataclass(frozen=True)
-class Step:
-    """One step of the demonstration.
-
-    Parameters
-    ----------
-    title
-        What is done, in a few words.
-    words
-        What it is for, in a sentence or two.
-    command
-        What is typed behind `deltacell`.
-    """
+class Step(NamedTuple):
+    """One step of the demonstration."""
 
     title: str
-    words: str
-    command: tuple[str, ...]
+    words: str  # what it is for
+    command: tuple[str, ...]  # what follows `deltacell`
 
 
 def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
-    """Return what the demonstration does, in order.
-
-    Parameters
-    ----------
-    folder
-        Where all of it goes.
-    seed
-        Of all that is drawn.
-    """
+    """Return what the demonstration does, in order."""
     folder = Path(folder)
-    pairs, dango, hetero = (str(folder / model) for model in EXPERIMENTS)
+    runs = [str(folder / model) for model in EXPERIMENTS]
+    # Validation has five unseen genes here: too few to choose an epoch by.
+    weights = ("--weights", "last")
+
+    def train(model: str) -> tuple[str, ...]:
+        return (
+            *("train", f"experiment={EXPERIMENTS[model]}", "data.synthetic=null"),
+            *(f"data.folder={_quoted(folder)}", f"seed={seed}", f"split.seed={seed}"),
+            f"directory={_quoted(folder / model)}",
+        )
+
     return [
         Step(
-            "a cell and its screen",
-            "A made-up cell of 300 genes in pathways, and 7,000 crosses of its genes. What "
+            "make a cell and its screen",
+            "A synthetic cell of 300 genes in pathways, and 7,000 crosses of its genes. What "
             "interacts was planted, so the truth is known.",
             ("data", "synthetic", "demo", "--out", str(folder), "--seed", str(seed), "--overwrite"),
         ),
@@ -66,26 +61,22 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
             "train pair trees",
             "They learn from what was measured next to a set of genes. A fifth of the genes is "
             "held out of the training of every model, to test it on.",
-            ("train", *_overrides("pairs", folder, seed)),
+            train("pairs"),
         ),
-        Step(
-            "train DANGO",
-            "It passes messages on the wild type only.",
-            ("train", *_overrides("dango", folder, seed)),
-        ),
+        Step("train DANGO", "It passes messages on the wild type only.", train("dango")),
         Step(
             "train HeteroCell",
             "It passes messages in every mutant, each computed as an exact difference from the "
             "wild type.",
-            ("train", *_overrides("hetero_cell", folder, seed)),
+            train("hetero_cell"),
         ),
         Step(
             "test all of them beside the baselines",
-            "On the same genotypes, each with a gene that no predictor has seen. A model is worth "
-            "something where it beats the additive one, which knows nothing but single genes.",
+            "On the same genotypes, each with a gene that no predictor has seen. A model has "
+            "learned something where it beats the additive one, which knows single genes only.",
             (
-                *("evaluate", pairs, dango, hetero, *WEIGHTS, "--figures", str(folder / FIGURES)),
-                *("--markdown", str(folder / "evaluation.md")),
+                *("evaluate", *runs, *weights, "--figures", str(folder / FIGURES)),
+                *("--markdown", str(folder / EVALUATION_PAGE)),
                 *("--json", str(folder / EVALUATION)),
             ),
         ),
@@ -93,7 +84,7 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
             "explain why HeteroCell is slower than DANGO",
             "Both runs recorded where every moment of a step went.",
             (
-                *("explain", dango, hetero, "--html", str(folder / EXPLANATION_PAGE)),
+                *("explain", *runs[1:], "--html", str(folder / EXPLANATION_PAGE)),
                 *("--json", str(folder / EXPLANATION)),
             ),
         ),
@@ -103,9 +94,8 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
             "those that were never tested and can be crossed, the lowest and the highest are kept, "
             "with the evidence for each.",
             (
-                *("predict", pairs, dango, hetero, "--best", *WEIGHTS, "--sets", "triples"),
-                *("--top", "200"),
-                *("--out", str(folder / "ranking.parquet"), "--overwrite"),
+                *("predict", *runs, "--best", *weights, "--sets", "triples", "--top", "200"),
+                *("--out", str(folder / RANKING_FILE), "--overwrite"),
                 *("--html", str(folder / RANKING_PAGE), "--json", str(folder / RANKING)),
             ),
         ),
@@ -113,29 +103,28 @@ def steps(folder: str | os.PathLike[str], seed: int = 0) -> list[Step]:
 
 
 def clear(folder: str | os.PathLike[str]) -> None:
-    """Take away all of an earlier demonstration but its cell; what is no such is an error.
-
-    Parameters
-    ----------
-    folder
-        Where the next one will go.
-    """
+    """Remove all of an earlier demonstration but its cell; anything else there is an error."""
     folder = Path(folder)
     if not folder.exists():
         return
     entries = list(folder.iterdir()) if folder.is_dir() else [folder]
-    runs = set(EXPERIMENTS)
-    own = [entry for entry in entries if entry.name in runs | _LEFT or _is_half_written(entry)]
+    own = [
+        entry
+        for entry in entries
+        if entry.name in LEFT | EXPERIMENTS.keys()
+        or (entry.name.startswith(".") and entry.name.endswith(TEMPORARY))
+    ]
     others = {entry.name for entry in entries} - {entry.name for entry in own}
-    # Data of someone's own are called a cell and screens too, and must not be replaced.
-    if entries and not (others == _DATA and read_manifest(folder)["meta"]["screens"] == [_SCREEN]):
+    # A user's own data are called a cell and screens too, and must not be replaced.
+    if entries and not (others == DATA and read_manifest(folder)["meta"]["screens"] == [SCREEN]):
         raise InputError(
-            "there is something here that is not of a demo",
+            "the folder holds something else than a demo",
+            code="not-a-demo",
             where=folder,
             fix="Choose another place: deltacell demo --out DIRECTORY",
         )
     for entry in own:
-        if entry.name in runs:
+        if entry.name in EXPERIMENTS:
             read_run(entry)
     for entry in own:
         if entry.is_dir():
@@ -144,31 +133,7 @@ def clear(folder: str | os.PathLike[str]) -> None:
             entry.unlink()
 
 
-def _overrides(model: str, folder: Path, seed: int) -> list[str]:
-    return [
-        f"experiment={EXPERIMENTS[model]}",
-        "data.synthetic=null",
-        f"data.folder={_quoted(folder)}",
-        f"seed={seed}",
-        f"split.seed={seed}",
-        f"directory={_quoted(folder / model)}",
-    ]
-
-
 def _quoted(path: Path) -> str:
-    """Return a path as an override has it: as it is, or in quotes where Hydra needs them."""
+    """Return a path as an override has it: in quotes where Hydra needs them."""
     plain = all(c.isalnum() or c in "/._-" for c in str(path))
     return str(path) if plain else f"'{path}'"
-
-
-_SCREEN = "synthetic"
-_DATA = {"cell", "screens", MANIFEST, ACCOUNT}
-_LEFT = {
-    *(EVALUATION, "evaluation.md", EXPLANATION, EXPLANATION_PAGE, FIGURES),
-    *(RANKING, RANKING_PAGE, "ranking.parquet", "ranking.parquet.partial", "index.html"),
-}
-
-
-def _is_half_written(entry: Path) -> bool:
-    """Whether an entry is what a kill left of a file that was being written."""
-    return entry.name.startswith(".") and entry.name.endswith(TEMPORARY)

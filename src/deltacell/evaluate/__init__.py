@@ -8,15 +8,14 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from deltacell.evaluate.baseline_predictions import baselines
 from deltacell.evaluate.bootstrap import Bootstrap
 from deltacell.evaluate.ceiling import Ceiling, replicate_ceiling
 from deltacell.evaluate.evaluation import AmongTested, Estimate, Evaluation, GroupResult, Verdict
 from deltacell.evaluate.figures import draw_figures
+from deltacell.evaluate.hits import Positives, Threshold, Zeros
 from deltacell.evaluate.metrics import METRICS, Metric
-from deltacell.evaluate.positives import Positives, Threshold
+from deltacell.evaluate.runs import baselines
 from deltacell.evaluate.side_by_side import evaluate
-from deltacell.evaluate.tested import Zeros
 
 __all__ = [
     "METRICS",

@@ -1,23 +1,20 @@
-"""Resampling of genes, the same for all predictors, so that their differences are paired."""
+"""Intervals by resampling genes, and metrics of several predictors over the same resamples."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
-from deltacell.arrays import AnyArray
+from deltacell.arrays import AnyArray, Doubles
 from deltacell.errors import InputError
 from deltacell.evaluate.evaluation import Differences, Estimate, Scores
 from deltacell.evaluate.metrics import Column, Metric, Weights
 
-Doubles = npt.NDArray[np.float64]
-
+#: The share of resamples in which a value must be defined for an interval to be given.
 ENOUGH_DEFINED = 0.95
-"""The share of resamples in which a value must be defined for an interval to be given."""
 
 _NUMBERS_A_BLOCK = 500_000
 
@@ -47,26 +44,18 @@ class Bootstrap:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.resamples < 1:
-            raise InputError(f"{self.resamples} resamples were asked for; at least 1 is needed")
-        if not 0 < self.level < 1:
-            raise InputError(f"the level is {self.level}; expected between 0 and 1")
-        if self.seed < 0:
-            raise InputError(f"the seed is {self.seed}; it must not be negative")
+        if self.resamples < 1 or not 0 < self.level < 1 or self.seed < 0:
+            raise InputError(
+                f"{self} is not possible: at least 1 resample, a level between 0 and 1 and a seed "
+                "of at least 0 are required",
+                code="invalid-bootstrap",
+            )
 
     def weights(self, units: AnyArray, name: str = "") -> Iterator[Doubles]:
         """Yield how often each row counts in each resample, [b, rows] per block.
 
         As many units as there are different ones are drawn with replacement. What is drawn depends
         on the units and not on the order of the rows.
-
-        Parameters
-        ----------
-        units
-            What is drawn: the genes of each row, [rows, largest set], padded with -1; or any one
-            label per row, [rows].
-        name
-            What the resamples are of; another name draws other ones.
         """
         columns = units[:, None] if units.ndim == 1 else units
         distinct, flat = np.unique(columns, return_inverse=True)
@@ -88,19 +77,25 @@ class Bootstrap:
             yield product
 
     def interval(self, values: Doubles) -> tuple[float, float] | None:
-        """Return the percentiles of resampled values, or None where too many are undefined.
-
-        Parameters
-        ----------
-        values
-            One per resample; NaN where undefined.
-        """
+        """Return the percentiles of resampled values, or None where too many are NaN."""
         defined = values[np.isfinite(values)]
         if len(defined) < ENOUGH_DEFINED * len(values):
             return None
         tail = (1 - self.level) / 2
         low, high = np.quantile(defined, [tail, 1 - tail])
         return float(low), float(high)
+
+
+@dataclass
+class _OneSeed:
+    """One metric of one seed of a predictor, and its values in the resamples."""
+
+    metric: Metric
+    prediction: Column
+    truth: Column
+    value: float | None
+    reason: str | None
+    blocks: list[Doubles] = field(default_factory=list)
 
 
 class Comparison:
@@ -117,100 +112,52 @@ class Comparison:
         truth: Column,
         weight: Doubles | None = None,
     ) -> None:
-        """Add a metric of one seed of a predictor.
-
-        Parameters
-        ----------
-        name
-            The predictor.
-        metric
-            What to measure.
-        prediction, truth
-            One number per row.
-        weight
-            How often each row counts; once where not given.
-        """
-        of_name = self._each.setdefault(name, {})
-        of_name.setdefault(metric.name, []).append(_OneSeed(metric, prediction, truth, weight))
+        """Add a metric of one seed of a predictor, in which each row counts `weight` times."""
+        value = metric.value(prediction, truth, weight)
+        reason = metric.undefined(prediction.values, truth.values)
+        of_seeds = self._each.setdefault(name, {}).setdefault(metric.name, [])
+        of_seeds.append(_OneSeed(metric, prediction, truth, value, reason))
 
     def resample(self, weights: Mapping[str, Weights]) -> None:
-        """Measure on a block of resamples.
-
-        Parameters
-        ----------
-        weights
-            How often each row counts in each, by what a metric is of.
-        """
-        for of_name in self._each.values():
-            for of_seeds in of_name.values():
-                for one in of_seeds:
-                    one.resample(weights[one.metric.of])
+        """Measure on a block of resamples, whose weights are given by what a metric is of."""
+        for one in (one for of in self._each.values() for seeds in of.values() for one in seeds):
+            mine = weights[one.metric.of]
+            values = np.full(len(mine.total), np.nan)
+            if one.reason is None:
+                values = one.metric.function(one.prediction, one.truth, mine)
+            one.blocks.append(values)
 
     def result(self, bootstrap: Bootstrap) -> tuple[Scores, Differences]:
         """Return all metrics and all paired differences, with intervals.
 
         With several seeds a metric is the mean over them of each seed's metric.
-
-        Parameters
-        ----------
-        bootstrap
-            How intervals are found.
         """
-        drawn = {
-            name: {
-                metric: np.mean([one.drawn for one in of_seeds], axis=0)
-                for metric, of_seeds in of_name.items()
-            }
-            for name, of_name in self._each.items()
-        }
-        scores = {
-            name: {
-                metric: _estimate(of_seeds, drawn[name][metric], bootstrap)
-                for metric, of_seeds in of_name.items()
-            }
-            for name, of_name in self._each.items()
-        }
+        scores: dict[str, dict[str, Estimate]] = {}
+        drawn: dict[str, dict[str, Doubles]] = {}
+        for name, of_name in self._each.items():
+            scores[name], drawn[name] = {}, {}
+            for metric, seeds in of_name.items():
+                over = np.mean([np.concatenate(one.blocks) for one in seeds], axis=0)
+                drawn[name][metric] = over
+                scores[name][metric] = _estimate(seeds, over, bootstrap)
+
+        def difference(one: str, other: str, metric: str) -> Estimate:
+            for name in (one, other):
+                if scores[name][metric].value is None:
+                    reason = f"{name}: {scores[name][metric].reason}"
+                    return Estimate(None, None, None, reason=reason)
+            value = (scores[one][metric].value or 0.0) - (scores[other][metric].value or 0.0)
+            return _with_interval(value, drawn[one][metric] - drawn[other][metric], bootstrap)
+
         differences = {
             one: {
-                other: {
-                    metric: _difference(
-                        {name: scores[name][metric] for name in (one, other)},
-                        drawn[one][metric] - drawn[other][metric],
-                        bootstrap,
-                    )
-                    for metric in scores[one]
-                }
+                other: {metric: difference(one, other, metric) for metric in scores[one]}
                 for other in scores
                 if other != one
             }
             for one in scores
         }
         return scores, differences
-
-
-class _OneSeed:
-    """One metric of one seed of a predictor, and its values in the resamples."""
-
-    def __init__(
-        self, metric: Metric, prediction: Column, truth: Column, weight: Doubles | None
-    ) -> None:
-        self.metric = metric
-        self._prediction = prediction
-        self._truth = truth
-        self._blocks: list[Doubles] = []
-        self.reason = metric.undefined(prediction.values, truth.values)
-        self.value = metric.value(prediction, truth, weight)
-
-    def resample(self, weights: Weights) -> None:
-        if self.reason is None:
-            values = self.metric.function(self._prediction, self._truth, weights)
-        else:
-            values = np.full(len(weights.total), np.nan)
-        self._blocks.append(values)
-
-    @property
-    def drawn(self) -> Doubles:
-        return np.concatenate(self._blocks)
 
 
 def _estimate(of_seeds: list[_OneSeed], drawn: Doubles, bootstrap: Bootstrap) -> Estimate:
@@ -221,14 +168,6 @@ def _estimate(of_seeds: list[_OneSeed], drawn: Doubles, bootstrap: Bootstrap) ->
         return Estimate(None, None, None, reason=reason or "it is not a number", seeds=values)
     deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
     return _with_interval(float(np.mean(known)), drawn, bootstrap, values, deviation)
-
-
-def _difference(pair: Mapping[str, Estimate], drawn: Doubles, bootstrap: Bootstrap) -> Estimate:
-    for name, estimate in pair.items():
-        if estimate.value is None:
-            return Estimate(None, None, None, reason=f"{name}: {estimate.reason}")
-    one, other = (estimate.value or 0.0 for estimate in pair.values())
-    return _with_interval(one - other, drawn, bootstrap)
 
 
 def _with_interval(

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from deltacell.arrays import Ints
+from deltacell.arrays import Doubles, Ints
 from deltacell.evaluate.bootstrap import Bootstrap
 from deltacell.evaluate.evaluation import Estimate
 from deltacell.screen import Screen
 from deltacell.screen.keys import sorted_matrix
 from deltacell.words import count_text
-
-Doubles = npt.NDArray[np.float64]
 
 FEWEST_SETS = 3
 FORMULA = "sqrt(1 - noise / variance)"
@@ -23,38 +19,14 @@ FORMULA = "sqrt(1 - noise / variance)"
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The Pearson correlation that the true scores themselves would have with the measured ones.
-
-    Parameters
-    ----------
-    pearson
-        ``sqrt(1 - noise / variance)``.
-    noise
-        Mean variance of a test row's measurement about the truth, from repeats.
-    variance
-        Of the test rows' scores.
-    repeated_sets
-        Gene sets that were measured more than once.
-    sentence
-        All of this for a person.
-    """
+    """The Pearson correlation that the true scores themselves would have with the measured ones."""
 
     pearson: Estimate
-    noise: float | None
-    variance: float | None
+    noise: float | None  # mean variance of a test row's measurement about the truth, from repeats
+    variance: float | None  # of the test rows' scores
     repeated_sets: int
     sentence: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "pearson": self.pearson.to_json(),
-            "noise": self.noise,
-            "variance": self.variance,
-            "repeated_sets": self.repeated_sets,
-            "formula": FORMULA,
-            "sentence": self.sentence,
-        }
+    formula: str = FORMULA
 
 
 def replicate_ceiling(
@@ -87,7 +59,7 @@ def replicate_ceiling(
     rows
         The test rows.
     repeats
-        The screen before its repeats were merged; itself where not given.
+        The screen before its repeats were merged; by default itself.
     only_hits
         Whether the screen lists only hits. A repeat that was none is then missing, so the noise is
         too small and the ceiling too high; the sentence says so.
@@ -98,25 +70,23 @@ def replicate_ceiling(
     squares, freedom = _spread_within_sets(screen if repeats is None else repeats)
     score = screen.column("score").astype(np.float64)[rows]
     known = np.isfinite(score)
-    score = score[known]
-    n_sets = len(squares)
-    if n_sets < FEWEST_SETS or len(score) < FEWEST_SETS:
-        why = (
-            count_text(n_sets, "gene set was", "gene sets were") + " measured more than once"
-            if n_sets < FEWEST_SETS
-            else count_text(len(score), "test row has a score", "test rows have a score")
-        )
-        return _none(f"{why}, and at least {FEWEST_SETS} are needed", n_sets)
+    score, n_sets = score[known], len(squares)
+
+    def none(why: str, noise: float | None = None, variance: float | None = None) -> Ceiling:
+        said = f"There is no replicate ceiling: {why}."
+        return Ceiling(Estimate(None, None, None, reason=why), noise, variance, n_sets, said)
+
+    if n_sets < FEWEST_SETS:
+        sets = count_text(n_sets, "gene set was", "gene sets were")
+        return none(f"{sets} measured more than once, and at least {FEWEST_SETS} are needed")
+    if len(score) < FEWEST_SETS:
+        scored = count_text(len(score), "test row has a score", "test rows have a score")
+        return none(f"{scored}, and at least {FEWEST_SETS} are needed")
     share = float((1 / screen.column("replicates")[rows][known]).mean())
-    noise = float(squares.sum() / freedom.sum()) * share
-    variance = float(score.var())
+    noise, variance = float(squares.sum() / freedom.sum()) * share, float(score.var())
     if noise >= variance:
-        return _none(
-            f"repeats differ as much as the test rows do (variance {noise:.3g} and {variance:.3g})",
-            n_sets,
-            noise,
-            variance,
-        )
+        both = f"variance {noise:.3g} and {variance:.3g}"
+        return none(f"repeats differ as much as the test rows do ({both})", noise, variance)
     genes = sorted_matrix(screen.genotypes.genes.numpy(), screen.offsets)[rows][known]
     noises = [
         w @ squares / (w @ freedom) * share
@@ -127,21 +97,15 @@ def replicate_ceiling(
         for w in bootstrap.weights(genes, "spread of the test rows")
     ]
     drawn = 1 - np.concatenate(noises) / np.concatenate(variances)
-    interval = bootstrap.interval(np.sqrt(np.clip(drawn, 0, None)))
     value = float(np.sqrt(1 - noise / variance))
-    low, high = interval if interval is not None else (None, None)
-    estimate = Estimate(value, low, high)
-    caveat = (
-        " As only hits are listed, a repeat that was none is missing, so this is too high."
-        if only_hits
-        else ""
-    )
+    low, high = bootstrap.interval(np.sqrt(np.clip(drawn, 0, None))) or (None, None)
+    missing = " As only hits are listed, a repeat that was none is missing, so this is too high."
     sentence = (
         f"Replicate ceiling: noise between the repeats of {n_sets:,} gene sets leaves a Pearson "
         f"correlation of {value:.3f} to a perfect prediction, {FORMULA} = "
-        f"sqrt(1 - {noise:.3g} / {variance:.3g}).{caveat}"
+        f"sqrt(1 - {noise:.3g} / {variance:.3g}).{missing if only_hits else ''}"
     )
-    return Ceiling(estimate, noise, variance, n_sets, sentence)
+    return Ceiling(Estimate(value, low, high), noise, variance, n_sets, sentence)
 
 
 def _spread_within_sets(screen: Screen) -> tuple[Doubles, Doubles]:
@@ -157,10 +121,3 @@ def _spread_within_sets(screen: Screen) -> tuple[Doubles, Doubles]:
     within = np.bincount(group, replicates * (score - mean[group]) ** 2)
     repeated = n > 1
     return within[repeated].astype(np.float64), (n[repeated] - 1).astype(np.float64)
-
-
-def _none(
-    why: str, n_sets: int, noise: float | None = None, variance: float | None = None
-) -> Ceiling:
-    estimate = Estimate(None, None, None, reason=why)
-    return Ceiling(estimate, noise, variance, n_sets, f"There is no replicate ceiling: {why}.")

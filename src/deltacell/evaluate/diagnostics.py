@@ -11,17 +11,16 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import lsmr
 
-from deltacell.arrays import Ints
+from deltacell.arrays import Doubles, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.evaluate.metrics import METRICS
+from deltacell.evaluate.metrics import CONSTANT, METRICS
 from deltacell.screen import Genotypes
-from deltacell.words import count_text
 
-Doubles = npt.NDArray[np.float64]
-
+#: With fewer degrees of freedom nothing is said about additivity.
 FEWEST_FREE = 10
-"""With fewer degrees of freedom nothing is said about additivity."""
+#: Predictions whose deviation is a smaller share of the measured one count as constant.
+NEXT_TO_NOTHING = 0.01
 
 
 def not_additive(genes: Ints, values: npt.ArrayLike) -> tuple[float | None, str | None]:
@@ -49,29 +48,21 @@ def not_additive(genes: Ints, values: npt.ArrayLike) -> tuple[float | None, str 
     x = x - x.mean()
     total = float(x @ x)
     if len(x) < 2 or total <= 1e-12 * len(x) * float(np.abs(np.asarray(values)).max()) ** 2:
-        return None, "the predictions are all the same"
-    present, column = np.unique(sets, return_inverse=True)
-    column = column.reshape(sets.shape)
+        return None, CONSTANT
     inside = sets >= 0
-    rows = np.repeat(np.arange(len(sets)), sets.shape[1])[inside.ravel()]
-    shift = int(present[0] == -1)
-    at = column.ravel()[inside.ravel()] - shift
-    n_genes = len(present) - shift
     sizes = inside.sum(axis=1)
-    mixed = int(sizes.min() != sizes.max())
+    present, at = np.unique(sets[inside], return_inverse=True)
+    n_genes, mixed = len(present), int(sizes.min() != sizes.max())
     # The mean is a sum of gene effects where all sets have one size, and else a column of its own.
     columns = np.concatenate([at, np.full(mixed * len(sets), n_genes)])
-    owners = np.concatenate([rows, np.arange(mixed * len(sets))])
-    design = csr_array(
-        (np.ones(len(columns)), (owners, columns)), shape=(len(sets), n_genes + mixed)
-    )
+    owners = np.concatenate([np.nonzero(inside)[0], np.arange(mixed * len(sets))])
+    shape = (len(sets), n_genes + mixed)
+    design = csr_array((np.ones(len(columns)), (owners, columns)), shape=shape)
     free = len(x) - _rank(at, sizes, n_genes) - mixed
     if free < FEWEST_FREE:
         return None, f"{len(x):,} sets of {n_genes:,} genes are too few to tell"
-    fit = lsmr(design, x, atol=1e-10, btol=1e-10, maxiter=20_000)[0]
-    residual = x - design @ fit
-    share = (float(residual @ residual) / free) / (total / (len(x) - 1))
-    return share, None
+    residual = x - design @ lsmr(design, x, atol=1e-10, btol=1e-10, maxiter=20_000)[0]
+    return (float(residual @ residual) / free) / (total / (len(x) - 1)), None
 
 
 def _rank(genes: Ints, sizes: Ints, n_genes: int) -> int:
@@ -91,165 +82,81 @@ def _rank(genes: Ints, sizes: Ints, n_genes: int) -> int:
     return n_genes - (n_double - n_single)
 
 
-NEXT_TO_NOTHING = 0.01
-"""Predictions whose deviation is a smaller share of the measured one count as constant."""
-
-
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Rows in bins of about equally many, by their prediction.
+    """Rows in bins of about equally many, by their prediction."""
 
-    Parameters
-    ----------
-    predicted, measured
-        The means of each bin, [bins].
-    error
-        The standard error of each mean that was measured; NaN in a bin of one row.
-    rows
-        In each bin.
-    slope
-        Of the line of least squares through measured against predicted: 1 where calibrated, below
-        1 where predictions are spread too wide. None where `is_constant`.
-    spread
-        The deviation of the predictions by that of what was measured; None where the latter is 0.
-    """
-
-    predicted: Doubles
+    predicted: Doubles  # means of each bin, [bins]
     measured: Doubles
-    error: Doubles
+    error: Doubles  # standard error of each mean that was measured; NaN in a bin of one row
     rows: Ints
-    slope: float | None
-    spread: float | None
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether the predictions are all the same, or next to it, so that a slope says nothing."""
-        return self.slope is None
+    slope: float | None  # of least squares, 1 where calibrated; None for constant predictions
+    spread: float | None  # deviation of the predictions by that of what was measured
 
 
 def calibration(
     predicted: npt.ArrayLike, measured: npt.ArrayLike, *, bins: int = 10
 ) -> Calibration:
-    """Compare predictions with what was measured, bin by bin.
+    """Compare predictions with what was measured, in about so many bins.
 
-    Rows with the same prediction are in the same bin, so there may be fewer bins than asked for.
-
-    Parameters
-    ----------
-    predicted, measured
-        One number a row; rows without a measured score are left out.
-    bins
-        About how many.
+    Rows with the same prediction are in the same bin. Rows without a measured score are left out.
     """
     x, y = _paired(predicted, measured)
-    inner = np.unique(np.quantile(x, np.linspace(0, 1, bins + 1)[1:-1]))
-    at = np.searchsorted(inner, x, side="right")
-    n = np.bincount(at, minlength=bins)
-    filled = n > 0
-    n_filled = n[filled]
-    mean_x, mean_y = (np.bincount(at, v, bins)[filled] / n_filled for v in (x, y))
-    full_mean = np.zeros(bins)
-    full_mean[filled] = mean_y
-    squares = np.bincount(at, (y - full_mean[at]) ** 2, bins)[filled]
+    at = _bins(x, bins)
+    n = np.bincount(at)
+    mean_x, mean_y = (np.bincount(at, v) / n for v in (x, y))
     with np.errstate(invalid="ignore", divide="ignore"):
-        error = np.sqrt(squares / (n_filled - 1) / n_filled)
-    centred = x - x.mean()
-    squared = float(centred @ centred)
+        error = np.sqrt(np.bincount(at, (y - mean_y[at]) ** 2) / (n - 1) / n)
     spread = float(x.std() / y.std()) if y.std() > 0 else None
     varies = np.ptp(x) > 0 and (spread is None or spread >= NEXT_TO_NOTHING)
-    slope = float(centred @ y / squared) if varies else None
-    return Calibration(mean_x, mean_y, error, n_filled, slope, spread)
+    centred = x - x.mean()
+    slope = float(centred @ y / float(centred @ centred)) if varies else None
+    return Calibration(mean_x, mean_y, error, n, slope, spread)
 
 
 @dataclass(frozen=True, eq=False)
 class Density:
-    """Counts of rows on a grid of predicted against measured.
+    """Counts of rows on a grid of predicted against measured."""
 
-    Parameters
-    ----------
-    predicted_edges, measured_edges
-        Of the grid, [bins + 1].
-    counts
-        Rows in each field, [predicted bins, measured bins].
-    outside
-        Rows beyond the grid.
-    pearson
-        Over all rows; None where undefined.
-    """
-
-    predicted_edges: Doubles
+    predicted_edges: Doubles  # [bins + 1]
     measured_edges: Doubles
-    counts: Ints
-    outside: int
-    pearson: float | None
+    counts: Ints  # [predicted bins, measured bins]
+    outside: int  # rows beyond the grid
+    pearson: float | None  # over all rows
 
 
 def density(
     predicted: npt.ArrayLike, measured: npt.ArrayLike, *, bins: int = 60, cut: float = 0.001
 ) -> Density:
-    """Count rows on a grid.
+    """Count rows on a grid, beyond each end of which may lie a share `cut` of them.
 
-    Parameters
-    ----------
-    predicted, measured
-        One number a row; rows without a measured score are left out.
-    bins
-        Fields a side.
-    cut
-        The share of rows that may lie beyond each end, so that a few do not squeeze the others.
+    So a few rows do not squeeze the others. Rows without a measured score are left out.
     """
     x, y = _paired(predicted, measured)
-    edges = [_edges(values, bins, cut) for values in (x, y)]
-    counts, _, _ = np.histogram2d(x, y, bins=edges)
-    return Density(
-        edges[0],
-        edges[1],
-        counts.astype(np.int64),
-        len(x) - int(counts.sum()),
-        METRICS["pearson"](x, y),
-    )
-
-
-def _edges(values: Doubles, bins: int, cut: float) -> Doubles:
-    low, high = np.quantile(values, [cut, 1 - cut])
-    if low == high:
-        margin = max(abs(low), 1.0) * 0.01
-        low, high = low - margin, high + margin
-    return np.linspace(low, high, bins + 1)
+    edges = []
+    for values in (x, y):
+        low, high = np.quantile(values, [cut, 1 - cut])
+        margin = max(abs(low), 1.0) * 0.01 if low == high else 0.0
+        edges.append(np.linspace(low - margin, high + margin, bins + 1))
+    counts = np.histogram2d(x, y, bins=edges)[0].astype(np.int64)
+    outside = len(x) - int(counts.sum())
+    return Density(edges[0], edges[1], counts, outside, METRICS["pearson"](x, y))
 
 
 @dataclass(frozen=True, eq=False)
 class ResidualByDegree:
-    """Residuals (measured minus predicted) of genotypes, by the degree of each deleted gene.
+    """Residuals (measured minus predicted) of genotypes, by the degree of each deleted gene."""
 
-    Parameters
-    ----------
-    degree
-        The mean degree of each bin, [bins].
-    low, mean, high
-        Quartiles about, and mean of, the residuals.
-    rms
-        Root of their mean square.
-    genes
-        Deleted genes in each bin; a gene counts once for every genotype that deletes it.
-    """
-
-    degree: Doubles
-    low: Doubles
+    degree: Doubles  # mean of each bin, [bins]
+    low: Doubles  # quartiles and mean of the residuals
     mean: Doubles
     high: Doubles
-    rms: Doubles
-    genes: Ints
+    rms: Doubles  # root of their mean square
+    genes: Ints  # deleted genes; a gene counts once for every genotype that deletes it
 
 
 def gene_degree(cell: Cell) -> Ints:
-    """Return the number of edges of each gene over all relations, in and out, [n_genes].
-
-    Parameters
-    ----------
-    cell
-        The wild type.
-    """
+    """Return the number of edges of each gene over all relations, in and out, [n_genes]."""
     degree: Ints = np.zeros(cell.n_genes, dtype=np.int64)
     for relation in cell.relations.values():
         degree += relation.in_degree
@@ -268,31 +175,21 @@ def residual_by_degree(
 ) -> ResidualByDegree:
     """Return the residuals in bins of about equally many deleted genes, by their degree.
 
-    Genes of the same degree are in the same bin, so there may be fewer bins than asked for.
-
-    Parameters
-    ----------
-    cell
-        The wild type.
-    genotypes
-        [rows].
-    predicted, measured
-        One number a row; rows without a measured score are left out.
-    bins
-        About how many.
+    Genes of the same degree are in the same bin. Rows without a measured score are left out.
     """
     residual = np.asarray(measured, dtype=np.float64) - np.asarray(predicted, dtype=np.float64)
     if residual.shape != (len(genotypes),):
-        raise InputError(f"residuals of shape {residual.shape} for {len(genotypes)} genotypes")
+        raise InputError(
+            f"residuals of shape {residual.shape} for {len(genotypes)} genotypes",
+            code="prediction-shape",
+        )
     of_gene = residual[genotypes.owner.numpy()]
     known = np.isfinite(of_gene)
     if not known.any():
-        raise InputError("no row has a measured score")
-    of_gene = of_gene[known]
+        raise InputError("no row has a measured score", code="no-scores")
     degree = gene_degree(cell)[genotypes.genes.numpy()[known]]
-    inner = np.unique(np.quantile(degree, np.linspace(0, 1, bins + 1)[1:-1]))
-    at = np.searchsorted(inner, degree, side="right")
-    parts = [(degree[at == b], of_gene[at == b]) for b in np.unique(at)]
+    at = _bins(degree, bins)
+    parts = [(degree[at == b], of_gene[known][at == b]) for b in range(at.max() + 1)]
     quartiles = np.array([np.quantile(values, [0.25, 0.75]) for _, values in parts])
     return ResidualByDegree(
         degree=np.array([d.mean() for d, _ in parts]),
@@ -306,17 +203,7 @@ def residual_by_degree(
 
 @dataclass(frozen=True, eq=False)
 class RelationWeights:
-    """The weight of each relation over genes.
-
-    Parameters
-    ----------
-    names
-        Of the relations.
-    mean, low, high
-        Mean and quartiles over the genes, [relations].
-    genes
-        How many.
-    """
+    """The weight of each relation over genes: mean and quartiles, [relations]."""
 
     names: tuple[str, ...]
     mean: Doubles
@@ -328,53 +215,46 @@ class RelationWeights:
 def relation_weights(
     names: Sequence[str], weights: npt.ArrayLike, genes: Ints | None = None
 ) -> RelationWeights:
-    """Return the weight of each relation.
-
-    Parameters
-    ----------
-    names
-        Of the relations.
-    weights
-        Of each relation for each gene, [n_genes, relations], such as the ``attention`` of DANGO; or
-        one for all genes, [relations].
-    genes
-        The genes to look at, each as often as it is given: those that the test genotypes delete;
-        all where not given.
-    """
+    """Return the weight of each relation."""
     given = np.asarray(weights, dtype=np.float64)
     matrix = given[None] if given.ndim == 1 else given
     if matrix.ndim != 2 or matrix.shape[1] != len(names):
         raise InputError(
             f"weights of shape {given.shape} for {len(names)} relations; expected [relations] or "
-            "[genes, relations]"
+            "[genes, relations]",
+            code="weights-shape",
         )
     if genes is not None and given.ndim == 2:
         matrix = matrix[np.asarray(genes)]
     if not matrix.size or not np.isfinite(matrix).all():
-        raise InputError("the weights of relations must be finite numbers, for one gene or more")
+        raise InputError(
+            "the weights of relations must be finite numbers, for one gene or more",
+            code="weights-not-finite",
+        )
     low, high = np.quantile(matrix, [0.25, 0.75], axis=0)
     return RelationWeights(tuple(names), matrix.mean(axis=0), low, high, len(matrix))
 
 
-def _paired(predicted: npt.ArrayLike, measured: npt.ArrayLike) -> tuple[Doubles, Doubles]:
-    """Return both as columns, without the rows that were not measured.
+def _bins(values: npt.NDArray[np.float64] | Ints, bins: int) -> Ints:
+    """Return the bin of each value, of about equally many, from 0 without gaps."""
+    inner = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1]))
+    _, at = np.unique(np.searchsorted(inner, values, side="right"), return_inverse=True)
+    return at
 
-    Parameters
-    ----------
-    predicted, measured
-        One number a row, NaN where it was not measured.
-    """
+
+def _paired(predicted: npt.ArrayLike, measured: npt.ArrayLike) -> tuple[Doubles, Doubles]:
+    """Return both as columns, without the rows that were not measured."""
     x, y = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape:
-        raise InputError(f"predictions of shape {x.shape} for measured scores of shape {y.shape}")
+        raise InputError(
+            f"predictions of shape {x.shape} for measured scores of shape {y.shape}",
+            code="prediction-shape",
+        )
     known = np.isfinite(y)
     x, y = x[known], y[known]
     if not len(x):
-        raise InputError("no row has a measured score")
+        raise InputError("no row has a measured score", code="no-scores")
     if not np.isfinite(x).all():
         n = int((~np.isfinite(x)).sum())
-        not_finite = count_text(
-            n, "prediction is not a finite number", "predictions are not finite numbers"
-        )
-        raise InputError(not_finite)
+        raise InputError(f"{n:,} predictions are not finite numbers", code="prediction-not-finite")
     return x, y

@@ -22,9 +22,10 @@ from deltacell.evaluate.diagnostics import (
     density,
     residual_by_degree,
 )
+from deltacell.evaluate.metrics import CONSTANT
 from deltacell.evaluate.side_by_side import check_fit
 from deltacell.files import write_figure
-from deltacell.report.figure_file import check_figure
+from deltacell.report.figures import check_figure
 from deltacell.screen import Screen, Split
 from deltacell.words import count_text
 
@@ -50,19 +51,6 @@ def draw_figures(
 
     ``NAME-predicted``, ``NAME-calibration`` and ``NAME-residual``; and ``NAME-relations`` where
     weights were given.
-
-    Parameters
-    ----------
-    cell, screen, split
-        As for `evaluate`.
-    predictions
-        By name, one score a test row; of several seeds choose one.
-    folder
-        Made where it is not there.
-    weights
-        The weight of each relation, by name of the model.
-    suffix
-        ``.png`` or ``.svg``.
     """
     check_fit(cell, screen, split)
     check_figure(folder / f"figure{suffix}")
@@ -71,42 +59,31 @@ def draw_figures(
     drawn: list[Path] = []
 
     def path(name: str, what: str) -> Path:
-        made = folder / f"{_file_name(name)}-{what}{suffix}"
+        # The name of a predictor cannot leave the folder.
+        safe = re.sub(r"[^\w.-]+", "_", name).strip(".") or "predictor"
+        made = folder / f"{safe}-{what}{suffix}"
         if made in drawn:
-            raise InputError(f"two predictors would share the figure {made.name}; rename '{name}'")
+            raise InputError(
+                f"two predictors would share the figure {made.name}; rename '{name}'",
+                code="same-name",
+            )
         drawn.append(made)
         return made
 
     for name, given in predictions.items():
         predicted = np.asarray(given, dtype=np.float64)
-        draw_density(
-            density(predicted, measured), path(name, "predicted"), f"{name}: predicted and measured"
-        )
-        draw_calibration(
-            calibration(predicted, measured), path(name, "calibration"), f"{name}: calibration"
-        )
-        draw_residuals(
-            residual_by_degree(cell, genotypes, predicted, measured),
-            path(name, "residual"),
-            f"{name}: residual by gene degree",
-        )
+        grid, bins = density(predicted, measured), calibration(predicted, measured)
+        residuals = residual_by_degree(cell, genotypes, predicted, measured)
+        draw_density(grid, path(name, "predicted"), f"{name}: predicted and measured")
+        draw_calibration(bins, path(name, "calibration"), f"{name}: calibration")
+        draw_residuals(residuals, path(name, "residual"), f"{name}: residual by gene degree")
     for name, weight in (weights or {}).items():
         draw_relation_weights(weight, path(name, "relations"), f"{name}: weight of each relation")
     return drawn
 
 
 def draw_density(data: Density, path: Path, title: str = "") -> None:
-    """Draw predicted against measured, the darker the more rows.
-
-    Parameters
-    ----------
-    data
-        From `density`.
-    path
-        The figure, PNG or SVG by its name.
-    title
-        Such as the predictor's name.
-    """
+    """Draw predicted against measured, the darker the more rows, as PNG or SVG."""
 
     def draw(figure: Figure, axes: Axes) -> None:
         from matplotlib.colors import LogNorm
@@ -120,12 +97,12 @@ def draw_density(data: Density, path: Path, title: str = "") -> None:
             rasterized=True,
         )
         figure.colorbar(mesh, ax=axes, label="rows")
-        _identity(axes)
+        axes.axline((0.0, 0.0), slope=1, color=_GREY, linestyle=":", linewidth=1)
         axes.set_xlim(data.measured_edges[0], data.measured_edges[-1])
         axes.set_ylim(data.predicted_edges[0], data.predicted_edges[-1])
         said = [] if data.pearson is None else [f"Pearson {data.pearson:.3f}"]
         said += [f"{count_text(data.outside, 'row')} beyond the frame"] if data.outside else []
-        _above(axes, said)
+        axes.set_title(", ".join(said), fontsize=9, loc="left")
         axes.set_xlabel("measured score")
         axes.set_ylabel("predicted score")
 
@@ -133,17 +110,7 @@ def draw_density(data: Density, path: Path, title: str = "") -> None:
 
 
 def draw_calibration(data: Calibration, path: Path, title: str = "") -> None:
-    """Draw the mean that was measured against the mean predicted, bin by bin.
-
-    Parameters
-    ----------
-    data
-        From `calibration`.
-    path
-        The figure, PNG or SVG by its name.
-    title
-        Such as the predictor's name.
-    """
+    """Draw the mean that was measured against the mean predicted, bin by bin."""
 
     def draw(figure: Figure, axes: Axes) -> None:
         axes.errorbar(
@@ -155,8 +122,10 @@ def draw_calibration(data: Calibration, path: Path, title: str = "") -> None:
             capsize=3,
             label="mean of a bin and its standard error",
         )
-        _identity(axes, label="calibrated")
-        _above(axes, [_slope_text(data)])
+        axes.axline(
+            (0.0, 0.0), slope=1, color=_GREY, linestyle=":", linewidth=1, label="calibrated"
+        )
+        axes.set_title(_slope_text(data), fontsize=9, loc="left")
         axes.set_xlabel("mean predicted score")
         axes.locator_params(axis="x", nbins=5)
         axes.set_ylabel("mean measured score")
@@ -166,17 +135,7 @@ def draw_calibration(data: Calibration, path: Path, title: str = "") -> None:
 
 
 def draw_residuals(data: ResidualByDegree, path: Path, title: str = "") -> None:
-    """Draw the residual against the degree of the deleted genes.
-
-    Parameters
-    ----------
-    data
-        From `residual_by_degree`.
-    path
-        The figure, PNG or SVG by its name.
-    title
-        Such as the predictor's name.
-    """
+    """Draw the residual against the degree of the deleted genes."""
 
     def draw(figure: Figure, axes: Axes) -> None:
         axes.fill_between(
@@ -197,17 +156,7 @@ def draw_residuals(data: ResidualByDegree, path: Path, title: str = "") -> None:
 
 
 def draw_relation_weights(data: RelationWeights, path: Path, title: str = "") -> None:
-    """Draw the weight of each relation as a bar.
-
-    Parameters
-    ----------
-    data
-        From `relation_weights`.
-    path
-        The figure, PNG or SVG by its name.
-    title
-        Such as the model's name.
-    """
+    """Draw the weight of each relation as a bar."""
 
     def draw(figure: Figure, axes: Axes) -> None:
         y = np.arange(len(data.names))
@@ -224,17 +173,7 @@ def draw_relation_weights(data: RelationWeights, path: Path, title: str = "") ->
 
 
 def plot_metric(result: Mapping[str, Any], metric: str, axes: Axes | None = None) -> Axes:
-    """Plot a metric of each predictor with its interval, and return the axes.
-
-    Parameters
-    ----------
-    result
-        From `Evaluation.to_json`.
-    metric
-        Its name.
-    axes
-        Where to plot; new axes of pyplot where not given.
-    """
+    """Plot a metric of each predictor of `Evaluation.to_json` with its interval."""
     scores = result["groups"][0]["scores"]
     names = [name for name in scores if scores[name][metric]["value"] is not None]
     if axes is None:
@@ -275,30 +214,17 @@ def _draw(
         with rc_context({"svg.hashsalt": "deltacell"}):
             write_figure(figure, path, dpi=150, metadata=dateless)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=path) from error
-
-
-def _identity(axes: Axes, label: str | None = None) -> None:
-    at = (0.0, 0.0)
-    axes.axline(at, slope=1, color=_GREY, linestyle=":", linewidth=1, label=label)
+        raise InputError(
+            f"cannot be written: {error.strerror}", code="unwritable", where=path
+        ) from error
 
 
 def _slope_text(data: Calibration) -> str:
     if data.slope is not None:
         return f"slope {data.slope:.2f}"
     if data.spread is None or data.spread < _ROUNDING:
-        return "the predictions are all the same"
+        return CONSTANT
     return (
         "the predictions are all but the same: their deviation is\n"
         f"{100 * data.spread:.2g} % of that measured, so there is no slope"
     )
-
-
-def _above(axes: Axes, said: list[str]) -> None:
-    """Write beside the frame, where no point is."""
-    axes.set_title(", ".join(said), fontsize=9, loc="left")
-
-
-def _file_name(name: str) -> str:
-    """Return a predictor's name as a part of a file's name, which cannot leave the folder."""
-    return re.sub(r"[^\w.-]+", "_", name).strip(".") or "predictor"

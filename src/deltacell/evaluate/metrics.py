@@ -11,27 +11,20 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from deltacell.arrays import Ints
+from deltacell.arrays import Doubles, Ints
 
-Doubles = npt.NDArray[np.float64]
-
+#: With fewer rows no metric is defined.
 FEWEST_ROWS = 3
-"""With fewer rows nothing is said."""
-
+#: Why a predictor that says one thing of all rows has no correlation.
 CONSTANT = "the predictions are all the same"
-"""Why a predictor that says one thing of all rows has no correlation."""
 
 _KEPT = 3
+_NO_VARIANCE = 1e-14
+_NEED_SPREAD = ("pearson", "spearman", "slope")
 
 
 class Column:
-    """One number a row, and what follows from the numbers alone: their order and their ties.
-
-    Parameters
-    ----------
-    values
-        [n].
-    """
+    """One number per row, and what follows from the numbers alone: their order and their ties."""
 
     def __init__(self, values: npt.ArrayLike) -> None:
         self.values: Doubles = np.asarray(values, dtype=np.float64)
@@ -53,13 +46,7 @@ class Column:
         return float(self.values.std())
 
     def moments(self, other: Column) -> Doubles:
-        """Return x, y, x^2, y^2 and x y of both columns' standard values, [n, 5].
-
-        Parameters
-        ----------
-        other
-            A column of the same rows.
-        """
+        """Return x, y, x^2, y^2 and x y of both columns' standard values, [n, 5]."""
         if self._moments is None or self._moments[0] is not other:
             x, y = self.standard, other.standard
             self._moments = other, np.stack([x, y, x * x, y * y, x * y], axis=1)
@@ -85,13 +72,7 @@ class Column:
         return group
 
     def positive_groups(self, positive: Column) -> tuple[Ints, Ints, Ints]:
-        """Return the positive rows by ascending value, where distinct values begin, and these.
-
-        Parameters
-        ----------
-        positive
-            1 for a positive row and 0 for another, [n].
-        """
+        """Return the positive rows by ascending value, where distinct values begin, and these."""
         if self._positives is None or self._positives[0] is not positive:
             rows = self.order[positive.values[self.order] > 0]
             group = self.group[rows]
@@ -100,13 +81,7 @@ class Column:
         return self._positives[1]
 
     def sums(self, ordered: Doubles) -> Doubles:
-        """Return the sums over rows with the same value, [b, k].
-
-        Parameters
-        ----------
-        ordered
-            Numbers of the rows in `order`, [b, n].
-        """
+        """Return the sums over rows with the same value, [b, k], of numbers in `order`, [b, n]."""
         if len(self.starts) == len(self):
             return ordered
         sums: Doubles = np.add.reduceat(ordered, self.starts, axis=1)
@@ -114,13 +89,7 @@ class Column:
 
 
 class Weights:
-    """How often each row counts, in each of b resamples.
-
-    Parameters
-    ----------
-    array
-        [b, n], in whole numbers.
-    """
+    """How often each row counts, in whole numbers, in each of b resamples, [b, n]."""
 
     def __init__(self, array: Doubles) -> None:
         self.array = array
@@ -128,30 +97,16 @@ class Weights:
         self._rankings: dict[int, Ranking] = {}
 
     def mean(self, values: Doubles) -> Doubles:
-        """Return the mean over rows in each resample, [b] or [b, columns]; NaN without any row.
-
-        Parameters
-        ----------
-        values
-            [n] or [n, columns].
-        """
+        """Return the mean over rows in each resample, [b, columns]; NaN without any row."""
         total = self.total if values.ndim == 1 else self.total[:, None]
         with np.errstate(invalid="ignore", divide="ignore"):
             mean: Doubles = self.array @ values / total
         return mean
 
     def ranking(self, column: Column) -> Ranking:
-        """Return the ranks of a column; those that were asked for last are kept.
-
-        Parameters
-        ----------
-        column
-            Of the same rows.
-        """
+        """Return the ranks of a column; the last few are kept."""
         # A ranking holds its column, so that no other column can have the same id meanwhile.
-        found = self._rankings.pop(id(column), None)
-        if found is None:
-            found = Ranking(column, self)
+        found = self._rankings.pop(id(column), None) or Ranking(column, self)
         self._rankings[id(column)] = found
         while len(self._rankings) > _KEPT:
             del self._rankings[next(iter(self._rankings))]
@@ -159,25 +114,13 @@ class Weights:
 
 
 class Ranking:
-    """Ranks among the rows written out as often as the weights say.
-
-    Ranks begin at 1, and equal values share the mean of theirs.
-
-    Parameters
-    ----------
-    column
-        One number a row.
-    weights
-        How often each row counts.
-    """
+    """Ranks, from 1, among the rows written out as often as the weights say; ties share theirs."""
 
     def __init__(self, column: Column, weights: Weights) -> None:
-        self.column = column
-        self._array = weights.array
+        self.column, self._array = column, weights.array
+        # How often each distinct value is there, and how many rows have a smaller one, [b, k].
         self.size: Doubles = column.sums(weights.array.take(column.order, axis=1))
-        """How often each distinct value is there, [b, k]."""
         self.below: Doubles = np.cumsum(self.size, axis=1)
-        """How many rows have a smaller value than each distinct one, [b, k]."""
         self.below -= self.size
 
     @property
@@ -199,6 +142,7 @@ class Ranking:
         return weighted
 
 
+#: From predictions [n], truth [n] and weights [b, n] to values [b]; NaN where undefined.
 Function = Callable[[Column, Column, Weights], Doubles]
 
 
@@ -208,17 +152,15 @@ class Metric:
 
     Parameters
     ----------
-    name
-        What it is called in results.
-    title
-        What it is called in tables.
+    name, title
+        What it is called in results and in tables.
     of
         ``score``, the measured scores; ``class``, 1 for a positive and 0 for another; or, among all
         tested sets, ``hit`` and ``negative``, 1 for a hit and for one with a negative score.
     better
         Which way is better, or the ``one`` value that is best.
     function
-        From predictions [n], truth [n] and weights [b, n] to values [b]; NaN where undefined.
+        Computes it.
     """
 
     name: str
@@ -234,25 +176,16 @@ class Metric:
         if self.of != "score" and truth.min() == truth.max():
             which = "positive" if truth[0] else "negative"
             return f"all {len(truth):,} rows are of one class, the {which}"
-        if self.name in _NEED_SPREAD:
-            if is_constant(truth):
-                return "what was measured is the same in all rows"
-            if is_constant(prediction):
-                return CONSTANT
+        if self.name in _NEED_SPREAD and _is_constant(truth):
+            return "what was measured is the same in all rows"
+        if self.name in _NEED_SPREAD and _is_constant(prediction):
+            return CONSTANT
         return None
 
     def __call__(
         self, prediction: npt.ArrayLike, truth: npt.ArrayLike, weight: Doubles | None = None
     ) -> float | None:
-        """Return its value, or None where it is not defined.
-
-        Parameters
-        ----------
-        prediction, truth
-            One number per row.
-        weight
-            How often each row counts; once where not given.
-        """
+        """Return its value, each row counted `weight` times, or None where it is not defined."""
         return self.value(Column(prediction), Column(truth), weight)
 
     def value(
@@ -266,21 +199,8 @@ class Metric:
         return value if np.isfinite(value) else None
 
 
-def is_constant(values: Doubles) -> bool:
-    """Whether values differ by no more than the rounding of float32, in which models compute."""
-    return bool(np.ptp(values) <= 4 * np.finfo(np.float32).eps * np.abs(values).max())
-
-
 def pearson(prediction: Column, truth: Column, weights: Weights) -> Doubles:
-    """Return Pearson's correlation, ``cov(x, y) / sqrt(var(x) var(y))``, weighted; [b].
-
-    Parameters
-    ----------
-    prediction, truth
-        One number a row, [n].
-    weights
-        How often each row counts, [b, n].
-    """
+    """Return Pearson's correlation, ``cov(x, y) / sqrt(var(x) var(y))``, weighted; [b]."""
     mean = weights.mean(prediction.moments(truth)).T
     covariance = mean[4] - mean[0] * mean[1]
     return _correlation(covariance, mean[2] - mean[0] ** 2, mean[3] - mean[1] ** 2)
@@ -291,13 +211,6 @@ def spearman(prediction: Column, truth: Column, weights: Weights) -> Doubles:
 
     With N rows in all, each counted as often as its weight says, the variance of ranks whose ties
     have the sizes t is ``(N^3 - sum of t^3) / 12 N``.
-
-    Parameters
-    ----------
-    prediction, truth
-        One number a row, [n].
-    weights
-        How often each row counts, [b, n], in whole numbers.
     """
     x, y = weights.ranking(prediction), weights.ranking(truth)
     n = weights.total
@@ -311,15 +224,7 @@ def spearman(prediction: Column, truth: Column, weights: Weights) -> Doubles:
 
 
 def mse(prediction: Column, truth: Column, weights: Weights) -> Doubles:
-    """Return the mean of ``(x - y)^2``, weighted; [b].
-
-    Parameters
-    ----------
-    prediction, truth
-        One number a row, [n].
-    weights
-        How often each row counts, [b, n].
-    """
+    """Return the mean of ``(x - y)^2``, weighted; [b]."""
     return weights.mean((prediction.values - truth.values) ** 2)
 
 
@@ -327,16 +232,7 @@ def auroc(prediction: Column, positive: Column, weights: Weights) -> Doubles:
     """Return the share of pairs of a positive and another that are in the right order; [b].
 
     ``(sum over positives of the rows below, equal ones half, - P^2 / 2) / (P N)`` for P positives
-    and N others; a pair with equal predictions counts half.
-
-    Parameters
-    ----------
-    prediction
-        One number a row, larger for what is thought to be positive, [n].
-    positive
-        1 for a positive and 0 for another, [n].
-    weights
-        How often each row counts, [b, n].
+    and N others; a pair with equal predictions counts half. Larger predictions mean positive.
     """
     groups, found = _positives(prediction, positive, weights)
     ranking = weights.ranking(prediction)
@@ -355,15 +251,6 @@ def aupr(prediction: Column, positive: Column, weights: Weights) -> Doubles:
     ``sum over k of (R_k - R_{k-1}) P_k`` over the distinct predictions, from the largest down, with
     P_k the precision and R_k the recall of all rows down to there. Random predictions reach the
     share of positives.
-
-    Parameters
-    ----------
-    prediction
-        One number a row, larger for what is thought to be positive, [n].
-    positive
-        1 for a positive and 0 for another, [n].
-    weights
-        How often each row counts, [b, n].
     """
     groups, found = _positives(prediction, positive, weights)
     positives = found.sum(axis=1)
@@ -377,34 +264,10 @@ def aupr(prediction: Column, positive: Column, weights: Weights) -> Doubles:
     return np.where((positives == 0) | (positives == weights.total), np.nan, area)
 
 
-def _positives(
-    prediction: Column, positive: Column, weights: Weights
-) -> tuple[npt.NDArray[np.int64], Doubles]:
-    """Return the distinct predictions that a positive has, and the positives at each, [b, k]."""
-    rows, starts, groups = prediction.positive_groups(positive)
-    found = weights.array.take(rows, axis=1)
-    if len(starts) < len(rows):
-        found = np.add.reduceat(found, starts, axis=1)
-    return groups, found
-
-
-def _correlation(covariance: Doubles, of_x: Doubles, of_y: Doubles) -> Doubles:
-    defined = (of_x > _NO_VARIANCE) & (of_y > _NO_VARIANCE)
-    ratio = covariance / np.sqrt(np.where(defined, of_x * of_y, 1.0))
-    return np.where(defined, np.clip(ratio, -1.0, 1.0), np.nan)
-
-
 def slope(prediction: Column, truth: Column, weights: Weights) -> Doubles:
     """Return the slope of the line of least squares, ``cov(x, y) / var(x)``, weighted; [b].
 
     It is 1 for calibrated predictions, and below 1 for those that are spread too wide.
-
-    Parameters
-    ----------
-    prediction, truth
-        One number per row, [n].
-    weights
-        How often each row counts, [b, n].
     """
     mean = weights.mean(prediction.moments(truth)).T
     variance = mean[2] - mean[0] ** 2
@@ -416,15 +279,9 @@ def slope(prediction: Column, truth: Column, weights: Weights) -> Doubles:
 def precision_of_first(k: int, population: float) -> Function:
     """Return the metric: the share of positives among the k rows with the largest predictions.
 
-    Of rows with equal predictions the same share is taken of each. In a resample of another total
-    weight, the same share ``k / population`` is looked at.
-
-    Parameters
-    ----------
-    k
-        How many rows, counted by weight.
-    population
-        The total weight of all rows.
+    Rows are counted by weight, of which there is `population` in all. Of rows with equal
+    predictions the same share is taken of each. In a resample of another total weight, the same
+    share ``k / population`` is looked at.
     """
 
     def precision(prediction: Column, positive: Column, weights: Weights) -> Doubles:
@@ -452,9 +309,27 @@ def precision_of_first(k: int, population: float) -> Function:
     return precision
 
 
-_NO_VARIANCE = 1e-14
-_NEED_SPREAD = ("pearson", "spearman", "slope")
+def _positives(prediction: Column, positive: Column, weights: Weights) -> tuple[Ints, Doubles]:
+    """Return the distinct predictions that a positive has, and the positives at each, [b, k]."""
+    rows, starts, groups = prediction.positive_groups(positive)
+    found = weights.array.take(rows, axis=1)
+    if len(starts) < len(rows):
+        found = np.add.reduceat(found, starts, axis=1)
+    return groups, found
 
+
+def _correlation(covariance: Doubles, of_x: Doubles, of_y: Doubles) -> Doubles:
+    defined = (of_x > _NO_VARIANCE) & (of_y > _NO_VARIANCE)
+    ratio = covariance / np.sqrt(np.where(defined, of_x * of_y, 1.0))
+    return np.where(defined, np.clip(ratio, -1.0, 1.0), np.nan)
+
+
+def _is_constant(values: Doubles) -> bool:
+    """Whether values differ by no more than the rounding of float32, in which models compute."""
+    return bool(np.ptp(values) <= 4 * np.finfo(np.float32).eps * np.abs(values).max())
+
+
+#: All metrics by name, in the order of tables.
 METRICS: MappingProxyType[str, Metric] = MappingProxyType(
     {
         metric.name: metric
@@ -467,4 +342,3 @@ METRICS: MappingProxyType[str, Metric] = MappingProxyType(
         )
     }
 )
-"""All metrics by name, in the order of tables."""

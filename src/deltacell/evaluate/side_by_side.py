@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from deltacell.arrays import AnyArray, Bools, Ints
+from deltacell.arrays import AnyArray, Bools, Doubles, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.evaluate.bootstrap import Bootstrap, Comparison
 from deltacell.evaluate.ceiling import replicate_ceiling
 from deltacell.evaluate.diagnostics import not_additive
 from deltacell.evaluate.evaluation import By, Estimate, Evaluation, GroupResult, verdicts
+from deltacell.evaluate.hits import Columns, Positives, Threshold, Zeros, among_tested, positives
 from deltacell.evaluate.metrics import METRICS, Column, Weights
-from deltacell.evaluate.positives import Positives, Threshold, positives
-from deltacell.evaluate.tested import Columns, Zeros, among_tested
 from deltacell.models import Prediction
 from deltacell.screen import Screen, Split
 from deltacell.screen.columns import PERTURBATIONS
 from deltacell.screen.keys import sorted_matrix
+from deltacell.words import Progress
 
-Doubles = npt.NDArray[np.float64]
 Values = npt.ArrayLike | torch.Tensor | Prediction
 Predictions = Mapping[str, Values | Mapping[int, Values]]
-Progress = Callable[[str, int, int], None]
+_Given = dict[str, dict[int | None, Columns]]
 
 
 def evaluate(
@@ -51,32 +50,7 @@ def evaluate(
     metric is of the rows of a group at once. With several seeds of a predictor it is the mean over
     them of each seed's metric, not the metric of their mean. Intervals are over resamples of genes
     (see `Bootstrap`), the same for all predictors of a group, so that differences are paired; they
-    tell the chance of the test genes, and `Estimate.seed_deviation` that of the seeds.
-
-    Parameters
-    ----------
-    cell
-        The wild type.
-    screen
-        What was measured, over the genes of the cell.
-    split
-        Its parts.
-    predictions
-        By name of the predictor, one score per test row in the order of ``split.test`` and in the
-        units of the screen, or a `Prediction` of these rows; or such by seed. With ``zeros``, those
-        of the zeros follow; a predictor that does not have them is left out of `Evaluation.tested`.
-    threshold
-        From where on a score is a hit, for AUROC and AUPR.
-    repeats
-        The screen before its repeats were merged, for the replicate ceiling.
-    bootstrap
-        How intervals are found.
-    zeros
-        Tested pairs of the test part that a list of hits does not have.
-    beyond
-        Rows whose score is at least as far from 0 as this are one more group.
-    progress
-        Called as ``progress(what, done, total)``.
+    cover the choice of test genes, and `Estimate.seed_deviation` that of the seeds.
     """
     bootstrap = Bootstrap() if bootstrap is None else bootstrap
     threshold = Threshold() if threshold is None else threshold
@@ -89,6 +63,15 @@ def evaluate(
             results.append(replace(results[0], by=group.by, label=group.label))
         else:
             results.append(_group_result(group, test, given, bootstrap, progress))
+    notes = []
+    unscored = int((~test.scored).sum())
+    if unscored:
+        notes.append(
+            f"{unscored:,} of {len(test.score):,} test rows {'has' if unscored == 1 else 'have'} "
+            "no score; Pearson, Spearman and MSE leave them out."
+        )
+    if not len(split.unseen):
+        notes.append("The split does not say how many genes of a test genotype are unseen.")
     return Evaluation(
         cell=cell.checksum,
         screen=screen.checksum,
@@ -98,11 +81,7 @@ def evaluate(
         metrics={
             name: {"title": m.title, "of": m.of, "better": m.better} for name, m in METRICS.items()
         },
-        bootstrap={
-            "resamples": bootstrap.resamples,
-            "level": bootstrap.level,
-            "seed": bootstrap.seed,
-        },
+        bootstrap=asdict(bootstrap),
         positives=test.positives.to_json(),
         ceiling=replicate_ceiling(
             screen, split.test, repeats=repeats, only_hits=test.only_hits, bootstrap=bootstrap
@@ -113,37 +92,26 @@ def evaluate(
         tested=among_tested(
             screen, split, test.genes, given, threshold, zeros, bootstrap, progress
         ),
-        notes=_notes(test, split),
+        notes=tuple(notes),
     )
 
 
 def check_fit(cell: Cell, screen: Screen, split: Split) -> None:
-    """Raise where a screen is not over a cell's genes, or a split not of the screen with a test.
-
-    Parameters
-    ----------
-    cell
-        The wild type.
-    screen
-        What was measured.
-    split
-        Its parts.
-    """
+    """Raise where a screen is not over a cell's genes, or a split not of the screen with a test."""
     if cell.genes.systematic != screen.genes.systematic:
         raise InputError(
             f"the screen is over {len(screen.genes):,} genes that are not the {cell.n_genes:,} "
             "of the cell in their order",
+            code="other-genes",
             fix="Bring it onto the cell: screen.on(cell)",
         )
     split.check(screen)
     if not len(split.test):
         raise InputError(
             "the split has no test part, and nothing else may be evaluated on",
+            code="no-test-part",
             fix="Split the screen with a test share above 0.",
         )
-
-
-_Given = dict[str, dict[int | None, Columns]]
 
 
 class _TestRows:
@@ -160,40 +128,21 @@ class _TestRows:
 
 
 def _checked(predictions: Predictions, screen: Screen, split: Split, zeros: Zeros | None) -> _Given:
-    if not predictions:
-        raise InputError("there is nothing to evaluate: no predictions were given")
     given: _Given = {}
     for name, values in predictions.items():
         by_seed: Mapping[Any, Values] = values if isinstance(values, Mapping) else {None: values}
-        if not by_seed:
-            raise InputError(f"the predictions of '{name}' are of no seed at all")
-        given[name] = {
-            None if seed is None else int(seed): _columns(
-                one,
-                f"'{name}'" if seed is None else f"'{name}' with seed {seed}",
-                screen,
-                split,
-                zeros,
-            )
-            for seed, one in by_seed.items()
-        }
+        given[name] = {}
+        for seed, one in by_seed.items():
+            said = f"'{name}'" if seed is None else f"'{name}' with seed {seed}"
+            parts = one if isinstance(one, Prediction) else Prediction(one)  # type: ignore[arg-type]
+            columns = [
+                None if part is None else _column(part, said, screen, split, zeros)
+                for part in (parts.score, parts.hit, parts.given_hit)
+            ]
+            given[name][None if seed is None else int(seed)] = Columns(*columns)  # type: ignore[arg-type]
+    if not given or not all(given.values()):
+        raise InputError("a predictor without predictions was given", code="no-predictions")
     return given
-
-
-def _columns(
-    values: Values, said: str, screen: Screen, split: Split, zeros: Zeros | None
-) -> Columns:
-    if not isinstance(values, Prediction):
-        values = Prediction(values)  # type: ignore[arg-type]
-    parts = {
-        name: None if part is None else _column(part, said, screen, split, zeros)
-        for name, part in (
-            ("score", values.score),
-            ("hit", values.hit),
-            ("given_hit", values.given_hit),
-        )
-    }
-    return Columns(**parts)  # type: ignore[arg-type]
 
 
 def _column(
@@ -211,20 +160,20 @@ def _column(
         raise InputError(
             f"the predictions of {said} have the shape {column.shape}, and the test part has "
             f"{n:,} rows{and_zeros}",
+            code="prediction-shape",
             fix="Predict the rows of split.test, in their order.",
         )
-    wrong = ~np.isfinite(column)
-    if wrong.any():
-        first = int(np.argmax(wrong))
-        at = f"zero {first - n}"
-        if first < n:
-            row = int(split.test[first])
+    wrong = np.flatnonzero(~np.isfinite(column))
+    if len(wrong):
+        at = f"zero {wrong[0] - n}"
+        if wrong[0] < n:
+            row = int(split.test[wrong[0]])
             genes = screen.genotypes.genes[screen.offsets[row] : screen.offsets[row + 1]]
             at = f"{' '.join(screen.genes[int(gene)] for gene in genes)} (row {row} of the screen)"
         raise InputError(
-            f"{int(wrong.sum()):,} of {len(column):,} predictions of {said} "
-            f"{'is not a finite number' if wrong.sum() == 1 else 'are not finite numbers'}, "
-            f"first that of {at}"
+            f"{len(wrong):,} of {len(column):,} predictions of {said} are not finite numbers, "
+            f"first that of {at}",
+            code="prediction-not-finite",
         )
     return column
 
@@ -240,19 +189,21 @@ class _Group(NamedTuple):
 def _groups(screen: Screen, split: Split, beyond: float | None) -> list[_Group]:
     """Return the whole test part, then its groups."""
     found = [_Group("test", "test", np.ones(len(split.test), dtype=bool))]
-    found += [
-        _Group(
-            "unseen", f"{number} unseen gene{'' if number == 1 else 's'}", split.unseen == number
-        )
-        for number in np.unique(split.unseen)
-    ]
+    for number in np.unique(split.unseen):
+        label = f"{number} unseen gene{'' if number == 1 else 's'}"
+        found.append(_Group("unseen", label, split.unseen == number))
     kind = np.array(screen.kind)[split.test]
     sizes = np.diff(screen.offsets)[split.test]
     # By size and not by name, so that digenic comes before trigenic.
     for size in np.unique(sizes):
         members: Bools = sizes == size
         found.append(_Group("kind", str(kind[np.argmax(members)]), members))
-    code = _perturbation_codes(screen)[split.test]
+    # One number per row with one bit for each perturbation among its genes.
+    owner, perturbation = screen.genotypes.owner.numpy(), screen.gene_column("perturbation")
+    codes = np.zeros(len(screen), dtype=np.int64)
+    for bit, name in enumerate(PERTURBATIONS):
+        codes[np.unique(owner[perturbation == name])] |= 1 << bit
+    code = codes[split.test]
     for number in np.unique(code):
         names = [name for bit, name in enumerate(PERTURBATIONS) if number >> bit & 1]
         found.append(_Group("perturbation", " + ".join(names) or "other", code == number))
@@ -261,18 +212,6 @@ def _groups(screen: Screen, split: Split, beyond: float | None) -> list[_Group]:
         if far.any():
             found.append(_Group("beyond", f"a score of {beyond:g} or more from 0", far))
     return found
-
-
-def _perturbation_codes(screen: Screen) -> Ints:
-    """Return one number per row with one bit for each perturbation among its genes."""
-    owner = screen.genotypes.owner.numpy()
-    perturbation = screen.gene_column("perturbation").astype(str)
-    code: Ints = np.zeros(len(screen), dtype=np.int64)
-    for bit, name in enumerate(PERTURBATIONS):
-        there = np.zeros(len(screen), dtype=bool)
-        there[owner[perturbation == name]] = True
-        code |= there.astype(np.int64) << bit
-    return code
 
 
 def _group_result(
@@ -289,11 +228,8 @@ def _group_result(
     comparison = Comparison()
     for name, by_seed in given.items():
         for columns in by_seed.values():
-            values = columns.among_hits if given_hit else columns.score
-            mine = {
-                of: Column(direction[of] * values[: len(members)][rows])
-                for of, rows in used.items()
-            }
+            values = (columns.among_hits if given_hit else columns.score)[: len(members)]
+            mine = {of: Column(direction[of] * values[rows]) for of, rows in used.items()}
             for metric in METRICS.values():
                 comparison.add(name, metric, mine[metric.of], truth[metric.of])
     done = 0
@@ -309,14 +245,13 @@ def _group_result(
         if progress is not None:
             progress(f"resamples of {group.label}", done, bootstrap.resamples)
     scores, differences = comparison.result(bootstrap)
-    present = np.unique(test.genes[members])
     return GroupResult(
         by=group.by,
         label=group.label,
-        rows=int((test.scored & members).sum()),
+        rows=int(used["score"].sum()),
         gene_sets=len(np.unique(test.keys[members])),
-        genes=int((present >= 0).sum()),
-        labelled=int((test.labelled & members).sum()),
+        genes=int((np.unique(test.genes[members]) >= 0).sum()),
+        labelled=int(used["class"].sum()),
         positives=int(np.nansum(test.positives.label[members])),
         scores=scores,
         differences=differences,
@@ -324,10 +259,9 @@ def _group_result(
 
 
 def _not_additive(test: _TestRows, by_seed: Mapping[int | None, Columns]) -> Estimate:
+    n = len(test.genes)
     found = [
-        not_additive(
-            test.genes, (one.among_hits if test.only_hits else one.score)[: len(test.genes)]
-        )
+        not_additive(test.genes, (one.among_hits if test.only_hits else one.score)[:n])
         for one in by_seed.values()
     ]
     shares = tuple(share for share, _ in found)
@@ -337,16 +271,3 @@ def _not_additive(test: _TestRows, by_seed: Mapping[int | None, Columns]) -> Est
         return Estimate(None, None, None, reason=reason, seeds=shares)
     deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
     return Estimate(float(np.mean(known)), None, None, None, shares, deviation)
-
-
-def _notes(test: _TestRows, split: Split) -> tuple[str, ...]:
-    notes = []
-    unscored = int((~test.scored).sum())
-    if unscored:
-        notes.append(
-            f"{unscored:,} of {len(test.score):,} test rows {'has' if unscored == 1 else 'have'} "
-            "no score; Pearson, Spearman and MSE leave them out."
-        )
-    if not len(split.unseen):
-        notes.append("The split does not say how many genes of a test genotype are unseen.")
-    return tuple(notes)

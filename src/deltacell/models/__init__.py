@@ -1,10 +1,10 @@
-"""DANGO, HeteroCell, the baselines, and their losses."""
+"""PairCell, DANGO, HeteroCell, the baselines, and their losses."""
 
+from deltacell.models.base import Prediction
 from deltacell.models.dango import STRING_LAMBDAS, STRING_RELATIONS, Dango
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.losses import DangoLoss, LogCosh, Loss, LossValue, PointDistributionContrast
-from deltacell.models.prediction import Prediction
 
 __all__ = [
     "STRING_LAMBDAS",

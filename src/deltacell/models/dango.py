@@ -7,19 +7,16 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError
+from deltacell.models.base import Prediction, Recorded, check_cell, checked_relations, named_range
 from deltacell.models.gene_vectors import FeatureEncoder
 from deltacell.models.hyper_sagnn import HyperSAGNN
-from deltacell.models.meta_embedding import MetaEmbedding
-from deltacell.models.prediction import Prediction
-from deltacell.models.ranges import named_range
 from deltacell.models.reconstruction import Reconstruction
-from deltacell.models.recorded import Recorded
-from deltacell.models.sage import SAGE
 from deltacell.propagate import SparseMatrix
+from deltacell.propagate.product import mean_product
 from deltacell.screen import Genotypes
 
 STRING_LAMBDAS: Mapping[str, float] = MappingProxyType(
@@ -35,34 +32,23 @@ STRING_LAMBDAS: Mapping[str, float] = MappingProxyType(
 """The weight of a non-edge in the reconstruction of each channel of STRING."""
 
 STRING_RELATIONS = tuple(STRING_LAMBDAS)
-"""The six channels of STRING."""
 
 
 class Encoding(NamedTuple):
-    """What DANGO makes of the wild type.
+    """What DANGO makes of the wild type."""
 
-    Parameters
-    ----------
-    networks
-        The genes' vectors in each of k networks, [k, n_genes, hidden].
-    genes
-        Their meta-embedding, [n_genes, hidden].
-    attention
-        The weight of each network for each gene, [n_genes, k].
-    """
-
-    networks: torch.Tensor
-    genes: torch.Tensor
-    attention: torch.Tensor
+    networks: Tensor  # the genes' vectors in each of k networks, [k, n_genes, hidden]
+    genes: Tensor  # their meta-embedding, [n_genes, hidden]
+    attention: Tensor  # the weight of each network for each gene, [n_genes, k]
 
 
 class Dango(Recorded, nn.Module):
     """Predict the score of a genotype from vectors that also have to reconstruct the networks.
 
     An embedding [n_genes, hidden] shared by the networks, to which features add what they say of a
-    gene, see `FeatureEncoder`; for each network two layers of `SAGE`
-    and a `Reconstruction` head; `MetaEmbedding` of the networks' vectors; `HyperSAGNN` on the
-    deleted genes. Message passing sees only the wild type, once a step whatever the batch.
+    gene, see `FeatureEncoder`; for each network two layers of `SAGE` and a `Reconstruction` head;
+    `MetaEmbedding` of the networks' vectors; `HyperSAGNN` on the deleted genes. Message passing
+    sees only the wild type, once per step whatever the batch.
 
     Parameters
     ----------
@@ -71,9 +57,9 @@ class Dango(Recorded, nn.Module):
     relations
         The networks, by name.
     lambdas
-        The weight of a non-edge in the reconstruction, by name; one for every network.
+        The weight of a non-edge in the reconstruction, by name; required for every network.
     features
-        Features of the cell to use, by name; none where not given.
+        Features of the cell to use, by name; by default none.
     hidden
         Width of a gene's vector.
     heads
@@ -98,8 +84,15 @@ class Dango(Recorded, nn.Module):
     ) -> None:
         super().__init__()
         self.n_genes = cell.n_genes
-        self.relations = tuple(relations)
-        self._check_relations(cell, lambdas)
+        self.relations = checked_relations(cell, relations)
+        for name in self.relations:
+            if name not in lambdas:
+                raise InputError(
+                    f"no lambda for the network '{name}'; "
+                    f"there are values for {', '.join(lambdas) or 'none'}",
+                    code="no-lambda",
+                    fix=f"Give the weight of its non-edges: lambdas={{..., '{name}': 1.0}}",
+                )
         self.embedding = nn.Parameter(torch.empty(cell.n_genes, hidden).normal_(std=0.1))
         self.sage = nn.ModuleList(SAGE(hidden) for _ in self.relations)
         self.reconstruction = Reconstruction(
@@ -112,38 +105,27 @@ class Dango(Recorded, nn.Module):
     def forward(self, cell: Cell, genotypes: Genotypes, *, reconstruct: bool = True) -> Prediction:
         """Return the scores [b] of genotypes.
 
-        Beside the score there are ``networks`` [k, n_genes, hidden], ``genes`` [n_genes, hidden],
-        ``attention`` [n_genes, k], ``z`` [b, hidden] and ``reconstruction`` [k].
+        The intermediate results are the fields of `Encoding`, ``z`` [b, hidden] and
+        ``reconstruction`` [k].
 
-        Parameters
-        ----------
-        cell
-            The wild type.
-        genotypes
-            ``b`` sets of one gene or more, mixed as they come. On a CPU they are checked, and then
-            sent to the device of the model. Elsewhere a look at them would wait for the device, so
-            check those before they go there.
-        reconstruct
-            Whether to compute the reconstruction loss of each network, which `DangoLoss` needs.
+        Genotypes, of one gene or more, are checked if they are on a CPU; elsewhere a check would
+        wait for the device. `DangoLoss` needs the reconstruction.
         """
-        self._check(cell, genotypes)
+        check_cell(genes=(self.n_genes, cell.n_genes))
+        self.features.check(cell)
+        if genotypes.genes.device.type == "cpu":
+            genotypes.check(self.n_genes)
         encoding = self.encode(cell)
-        sets = self.hyper_sagnn.scores(encoding.genes, genotypes)
-        intermediate = {**encoding._asdict(), "z": sets.z}
+        score, z = self.hyper_sagnn.scores(encoding.genes, genotypes)
+        intermediate = {**encoding._asdict(), "z": z}
         if reconstruct:
             with named_range("dango.reconstruction"):
                 matrices = [SparseMatrix.of(cell.relation(name)) for name in self.relations]
                 intermediate["reconstruction"] = self.reconstruction(encoding.networks, matrices)
-        return Prediction(sets.score, intermediate)
+        return Prediction(score, intermediate)
 
     def encode(self, cell: Cell) -> Encoding:
-        """Return the genes' vectors in the wild type; those of every genotype are among them.
-
-        Parameters
-        ----------
-        cell
-            The wild type.
-        """
+        """Return the genes' vectors in the wild type; those of every genotype are among them."""
         with named_range("dango.encoder"):
             vectors, first = [], self.first_vectors(cell)
             for name, sage in zip(self.relations, self.sage, strict=True):
@@ -154,47 +136,62 @@ class Dango(Recorded, nn.Module):
             genes, attention = self.meta_embedding(networks)
         return Encoding(networks, genes, attention)
 
-    def first_vectors(self, cell: Cell) -> torch.Tensor:
-        """Return the genes' vectors before any network, [n_genes, hidden].
-
-        Parameters
-        ----------
-        cell
-            The wild type.
-        """
-        vectors: torch.Tensor = self.features(cell, self.embedding)
+    def first_vectors(self, cell: Cell) -> Tensor:
+        """Return the genes' vectors before any network, [n_genes, hidden]."""
+        vectors: Tensor = self.features(cell, self.embedding)
         return vectors
 
     def compile_row_wise(self, **options: Any) -> None:
-        """Compile the parts that work gene by gene or set by set; the sparse products stay.
-
-        Parameters
-        ----------
-        options
-            Of `torch.compile`.
-        """
+        """Compile the parts that work gene by gene or set by set; sparse products stay."""
         self.meta_embedding.compile(**options)
         self.hyper_sagnn.compile_row_wise(**options)
 
-    def _check_relations(self, cell: Cell, lambdas: Mapping[str, float]) -> None:
-        if not self.relations:
-            raise InputError("DANGO needs at least one relation, and none was given")
-        for name in self.relations:
-            cell.relation(name)
-            if name not in lambdas:
-                raise InputError(
-                    f"the network '{name}' has no lambda; there are values for "
-                    f"{', '.join(lambdas) or 'none'}",
-                    fix=f"Give the weight of its non-edges: lambdas={{..., '{name}': 1.0}}",
-                )
-        if len(set(self.relations)) != len(self.relations):
-            raise InputError(f"a relation was given twice: {', '.join(self.relations)}")
 
-    def _check(self, cell: Cell, genotypes: Genotypes) -> None:
-        if cell.n_genes != self.n_genes:
-            raise InputError(
-                f"the model was made for {self.n_genes} genes, and the cell has {cell.n_genes}"
-            )
-        self.features.check(cell)
-        if genotypes.genes.device.type == "cpu":
-            genotypes.check(self.n_genes)
+class SAGE(nn.Module):
+    """GraphSAGE layers one after the other on the same network."""
+
+    def __init__(self, width: int, layers: int = 2) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(SAGELayer(width, width) for _ in range(layers))
+
+    def forward(self, matrix: SparseMatrix, x: Tensor) -> Tensor:
+        """Return the new vectors; arguments as in `SAGELayer`."""
+        for layer in self.layers:
+            x = layer(matrix, x)
+        return x
+
+
+class SAGELayer(nn.Module):
+    r"""GraphSAGE with mean aggregation, ``h'_i = relu(W_n mean over N(i) of h_j + b + W_s h_i)``.
+
+    The mean over no neighbours is 0. No self loops: a gene sees itself through W_s.
+    """
+
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__()
+        self.neighbours = nn.Linear(width_in, width_out)
+        self.own = nn.Linear(width_in, width_out, bias=False)
+
+    def forward(self, matrix: SparseMatrix, x: Tensor) -> Tensor:
+        """Return [n_genes, width_out] for an adjacency (row = target) and x [n_genes, width_in]."""
+        mean = mean_product(matrix, x)
+        return torch.relu(self.neighbours(mean) + self.own(x))
+
+
+class MetaEmbedding(nn.Module):
+    """Weigh the k networks for each gene, ``e_i = sum over k of a_ik h_ki``.
+
+    ``a_i = softmax over k of Linear(hidden / 2, 1)(relu(Linear(hidden, hidden / 2)(h_ki)))``; the
+    scorer is shared by the networks.
+    """
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        half = max(1, hidden // 2)
+        self.scorer = nn.Sequential(nn.Linear(hidden, half), nn.ReLU(), nn.Linear(half, 1))
+
+    def forward(self, networks: Tensor) -> tuple[Tensor, Tensor]:
+        """Return vectors [n_genes, hidden] and weights [n_genes, k] of [k, n_genes, hidden]."""
+        attention = self.scorer(networks).softmax(0)
+        genes = (attention * networks).sum(0)
+        return genes, attention.squeeze(-1).t()

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse.linalg
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
-from deltacell.arrays import Floats
+from deltacell.arrays import Bools, Doubles, Floats
 from deltacell.cell import Cell, Feature
 from deltacell.errors import InputError
+from deltacell.models.base import activation_of, check_distinct, check_range
 
 DIMENSIONS = 64
-"""The most components of one feature that the models take."""
+"""The most components of one feature that the models use."""
 
 _SMALL_ENOUGH_FOR_DENSE = 512
 _NO_SINGULAR_VALUE = 1e-6
-
-_Doubles = npt.NDArray[np.float64]
 
 
 def feature_vectors(
@@ -36,21 +34,11 @@ def feature_vectors(
     leading components by a truncated singular value decomposition, divided by the deviation of the
     first one; the entry of largest size of each component is positive. The genes may come in any
     order: each has the same vector, bit for bit. ``d`` is `vector_width` summed over the features.
-
-    Parameters
-    ----------
-    features
-        One or several, over the same genes.
-    dimensions
-        The most components of a feature.
-    seed
-        Of the vector that the decomposition starts from.
     """
-    if dimensions < 1:
-        raise InputError(f"dimensions is {dimensions}; expected at least 1")
+    check_range("[1, inf)", dimensions=dimensions)
     columns = [_vectors(feature.values, dimensions, seed) for feature in features]
     if not columns:
-        raise InputError("gene vectors need at least one feature, and none was given")
+        raise InputError("gene vectors need at least one feature", code="no-feature")
     return np.concatenate(columns, axis=1)
 
 
@@ -65,59 +53,71 @@ def chosen_features(cell: Cell, names: Sequence[str] | None) -> list[Feature]:
 
 
 class FeatureEncoder(nn.Module):
-    """``x = sum over features of Linear(feature's vectors)``.
+    """Adds ``sum over features of Linear(feature's vectors)`` to the genes' vectors.
 
-    A gene of which a feature is not known gets nothing from it, not even the bias.
-
-    Parameters
-    ----------
-    cell
-        The wild type, for the widths of its features.
-    names
-        The features to use.
-    hidden
-        Width of a vector.
+    A gene for which a feature is unknown gets nothing from it, not even the bias.
     """
 
     def __init__(self, cell: Cell, names: Sequence[str], hidden: int) -> None:
         super().__init__()
-        if len(set(names)) != len(names):
-            raise InputError(f"a feature was given twice: {', '.join(names)}")
+        check_distinct("feature", names)
         self.names = tuple(names)
         self.linears = nn.ModuleList(
             nn.Linear(vector_width(feature), hidden) for feature in chosen_features(cell, names)
         )
 
-    def forward(self, cell: Cell, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, cell: Cell, x: Tensor) -> Tensor:
         """Return x [n_genes, hidden] with the features of the cell's genes added."""
         for name, linear in zip(self.names, self.linears, strict=True):
             vectors, known = _tensors(cell.feature(name), x.device, x.dtype)
             x = x + linear(vectors) * known
         return x
 
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        if f"{prefix}0.weight" in state:
-            raise InputError(
-                "the model was trained on features as they stood in the cell, before they were "
-                "standardised",
-                fix="Train it again.",
-            )
-        super()._load_from_state_dict(state, prefix, *rest)
-
     def check(self, cell: Cell) -> None:
-        """Raise where the cell's features are not those that the encoder was made for."""
+        """Raise if the cell's features have other widths than those of the encoder."""
         for feature, linear in zip(chosen_features(cell, self.names), self.linears, strict=True):
             if vector_width(feature) != linear.in_features:
                 raise InputError(
-                    f"feature '{feature.name}' of the cell has the width {feature.width}, which "
-                    f"gives vectors of {vector_width(feature)} numbers, and the model was made "
-                    f"for {linear.in_features}"
+                    f"feature '{feature.name}' gives vectors of {vector_width(feature)} numbers, "
+                    f"and the model was made for {linear.in_features}",
+                    code="other-cell",
                 )
+
+
+class GeneEncoder(nn.Module):
+    """``x = preprocess(embedding + features)``, see `FeatureEncoder`.
+
+    The preprocessor is two blocks of Linear(hidden, hidden), norm, activation, dropout, with one
+    norm for both.
+    """
+
+    def __init__(
+        self, cell: Cell, features: Sequence[str], hidden: int, activation: str, dropout: float
+    ) -> None:
+        super().__init__()
+        self.activation = activation_of(activation)
+        self.dropout = dropout
+        self.embedding = nn.Parameter(torch.empty(cell.n_genes, hidden).normal_(std=0.02))
+        self.features = FeatureEncoder(cell, features, hidden)
+        self.blocks = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(2))
+        self.norm = nn.LayerNorm(hidden)
+
+    def forward(self, cell: Cell) -> Tensor:
+        """Return the first vectors of the cell's genes, [n_genes, hidden]."""
+        return self.preprocess(self.features(cell, self.embedding))
+
+    def preprocess(self, x: Tensor) -> Tensor:
+        """Return x [n_genes, hidden] after the two blocks, in the type of x."""
+        dtype = x.dtype
+        for block in self.blocks:
+            x = self.activation(self.norm(block(x).to(dtype)))
+            x = functional.dropout(x, self.dropout, self.training)
+        return x
 
 
 def _vectors(values: Floats, dimensions: int, seed: int) -> Floats:
     n, width = values.shape
-    # Sums depend on the order of the rows, so the rows are sorted by what they hold.
+    # Sums depend on the order of the rows, so the rows are sorted by their content.
     rows = np.where(np.isnan(values), np.float32(np.nan), values)
     order = np.argsort(rows.view(np.dtype((np.void, 4 * width))).ravel(), kind="stable")
     ordered = rows[order]
@@ -126,7 +126,7 @@ def _vectors(values: Floats, dimensions: int, seed: int) -> Floats:
     if width > dimensions:
         complete = _reduced(complete, dimensions, seed)
     vectors = np.concatenate([complete, absent.mean(axis=1, keepdims=True)], axis=1)
-    # Equal rows may be rounded differently in a product: all take what the first one has.
+    # Equal rows may be rounded differently in a product: all take the vector of the first one.
     new = np.ones(n, dtype=bool)
     new[1:] = ((ordered[1:] != ordered[:-1]) & ~(absent[1:] & absent[:-1])).any(axis=1)
     first = np.maximum.accumulate(np.where(new, np.arange(n), 0))
@@ -135,18 +135,18 @@ def _vectors(values: Floats, dimensions: int, seed: int) -> Floats:
     return found
 
 
-def _standardised(values: _Doubles, absent: npt.NDArray[np.bool_]) -> _Doubles:
+def _standardised(values: Doubles, absent: Bools) -> Doubles:
     present = np.maximum((~absent).sum(axis=0), 1)
     mean = np.where(absent, 0.0, values).sum(axis=0) / present
     centred = np.where(absent, 0.0, values - mean)
     deviation = np.sqrt((centred**2).sum(axis=0) / present)
-    # A column of one value leaves nothing but rounding.
+    # In a constant column only rounding is left.
     varies = deviation > 1e-7 * np.abs(mean)
-    scaled: _Doubles = np.where(varies, centred / np.where(varies, deviation, 1.0), 0.0)
+    scaled: Doubles = np.where(varies, centred / np.where(varies, deviation, 1.0), 0.0)
     return scaled
 
 
-def _reduced(values: _Doubles, dimensions: int, seed: int) -> _Doubles:
+def _reduced(values: Doubles, dimensions: int, seed: int) -> Doubles:
     """Return the leading components [rows, dimensions], 0 where there are fewer."""
     components = np.zeros((len(values), dimensions))
     if not values.any():
@@ -160,18 +160,21 @@ def _reduced(values: _Doubles, dimensions: int, seed: int) -> _Doubles:
     leading = np.argsort(-singular, kind="stable")[:dimensions]
     leading = leading[singular[leading] > _NO_SINGULAR_VALUE * singular.max()]
     vectors = left[:, leading] * (singular[leading] / singular.max() * np.sqrt(len(values)))
-    largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(len(leading))]
-    components[:, : len(leading)] = vectors * np.where(largest < 0, -1.0, 1.0)
+    components[:, : len(leading)] = vectors * largest_signs(vectors)
     return components
 
 
-_Kept = dict[tuple[torch.device, torch.dtype], tuple[torch.Tensor, torch.Tensor]]
+def largest_signs(vectors: Doubles) -> Doubles:
+    """Return the sign of the entry of largest size of each column, 1 for 0."""
+    largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(vectors.shape[1])]
+    return np.where(largest < 0, -1.0, 1.0)
+
+
+_Kept = dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]]
 _OF_FEATURE: WeakKeyDictionary[Feature, _Kept] = WeakKeyDictionary()
 
 
-def _tensors(
-    feature: Feature, device: torch.device, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _tensors(feature: Feature, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     kept = _OF_FEATURE.setdefault(feature, {})
     if (device, dtype) not in kept:
         vectors = torch.from_numpy(feature_vectors([feature])).to(device, dtype)

@@ -9,20 +9,24 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
-from torch import nn
+from torch import Tensor, nn
 
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.gene_encoder import GeneEncoder
-from deltacell.models.gene_layer import GeneLayer
-from deltacell.models.heads import GlobalHead, ScoreGate
+from deltacell.models.base import (
+    Prediction,
+    Recorded,
+    check_cell,
+    check_choice,
+    check_range,
+    checked_relations,
+    named_range,
+)
+from deltacell.models.gene_vectors import GeneEncoder
+from deltacell.models.heads import GlobalHead, Pooling, ScoreGate
 from deltacell.models.hyper_sagnn import HyperSAGNN
-from deltacell.models.metabolic_layer import MetabolicEdges, MetabolicLayer
-from deltacell.models.pooling import Pooling
-from deltacell.models.prediction import Prediction
-from deltacell.models.ranges import named_range
-from deltacell.models.recorded import Recorded
+from deltacell.models.layers import GeneLayer, MetabolicEdges, MetabolicLayer
 from deltacell.propagate import (
     GENE,
     METABOLITE,
@@ -48,21 +52,15 @@ OUTPUTS = ("mean", "gate", "global")
 AGGREGATIONS = ("sum", "mean")
 """What a gene receives over a relation: the sum or the mean over its living neighbours."""
 
-
 MUTANTS = ("true", "matched", "none")
-"""What mutants lack: the deleted genes, wrong genes of about their degrees; or no mutants."""
+"""What mutants lack: the deleted genes, wrong genes of similar degrees; or no mutants."""
+
+MATCHED_AMONG = 32
+"""Genes of similar degree among which `matched_genes` assigns replacements."""
 
 
 class EncodedCell(NamedTuple):
-    """What HeteroCell makes of the wild type.
-
-    Parameters
-    ----------
-    hops
-        Message passing.
-    wild_type
-        What it makes of the wild type.
-    """
+    """Message passing, and what it makes of the wild type."""
 
     hops: list[Hop]
     wild_type: WildType
@@ -73,24 +71,21 @@ class HeteroCell(Recorded, nn.Module):
 
     `GeneEncoder` makes the genes' first vectors; each layer is a `GeneLayer` over the relations
     and, with metabolism, a `MetabolicLayer`. In a mutant the deleted genes, all edges that touch
-    them and the reactions that cannot do without them are gone. The global head reads
+    them and the reactions that require them are gone. The global head reads
     ``z = pool(wild type) - pool(mutant)``, see `Pooling`; the local head is `HyperSAGNN` on the
     wild type's vectors of the deleted genes. Normalisation is row by row, so a genotype's score is
     the same in any batch.
-
-    With fewer `mutant_layers` than layers, the first layers are those of the wild type, and the
-    deletion acts in the last ones: there the deleted genes and all that touches them are gone.
 
     Parameters
     ----------
     cell
         The wild type, for its sizes and the names of its relations and features.
     relations
-        The relations to use, by name; all where not given.
+        The relations to use, by name; by default all.
     hidden
         Width of a vector.
     layers
-        How many.
+        Number of layers.
     gin_layers
         Linear layers of each relation's MLP in each layer.
     combine
@@ -98,13 +93,13 @@ class HeteroCell(Recorded, nn.Module):
     output
         One of `OUTPUTS`.
     residual
-        Whether a layer adds the vector it was given.
+        Whether a layer adds its input.
     metabolism
         Whether messages also pass through the cell's metabolism.
     features
-        Features of the cell to use, by name; none where not given.
+        Features of the cell to use, by name; by default none.
     local_heads, local_layers
-        Of the local head's attention; the heads divide the width.
+        Attention heads and layers of the local head; the heads divide the width.
     aggregation
         One of `AGGREGATIONS`.
     activation
@@ -112,24 +107,25 @@ class HeteroCell(Recorded, nn.Module):
     z_norm
         What is done to z before the global head, one of `Z_NORMS`.
     dropout
-        Share of numbers dropped while training: one mask a step per gene, layer and relation, the
-        same for the wild type and all mutants.
+        Share of numbers dropped while training: one mask per step, gene, layer and relation, shared
+        by the wild type and all mutants.
     largest
         The most genes that a genotype will have, see `HyperSAGNN`.
     mutant_layers
-        How many of the last layers see the deletion; all where not given.
+        How many of the last layers see the deletion; by default all. The layers before are those
+        of the wild type.
     epistasis
         Whether the global head also reads the part of z that no smaller set of deletions explains,
         and with metabolism the reactions that no smaller set loses.
     mutants
         One of `MUTANTS`. With ``matched`` the mutant is that of wrong genes, see `matched_genes`,
-        and with ``none`` there is only the local head: what a mutant is worth is the difference.
+        and with ``none`` there is only the local head: the difference is what a mutant is worth.
     propagation
         How mutants are propagated: the name of a strategy, or one made with `strategy`.
     """
 
-    instead: torch.Tensor
-    instead_of: torch.Tensor
+    instead: Tensor
+    instead_of: Tensor
 
     def __init__(
         self,
@@ -157,26 +153,23 @@ class HeteroCell(Recorded, nn.Module):
         propagation: str | Propagation = "auto",
     ) -> None:
         super().__init__()
-        self.n_genes = cell.n_genes
-        self.relations = tuple(cell.relations if relations is None else relations)
-        self.output = output
-        self.aggregation = aggregation
-        _check_choice("output", output, OUTPUTS)
-        _check_choice("aggregation", aggregation, AGGREGATIONS)
-        _check_choice("kind of mutants", mutants, MUTANTS)
-        _check_sizes(hidden, layers, gin_layers, dropout)
+        check_choice("output", output, OUTPUTS)
+        check_choice("aggregation", aggregation, AGGREGATIONS)
+        check_choice("kind of mutants", mutants, MUTANTS)
+        check_range("[1, inf)", hidden=hidden, layers=layers, gin_layers=gin_layers)
+        check_range("[0, 1)", dropout=dropout)
         self.mutant_layers = layers if mutant_layers is None else mutant_layers
-        if not 1 <= self.mutant_layers <= layers:
-            raise InputError(
-                f"mutant_layers is {mutant_layers}; expected 1 to {layers}, the layers"
-            )
+        check_range(f"[1, {layers}]", mutant_layers=self.mutant_layers)
         if mutants == "none" and output != "mean":
             raise InputError(
-                f"mutants='none' leaves the local head alone, and the output is '{output}'",
+                f"mutants='none' leaves only the local head, and the output is '{output}'",
+                code="no-mutants",
                 fix="Set output='mean'.",
             )
+        self.n_genes = cell.n_genes
+        self.relations = checked_relations(cell, cell.relations if relations is None else relations)
+        self.output, self.aggregation = output, aggregation
         self.mutants, self.epistasis = mutants, epistasis
-        self._check_relations(cell)
         self.propagation: Propagation = (
             strategy(propagation) if isinstance(propagation, str) else propagation
         )
@@ -201,7 +194,8 @@ class HeteroCell(Recorded, nn.Module):
             if cell.metabolism is None:
                 raise InputError(
                     "metabolism=True, and the cell has no metabolism",
-                    fix="Take a cell with one, or metabolism=False.",
+                    code="no-metabolism",
+                    fix="Use a cell that has one, or metabolism=False.",
                 )
             sizes = cell.metabolism.n_reactions, cell.metabolism.n_metabolites
             self.reactions, self.metabolites = (
@@ -213,7 +207,12 @@ class HeteroCell(Recorded, nn.Module):
             )
         self.pooling = Pooling(hidden, activation)
         self.global_head = GlobalHead(
-            cell.n_genes, hidden, activation, z_norm, epistasis=epistasis, lost=self._reads_lost
+            cell.n_genes,
+            hidden,
+            activation,
+            z_norm,
+            epistasis=epistasis,
+            lost=epistasis and metabolism,
         )
         instead = matched_genes(cell, self.relations) if mutants == "matched" else np.empty(0, int)
         self.register_buffer("instead", torch.from_numpy(instead), persistent=False)
@@ -228,33 +227,19 @@ class HeteroCell(Recorded, nn.Module):
     def forward(self, cell: Cell, genotypes: Genotypes | Deleted) -> Prediction:
         """Return the scores [b] of genotypes.
 
-        Beside the score there are ``genes``, the wild type's vectors [n_genes, hidden], ``pool``,
-        the pooled wild type [hidden], ``z`` [b, hidden], ``global`` [b], and with a local head
-        ``local`` [b], and with the output ``gate`` the weights of the two, ``gate`` [b, 2]. With
-        epistasis there are ``epistasis`` [b, hidden] in float64 and, with metabolism, ``lost``
-        [b, hidden], the sum over the reactions that no smaller set loses.
+        The intermediate results are ``genes``, the wild type's vectors [n_genes, hidden], ``pool``,
+        the pooled wild type [hidden], ``z`` [b, hidden], ``global`` [b]; with a local head
+        ``local`` [b]; with the output ``gate`` the weights of the two, ``gate`` [b, 2]; with
+        epistasis ``epistasis`` [b, hidden] in float64 and, with metabolism, ``lost`` [b, hidden],
+        the sum over the reactions that no smaller set loses.
 
-        Parameters
-        ----------
-        cell
-            The wild type.
-        genotypes
-            ``b`` sets of one gene or more, mixed as they come; or what `prepare` made of them, and
-            then the step waits for no device.
+        If the genotypes were prepared with `prepare`, the step waits for no device.
         """
-        deleted = self._deleted(cell, genotypes)
+        deleted = self._prepared(cell, genotypes)
         return self._score(self.encode(cell), deleted)
 
     def encode(self, cell: Cell) -> EncodedCell:
-        """Return the wild type, which genotypes are then scored against, see `score`.
-
-        While training, this also draws what is dropped.
-
-        Parameters
-        ----------
-        cell
-            The wild type.
-        """
+        """Return the wild type, against which `score` scores genotypes; draws the dropout."""
         with named_range("hetero_cell.encoder"):
             state = {GENE: self.encoder(cell)}
             if self.reactions is not None and self.metabolites is not None:
@@ -265,27 +250,11 @@ class HeteroCell(Recorded, nn.Module):
             return EncodedCell(hops, self.propagation.wild_type(hops, state))
 
     def score(self, cell: Cell, encoded: EncodedCell, genotypes: Genotypes | Deleted) -> Prediction:
-        """Return the scores [b] of genotypes against a wild type that is encoded; see `forward`.
-
-        Parameters
-        ----------
-        cell, genotypes
-            As in `forward`.
-        encoded
-            What `encode` returned with the weights as they are.
-        """
-        return self._score(encoded, self._deleted(cell, genotypes))
+        """Return what `forward` does, for a wild type that `encode` has encoded."""
+        return self._score(encoded, self._prepared(cell, genotypes))
 
     def prepare(self, cell: Cell, genotypes: Genotypes) -> Deleted:
-        """Do the host's work for a batch; it can run ahead of the step, in the loader's thread.
-
-        Parameters
-        ----------
-        cell
-            The wild type.
-        genotypes
-            The batch, on the host.
-        """
+        """Do the host's work for a batch; it can run ahead of the step, in the loader's thread."""
         self.check(cell)
         genotypes = genotypes.to("cpu")
         if self.mutants == "none":
@@ -305,36 +274,22 @@ class HeteroCell(Recorded, nn.Module):
                 genotypes, lambda sets: self.propagation.prepare(hops, deleted(sets))
             )
             prepared = replace(prepared, smaller=smaller)
-        if self._reads_lost and cell.metabolism is not None:
+        if self.epistasis and self.reactions is not None and cell.metabolism is not None:
             lost = DeletedNodes.of(*cell.metabolism.lost_together(genotypes))
             prepared = replace(prepared, together=lost)
         return prepared
 
-    def mutant_vectors(self, cell: Cell, genotypes: Genotypes | Deleted) -> torch.Tensor:
-        """Return the genes' vectors in every mutant, [b, n_genes, hidden], 0 where deleted.
-
-        Parameters
-        ----------
-        cell, genotypes
-            As in `forward`.
-        """
+    def mutant_vectors(self, cell: Cell, genotypes: Genotypes | Deleted) -> Tensor:
+        """Return the genes' vectors in every mutant, [b, n_genes, hidden], 0 where deleted."""
         if self.mutants == "none":
-            raise InputError("the model has no mutants: it was made with mutants='none'")
-        deleted = self._deleted(cell, genotypes)
-        mutants = self._mutants(self.encode(cell), deleted, vectors=True)
-        assert mutants.vectors is not None
-        return mutants.vectors
+            raise InputError("a model with mutants='none' has no mutants", code="no-mutants")
+        deleted = self._prepared(cell, genotypes)
+        vectors = self._mutants(self.encode(cell), deleted, vectors=True).vectors
+        assert vectors is not None
+        return vectors
 
-    def hops(self, cell: Cell, kept: Sequence[torch.Tensor | None] | None = None) -> list[Hop]:
-        """Return message passing as hops, layer by layer.
-
-        Parameters
-        ----------
-        cell
-            The wild type.
-        kept
-            What each layer's messages are multiplied by in this step; 1 where not given.
-        """
+    def hops(self, cell: Cell, kept: Sequence[Tensor | None] | None = None) -> list[Hop]:
+        """Return message passing as hops, with each layer's dropout of this step, if any."""
         mean = self.aggregation == "mean"
         aggregates = [
             Aggregate(GENE, SparseMatrix.of(cell.relation(name)), mean) for name in self.relations
@@ -349,25 +304,13 @@ class HeteroCell(Recorded, nn.Module):
         return hops
 
     def mutant_hops(self, cell: Cell) -> list[Hop]:
-        """Return those hops that see the deletion, which are the last ones.
-
-        Parameters
-        ----------
-        cell
-            The wild type.
-        """
+        """Return those hops that see the deletion, which are the last ones."""
         return self.hops(cell)[self._early :]
 
     def compile_row_wise(self, **options: Any) -> None:
         """Compile the parts that work gene by gene or genotype by genotype; sparse products stay.
 
-        The compiled code is for any number of rows, so that another batch does not compile it
-        again.
-
-        Parameters
-        ----------
-        options
-            Of `torch.compile`.
+        The compiled code is for any number of rows. Options are those of `torch.compile`.
         """
         options = {"dynamic": True} | options
         for layer in self._gene_layers:
@@ -377,30 +320,28 @@ class HeteroCell(Recorded, nn.Module):
             self.local_head.compile_row_wise(**options)
 
     def check(self, cell: Cell) -> None:
-        """Raise where the cell is not of the kind that the model was made for."""
-        if cell.n_genes != self.n_genes:
-            raise InputError(
-                f"the cell has {cell.n_genes} genes, and the model was made for {self.n_genes}"
-            )
-        self._check_relations(cell)
+        """Raise if the cell differs in kind from the one that the model was made for."""
+        sizes = {"genes": (self.n_genes, cell.n_genes)}
+        if self.reactions is not None and self.metabolites is not None:
+            there = cell.metabolism
+            sizes["reactions"] = len(self.reactions), there.n_reactions if there else 0
+            sizes["metabolites"] = len(self.metabolites), there.n_metabolites if there else 0
+        check_cell(**sizes)
+        for name in self.relations:
+            cell.relation(name)
         self.encoder.features.check(cell)
-        if self.reactions is None or self.metabolites is None:
-            return
-        if cell.metabolism is None:
-            raise InputError("the model was made for a cell with metabolism, and this one has none")
-        made_for = len(self.reactions), len(self.metabolites)
-        found = cell.metabolism.n_reactions, cell.metabolism.n_metabolites
-        if found != made_for:
-            raise InputError(
-                f"the cell has {found[0]} reactions and {found[1]} metabolites, and the model was "
-                f"made for {made_for[0]} and {made_for[1]}"
-            )
 
     @property
     def _gene_layers(self) -> list[GeneLayer]:
         return [cast(GeneLayer, layer) for layer in self.layers]
 
-    def _deleted(self, cell: Cell, genotypes: Genotypes | Deleted) -> Deleted:
+    @property
+    def _early(self) -> int:
+        # Before the last layer, metabolism adds three hops to a layer.
+        hops_of_a_layer = 1 if self.reactions is None else 4
+        return (len(self.layers) - self.mutant_layers) * hops_of_a_layer
+
+    def _prepared(self, cell: Cell, genotypes: Genotypes | Deleted) -> Deleted:
         self.check(cell)
         if isinstance(genotypes, Genotypes):
             genotypes = self.prepare(cell, genotypes)
@@ -409,21 +350,8 @@ class HeteroCell(Recorded, nn.Module):
             and self.reactions is not None
             and REACTION not in genotypes.nodes
         ):
-            raise InputError(
-                "the genotypes were prepared without metabolism, and the model has one",
-                fix="Prepare them with this model's `prepare`.",
-            )
+            raise _not_prepared("metabolism")
         return genotypes.to(self.encoder.embedding.device, non_blocking=True)
-
-    @property
-    def _reads_lost(self) -> bool:
-        return self.epistasis and self.reactions is not None
-
-    @property
-    def _early(self) -> int:
-        # Before the last layer, metabolism adds three hops to a layer.
-        hops_of_a_layer = 1 if self.reactions is None else 4
-        return (len(self.layers) - self.mutant_layers) * hops_of_a_layer
 
     def _score(self, encoded: EncodedCell, deleted: Deleted) -> Prediction:
         genes = encoded.wild_type.last[GENE]
@@ -432,8 +360,12 @@ class HeteroCell(Recorded, nn.Module):
         if self.mutants != "none":
             scores.append(self._global_score(encoded, deleted, intermediate))
         if self.local_head is not None:
+            named = deleted.genotypes
+            if self.mutants == "matched":
+                # The local head reads the genes that were given, not those propagated instead.
+                named = Genotypes(self.instead_of[named.genes], named.offsets)
             with named_range("hetero_cell.local_head"):
-                scores.append(self.local_head(genes, self._named(deleted.genotypes)))
+                scores.append(self.local_head(genes, named))
             intermediate["local"] = scores[-1]
         if len(scores) == 1:
             return Prediction(scores[0], intermediate)
@@ -444,14 +376,20 @@ class HeteroCell(Recorded, nn.Module):
         return Prediction(score, intermediate)
 
     def _global_score(
-        self, encoded: EncodedCell, deleted: Deleted, intermediate: dict[str, torch.Tensor]
-    ) -> torch.Tensor:
+        self, encoded: EncodedCell, deleted: Deleted, intermediate: dict[str, Tensor]
+    ) -> Tensor:
         mutants = self._mutants(encoded, deleted)
         intermediate |= {"pool": mutants.pooled, "z": mutants.z}
         read = []
         if self.epistasis:
-            intermediate["epistasis"] = self._epistasis(encoded, deleted, mutants)
-            read.append(intermediate["epistasis"])
+            epistasis = mutants.epistasis
+            if epistasis is None:
+                if deleted.smaller is None:
+                    raise _not_prepared("epistasis")
+                of_subsets = self._mutants(encoded, deleted.smaller.deleted)
+                epistasis = by_difference(of_subsets.z, deleted.smaller, len(deleted))
+            intermediate["epistasis"] = epistasis
+            read.append(epistasis)
         if deleted.together is not None:
             together, reactions = deleted.together, encoded.wild_type.last[REACTION]
             lost = reactions.new_zeros(len(deleted), reactions.shape[1])
@@ -461,24 +399,6 @@ class HeteroCell(Recorded, nn.Module):
         with named_range("hetero_cell.global_head"):
             intermediate["global"] = self.global_head(mutants.z, *read)
         return intermediate["global"]
-
-    def _epistasis(self, encoded: EncodedCell, deleted: Deleted, mutants: Mutants) -> torch.Tensor:
-        if mutants.epistasis is not None:
-            return mutants.epistasis
-        smaller = deleted.smaller
-        if smaller is None:
-            raise InputError(
-                "the genotypes were prepared without epistasis, and the model reads it",
-                fix="Prepare them with this model's `prepare`.",
-            )
-        of_subsets = self._mutants(encoded, smaller.deleted)
-        return by_difference(of_subsets.z, smaller, len(deleted))
-
-    def _named(self, genotypes: Genotypes) -> Genotypes:
-        """Return the genotypes that were given, for which others may have been propagated."""
-        if self.mutants != "matched":
-            return genotypes
-        return Genotypes(self.instead_of[genotypes.genes], genotypes.offsets)
 
     def _mutants(self, encoded: EncodedCell, deleted: Deleted, *, vectors: bool = False) -> Mutants:
         with named_range("hetero_cell.mutants"):
@@ -490,56 +410,30 @@ class HeteroCell(Recorded, nn.Module):
                 vectors=vectors,
             )
 
-    def _check_relations(self, cell: Cell) -> None:
-        if not self.relations:
-            raise InputError("HeteroCell needs at least one relation, and none was given")
-        for name in self.relations:
-            cell.relation(name)
-        repeated = [name for name in self.relations if self.relations.count(name) > 1]
-        if repeated:
-            raise InputError(f"the relation '{repeated[0]}' was given twice")
-
-
-MATCHED_AMONG = 32
-"""Genes of about the same degree among which each is given another."""
-
 
 def matched_genes(cell: Cell, relations: Sequence[str]) -> Ints:
-    """Return a wrong gene for each gene, of about the same degree in every relation.
+    """Return a wrong gene for each gene, of similar degree in every relation.
 
     A permutation without fixed points: genes are ordered by their degrees over all relations, and
-    among each 32 that follow each other every gene is given another so that the differences of the
+    within each block of about 32 every gene is assigned another so that the differences of the
     logarithms of their degrees are smallest. Hubs stay hubs, and who their neighbours are is lost.
-
-    Parameters
-    ----------
-    cell
-        The wild type.
-    relations
-        Of which the degrees are compared.
     """
     degrees = np.stack([cell.relation(name).out_degree for name in relations], axis=1)
     logs = np.log1p(degrees)
     order = np.argsort(logs.sum(1), kind="stable")
     if len(order) < 2:
-        raise InputError("a cell with one gene has no other to take its place")
-    n_blocks = max(1, len(order) // MATCHED_AMONG)
+        raise InputError("matched genes need a cell of at least two genes", code="too-few-genes")
     instead = np.empty(len(order), dtype=np.int64)
-    for block in np.array_split(order, n_blocks):
+    for block in np.array_split(order, max(1, len(order) // MATCHED_AMONG)):
         apart = np.abs(logs[block][:, None] - logs[block][None]).sum(2)
         np.fill_diagonal(apart, 1e6)
         instead[block] = block[linear_sum_assignment(apart)[1]]
     return instead
 
 
-def _check_choice(what: str, given: str, allowed: Sequence[str]) -> None:
-    if given not in allowed:
-        raise InputError(f"there is no {what} '{given}'; there are {', '.join(allowed)}")
-
-
-def _check_sizes(hidden: int, layers: int, gin_layers: int, dropout: float) -> None:
-    for what, given in (("hidden", hidden), ("layers", layers), ("gin_layers", gin_layers)):
-        if given < 1:
-            raise InputError(f"{what} is {given}; expected 1 or more")
-    if not 0 <= dropout < 1:
-        raise InputError(f"dropout is {dropout}; expected 0 or more and less than 1")
+def _not_prepared(what: str) -> InputError:
+    return InputError(
+        f"the genotypes were prepared without {what}, which the model reads",
+        code="not-prepared",
+        fix="Prepare them with this model's `prepare`.",
+    )

@@ -1,13 +1,14 @@
-"""What may be asked for: genes by any name, files of gene sets, and what is kept."""
+"""What to rank: genes by any name, files of gene sets, a request, and what it means for runs."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,151 +16,110 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deltacell.arrays import Ints
-from deltacell.cell import Genes
-from deltacell.errors import GeneNameError, InputError
-from deltacell.predict.ranking import DAMAGE, HIGHEST, LOWEST, is_ranking, sealed_rows
-from deltacell.predict.status import STATUSES, UNTESTED
+from deltacell.arrays import Bools, Ints
+from deltacell.cell import Cell, Genes
+from deltacell.errors import GeneNameError, InputError, did_you_mean
+from deltacell.predict.gene_sets import Combinations, GeneSets, Listed, Scored
+from deltacell.predict.kept import End, Kept, Work
+from deltacell.predict.ranking_file import DAMAGE, HIGHEST, KEY, LOWEST, sealed_rows
+from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses, phenotypes_of
+from deltacell.profile.record import CHECKPOINTS
+from deltacell.screen import Screen
 from deltacell.table import open_text
+from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.loaded_run import LoadedRun, are_alike, labels_of
+from deltacell.train.predictor import WHOLE_BLOCK
+
+PAIRS, TRIPLES, WITH, FILE = "pairs", "triples", "with", "file"
+TOP = 1_000  # sets of each end where nothing else is asked for
+DISTANCE = 200_000  # base pairs; a cross seldom combines deletions that are nearer than this
+SETS_PER_BLOCK = {"dango": 64**3, "hetero_cell": 128}
+"""About a second's work, or a few, by model: nothing is saved within a block."""
 
 
 class GeneNames:
-    """The names that may be typed.
-
-    Parameters
-    ----------
-    genes
-        Of the cell that the runs were trained on.
-    whole
-        Those of the cell before any was left out, where some were.
-    """
+    """The names of a cell's genes; ``whole`` has those of the cell before any was left out."""
 
     def __init__(self, genes: Genes, whole: Genes | None = None) -> None:
-        self.genes = genes
-        self._whole = whole
+        self.genes, self._whole = genes, whole
+
+    @classmethod
+    def of_runs(cls, runs: Sequence[LoadedRun]) -> GeneNames:
+        """Return the gene names that may be given for some runs."""
+        data = runs[0].data
+        return cls(data.cell.genes, None if data.whole is None else data.whole.genes)
 
     def index(
         self, name: str, where: str | os.PathLike[str] | None = None, line: int | None = None
     ) -> int:
-        """Return the index of a gene, or raise an error that says which name is near.
-
-        Parameters
-        ----------
-        name
-            Systematic, standard or an alias.
-        where, line
-            Where it stands, if in a file.
-        """
+        """Return the index of a gene by any of its names."""
         try:
             return self.genes.index(name)
         except GeneNameError as error:
-            what, fix = error.what, error.fix
-            if self.genes.resolve([name]).index[0] == -1:
-                what, fix = self._unknown(name)
-            raise GeneNameError(what, where=where, line=line, fix=fix) from None
+            what, code, fix = error.what, error.code, error.fix
+            if self._whole is not None and self._whole.resolve([name]).found[0]:
+                label = self._whole.label(self._whole.index(name))
+                what = f"the run was not trained on {label}, only on {len(self.genes):,} genes"
+                code = "gene-not-in-run"
+                fix = "Train with data.screen_genes_only=false to have all genes of the cell."
+            raise GeneNameError(what, code=code, where=where, line=line, fix=fix) from None
 
-    def indices(self, names: Sequence[str]) -> Ints:
+    def indices(
+        self,
+        names: Sequence[str],
+        where: str | os.PathLike[str] | None = None,
+        line: int | None = None,
+    ) -> Ints:
         """Return the indices of several genes, each given once."""
-        found: list[int] = []
-        for name in names:
-            gene = self.index(name)
-            if gene in found:
-                raise GeneNameError(f"the gene {self.genes.label(gene)} was given twice")
-            found.append(gene)
+        found = [self.index(name, where, line) for name in names]
+        twice = next((gene for gene in found if found.count(gene) > 1), None)
+        if twice is not None:
+            what = f"the gene {self.genes.label(twice)} is given twice"
+            raise GeneNameError(what, code="gene-twice", where=where, line=line)
         return np.array(found, dtype=np.int64)
-
-    def _unknown(self, name: str) -> tuple[str, str]:
-        """Return what is wrong with a name and what to do."""
-        if self._whole is not None and self._whole.resolve([name]).found[0]:
-            label = self._whole.label(self._whole.index(name))
-            return (
-                f"the gene {label} is not among the {len(self.genes):,} that the run was trained "
-                "on",
-                "Train with data.screen_genes_only=false to have all genes of the cell.",
-            )
-        near = self._near(name)
-        meant = f"Did you mean {' or '.join(near)}? " if near else ""
-        return (
-            f"no gene is called '{name}'",
-            f"{meant}Give systematic names, standard names or aliases.",
-        )
-
-    def _near(self, name: str) -> list[str]:
-        known: dict[str, str] = {}
-        for i in range(len(self.genes)):
-            for one in (*self.genes.aliases[i], self.genes.standard[i], self.genes.systematic[i]):
-                if one:
-                    known[one.upper()] = one
-        close = difflib.get_close_matches(name.strip().upper(), known, n=3, cutoff=0.75)
-        return [known[one] for one in close]
 
 
 def gene_texts(genes: Genes) -> list[str]:
-    """Return the name that people use of each gene: the standard one where it has one."""
-    return [
-        standard or systematic
-        for standard, systematic in zip(genes.standard, genes.systematic, strict=True)
-    ]
+    """Return the standard name of each gene, or the systematic one where it has none."""
+    return [a or b for a, b in zip(genes.standard, genes.systematic, strict=True)]
 
 
-_PARQUET = b"PAR1"
 _HEADER = re.compile(r"(genes?|names?|orf|systematic|query|array)([ _]?(name|id|\d+|[a-d]))?", re.I)
 
 
 def read_sets(path: Path, names: GeneNames) -> list[Ints]:
     """Return the sets of a file, of each size an array [m, size] of ascending genes.
 
-    A text has one set a line: names of any kind with tabs, commas or spaces between. A first line
-    that names the columns, blank lines and what comes after a ``#`` are passed over. A Parquet
-    file has its sets in the column ``genes``. A set that is there twice counts once.
-
-    Parameters
-    ----------
-    path
-        The file.
-    names
-        Of the genes.
+    A text has one set per line: names of any kind with tabs, commas or spaces between. A first line
+    that names the columns, blank lines and comments after a ``#`` are skipped. A Parquet file has
+    its sets in the column ``genes``. A set that occurs twice counts once.
     """
-    by_size: dict[int, list[list[int]]] = {}
+    by_size: dict[int, list[Ints]] = {}
     for line, words in _rows(path):
-        if not words:
-            raise InputError("a set of the file has no gene", where=path, line=line)
-        genes = _looked_up(words, names, path, line)
-        if len(genes) != len(set(genes)):
-            twice = next(gene for gene in genes if genes.count(gene) > 1)
-            raise InputError(
-                f"the set names the gene {names.genes.label(twice)} twice", where=path, line=line
-            )
-        by_size.setdefault(len(genes), []).append(sorted(genes))
-    if not by_size:
+        genes = names.indices(words, path, line)
+        by_size.setdefault(len(genes), []).append(np.sort(genes))
+    if not by_size or 0 in by_size:
         raise InputError(
-            "there is no gene set in the file",
+            "the file holds no gene set, or an empty one",
+            code="no-sets",
             where=path,
-            fix="Write one set a line, such as: HO STE2 MATALPHA1",
+            fix="Write one set per line, such as: HO STE2 MATALPHA1",
         )
-    return [np.unique(np.array(sets, dtype=np.int64), axis=0) for sets in by_size.values()]
+    return [np.unique(np.stack(sets), axis=0) for sets in by_size.values()]
 
 
 def read_genes(path: Path, names: GeneNames) -> Ints:
-    """Return the genes of a file, ascending: all names that stand in it, each gene once.
-
-    Parameters
-    ----------
-    path
-        A file as `read_sets` takes it.
-    names
-        Of the genes.
-    """
-    found: set[int] = set()
-    for line, words in _rows(path):
-        found.update(_looked_up(words, names, path, line))
+    """Return the genes of a file as `read_sets` takes it, ascending, each once."""
+    found = {names.index(word, path, line) for line, words in _rows(path) for word in words}
     if not found:
-        raise InputError("there is no gene in the file", where=path, fix="Write one gene a line.")
+        raise InputError(
+            "the file names no gene", code="no-genes", where=path, fix="Write one gene per line."
+        )
     return np.array(sorted(found), dtype=np.int64)
 
 
 def sets_checksum(by_size: list[Ints]) -> str:
-    """Return a checksum of gene sets, whatever file they stood in."""
+    """Return a checksum of gene sets, whatever file they were in."""
     digest = hashlib.sha256()
     for sets in sorted(by_size, key=lambda s: s.shape[1]):
         digest.update(f"{sets.shape}".encode() + np.ascontiguousarray(sets).tobytes())
@@ -167,76 +127,53 @@ def sets_checksum(by_size: list[Ints]) -> str:
 
 
 def _rows(path: Path) -> Iterator[tuple[int | None, list[str]]]:
-    """Give the names of each line, with its number."""
+    """Yield the names of each line, with its number."""
     if not path.is_file():
-        raise InputError("there is no such file", where=path)
+        raise InputError("no such file", code="no-such-file", where=path)
     with path.open("rb") as file:
-        if file.read(4) == _PARQUET:
-            yield from _parquet_rows(path)
-            return
+        is_parquet = file.read(4) == b"PAR1"
+    if is_parquet:
+        yield from ((None, genes) for genes in _parquet_sets(path))
+        return
     try:
         text = open_text(path).data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"this is not text in UTF-8 ({error.reason})", where=path) from error
+        raise InputError(
+            f"not text in UTF-8 ({error.reason})", code="not-text", where=path
+        ) from error
     if "\0" in text:
-        raise InputError("this is no text: it holds zero bytes", where=path)
+        raise InputError("not text: it holds zero bytes", code="not-text", where=path)
     first = True
     for number, line in enumerate(text.splitlines(), 1):
         words = re.split(r"[\s,;]+", line.partition("#")[0].strip().strip(",;"))
-        words = [word.strip("\"'") for word in words]
-        if not any(words):
-            continue
-        if first and all(_HEADER.fullmatch(word) for word in words):
-            first = False
-            continue
-        first = False
-        yield number, [word for word in words if word]
+        words = [word.strip("\"'") for word in words if word.strip("\"'")]
+        if words and not (first and all(_HEADER.fullmatch(word) for word in words)):
+            yield number, words
+        first = first and not words
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[None, list[str]]]:
+def _parquet_sets(path: Path) -> list[list[str]]:
+    sets: list[Any] = [None]
     try:
-        schema = pq.read_schema(path)
-        if "genes" not in schema.names:
-            raise InputError(
-                f"the Parquet file has no column 'genes'; it has {', '.join(schema.names)}",
-                where=path,
-            )
-        if is_ranking(schema):
-            column = pa.concat_tables(sealed_rows(path))["genes"].to_pylist()
-        else:
-            column = pq.read_table(path, columns=["genes"], page_checksum_verification=True)[
-                "genes"
-            ].to_pylist()
+        held = pq.read_metadata(path)
+        columns = held.schema.to_arrow_schema().names
+        if KEY in (held.metadata or {}):
+            sets = pa.concat_tables(sealed_rows(path))["genes"].to_pylist()
+        elif "genes" in columns:
+            table = pq.read_table(path, columns=["genes"], page_checksum_verification=True)
+            sets = table["genes"].to_pylist()
     except DAMAGE as error:
-        raise InputError(f"this Parquet file cannot be read ({error})", where=path) from error
-    for genes in column:
-        if not isinstance(genes, list) or not all(isinstance(gene, str) for gene in genes):
-            raise InputError(
-                "the column 'genes' must hold lists of gene names, as `deltacell predict` writes",
-                where=path,
-            )
-        yield None, genes
-
-
-def _looked_up(words: list[str], names: GeneNames, path: Path, line: int | None) -> list[int]:
-    try:
-        return [names.index(word, path, line) for word in words]
-    except GeneNameError as error:
-        if line == 1 and not any(names.genes.resolve(words).found):
-            raise GeneNameError(
-                error.what,
-                where=path,
-                line=line,
-                fix=f"{error.fix} A line with the names of columns begins with #.",
-            ) from None
-        raise
-
-
-PAIRS, TRIPLES, WITH, FILE = "pairs", "triples", "with", "file"
-TOP = 1_000
-"""Sets of each end where nothing else is asked for."""
-DISTANCE = 200_000
-"""Base pairs; a cross seldom brings deletions together that are nearer than this."""
+        raise InputError(
+            f"the Parquet file cannot be read ({error})", code="unreadable-parquet", where=path
+        ) from error
+    if not all(isinstance(one, list) and all(isinstance(g, str) for g in one) for one in sets):
+        raise InputError(
+            "expected a column 'genes' of lists of gene names, as `deltacell predict` writes; the "
+            f"columns are {', '.join(columns)}",
+            code="no-gene-column",
+            where=path,
+        )
+    return sets
 
 
 @dataclass(frozen=True)
@@ -246,28 +183,21 @@ class Request:
     Parameters
     ----------
     sets
-        ``pairs``, ``triples``, ``with`` (sets that have some given genes) or ``file``.
-    given
-        With ``with``: names of the genes.
-    file
-        With ``file``: where the sets stand.
+        ``pairs``, ``triples``, ``with`` (sets that have the ``given`` genes) or ``file``.
     size
-        With ``with``: genes of a set; one more than are given where not said.
+        With ``with``: genes of a set; by default one more than given.
     genes
         What sets are made of: the genes of the ``screen``, ``all`` of the cell, or a file.
     top
-        Sets to keep at each end; 1,000 where nothing else is asked for.
+        Sets to keep at each end; by default 1,000, or with ``above`` or ``below`` all.
     above, below
-        Keep those with this score or more, or this score or less; all of them where ``top`` is
-        not given.
+        Keep those with this score or more, or this score or less.
     status
-        Of the sets to keep; those that are untested, and of a file any, where not said.
+        Of the sets to keep; by default untested, for a file any.
     linked
-        Whether sets of linked genes are kept too.
+        Whether to keep sets of linked genes, which have fewer base pairs than ``distance`` between.
     cautious
-        Whether sets are ranked by the less extreme end of their spread over runs.
-    distance
-        Genes on one chromosome with fewer base pairs between them are linked.
+        Whether to rank by the less extreme end of the spread over runs.
     """
 
     sets: str
@@ -284,44 +214,29 @@ class Request:
     distance: int = DISTANCE
 
     def __post_init__(self) -> None:
-        if self.sets == WITH and not self.given:
-            raise InputError(
-                "--sets with names no gene", fix="Write the genes behind it: --sets with HO STE2"
-            )
-        if self.sets == WITH and self.n_genes <= len(self.given):
-            raise InputError(
-                f"sets of {self.n_genes} genes have no place for another one beside the "
-                f"{len(self.given)} given",
-                fix=f"Set --size {len(self.given) + 1} or more.",
-            )
-        if self.sets != WITH and self.size is not None:
-            raise InputError("--size is for --sets with", fix="Give --sets pairs, or triples.")
-        if self.top is not None and self.top < 1:
-            raise InputError(f"--top is {self.top}; expected 1 or more")
-        if self.distance < 0:
-            raise InputError(f"--distance is {self.distance}; expected base pairs, 0 or more")
-        for name, value in (("--above", self.above), ("--below", self.below)):
-            # Scores are in single precision; no number is not within it either.
-            if value is not None and not abs(value) <= float(np.finfo(np.float32).max):
-                raise InputError(f"{name} is {value}; expected a number that a score can be")
-        if self.above is not None and self.below is not None and self.above <= self.below:
-            raise InputError(
-                f"--above {self.above:g} and --below {self.below:g} overlap, and no set may be in "
-                "both ends",
-                fix="Give a larger --above than --below.",
-            )
-        if self.sets == FILE and self.genes != "screen":
-            raise InputError(
-                "--genes says what sets are made of, and those of a file are given",
-                fix="Leave --genes out, or give --sets pairs, triples or with.",
-            )
-        if self.status is not None and not self.status:
-            raise InputError(f"--status names none; there are {', '.join(STATUSES)}, any")
-        unknown = [one for one in self.status or () if one not in STATUSES]
-        if unknown:
-            raise InputError(
-                f"there is no status '{unknown[0]}'; there are {', '.join(STATUSES)}, any"
-            )
+        n, with_ = len(self.given), self.sets == WITH
+        limits = [limit for limit in (self.above, self.below) if limit is not None]
+        # Scores are in single precision. NaN is not within its range either.
+        finite = all(abs(limit) <= float(np.finfo(np.float32).max) for limit in limits)
+        overlap = len(limits) == 2 and limits[0] <= limits[1]
+        known = self.status is None or (self.status and set(self.status) <= set(STATUSES))
+        for fine, code, what in (
+            (not with_ or n, "no-gene", "--sets with needs a gene, such as --sets with HO"),
+            (not with_ or self.n_genes > n, "size-too-small", f"--size must be {n + 1} or more"),
+            (with_ or self.size is None, "size-without-with", "--size needs --sets with"),
+            (self.top is None or self.top > 0, "top-too-small", "--top must be 1 or more"),
+            (self.distance >= 0, "negative-distance", "--distance must be 0 or more base pairs"),
+            (finite, "limit-not-finite", "--above and --below must be finite numbers"),
+            (not overlap, "limits-overlap", "--above must be larger than --below"),
+            (
+                self.sets != FILE or self.genes == "screen",
+                "genes-of-a-file",
+                "--genes is for --sets pairs, triples or with; a file names its genes",
+            ),
+            (known, "unknown-status", f"--status must be some of {', '.join(STATUSES)}, or any"),
+        ):
+            if not fine:
+                raise InputError(what, code=code)
 
     @property
     def n_genes(self) -> int:
@@ -381,69 +296,191 @@ class Request:
 
 
 def read_sets_option(words: str, more: Sequence[str]) -> dict[str, Any]:
-    """Return what ``--sets`` says: the fields ``sets``, ``given`` and ``file`` of a request.
-
-    Parameters
-    ----------
-    words
-        What stands behind it.
-    more
-        Words of the command that are no runs: further genes of ``with``.
-    """
+    """Return the fields of a request that ``--sets`` gives; ``more`` are further genes of with."""
     first, *rest = words.replace(",", " ").split() or [""]
     if first == WITH:
         further = [gene for word in more for gene in word.replace(",", " ").split()]
         return {"sets": WITH, "given": (*rest, *further)}
     if more:
         raise InputError(
-            f"'{more[0]}' is no directory",
-            fix="Give directories that `deltacell train` has made; genes stand behind --sets with.",
+            f"'{more[0]}' is not a run directory",
+            code="not-a-run",
+            fix="Give directories that `deltacell train` made; genes follow --sets with.",
         )
     if words in (PAIRS, TRIPLES):
         return {"sets": words}
     if Path(words).is_file():
         return {"sets": FILE, "file": Path(words)}
-    near = difflib.get_close_matches(words, (PAIRS, TRIPLES, WITH), n=1)
     raise InputError(
-        f"--sets is '{words}', and there is no file of that name; expected pairs, triples, "
-        "with GENE..., or a file of sets",
-        fix=f"Did you mean --sets {near[0]}?" if near else "Such as: --sets pairs",
+        f"--sets is '{words}'{did_you_mean(words, (PAIRS, TRIPLES, WITH))}; expected pairs, "
+        "triples, with GENE..., or a file of sets",
+        code="unknown-sets",
     )
 
 
 def read_status_option(words: str) -> tuple[str, ...]:
-    """Return what ``--status`` says: statuses with commas between, or ``any``.
-
-    Parameters
-    ----------
-    words
-        What stands behind it.
-    """
+    """Return the statuses that ``--status`` gives, with commas between, or ``any``."""
     given = tuple(word.strip() for word in words.split(",") if word.strip())
     return STATUSES if "any" in given else given
 
 
-def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return in what two requests differ, in words, the first few.
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A request together with the runs that it is made of."""
 
-    Parameters
-    ----------
-    was, now
-        As JSON.
-    """
-    found = []
-    for name in dict.fromkeys([*was, *now]):
-        before, after = was.get(name), now.get(name)
-        if before != after:
-            found.append(f"{name} was {_shown(before)} and is {_shown(after)}")
-    return found
+    request: Request
+    cell: Cell
+    genes: Ints  # that sets are made of
+    sets: GeneSets
+    linkage: Linkage
+    statuses: Statuses
+    runs: Sequence[Mapping[str, Any]]  # what the ranking says of them
+    identity: Mapping[str, Any]  # all that decides the result, as JSON
+    untrained: int  # how many of the genes a run never had in training
+    trained_sizes: frozenset[int]  # of the sets that all runs were trained on
+    held: int | None = None  # rows of an end in memory, see `End`
+    rescaled: bool = False  # whether the runs are of unlike predictors, brought to one scale
+
+    @property
+    def width(self) -> int:
+        """Genes of the largest set."""
+        return int(max(self.sets.sizes))
+
+    def kept(self, work: Work, rank: int | None = None) -> Kept:
+        """Return what keeps the sets of a process, by default this one; it is empty."""
+        ranks, request = work.ranks, self.request
+        return Kept(
+            [
+                End(
+                    name,
+                    self.width,
+                    top=request.most,
+                    limit=request.limit(name),
+                    cautious=request.cautious,
+                    folder=work.folder,
+                    prefix=f"{ranks.name(rank)}.{name or 'all'}",
+                    most=self.held,
+                )
+                for name in request.ends
+            ]
+        )
+
+    def select(self, found: Scored) -> Scored:
+        """Return those of some sets of one size, genes ascending, that linkage and status allow."""
+        if not self.request.keeps_linked:
+            found = found.take(self.linkage.of(found.sets) != LINKED)
+        if self.request.statuses != STATUSES:
+            codes = [STATUSES.index(one) for one in self.request.statuses]
+            found = found.take(np.isin(self.statuses.of(found.sets), codes))
+        return found
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value)) or "none"
-    if isinstance(value, Mapping):
-        return " ".join(_shown(one) for one in value.values())
-    if isinstance(value, str) and len(value) == 64:
-        return value[:12]
-    return "not given" if value is None else str(value)
+def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best") -> Subject:
+    """Return what a request means for runs of the same genes with these ``weights``."""
+    if request.cautious and len(runs) < 2:
+        raise InputError(
+            "--cautious needs the spread of several runs, and one was given",
+            code="cautious-alone",
+            fix="Give runs of several seeds: deltacell predict RUN RUN ... --cautious",
+        )
+    cell, names = runs[0].data.cell, GeneNames.of_runs(runs)
+    # A gene has many names, and the same request is the same by any of them.
+    texts, given = gene_texts(cell.genes), np.sort(names.indices(request.given))
+    request = replace(request, given=tuple(texts[gene] for gene in given))
+    whole: dict[str, Screen] = {}
+    for run in runs:
+        screen = run.data.screen if run.data.whole is None else run.data.whole
+        whole.setdefault(screen.checksum, screen)
+    screens = [screen.on(cell, on_unknown="drop") for screen in whole.values()]
+    phenotypes = {name for run in runs for name in phenotypes_of(run.data.screen)}
+    facts = [
+        run_facts(run, label, weights) for run, label in zip(runs, labels_of(runs), strict=True)
+    ]
+    sets, genes, checksum = _sets(runs, request, names, given)
+    identity = {
+        **request.to_json(),
+        "gene_list": hashlib.sha256(genes.tobytes()).hexdigest(),
+        "set_list": checksum,
+        "weights": [{"run": f["name"], "seed": f["seed"], "sha256": f["sha256"]} for f in facts],
+        "cell": cell.checksum,
+        "screens": [screen.checksum for screen in screens],
+        "version": version("deltacell"),
+    }
+    return Subject(
+        request,
+        cell,
+        genes,
+        sets,
+        Linkage(cell.genes, request.distance),
+        Statuses(screens, phenotypes),
+        facts,
+        identity,
+        untrained=int((~trained_genes(runs)[genes]).sum()),
+        trained_sizes=frozenset(trained_sizes(runs)),
+        rescaled=not are_alike(runs),
+    )
+
+
+def run_facts(run: LoadedRun, label: str, weights: str) -> dict[str, Any]:
+    """Return what a ranking says of a run and of the checkpoint that was loaded."""
+    checkpoints = Checkpoints(run.record.path / CHECKPOINTS)
+    named = {"best": checkpoints.best or checkpoints.last, "last": checkpoints.last}
+    chosen = named.get(weights) or next(c for c in checkpoints.kept if c.file == weights)
+    return {
+        "name": label,
+        "seed": run.record.seed,
+        "model": run.config.model.name,
+        "finished": run.is_finished,
+        "checkpoint": chosen.file,
+        "sha256": chosen.sha256,
+        "validation_pearson": chosen.metric,
+    }
+
+
+def screen_genes(runs: Sequence[LoadedRun]) -> Ints:
+    """Return the genes that some genotype of a run's screen deletes, ascending."""
+    return np.unique(np.concatenate([run.data.screen.genotypes.genes.numpy() for run in runs]))
+
+
+def trained_sizes(runs: Sequence[LoadedRun]) -> set[int]:
+    """Return how many genes the genotypes have that every run was trained on."""
+    each = [np.diff(run.data.screen.offsets)[run.data.split.train].tolist() for run in runs]
+    return set.intersection(*map(set, each))
+
+
+def trained_genes(runs: Sequence[LoadedRun]) -> Bools:
+    """Return which genes of the cell every run had in its training part, [n_genes]."""
+    seen: Bools = np.ones(runs[0].data.cell.n_genes, dtype=bool)
+    for run in runs:
+        in_training = np.zeros(len(run.data.screen), dtype=bool)
+        in_training[run.data.split.train] = True
+        genotypes = run.data.screen.genotypes
+        mine = genotypes.genes.numpy()[in_training[genotypes.owner.numpy()]]
+        seen &= np.isin(np.arange(len(seen)), mine)
+    return seen
+
+
+def _sets(
+    runs: Sequence[LoadedRun], request: Request, names: GeneNames, given: Ints
+) -> tuple[GeneSets, Ints, str | None]:
+    """Return the sets to rank, the genes they are made of, and the checksum of a list."""
+    per_block = min(SETS_PER_BLOCK.get(run.config.model.name, WHOLE_BLOCK) for run in runs)
+    if request.file is not None:
+        by_size = read_sets(request.file, names)
+        genes = np.unique(np.concatenate([sets.reshape(-1) for sets in by_size]))
+        return Listed(by_size, sets_per_piece=per_block), genes, sets_checksum(by_size)
+    if isinstance(request.genes, Path):
+        genes = read_genes(request.genes, names)
+    elif request.genes == "screen":
+        genes = screen_genes(runs)
+    else:
+        genes = np.arange(runs[0].data.cell.n_genes, dtype=np.int64)
+    sets = Combinations(genes, request.n_genes, given.tolist(), sets_per_piece=per_block)
+    if not sets.n_sets or sets.n_pieces > sys.maxsize:
+        raise InputError(
+            f"{len(genes):,} genes make {sets.n_sets:.3g} sets of {request.n_genes}, which cannot "
+            "be ranked",
+            code="too-many-sets" if sets.n_pieces > sys.maxsize else "too-few-genes",
+            fix="Ask for smaller sets, or choose other genes with --genes.",
+        )
+    return sets, np.union1d(genes, given), None

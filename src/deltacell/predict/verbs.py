@@ -11,41 +11,42 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deltacell.cell.annotation import enrichment
 from deltacell.errors import InputError
 from deltacell.files import write_text
 from deltacell.predict.ensemble import scorer_of
-from deltacell.predict.explain_set import explain_set, gene_facts, known_of
-from deltacell.predict.measured import against_measured
-from deltacell.predict.rank import rank as rank_sets
-from deltacell.predict.ranking import SHOWN, Ranking, read_rows
-from deltacell.predict.request import FILE, Request, read_sets_option, read_status_option
-from deltacell.predict.subject import gene_names, subject_of
-from deltacell.predict.work import Ranks
+from deltacell.predict.explain_set import against_measured, explain_set, gene_facts, known_of
+from deltacell.predict.kept import Ranks
+from deltacell.predict.ranking_file import SHOWN, Ranking, read_rows
+from deltacell.predict.request import (
+    FILE,
+    GeneNames,
+    Request,
+    read_sets_option,
+    read_status_option,
+    screen_genes,
+    subject_of,
+)
+from deltacell.predict.search import rank_sets
 from deltacell.report.progress import progress_bar
 from deltacell.report.terminal import as_html, as_text
 from deltacell.screen import Genotypes
 from deltacell.screen.convert import need
 from deltacell.train.loaded_run import AnyRun, LoadedRun, load_runs
-from deltacell.train.signals import StopSignals
+from deltacell.train.processes import StopSignals
+from deltacell.words import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FIRST = 100
-"""Sets of each end of which a ranking says how many are expected to be hits."""
-
-_AT_ONCE = 50
+FIRST = 100  # sets of each end whose expected hits and enriched terms are shown
+MOST_TERMS, MOST_Q = 20, 0.05  # enriched terms of an end that are shown, and their largest q-value
+SETS_AT_ONCE, VOTES = 50, 5  # of which evidence is looked up
 
 
 @dataclass(frozen=True, eq=False)
 class Ranked(Ranking):
-    """A ranking with the runs that made it.
-
-    Parameters
-    ----------
-    runs
-        What ranks.
-    """
+    """A ranking with the runs that made it."""
 
     runs: Sequence[LoadedRun] = ()
 
@@ -66,28 +67,49 @@ class Ranked(Ranking):
         does.
         """
         found: dict[str, float] = {}
-        if not self.runs:
-            return None
-        genes = self.runs[0].data.cell.genes
-        for end, rows in self._first_rows().items():
-            sets = Genotypes.of([[genes.index(g) for g in row["genes"]] for row in rows])
-            each = [run.predictor.predict(sets).hit for run in self.runs]
+        for end, sets in self._first.items():
+            each = [run.predictor.predict(Genotypes.of(sets)).hit for run in self.runs]
             known = [float(hit.sum()) for hit in each if hit is not None]
             if known:
                 found[end] = sum(known) / len(known)
         return found or None
 
-    def _first_rows(self) -> dict[str, list[dict[str, Any]]]:
-        rows = super().to_json(most=FIRST)["rows"] if self.runs else []
-        ends = dict.fromkeys(row["end"] for row in rows)
-        return {end: [row for row in rows if row["end"] == end] for end in ends if end is not None}
+    def enrichment(self) -> list[dict[str, Any]]:
+        """Return the annotation terms that genes of the first 100 sets of an end have too often.
+
+        Each with ``end``, ``annotation``, ``term``, ``genes`` (how many have it), ``drawn`` (of how
+        many), ``expected``, ``p_value`` and ``q_value``, corrected by Benjamini and Hochberg; the
+        background is the genes of all ranked sets.
+        """
+        cell, found = self.runs[0].data.cell, []
+        of_screen = self.about["request"]["genes"] == "screen"
+        background = set(screen_genes(self.runs).tolist() if of_screen else range(cell.n_genes))
+        for end, sets in self._first.items() if cell.annotations else ():
+            background |= {gene for one in sets for gene in one}
+            table = enrichment(cell, sets, background)
+            rows = table.filter(table["q_value"] <= MOST_Q).head(MOST_TERMS)
+            columns = ["annotation", "term", "genes", "drawn", "expected", "p_value", "q_value"]
+            found += [{"end": end, **row} for row in rows.select(columns).to_dicts()]
+        return found
+
+    @cached_property
+    def _first(self) -> dict[str, list[list[int]]]:
+        """The first sets of each end, as gene indices."""
+        first: dict[str, list[list[int]]] = {}
+        for row in super().to_json(most=FIRST)["rows"] if self.runs else ():
+            if row["end"] is not None:
+                first.setdefault(row["end"], []).append(self._indices(row))
+        return first
+
+    def _indices(self, row: Mapping[str, Any]) -> list[int]:
+        genes = self.runs[0].data.cell.genes
+        return [genes.index(gene) for gene in row["genes"]]
 
     def to_json(self, most: int = SHOWN) -> dict[str, Any]:
-        """Return it as plain data, see `Ranking.to_json`, with how many hits are expected."""
+        """Return it as a JSON-serialisable dict, see `Ranking.to_json`, with the expected hits."""
         result = super().to_json(most)
-        sizes = {end: len(rows) for end, rows in self._first_rows().items()}
         parts = [
-            f"{hits:.1f} of the first {sizes[end]:,} {end}"
+            f"{hits:.1f} of the first {len(self._first[end]):,} {end}"
             for end, hits in (self.expected_hits or {}).items()
         ]
         if parts:
@@ -95,63 +117,53 @@ class Ranked(Ranking):
         return result
 
     def page_data(
-        self, link: str | None = None, progress: Callable[[str, int, int], None] | None = None
+        self, link: str | None = None, progress: Progress = lambda what, done, total: None
     ) -> dict[str, Any]:
-        """Return it as plain data for its page: with evidence, and with what was measured.
+        """Return what its page shows, as a JSON-serialisable dict.
 
         Beside what `to_json` has, each row has ``votes`` (the measured sets next to it, with their
         scores and the relation they come through), ``lost`` (reactions that only the whole set
-        loses) and ``terms``, and ``gene_facts`` has the description and the link of each gene.
-
-        Parameters
-        ----------
-        link
-            The address of a gene's page, see `gene_facts`.
-        progress
-            Called as ``progress(what, done, total)``.
+        loses) and ``terms``; ``gene_facts`` has the description and the link of each gene, by the
+        template ``link``; ``enrichment`` is that of the first sets; ``measured`` has up to 2,000
+        measured sets of the sizes that were ranked, and ``agreement`` how near their predictions
+        are, see `against_measured`.
         """
         result = self.to_json()
-        rows, genes = result["rows"], self.runs[0].data.cell.genes
-        sets = [[genes.index(gene) for gene in row["genes"]] for row in rows]
-        for start in range(0, len(sets), _AT_ONCE):
-            if progress is not None:
-                progress("evidence", start, len(sets))
-            some = slice(start, start + _AT_ONCE)
-            for row, known in zip(rows[some], known_of(self.runs, sets[some], 5), strict=True):
+        rows = result["rows"]
+        sets = [self._indices(row) for row in rows]
+        for start in range(0, len(sets), SETS_AT_ONCE):
+            progress("evidence", start, len(sets))
+            some = slice(start, start + SETS_AT_ONCE)
+            for row, known in zip(rows[some], known_of(self.runs, sets[some], VOTES), strict=True):
                 row.update(known)
         used = sorted({gene for one in sets for gene in one})
-        result["gene_facts"] = gene_facts(genes, used, link)
-        if progress is not None:
-            progress("predicting what was measured", 0, 0)
+        result["gene_facts"] = gene_facts(self.runs[0].data.cell.genes, used, link)
+        result["enrichment"] = self.enrichment()
+        progress("predicting what was measured", 0, 0)
         sizes = sorted({len(one) for one in sets})
-        known_sets = against_measured(self.runs, scorer_of(self.runs), sizes)
-        return {**result, "measured": known_sets.measured, "agreement": known_sets.agreement}
+        return {**result, **against_measured(self.runs, scorer_of(self.runs), sizes)}
 
     def page(self, path: str | os.PathLike[str], link: str | None = None) -> Path:
         """Write the ranking as a self-contained HTML page, and return where.
 
-        Parameters
-        ----------
-        path
-            The file.
-        link
-            The address of a gene's page, with ``{gene}`` or ``{name}``; SGD's for yeast where not
-            given.
+        ``link`` is the address of a gene's page, with ``{gene}`` or ``{name}``; by default SGD's
+        for yeast.
         """
         from deltacell.report.ranking_page import ranking_page
 
         with progress_bar() as bar:
             return _write_page(path, ranking_page(self.page_data(link, bar)))
 
-    def __str__(self) -> str:
+    def _print(self) -> None:
         from deltacell.report.predict import print_ranking
 
-        return as_text(lambda: print_ranking(self.to_json()))
+        print_ranking(self.to_json())
+
+    def __str__(self) -> str:
+        return as_text(self._print)
 
     def _repr_html_(self) -> str:
-        from deltacell.report.predict import print_ranking
-
-        return as_html(lambda: print_ranking(self.to_json()))
+        return as_html(self._print)
 
 
 def _write_page(path: str | os.PathLike[str], text: str) -> Path:
@@ -178,8 +190,8 @@ def rank(
 ) -> Ranked | None:
     """Rank gene sets by their predicted score, with the evidence for each.
 
-    The ranking is a Parquet file. A ranking that was stopped goes on where it was, and one that is
-    there already is read from its file.
+    The ranking is a Parquet file. Call it again to resume a ranking that was stopped; one that
+    exists already is read from its file.
 
     Parameters
     ----------
@@ -188,21 +200,21 @@ def rank(
     sets
         ``pairs``, ``triples``, ``with GENE ...``, a file with one set per line, or the sets.
     request
-        All of what to rank and keep at once, in place of the single options.
+        All of what to rank and keep, in place of the single options.
     top
-        Sets to keep of each end; 1,000 where nothing else is asked for.
+        Sets to keep of each end; by default 1,000.
     status
         Sets to keep: ``untested``, ``tested``, ``measured``, with commas between, or ``any``.
     genes
         What sets are made of: genes of the ``screen``, ``all``, or a file.
     out
-        The file; in the folder ``rankings`` of the first run where not given.
+        The file; by default in the folder ``rankings`` of the first run.
     weights
         The weights of a run that is given by its directory.
     overwrite
         Whether to replace a ranking of another request.
     progress
-        Whether to show a bar.
+        Whether to show a progress bar.
     tell
         Called with sentences: how much there is to do and how long it will take.
     **options
@@ -212,25 +224,26 @@ def rank(
     Returns
     -------
     Ranked | None
-        None where it was stopped, or where another process writes the file.
+        None where another process writes the file.
     """
     ranks = Ranks.of_environment()
+
+    def say(sentence: str) -> None:
+        if tell is not None and ranks.is_first:
+            tell(sentence)
+
     with StopSignals() as signals, progress_bar() as bar:
 
         def report(label: str, done: int, total: int) -> None:
             if progress and ranks.is_first:
                 bar(label, done, total)
 
-        def say(sentence: str) -> None:
-            if tell is not None and ranks.is_first:
-                tell(sentence)
-
         report("loading", 0, 0)
         loaded = load_runs(runs, weights)
         home = loaded[0].record.path / "rankings"
         if request is None:
             request = Request(
-                **_asked(sets, home),
+                **_sets_of(sets, home),
                 top=top,
                 status=None if status is None else read_status_option(status),
                 genes=str(genes) if genes in ("screen", "all") else Path(genes),
@@ -239,9 +252,8 @@ def rank(
         subject = subject_of(loaded, request, weights)
         if out is None:
             text = json.dumps(dict(subject.identity), sort_keys=True)
-            digest = hashlib.sha256(text.encode()).hexdigest()[:8]
             home.mkdir(exist_ok=True)
-            out = home / f"{request.sets}-{digest}.parquet"
+            out = home / f"{request.sets}-{_digest(text)}.parquet"
         ranking = rank_sets(
             subject,
             scorer_of(loaded),
@@ -252,29 +264,23 @@ def rank(
             progress=report,
             tell=say,
         )
-    if ranking is None:
-        if signals.received is not None:
-            say(f"Stopped; the same command goes on from {out}.partial")
-            raise Stopped(signals.received)
-        return None
-    return Ranked(ranking.path, ranking.about, runs=loaded)
+    if ranking is not None:
+        return Ranked(ranking.path, ranking.about, runs=loaded)
+    if signals.received is not None:
+        say(f"Stopped; rerun the command to resume from {out}.partial")
+        raise Stopped(signals.received)
+    return None
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal stopped the work, which is saved.
-
-    Parameters
-    ----------
-    signal
-        Its number.
-    """
+    """A signal stopped the work, which is saved."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
         self.signal = signal
 
 
-def _asked(sets: Any, home: Path) -> dict[str, Any]:
+def _sets_of(sets: Any, home: Path) -> dict[str, Any]:
     """Return the fields of a request that say which sets to rank."""
     if isinstance(sets, str):
         return read_sets_option(sets, [])
@@ -282,20 +288,18 @@ def _asked(sets: Any, home: Path) -> dict[str, Any]:
         return {"sets": FILE, "file": Path(sets)}
     lines = "".join(f"{' '.join(map(str, one))}\n" for one in sets)
     home.mkdir(exist_ok=True)
-    path = home / f"sets-{hashlib.sha256(lines.encode()).hexdigest()[:8]}.txt"
+    path = home / f"sets-{_digest(lines)}.txt"
     path.write_text(lines, encoding="utf-8")
     return {"sets": FILE, "file": path}
 
 
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Why a gene set scores as it does.
-
-    Parameters
-    ----------
-    result
-        As `deltacell.predict.explain_set.explain_set` returns it.
-    """
+    """Why a gene set scores as it does; ``result`` is what `explain_set` returns."""
 
     result: Mapping[str, Any]
 
@@ -306,37 +310,32 @@ class Explanation:
 
     @property
     def sentences(self) -> list[str]:
-        """What carries the prediction, in words."""
+        """What carries the prediction."""
         return list(self.result["sentences"])
 
     def votes(self) -> pd.DataFrame:
-        """Return the measured sets that the score rests on, the weightiest first."""
+        """Return the measured sets that the score rests on, the largest weight first."""
         need("pandas", "A table of votes", "pandas")
         import pandas as pd
 
         return pd.DataFrame(list(self.result["votes"]))
 
     def page(self, path: str | os.PathLike[str]) -> Path:
-        """Write the explanation as a self-contained HTML page, and return where.
-
-        Parameters
-        ----------
-        path
-            The file.
-        """
-        from deltacell.report.explained_set import explained_page
+        """Write the explanation as a self-contained HTML page, and return where."""
+        from deltacell.report.predict import explained_page
 
         return _write_page(path, explained_page(self.result))
 
-    def __str__(self) -> str:
-        from deltacell.report.explained_set import print_explained_set
+    def _print(self) -> None:
+        from deltacell.report.predict import print_explained_set
 
-        return as_text(lambda: print_explained_set(self.result))
+        print_explained_set(self.result)
+
+    def __str__(self) -> str:
+        return as_text(self._print)
 
     def _repr_html_(self) -> str:
-        from deltacell.report.explained_set import print_explained_set
-
-        return as_html(lambda: print_explained_set(self.result))
+        return as_html(self._print)
 
 
 def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> Explanation:
@@ -352,7 +351,9 @@ def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> 
         The weights of a run that is given by its directory.
     """
     loaded = load_runs(runs, weights)
-    indices = gene_names(loaded).indices(genes)
+    indices = GeneNames.of_runs(loaded).indices(genes)
     if not len(indices):
-        raise InputError("no gene is named", fix='Such as: deltacell why RUN "HO STE2"')
+        raise InputError(
+            "no gene is given", code="no-gene", fix='Such as: deltacell why RUN "HO STE2"'
+        )
     return Explanation(explain_set(loaded, indices))

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from deltacell.arrays import Doubles
 from deltacell.errors import InputError
 from deltacell.words import capital, seconds_text, share_text
 
@@ -24,40 +24,29 @@ PHASES = (
     *("optimizer", "logging", "validation", "checkpoint", "other"),
 )
 KINDS = ("train", "between")
+_SECONDS = ("begin_s", "wall_s", *(f"{phase}_s" for phase in PHASES))
 COLUMNS = pl.Schema(
     {
         **dict.fromkeys(("rank", "attempt", "epoch", "step"), pl.Int64()),
         "kind": pl.String(),
         "samples": pl.Int64(),
         "profiled": pl.Boolean(),
-        **dict.fromkeys(("begin_s", "wall_s", *(f"{phase}_s" for phase in PHASES)), pl.Float64()),
+        **dict.fromkeys(_SECONDS, pl.Float64()),
     }
-)
-
-WARMUP_RULE = (
-    "The first step of every attempt is warm-up, and so are the steps right after it that take "
-    "more than 1.5 times the median of the attempt's second half, up to half of its steps. Steps "
-    "with a profiler on are left out too. Where no step would be left, none is cut."
-)
-UNEVEN_RULE = (
-    "The steady steps are cut into ten parts of the run, or into fewer so that each has at least 3 "
-    "steps. They are uneven where the median step of the slowest part takes 3 times that of the "
-    "fastest or more. A phase that is a tenth of the step in either part is a large one, and took "
-    "part in it where its own median is twice as long or more."
 )
 
 
 def read_phases(folder: str | os.PathLike[str]) -> pl.DataFrame:
     """Read the rows of all processes of a run, by attempt, rank and time.
 
-    An attempt continues from the state before its first training step. So what earlier attempts
-    did from that step on was thrown away, and their rows are left out. Seconds of the device are
-    null where they are unknown.
+    An attempt continues from the state before its first training step, so what earlier attempts
+    did from that step on is left out. Seconds of the device are null where they are unknown.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(
-            "there is no folder of phases here",
+            "this run has no directory of phases",
+            code="no-phases",
             where=folder,
             fix="Phases are recorded with profiler.phases=true, which is the default.",
         )
@@ -73,19 +62,15 @@ def read_phases(folder: str | os.PathLike[str]) -> pl.DataFrame:
     return rows.filter(pl.col("step") < pl.Series(redone_from))
 
 
-def part_name(rank: int, attempt: int, part: int) -> str:
-    """Return the name of a part's file."""
-    return f"rank{rank}-attempt{attempt}-part{part}.parquet"
+_PART = re.compile(r"rank(\d+)-attempt(\d+)-part(\d+)\.parquet")
 
 
-def next_part(folder: Path, rank: int, attempt: int) -> int:
-    """Return the number of the next part of a process and attempt."""
+def next_part(folder: Path, rank: int, attempt: int) -> Path:
+    """Return the file of the next part of a process and attempt."""
     names = [_PART.fullmatch(file.name) for file in folder.iterdir()]
     numbers = [tuple(map(int, name.groups())) for name in names if name]
-    return 1 + max((part for r, a, part in numbers if (r, a) == (rank, attempt)), default=-1)
-
-
-_PART = re.compile(r"rank(\d+)-attempt(\d+)-part(\d+)\.parquet")
+    part = 1 + max((part for r, a, part in numbers if (r, a) == (rank, attempt)), default=-1)
+    return folder / f"rank{rank}-attempt{attempt}-part{part}.parquet"
 
 
 def _read_part(file: Path) -> pl.DataFrame:
@@ -95,7 +80,8 @@ def _read_part(file: Path) -> pl.DataFrame:
         return part.select(columns).cast(COLUMNS)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(
-            f"this is not a part of a run's phases: {str(error).splitlines()[0]}",
+            f"not a part of a run's phases: {str(error).splitlines()[0]}",
+            code="damaged-phases",
             where=file,
             fix="Delete this file to read the others; its steps are then missing.",
         ) from error
@@ -103,30 +89,31 @@ def _read_part(file: Path) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Uneven:
-    """The fastest and the slowest part of a run, where they are far apart; see `UNEVEN_RULE`.
+    """The fastest and the slowest part of a run, where they are far apart."""
 
-    Median seconds of a step, first and last step of either; the large phases that take longer in
-    the slow part, and those that do not.
-    """
-
-    fast_s: float
+    fast_s: float  # median seconds of a step
     slow_s: float
-    fast_steps: tuple[int, int]
+    fast_steps: tuple[int, int]  # first and last
     slow_steps: tuple[int, int]
-    changed: tuple[str, ...]
+    changed: tuple[str, ...]  # large phases that take longer in the slow part
     unchanged: tuple[str, ...]
 
     @property
     def is_everywhere(self) -> bool:
         """Whether several large phases take longer and none does not.
 
-        That is what other programs on the machine do, and hardly ever a part of the program.
+        That is the effect of other programs on the machine, and hardly ever of the program itself.
         """
         return len(self.changed) > 1 and not self.unchanged
 
 
 def unevenness(steady: pl.DataFrame) -> Uneven | None:
-    """Return the fastest and the slowest part of steady steps; None where they are close."""
+    """Return the fastest and the slowest part of steady steps; None where they are close.
+
+    The steps are split into ten parts, or fewer so that each has at least 3. They are uneven if the
+    median step of the slowest part takes at least 3 times that of the fastest. A phase of at least
+    a tenth of the step in either part is large, and changed if its median at least doubles.
+    """
     count = min(10, len(steady) // 3)
     if count < 2:
         return None
@@ -150,18 +137,14 @@ def unevenness(steady: pl.DataFrame) -> Uneven | None:
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """The time of one phase in the steady steps; ``run_`` is in all rows, warm-up included.
-
-    Shares are of the wall time. ``device_ms_per_step`` is by the device's own clock; None where
-    unknown.
-    """
+    """The time of one phase in the steady steps; ``run_`` is in all rows, warm-up included."""
 
     phase: str
     seconds: float
-    share: float
+    share: float  # of the wall time
     ms_per_step: float
     us_per_sample: float
-    device_ms_per_step: float | None
+    device_ms_per_step: float | None  # by the device's own clock
     run_seconds: float
     run_share: float
 
@@ -170,7 +153,7 @@ class PhaseTime:
 class Rate:
     """Samples per second of the steady steps: the median and its 95 % interval.
 
-    Of an even number of steps the median is the lower of the two in the middle, which is the rate
+    With an even number of steps the median is the lower of the two in the middle, which is the rate
     of a real step; the median of their times is then the higher of two.
     """
 
@@ -181,41 +164,20 @@ class Rate:
 
 @dataclass(frozen=True)
 class PhaseSummary:
-    """Where the time of a run went. Seconds are the mean over ranks, samples are their sum.
+    """Where the time of a run went: seconds are the mean over ranks, samples are their sum."""
 
-    Parameters
-    ----------
-    steps, samples, wall_s, median_s
-        In the steady steps. Without samples, times per sample are 0.
-    warmup_steps, profiled_steps
-        Steps that were cut; see `WARMUP_RULE`.
-    unreadable_rows
-        Rows without a wall time, which are left out of everything.
-    run_s
-        Wall time of all rows.
-    residual
-        The share of the wall time, from the first row to the last, that no phase holds or that
-        several do. By construction it is 0.
-    samples_per_s
-        None without samples.
-    uneven
-        The fastest and the slowest part of the run, where they are far apart.
-    phases
-        One for each of `PHASES`, in that order.
-    """
-
-    steps: int
+    steps: int  # steady ones, as are the next three fields
     samples: int
     wall_s: float
+    median_s: float
     warmup_steps: int
     profiled_steps: int
-    unreadable_rows: int
+    unreadable_rows: int  # without a wall time, and left out of everything
     run_s: float
-    residual: float
+    residual: float  # the share of the wall time that no phase holds or several do; 0 by design
     samples_per_s: Rate | None
-    median_s: float
     uneven: Uneven | None
-    phases: tuple[PhaseTime, ...]
+    phases: tuple[PhaseTime, ...]  # in the order of PHASES
 
     @property
     def adds_up(self) -> bool:
@@ -244,33 +206,26 @@ class PhaseSummary:
         return f"{capital('; '.join(self._clauses()))}."
 
     def _clauses(self) -> Iterator[str]:
-        largest = max(self.phases, key=lambda time: time.share)
-        validation, checkpoint = self.of("validation"), self.of("checkpoint")
-        outside = validation.run_share + checkpoint.run_share
-        per_sample = ""
-        if self.samples:
-            per_sample = f", {seconds_text(largest.us_per_sample / 1e6)} per sample"
-        first = (
+        largest, second = sorted(self.phases, key=lambda time: -time.share)[:2]
+        outside = self.of("validation").run_share + self.of("checkpoint").run_share
+        sample = f", {seconds_text(largest.us_per_sample / 1e6)} per sample" if self.samples else ""
+        step, whole = (seconds_text(x.ms_per_step / 1e3) for x in (largest, self))
+        lines = [
             f"{_TAKES[largest.phase]} {share_text(largest.share)} of "
-            f"{'a step' if outside > _OUTSIDE else 'the time'} "
-            f"({seconds_text(largest.ms_per_step / 1e3)} of {seconds_text(self.ms_per_step / 1e3)} "
-            f"per step{per_sample}){_advice(largest)}"
-        )
+            f"{'a step' if outside > _OUTSIDE else 'the time'} ({step} of {whole} per step{sample})"
+            f"{_advice(largest)}"
+        ]
         if outside > _OUTSIDE:
-            most = max(validation, checkpoint, key=lambda time: time.run_seconds).phase
+            most = max("validation", "checkpoint", key=lambda name: self.of(name).run_seconds)
             said = f"validation, checkpoints and figures take {share_text(outside)} of the run"
-            lines = [first, f"{said}{_ADVICE[most]}"]
-            yield from reversed(lines) if outside > largest.run_share else lines
-        else:
-            yield first
-        for phase in ("communication", "other"):
-            time = self.of(phase)
-            if time is not largest and _advice(time):
-                yield f"{_TAKES[phase]} {share_text(time.share)}{_advice(time)}"
+            lines.insert(0 if outside > largest.run_share else 1, f"{said}{_ADVICE[most]}")
+        yield from lines
         wait = self.of("data_wait")
+        for time in (self.of("communication"), self.of("other")):
+            if time is not largest and _advice(time):
+                yield f"{_TAKES[time.phase]} {share_text(time.share)}{_advice(time)}"
         if wait is largest:
-            wait = max((time for time in self.phases if time is not wait), key=lambda t: t.share)
-            yield f"{_TAKES[wait.phase]} {share_text(wait.share)}"
+            yield f"{_TAKES[second.phase]} {share_text(second.share)}"
         else:
             yield f"{_TAKES['data_wait']} {share_text(wait.share)}{_advice(wait)}"
         if self.steps == 1:
@@ -278,10 +233,10 @@ class PhaseSummary:
         if not self.adds_up:
             yield f"beware, the phases are off by {share_text(self.residual)}"
         if self.uneven is not None and self.uneven.is_everywhere:
+            fast, slow = seconds_text(self.uneven.fast_s), seconds_text(self.uneven.slow_s)
             yield (
-                f"beware, the steps took from {seconds_text(self.uneven.fast_s)} to "
-                f"{seconds_text(self.uneven.slow_s)} over the run, in every large part of them, so "
-                "the machine, or something else on it, changed"
+                f"beware, the steps took from {fast} to {slow} over the run, in every large part "
+                "of them, so the machine, or something else on it, changed"
             )
 
 
@@ -312,7 +267,7 @@ def _advice(time: PhaseTime) -> str:
 
 
 def summarise(frame: pl.DataFrame) -> PhaseSummary:
-    """Return where the time of a run went, given the rows of `read_phases`, of which any number."""
+    """Return where the time of a run went, given any of the rows of `read_phases`."""
     rows = _readable(frame)
     steps = _by_step(rows)
     steady = _steady(steps)
@@ -342,13 +297,13 @@ def summarise(frame: pl.DataFrame) -> PhaseSummary:
         steps=len(steady),
         samples=samples,
         wall_s=wall,
+        median_s=float(walls[len(walls) // 2]) if len(walls) else 0.0,
         warmup_steps=len(steps) - len(steady) - profiled,
         profiled_steps=profiled,
         unreadable_rows=len(frame) - len(rows),
         run_s=run_s,
         residual=_residual(rows),
         samples_per_s=_rate(steady),
-        median_s=float(walls[len(walls) // 2]) if len(walls) else 0.0,
         uneven=unevenness(steady),
         phases=tuple(phases),
     )
@@ -357,23 +312,22 @@ def summarise(frame: pl.DataFrame) -> PhaseSummary:
 def steady_steps(frame: pl.DataFrame) -> pl.DataFrame:
     """Return one row per steady training step: mean seconds over ranks, all their samples.
 
-    What is cut is said by `WARMUP_RULE`; ``frame`` has the rows of `read_phases`.
+    The first step of every attempt is warm-up, and so are the steps right after it that take more
+    than 1.5 times the median of the attempt's second half, up to half of its steps. Steps with a
+    profiler on are left out too. Where no step would be left, none is cut.
     """
     return _steady(_by_step(_readable(frame)))
 
 
-_SECONDS = ("begin_s", "wall_s", *(f"{phase}_s" for phase in PHASES))
-
-
 def _readable(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows with a wall time, all columns there and finite."""
+    """Return the rows with a wall time, with all columns and finite."""
     missing = {"rank": pl.lit(0), "attempt": pl.lit(0), "profiled": pl.lit(False)}
     frame = frame.with_columns(
         value.alias(name) for name, value in missing.items() if name not in frame.columns
     )
     absent = [name for name in COLUMNS if name not in frame.columns]
     if absent:
-        raise InputError(f"these are not phases: there is no column '{absent[0]}'")
+        raise InputError(f"these are not phases: no column '{absent[0]}'", code="missing-column")
     device = [name for name in frame.columns if name.startswith("device_")]
     frame = frame.with_columns(
         pl.when(pl.col(name).cast(pl.Float64).is_finite()).then(pl.col(name).cast(pl.Float64))
@@ -410,7 +364,7 @@ def _by_step(rows: pl.DataFrame) -> pl.DataFrame:
     return steps.with_columns((place < length).alias("warmup"))
 
 
-def _warmup_length(walls: npt.NDArray[np.float64]) -> int:
+def _warmup_length(walls: Doubles) -> int:
     half = len(walls) // 2
     usual = float(np.median(walls[half:]))
     length = 1

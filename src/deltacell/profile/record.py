@@ -8,23 +8,21 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import math
 import os
 import sys
-import types
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
+import msgspec
 import polars as pl
 
 from deltacell.errors import InputError
 from deltacell.files import read_json, seal_of, write_json
-from deltacell.words import count_text
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
@@ -36,6 +34,8 @@ PHASES = "phases"
 TRACES = "traces"
 FIGURES = "figures"
 TENSORBOARD = "tensorboard"
+
+Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 
 
 class Status(StrEnum):
@@ -49,29 +49,28 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A piece of the record; fields that this version does not know are kept as they are."""
+    """A piece of the record; fields that this version does not know are kept in ``extra``."""
 
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt(Part):
-    """One process, or group of them, that trained the run: from its start or a checkpoint.
-
-    Parameters
-    ----------
-    started, ended
-        As `now` gives it; ``ended`` is null while it runs, and for good where it was killed.
-    status
-        How it stands or ended.
-    from_step
-        The optimizer steps that were done before it.
-    world_size
-        Its processes.
-    """
+class Timed(Part):
+    """Something with a beginning and an end, in UTC as `now` returns it."""
 
     started: str
-    ended: str | None = None
+    ended: str | None = None  # None while it runs, and for good if it was killed
+
+    def __post_init__(self) -> None:
+        for time in (self.started, self.ended):
+            if time is not None:
+                datetime.fromisoformat(time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt(Timed):
+    """One process, or group of processes, that trained the run from its start or a checkpoint."""
+
     status: Status = Status.running
     from_step: int = 0
     world_size: int = 1
@@ -79,7 +78,7 @@ class Attempt(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class CellFacts(Part):
-    """Which cell it was; the relations by name."""
+    """Which cell it was."""
 
     checksum: str
     n_genes: int
@@ -97,7 +96,7 @@ class ScreenFacts(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Samples(Part):
-    """Genotypes of each part of the split."""
+    """Genotypes in each part of the split."""
 
     train: int
     validation: int
@@ -108,77 +107,43 @@ class Samples(Part):
 class Target(Part):
     """Mean and deviation of the training part, by which targets were standardised."""
 
-    mean: float
-    std: float
+    mean: Finite
+    std: Finite
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reached(Part):
-    """A checkpoint: where it was taken, and the value of which metric it had.
-
-    ``value`` is null where nothing was measured there, or what was is not a finite number.
-    """
+    """A checkpoint: where it was taken, and the value of its metric if it is a finite number."""
 
     epoch: int
     step: int
     file: str
     metric: str | None = None
-    value: float | None = None
+    value: Finite | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRecord(Part):
-    """What ``run.json`` holds.
+class RunRecord(Timed):
+    """What ``run.json`` holds."""
 
-    Parameters
-    ----------
-    path
-        The run's directory; not written.
-    status, error
-        How it stands or ended, and the message where it failed.
-    name, mode, seed, command
-        What was asked for; the command as a list of words.
-    started, ended
-        As `now` gives it.
-    attempts
-        The first, and one for each time it was resumed.
-    versions, commit
-        Of the packages that matter by name, and of the checkout that deltacell was in, if any.
-    cell, screen, split, samples
-        What was trained on; ``split`` is what `Split.to_json` gives and its leakage sentence.
-    device, threads, precision, world_size, batch_size, accumulate, steps_per_epoch, epochs
-        How it ran; the batch is that of all processes together, the threads are those of each, and
-        null on other devices than a CPU.
-    propagation, micro_batch, n_parameters
-        How mutants were propagated and why, and how large the model is.
-    best, last
-        The checkpoints of those names.
-    target
-        How targets were standardised; null where they were not.
-    limits
-        The sentence that says what limits this run.
-    """
-
-    path: Path = field(default=Path(), compare=False)
+    path: Path = field(default=Path(), compare=False)  # the run's directory; not written
     status: Status
     name: str
     mode: str
     seed: int
     command: tuple[str, ...]
-    started: str
-    ended: str | None = None
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[Attempt, ...] = ()  # the first, and one for each time it was resumed
     versions: dict[str, str] = field(default_factory=dict)
     commit: str | None = None
     cell: CellFacts | None = None
     screen: ScreenFacts | None = None
-    split: dict[str, Any] | None = None
+    split: dict[str, Any] | None = None  # `Split.to_json` and its leakage sentence
     samples: Samples | None = None
     device: str | None = None
-    threads: int | None = None
+    threads: int | None = None  # of each process, on a CPU
     precision: str | None = None
     world_size: int | None = None
-    batch_size: int | None = None
+    batch_size: int | None = None  # of all processes together
     accumulate: int | None = None
     steps_per_epoch: int | None = None
     epochs: int | None = None
@@ -188,11 +153,11 @@ class RunRecord(Part):
     best: Reached | None = None
     last: Reached | None = None
     error: str | None = None
-    target: Target | None = None
-    limits: str | None = None
+    target: Target | None = None  # None where targets were not standardised
+    limits: str | None = None  # the sentence that says what limits this run
 
     def metrics(self) -> pl.DataFrame:
-        """Return ``metrics.csv``, one row an epoch; see `read_metrics`."""
+        """Return ``metrics.csv``, one row per epoch; see `read_metrics`."""
         return read_metrics(self.path / METRICS_FILE)
 
     def phases(self) -> pl.DataFrame:
@@ -208,38 +173,49 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     folder = path.parent if path.name == RUN_FILE else path
     file = folder / RUN_FILE
     if not file.is_file():
+        why = f"it has no {RUN_FILE}" if folder.exists() else "it does not exist"
         raise InputError(
-            f"there is no {RUN_FILE} here, so this is not a run"
-            if folder.exists()
-            else "there is no such directory, so this is not a run",
+            f"this is not a run directory: {why}",
+            code="not-a-run",
             where=folder,
             fix="Give a directory that `deltacell train` has made.",
         )
     data = read_json(file, what="the record of the run")
     if not isinstance(data, dict) or type(data.get("schema")) is not int:
-        raise InputError("this is not the record of a run: it has no 'schema'", where=file)
+        raise InputError("not the record of a run: no 'schema'", code="not-a-record", where=file)
     if data["schema"] != SCHEMA_VERSION:
         raise InputError(
-            f"written with schema version {data['schema']}, and this program reads "
-            f"{SCHEMA_VERSION}",
+            f"schema version {data['schema']}; this program reads {SCHEMA_VERSION}",
+            code="schema-version",
             where=file,
             fix="Read it with the version of deltacell that wrote it.",
         )
     if data.get("seal", seal := seal_of(data)) != seal:
-        raise InputError(
-            "the record of the run is not as it was written: it was edited or damaged",
-            where=file,
-            fix=_RESTORE,
-        )
-    data = {name: value for name, value in data.items() if name not in ("schema", "seal")}
-    return dataclasses.replace(_decoded(RunRecord, data, file, ""), path=folder)
+        what = "the record of the run was edited or damaged after it was written"
+        raise InputError(what, code="broken-seal", where=file, fix=_RESTORE)
+    known = {name: value for name, value in data.items() if name not in ("schema", "seal")}
+    try:
+        record = msgspec.convert(_with_extra(RunRecord, known), RunRecord)
+    except (msgspec.ValidationError, OverflowError) as error:
+        what = f"the record of the run is invalid: {error}"
+        raise InputError(what, code="invalid-record", where=file, fix=_RESTORE) from error
+    return dataclasses.replace(record, path=folder)
 
 
 def write_run(path: str | os.PathLike[str], record: RunRecord) -> None:
     """Write the record into a run's directory, whole or not at all."""
-    data = {"schema": SCHEMA_VERSION, **_encoded(record, "")}
+    data = {"schema": SCHEMA_VERSION, **_encoded(record)}
     data["seal"] = seal_of(data)
     write_json(Path(path) / RUN_FILE, data, what="the record of the run")
+
+
+CHECK = "crc32"
+"""The last column of ``metrics.csv``: a checksum of the row and of all rows before it."""
+
+
+def check_of_row(row: Sequence[str], before: int) -> int:
+    """Return the checksum of a row of ``metrics.csv``, given that of the row before it."""
+    return zlib.crc32("\0".join(row).encode(), before)
 
 
 def read_metrics(path: str | os.PathLike[str]) -> pl.DataFrame:
@@ -248,52 +224,45 @@ def read_metrics(path: str | os.PathLike[str]) -> pl.DataFrame:
     The column ``crc32``, where there is one, is compared with the rows and not returned.
     """
     path = Path(path)
+
+    def wrong(what: str, code: str, line: int | None = None) -> InputError:
+        return InputError(what, code=code, where=path, line=line)
+
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=path) from error
+        raise wrong(f"cannot be read: {error.strerror or error}", "unreadable-file") from error
     except ValueError as error:
-        raise InputError("this is not text in UTF-8", where=path) from error
+        raise wrong("not text in UTF-8", "not-utf-8") from error
     reader = csv.reader(io.StringIO(text, newline=""))
     rows = [(reader.line_num, row) for row in reader if row]
     names = rows[0][1] if rows else []
     if names[:2] != ["epoch", "step"] or len(set(names)) < len(names):
-        raise InputError(
-            "the first line has to name the columns, each once, 'epoch' and 'step' first; "
-            f"it names {', '.join(names) or 'none'}",
-            where=path,
-            line=1,
-        )
+        told = ", ".join(names) or "none"
+        what = f"the first line has to name each column once, epoch and step first; it names {told}"
+        raise wrong(what, "wrong-columns", 1)
     columns: dict[str, list[float | None]] = {name: [] for name in names if name != CHECK}
     crc = check_of_row(names[:-1], 0)
-    for number, row in rows[1:]:
+    for line, row in rows[1:]:
         if len(row) != len(names):
-            raise InputError(
-                f"{count_text(len(row), 'value')} where there are {len(names)} columns",
-                where=path,
-                line=number,
-            )
+            raise wrong(f"{len(row)} values for {len(names)} columns", "wrong-columns", line)
         crc = check_of_row(row[:-1], crc)
         if names[-1] == CHECK and row[-1] != str(crc):
-            raise InputError(
-                "the rows are not as they were written: the file was edited or damaged",
-                where=path,
-                line=number,
-            )
-        for name, text in zip(names, row, strict=True):
-            if name != CHECK:
-                columns[name].append(_number(name, text, path, number))
+            raise wrong("the rows were edited or damaged", "broken-seal", line)
+        for name, values in columns.items():
+            value = row[names.index(name)]
+            try:
+                if name in ("epoch", "step"):
+                    values.append(int(value))
+                    if abs(int(value)) >= 2**63:
+                        raise ValueError
+                else:
+                    values.append(float(value) if value else None)
+            except ValueError:
+                what = f"'{value}' in the column '{name}' is not a number"
+                raise wrong(what, "not-a-number", line) from None
     whole = {name: pl.Int64 if name in ("epoch", "step") else pl.Float64 for name in columns}
     return pl.DataFrame(columns, schema=whole)
-
-
-def check_of_row(row: Sequence[str], before: int) -> int:
-    """Return the checksum of a row of ``metrics.csv``, given that of the row before it."""
-    return zlib.crc32("\0".join(row).encode(), before)
-
-
-CHECK = "crc32"
-"""The last column of ``metrics.csv``: a checksum of the row and of all rows before it."""
 
 
 def now() -> str:
@@ -301,105 +270,35 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-P = TypeVar("P", bound=Part)
-
-_NOT_WRITTEN = ("path", "extra")
-_TIMES = ("started", "ended")
-
-
-def _number(name: str, text: str, path: Path, line: int) -> float | None:
-    try:
-        if name not in ("epoch", "step"):
-            return float(text) if text else None
-        whole = int(text)
-        if abs(whole) < 2**63:
-            return whole
-    except ValueError:
-        pass
-    raise InputError(f"'{text}' in the column '{name}' is not a number", where=path, line=line)
-
-
-def _encoded(part: Part, where: str) -> dict[str, Any]:
-    fields = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
-    kept = {name: value for name, value in fields.items() if name not in _NOT_WRITTEN}
-    return {name: _plain(value, f"{where}{name}") for name, value in (kept | part.extra).items()}
-
-
-def _plain(value: Any, where: str) -> Any:
-    if isinstance(value, Part):
-        return _encoded(value, f"{where}.")
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner, f"{where}.{key}") for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner, f"{where}[{place}]") for place, inner in enumerate(value)]
-    if isinstance(value, StrEnum):
-        return value.value
-    if value is not None and not isinstance(value, (str, int, float)):
-        raise TypeError(f"'{where}' of a run's record cannot be a {type(value).__name__}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"'{where}' of a run's record is {value}; give a finite number or None")
-    return value
-
-
-def _decoded(kind: type[P], data: Any, file: Path, where: str) -> P:
-    if not isinstance(data, dict):
-        raise _wrong(where.rstrip("."), data, "an object", file)
-    hints = get_type_hints(kind)
-    known = {f.name: f for f in dataclasses.fields(kind) if f.name not in _NOT_WRITTEN}
-    values: dict[str, Any] = {"extra": {n: v for n, v in data.items() if n not in known}}
-    for name, described in known.items():
-        if name in data:
-            values[name] = _checked(hints[name], data[name], file, f"{where}{name}")
-            if name in _TIMES and values[name] is not None:
-                _check_time(values[name], file, f"{where}{name}")
-        elif (
-            described.default is dataclasses.MISSING
-            and described.default_factory is dataclasses.MISSING
-        ):
-            raise InputError(f"the field '{where}{name}' is missing", where=file, fix=_RESTORE)
-    return kind(**values)
-
-
-def _checked(hint: Any, value: Any, file: Path, where: str) -> Any:
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return None if value is None else _checked(inner[0], value, file, where)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise _wrong(where, value, "a list", file)
-        return tuple(
-            _checked(inner[0], one, file, f"{where}[{place}]") for place, one in enumerate(value)
-        )
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise _wrong(where, value, "an object", file)
-        return {key: _checked(inner[1], one, file, f"{where}.{key}") for key, one in value.items()}
-    if hint is Any:
-        return value
-    if issubclass(hint, Part):
-        return _decoded(hint, value, file, f"{where}.")
-    if issubclass(hint, StrEnum):
-        if value not in list(hint):
-            raise _wrong(where, value, f"one of {', '.join(hint)}", file)
-        return hint(value)
-    if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
-        return float(value)
-    if type(value) is not hint or (hint is float and not math.isfinite(value)):
-        raise _wrong(where, value, _SAID[hint], file)
-    return value
-
-
-_SAID = {str: "text", int: "a whole number", float: "a number"}
 _RESTORE = "Restore the file from a copy."
+_NOT_WRITTEN = ("path", "extra")
+_PARTS: dict[str, type[Part]] = {
+    **{"cell": CellFacts, "screen": ScreenFacts, "samples": Samples, "target": Target},
+    **{"best": Reached, "last": Reached, "attempts": Attempt},
+}
 
 
-def _wrong(where: str, value: Any, expected: str, file: Path) -> InputError:
-    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
-    return InputError(f"the field '{where}' is {shown}; expected {expected}", where=file)
+def _written(kind: type[Part]) -> list[str]:
+    return [f.name for f in dataclasses.fields(kind) if f.name not in _NOT_WRITTEN]
 
 
-def _check_time(text: str, file: Path, where: str) -> None:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        raise _wrong(where, text, "a time such as 2026-01-31T12:00:00Z", file) from None
+def _with_extra(kind: type[Part], data: Any) -> Any:
+    """Return the data of a part with its unknown fields moved into ``extra``, and so within it."""
+    if isinstance(data, list):
+        return [_with_extra(kind, one) for one in data]
+    if not isinstance(data, dict):
+        return data
+    known = {name: data[name] for name in _written(kind) if name in data}
+    if kind is RunRecord:
+        known |= {n: _with_extra(part, known[n]) for n, part in _PARTS.items() if n in known}
+    return known | {"extra": {n: value for n, value in data.items() if n not in known}}
+
+
+def _encoded(part: Part) -> dict[str, Any]:
+    fields = {name: getattr(part, name) for name in _written(type(part))} | part.extra
+    for name, value in fields.items():
+        if isinstance(value, Part):
+            fields[name] = _encoded(value)
+        elif isinstance(value, tuple):
+            fields[name] = [_encoded(one) if isinstance(one, Part) else one for one in value]
+    return fields

@@ -2,10 +2,8 @@
 
 from deltacell.propagate.auto import STRATEGIES, Auto, Choice, strategy
 from deltacell.propagate.changed import Rates
-from deltacell.propagate.deleted import Deleted, DeletedNodes
 from deltacell.propagate.delta import Delta
 from deltacell.propagate.dense import Dense
-from deltacell.propagate.epistasis import by_difference, smaller_sets
 from deltacell.propagate.hop import (
     GENE,
     METABOLITE,
@@ -17,10 +15,10 @@ from deltacell.propagate.hop import (
     RowWise,
     gradients_of,
 )
-from deltacell.propagate.late import Late
+from deltacell.propagate.late import Late, by_difference, smaller_sets
 from deltacell.propagate.pool import Readout, Terms
 from deltacell.propagate.product import SparseMatrix
-from deltacell.propagate.protocol import Mutants, Propagation, WildType
+from deltacell.propagate.protocol import Deleted, DeletedNodes, Mutants, Propagation, WildType
 from deltacell.propagate.shared import Shared
 from deltacell.propagate.touched import Touched
 

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 
 from deltacell.errors import InputError, did_you_mean
-from deltacell.propagate.deleted import Deleted
 from deltacell.propagate.delta import Delta
 from deltacell.propagate.dense import Dense
 from deltacell.propagate.hop import GENE, Hop, State, place_of
 from deltacell.propagate.ladder import DeviceMask, EdgeMask, StoredEdges, StoredMasks, Subgraph
 from deltacell.propagate.late import Late, is_late
 from deltacell.propagate.pool import Readout
-from deltacell.propagate.protocol import Mutants, Propagation, WildType
+from deltacell.propagate.protocol import Deleted, Mutants, Propagation, WildType
 from deltacell.propagate.shared import Shared
 
 
@@ -38,15 +37,6 @@ def choose(hops: Sequence[Hop], device: torch.device, max_bytes: int | None = No
     3. ``delta`` on a CPU, where leaving out rows that do not change saves time on every relation
        that is not dense.
     4. ``shared`` elsewhere: a device is faster at one large product than at many small ones.
-
-    Parameters
-    ----------
-    hops
-        Those that see the deletions.
-    device
-        What is computed with.
-    max_bytes
-        Bound on the memory of a batch.
     """
     if max_bytes is not None:
         return Choice("delta", f"it keeps to the bound of {max_bytes:,} bytes.")
@@ -72,25 +62,24 @@ class Auto:
         self.max_bytes = max_bytes
         self.choice = choice
 
-    @property
-    def name(self) -> str:
-        """What it is called in configurations."""
-        return "auto"
+    name = "auto"
 
     @classmethod
     def from_json(cls, recorded: dict[str, Any]) -> Auto:
         """Make it from what `to_json` returned: the same choice again."""
         try:
-            choice = recorded["choice"]
-            made = None if choice is None else Choice(choice["strategy"], choice["reason"])
+            choice = None if recorded["choice"] is None else Choice(**recorded["choice"])
             max_bytes = recorded["max_bytes"]
         except (KeyError, TypeError) as error:
-            raise InputError(f"this is not a recorded propagation: {error!r} is missing") from error
-        if made is not None and made.strategy not in ("shared", "delta", "late"):
             raise InputError(
-                f"the recorded propagation is '{made.strategy}'; expected shared, delta or late"
+                f"not a recorded propagation: {error}", code="bad-propagation-record"
+            ) from error
+        if choice is not None and choice.strategy not in ("shared", "delta", "late"):
+            raise InputError(
+                f"the recorded propagation is '{choice.strategy}'; expected shared, delta or late",
+                code="bad-propagation-record",
             )
-        return cls(max_bytes, made)
+        return cls(max_bytes, choice)
 
     def to_json(self) -> dict[str, Any]:
         """Return the choice, for a run's record; None before the first batch."""
@@ -111,12 +100,10 @@ class Auto:
 
     def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
         """Propagate the wild type, in the form that the chosen strategy reads."""
-        chosen = self.choice or choose(hops, state[GENE].device, self.max_bytes)
-        return (
-            Shared().wild_type(hops, state)
-            if chosen.strategy == "shared"
-            else Delta().wild_type(hops, state)
-        )
+        choice = self.choice or choose(hops, state[GENE].device, self.max_bytes)
+        # Those hops that mutants see are not known here, and `late` reads what `delta` does.
+        way = Shared() if choice.strategy == "shared" else Delta()
+        return way.wild_type(hops, state)
 
     def mutants(
         self,
@@ -155,23 +142,16 @@ STRATEGIES: Mapping[str, Callable[..., Propagation]] = MappingProxyType(
 
 
 def strategy(name: str, **options: Any) -> Propagation:
-    """Return the strategy of a name.
-
-    Parameters
-    ----------
-    name
-        One of `STRATEGIES`.
-    options
-        Of the strategy, such as ``tile``.
-    """
+    """Return the strategy of a name, one of `STRATEGIES`, with its options such as ``tile``."""
     if name not in STRATEGIES:
         raise InputError(
             f"unknown propagation '{name}'{did_you_mean(name, STRATEGIES)}; "
-            f"there are {', '.join(STRATEGIES)}"
+            f"expected one of {', '.join(STRATEGIES)}",
+            code="unknown-propagation",
         )
     try:
         return STRATEGIES[name](**options)
     except TypeError as error:
         raise InputError(
-            f"the propagation '{name}' does not take these options: {error}"
+            f"the propagation '{name}' does not take these options: {error}", code="unknown-option"
         ) from error

@@ -4,324 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from deltacell.errors import InputError
-from deltacell.propagate.changed import NEAR_NUMBERS, Changes, Places, Rates, Tile
-from deltacell.propagate.deleted import Deleted
-from deltacell.propagate.hop import ALL, GENE, Hop, State, place_of, sizes_of, width_of
-from deltacell.propagate.pool import Readout, wild_pool
-from deltacell.propagate.protocol import Mutants, WildType
-from deltacell.propagate.shared import autocast_here
-from deltacell.propagate.tile import (
-    Given,
-    GradientSums,
-    Job,
-    Kept,
-    Name,
-    TileBackward,
-    TileForward,
-    given_by,
+from deltacell.propagate.changed import Changes, Places, Rates, Received, Tile
+from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, State, place_of, sizes_of
+from deltacell.propagate.pool import (
+    Readout,
+    Terms,
+    WildPool,
+    pool_changes,
+    pool_difference,
+    wild_pool,
 )
-from deltacell.propagate.wild import WildTypeInParts, in_parts, wild_type_in_parts
-from deltacell.propagate.workers import in_workers, one_core, workers_for
+from deltacell.propagate.product import SparseMatrix, product
+from deltacell.propagate.protocol import Deleted, Mutants, WildType
+from deltacell.propagate.shared import (
+    NEAR_NUMBERS,
+    check_at_least,
+    rows_at_a_time,
+    wild_type_in_parts,
+)
+from deltacell.propagate.workers import Pieces, in_graphs, row_wise, workers_for
 
-
-@dataclass(frozen=True)
-class Keeping:
-    """What the forward keeps for the backward, which computes the rest again.
-
-    Parameters
-    ----------
-    states
-        Of how many tiles the vectors after each hop are kept.
-    sums
-        Of how many tiles also the sums over the aggregates.
-    workers
-        Threads.
-    """
-
-    states: int
-    sums: int
-    workers: int
-
-
-def run_batch(
-    job: Job, tiles: Sequence[Tile], keeping: Keeping, given: Given, *, vectors: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return z [b, hidden] of all mutants, and their genes' vectors [b, n, hidden] if wanted.
-
-    Parameters
-    ----------
-    job
-        What the tiles have in common.
-    tiles
-        The mutants.
-    keeping
-        What is kept for the backward.
-    given
-        What they are computed from.
-    vectors
-        Whether the genes' vectors are wanted.
-    """
-    run = _Run(job, tuple(tiles), keeping, tuple(given), vectors, torch.is_grad_enabled())
-    z, per_gene = _Batch.apply(run, *given.values())  # type: ignore[no-untyped-call]
-    return z, cast(torch.Tensor, per_gene) if vectors else None
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    job: Job
-    tiles: tuple[Tile, ...]
-    keeping: Keeping
-    names: tuple[Name, ...]
-    vectors: bool
-    will_go_back: bool
-
-    def named(self, tensors: Sequence[torch.Tensor]) -> Given:
-        return dict(zip(self.names, tensors, strict=True))
-
-
-class _Batch(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, run: _Run, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        given = run.named(tensors)
-        kept: list[Kept | None] = [None] * len(run.tiles)
-
-        def one(worker: int, i: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-            keep = run.will_go_back and i < run.keeping.states
-            tile = TileForward(run.job, run.tiles[i], given)
-            z, vectors, made = tile.run(keep_sums=keep and i < run.keeping.sums)
-            if keep:
-                kept[i] = made
-            return z, vectors if run.vectors else None
-
-        with one_core(run.keeping.workers):
-            found = in_workers(one, range(len(run.tiles)), run.keeping.workers)
-        ctx.run, ctx.kept = run, kept
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        z = torch.cat([z for z, _ in found])
-        if not run.vectors:
-            return z, z.new_empty(0)
-        return z, torch.cat([x for _, x in found if x is not None])
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(
-        ctx: Any, by_z: torch.Tensor | None, by_vectors: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, ...]:
-        run: _Run = ctx.run
-        given = run.named(ctx.saved_tensors)
-        wants = zip(run.names, ctx.needs_input_grad[1:], strict=True)
-        wanted = {name: given[name] for name, want in wants if want}
-        sums = [GradientSums(wanted) for _ in range(run.keeping.workers)]
-        if not run.vectors:
-            by_vectors = None
-
-        def one(worker: int, i: int) -> None:
-            tile, kept = run.tiles[i], ctx.kept[i]
-            if kept is None:
-                *_, kept = TileForward(run.job, tile, given).run(keep_sums=False)
-            # Used up, so that memory goes down from here on; a second backward makes it again.
-            ctx.kept[i] = None
-            mutants = slice(tile.begin, tile.end)
-            TileBackward(run.job, tile, given, kept, sums[worker]).run(
-                None if by_z is None else by_z[mutants],
-                None if by_vectors is None else by_vectors[mutants],
-            )
-
-        with one_core(run.keeping.workers):
-            in_workers(one, range(len(run.tiles)), run.keeping.workers)
-            for other in sums[1:]:
-                sums[0].join(other)
-        return None, *(sums[0].sums.get(n) for n in run.names)
-
-
-KEPT_SUMS = 2**30
-"""Bytes of sums that are kept for the backward where no bound is given."""
-
-# Tensors of a mutant's size that are alive at once, counted in the code and checked by measuring.
-_IN_A_HOP = 9
-_IN_THE_READOUT = 14
-_PER_NUMBER_OF_A_ROW = 8
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Bytes that a batch takes.
-
-    Parameters
-    ----------
-    wild_type
-        The wild type with its parts, and its backward.
-    worker
-        What each thread works in, with its sums of gradients.
-    again
-        Of a tile whose vectors were not kept, while it is computed again.
-    states
-        Of each tile, if its vectors are kept for the backward.
-    sums
-        Of each tile, if its sums are kept too.
-    """
-
-    wild_type: int
-    worker: int
-    again: int
-    states: tuple[int, ...]
-    sums: tuple[int, ...]
-
-    def of(self, keeping: Keeping) -> int:
-        """Return the bytes of a whole batch under what is kept."""
-        again = self.again if keeping.states < len(self.states) else 0
-        return (
-            self.wild_type
-            + keeping.workers * (self.worker + again)
-            + sum(self.states[: keeping.states])
-            + sum(self.sums[: keeping.sums])
-        )
-
-    @property
-    def least(self) -> int:
-        """The bytes of one tile after the other, with nothing kept, whatever the genotypes."""
-        return self.wild_type + self.worker + self.again
-
-
-def estimate(hops: Sequence[Hop], tiles: Sequence[Tile], rows_at_a_time: int | None) -> Estimate:
-    """Return the bytes that a batch takes forward and backward, beside the model.
-
-    Parameters
-    ----------
-    hops
-        Message passing.
-    tiles
-        The mutants, and what is different in them.
-    rows_at_a_time
-        How many rows go through a row-wise function together; None is all.
-    """
-    sizes = sizes_of(hops)
-    width = max(width_of(hop) for hop in hops)
-    item = place_of(hops)[1].itemsize
-    number = width * item
-    t = max((tile.size for tile in tiles), default=1)
-    gene = sizes[GENE] * number
-    parts = sum(2 * len(hop.aggregates) * sizes[hop.target] * number for hop in hops)
-    states = sum((1 + 2) * sizes[hop.target] * number for hop in hops)
-    going_back = max(3 * len(hop.aggregates) * sizes[hop.target] * number for hop in hops)
-    in_a_hop = max(
-        (_IN_A_HOP + (2 * len(hop.aggregates) if hop.messages is None else 0))
-        * t
-        * sizes[hop.target]
-        * number
-        for hop in hops
-    )
-    rows = t * max(sizes.values())
-    if rows_at_a_time is not None:
-        rows = min(rows, rows_at_a_time)
-    row_wise = rows * max(_numbers_of_a_row(hop, width) for hop in hops) * item
-    gradients = parts + states + sum(p.numel() * item for hop in hops for p in hop.parameters)
-    return Estimate(
-        wild_type=parts + states + going_back,
-        worker=max(in_a_hop, _IN_THE_READOUT * t * gene) + row_wise + gradients,
-        again=sum(t * sizes[hop.target] for hop in hops) * number,
-        states=tuple(_states(hops, tile, sizes) * number for tile in tiles),
-        sums=tuple(_sums(hops, tile, sizes) * number for tile in tiles),
-    )
-
-
-def keeping_within(estimated: Estimate, workers: int, max_bytes: int | None) -> Keeping:
-    """Return what to keep for the backward; what is not kept is computed again.
-
-    Parameters
-    ----------
-    estimated
-        Of the batch.
-    workers
-        Threads; fewer are taken where memory does not reach for all.
-    max_bytes
-        The bound; None is none, and then sums are kept up to `KEPT_SUMS`. One that is too small
-        for one tile after the other is an error.
-    """
-    n_tiles = len(estimated.states)
-    if max_bytes is None:
-        return Keeping(n_tiles, _fitting(estimated.sums, KEPT_SUMS), workers)
-    if estimated.least > max_bytes:
-        raise InputError(
-            f"max_bytes is {max_bytes:,}, and one genotype after the other takes "
-            f"{estimated.least:,}",
-            fix=f"Give at least {estimated.least:,} bytes, or take a smaller model.",
-        )
-    while workers > 1 and estimated.of(Keeping(0, 0, workers)) > max_bytes:
-        workers -= 1
-    left = max_bytes - estimated.of(Keeping(0, 0, workers))
-    states = _fitting(estimated.states, left)
-    # Without any that is computed again, there is room for more.
-    if estimated.of(Keeping(n_tiles, 0, workers)) <= max_bytes:
-        states = n_tiles
-    left = max_bytes - estimated.of(Keeping(states, 0, workers))
-    sums = _fitting(estimated.sums[:states], left)
-    return Keeping(states, sums, workers)
-
-
-def _fitting(sizes: Sequence[int], room: int) -> int:
-    """Return how many fit, one after the other."""
-    n = 0
-    for size in sizes:
-        room -= size
-        if room < 0:
-            break
-        n += 1
-    return n
-
-
-def _states(hops: Sequence[Hop], tile: Tile, sizes: dict[str, int]) -> int:
-    """Return the rows that are kept of a tile's vectors."""
-    return sum(
-        _rows(changed.changed, sizes[hop.target] * tile.size)
-        for hop, changed in zip(hops, tile.hops, strict=True)
-    )
-
-
-def _sums(hops: Sequence[Hop], tile: Tile, sizes: dict[str, int]) -> int:
-    """Return the rows that are kept of a tile's sums."""
-    return sum(
-        _rows(received.computed, sizes[hop.target] * tile.size)
-        for hop, changed in zip(hops, tile.hops, strict=True)
-        for received in changed.received
-        if received.difference is None
-    )
-
-
-def _rows(places: Places | None, n: int) -> int:
-    return n if places is None else len(places)
-
-
-def _numbers_of_a_row(hop: Hop, width: int) -> int:
-    """Return about how many numbers lie between a row's old vector and its new one."""
-    if hop.messages is None:
-        return _PER_NUMBER_OF_A_ROW * sum(p.numel() for p in hop.parameters) // width
-    return max(
-        _PER_NUMBER_OF_A_ROW * sum(p.numel() for p in m.parameters) // width for m in hop.messages
-    )
-
-
-CPU_ROWS_AT_A_TIME = 2208
-"""So many rows of 64 numbers, and what is computed from them, stay in a core's cache."""
+KEPT_BYTES = 2**30
+"""What is kept for the backward where no bound is given; the rest is computed again."""
 
 
 @dataclass(frozen=True, eq=False)
 class DeletedInTiles(Deleted):
-    """What a batch deletes, and what is different for it.
-
-    Parameters
-    ----------
-    genotypes, nodes
-        See `Deleted`.
-    tiles
-        Mutants that are propagated together.
-    """
+    """What a batch deletes, and what is different for it."""
 
     tiles: tuple[Tile, ...] = ()
 
@@ -333,14 +49,10 @@ class Delta:
     A mutant's vectors are ``X = X_wt + D``, and D is 0 but on changed rows. A hop's sums are
     ``A X = A X_wt + A D``: in the first hop D is the deleted genes, and a few rows change; from hop
     to hop there are more, over each relation those alone that hear from a changed one. Where that
-    is nearly all, a whole product takes its place; which of the two is chosen for each relation
-    and hop, forward and backward apart, by what they cost. Rows that do not change are the wild
-    type's, in value and in gradient: what comes back to them is added up over the batch and goes
-    through the wild type's products once.
-
-    The row-wise functions are computed a few rows at a time, which stay in cache, and once more in
-    the backward; nothing between a hop's sums and its new vectors is kept. Mutants are shared out
-    to threads that need not wait for each other.
+    is nearly all, a whole product takes its place; which of the two is chosen for each relation and
+    hop by what they cost. Rows that do not change are the wild type's, in value and in gradient:
+    what comes back to them is added up over the batch and goes through the wild type's products
+    once. Mutants are shared out to threads that need not wait for each other.
 
     Parameters
     ----------
@@ -348,15 +60,15 @@ class Delta:
         How many mutants go through one product. Where not given, on a CPU as many as stay in cache,
         1 for a cell of yeast's size; elsewhere the whole batch.
     rows_at_a_time
-        How many rows go through a row-wise function together. Where not given, 2,208 on a CPU, and
-        elsewhere all at once; 0 is all at once anywhere.
+        How many rows go through a row-wise function together, see `row_wise`. Where not given,
+        2,208 on a CPU, and elsewhere all at once; 0 is all at once anywhere.
     workers
         Threads. Where not given, on a CPU as many as PyTorch may use; elsewhere one.
     max_bytes
         Bound on the memory of a batch, beside the model. What does not fit is computed again in the
         backward, with the same result and gradient.
     rates
-        What things cost, see `rates_here`.
+        What things cost.
     """
 
     tile: int | None = None
@@ -366,38 +78,38 @@ class Delta:
     rates: Rates = field(default_factory=Rates)
 
     def __post_init__(self) -> None:
-        for what, given, least in (
-            ("tile", self.tile, 1),
-            ("rows_at_a_time", self.rows_at_a_time, 0),
-            ("workers", self.workers, 1),
-            ("max_bytes", self.max_bytes, 1),
-        ):
-            if given is not None and given < least:
-                raise InputError(f"{what} is {given}; expected {least} or more")
+        check_at_least(
+            tile=(self.tile, 1),
+            rows_at_a_time=(self.rows_at_a_time, 0),
+            workers=(self.workers, 1),
+            max_bytes=(self.max_bytes, 1),
+        )
 
-    @property
-    def name(self) -> str:
-        """What it is called in configurations."""
-        return "delta"
+    name = "delta"
 
     def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> DeletedInTiles:
         """Find out on the host what is different in each mutant."""
         host = deleted.to("cpu")
         changes = Changes(hops, self.rates)
-        width = self.tile or self._width(hops, len(host))
-        if self.max_bytes is not None:
-            width = self._width_within(changes, host, width)
+        width = min(self.tile or self._width(hops, len(host)), max(len(host), 1))
+        if self.max_bytes is not None and len(host):
+            # As wide as memory reaches for; one that is too small even for one is an error.
+            while width > 1:
+                tile = changes.tile(host.nodes, 0, width)
+                if self._estimate(hops, [tile]).least <= self.max_bytes:
+                    break
+                width = -(-width // 2)
         tiles = tuple(
             changes.tile(host.nodes, begin, min(begin + width, len(host)))
             for begin in range(0, len(host), width)
         )
         return DeletedInTiles(deleted.genotypes, deleted.nodes, tiles)
 
-    def wild_type(self, hops: Sequence[Hop], state: State) -> WildTypeInParts:
+    def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
         """Propagate the wild type, and keep what lies between its vectors."""
         device = state[GENE].device
-        most = max(len(hop.aggregates) for hop in hops) if hops else 1
-        return wild_type_in_parts(hops, state, self._rows(device), self._workers(device, most))
+        workers = self.workers or workers_for(device, 1 << 20)
+        return wild_type_in_parts(hops, state, Pieces(self._rows(device), workers))
 
     def mutants(
         self,
@@ -413,72 +125,273 @@ class Delta:
         pool = wild_pool(readout.terms(genes, ALL))
         if not isinstance(deleted, DeletedInTiles):
             deleted = self.prepare(hops, deleted).to(genes.device)
-        if not isinstance(wild_type, WildTypeInParts):
-            wild_type = self.wild_type(hops, wild_type.first)
         if not deleted.tiles:
             none = genes.new_zeros(0, *genes.shape)
             return Mutants(none[:, 0], pool.pooled, none if vectors else None)
-        device = genes.device
-        keeping = self._keeping(hops, deleted.tiles)
-        job = Job(
-            hops,
-            [in_parts(hop.aggregates) for hop in hops],
-            readout,
-            self._rows(device),
-            autocast_here(device.type),
-        )
-        given = given_by(hops, wild_type, pool, readout)
-        z, per_gene = run_batch(job, deleted.tiles, keeping, given, vectors=vectors)
-        return Mutants(z, pool.pooled, per_gene)
+        if len(wild_type.sums) != len(hops):
+            wild_type = self.wild_type(hops, wild_type.first)
+        kept, workers = self._kept(hops, deleted.tiles)
+        wild = wild_type.states, wild_type.sums, wild_type.messages, pool
+        given, tree = tree_flatten(wild)
+        pieces, tiles = Pieces(self._rows(genes.device)), deleted.tiles
+
+        def run(i: int, given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+            wild = _Wild(*tree_unflatten(list(given), tree))
+            mutants = _Mutants(hops, readout, pieces, tiles[i], wild)
+            mutants.propagate()
+            return (mutants.read(), mutants.genes()) if vectors else (mutants.read(),)
+
+        parameters = [p for hop in hops for p in _parameters(hop)] + list(readout.parameters())
+        found = in_graphs(run, len(tiles), given, parameters, workers, kept)
+        z, *per_gene = map(torch.cat, zip(*found, strict=True))
+        return Mutants(z, pool.pooled, *per_gene)
 
     def estimate(self, hops: Sequence[Hop], deleted: Deleted) -> Estimate:
-        """Return the bytes that a batch takes forward and backward, beside the model.
-
-        Parameters
-        ----------
-        hops
-            Message passing.
-        deleted
-            What `prepare` returned.
-        """
+        """Return the bytes that a batch takes forward and backward, beside the model."""
         if not isinstance(deleted, DeletedInTiles):
             deleted = self.prepare(hops, deleted)
-        return estimate(hops, deleted.tiles, self._rows(place_of(hops)[0]))
+        return self._estimate(hops, deleted.tiles)
 
-    def _keeping(self, hops: Sequence[Hop], tiles: Sequence[Tile]) -> Keeping:
+    def _estimate(self, hops: Sequence[Hop], tiles: Sequence[Tile]) -> Estimate:
+        return estimate(hops, tiles, self._rows(place_of(hops)[0]))
+
+    def _kept(self, hops: Sequence[Hop], tiles: Sequence[Tile]) -> tuple[int, int]:
         device = place_of(hops)[0]
-        estimated = estimate(hops, tiles, self._rows(device))
-        return keeping_within(estimated, self._workers(device, len(tiles)), self.max_bytes)
-
-    def _width_within(self, changes: Changes, host: Deleted, width: int) -> int:
-        """Return the width, or one that memory reaches for; raise where it reaches for none."""
-        while len(host):
-            tile = changes.tile(host.nodes, 0, min(width, len(host)))
-            try:
-                self._keeping(changes.hops, [tile])
-            except InputError:
-                if width == 1:
-                    raise
-                width = -(-width // 2)
-            else:
-                break
-        return width
+        workers = workers_for(device, len(tiles)) if self.workers is None else self.workers
+        return self._estimate(hops, tiles).within(self.max_bytes, min(workers, len(tiles)))
 
     def _width(self, hops: Sequence[Hop], batch: int) -> int:
         device = place_of(hops)[0]
         if device.type != "cpu" or not hops:
             return max(batch, 1)
-        numbers = sizes_of(hops)[GENE] * max(width_of(hop) for hop in hops)
-        near = max(1, NEAR_NUMBERS // max(numbers, 1))
+        near = max(1, NEAR_NUMBERS // (sizes_of(hops)[GENE] * max(hop.width for hop in hops)))
         # Every thread is to have mutants of its own.
-        return min(near, max(1, -(-batch // self._workers(device, batch))))
+        workers = self.workers or workers_for(device, batch)
+        return min(near, max(1, -(-batch // workers)))
 
     def _rows(self, device: torch.device) -> int | None:
-        if self.rows_at_a_time is not None:
-            return self.rows_at_a_time or None
-        return CPU_ROWS_AT_A_TIME if device.type == "cpu" else None
+        return rows_at_a_time(self.rows_at_a_time, device)
 
-    def _workers(self, device: torch.device, items: int) -> int:
-        if self.workers is not None:
-            return max(1, min(self.workers, items))
-        return workers_for(device, items)
+
+def _parameters(hop: Hop) -> list[torch.Tensor]:
+    if hop.messages is None:
+        return list(hop.parameters)
+    return [p for message in hop.messages for p in message.parameters]
+
+
+# Tensors of a mutant's size that are alive at once, counted in the code and checked by measuring.
+_IN_A_HOP = 9
+_PER_NUMBER_OF_A_ROW = 8
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes that a batch takes."""
+
+    wild_type: int  # with its parts, and its backward
+    worker: int  # what each thread works in, with its sums of gradients
+    tiles: tuple[int, ...]  # each, if it is kept for the backward
+
+    def of(self, kept: int, workers: int) -> int:
+        """Return the bytes of a batch of which some tiles are kept for the backward."""
+        again = max(self.tiles[kept:], default=0)
+        return self.wild_type + workers * (self.worker + again) + sum(self.tiles[:kept])
+
+    @property
+    def least(self) -> int:
+        """The bytes of one tile after the other, with nothing kept."""
+        return self.of(0, 1)
+
+    def within(self, max_bytes: int | None, workers: int) -> tuple[int, int]:
+        """Return how many tiles to keep and how many threads to use within a bound."""
+        n = len(self.tiles)
+        if max_bytes is None:
+            return sum(total <= KEPT_BYTES for total in accumulate(self.tiles)), workers
+        if self.least > max_bytes:
+            raise InputError(
+                f"max_bytes is {max_bytes:,}, and one genotype at a time takes {self.least:,}",
+                code="max-bytes-too-small",
+                fix=f"Give at least {self.least:,} bytes, or use a smaller model.",
+                least=self.least,
+            )
+        while self.of(0, workers) > max_bytes:
+            workers -= 1
+        return max(k for k in range(n + 1) if self.of(k, workers) <= max_bytes), workers
+
+
+def estimate(hops: Sequence[Hop], tiles: Sequence[Tile], at_a_time: int | None) -> Estimate:
+    """Return the bytes that a batch takes forward and backward, beside the model."""
+    sizes, item = sizes_of(hops), place_of(hops)[1].itemsize
+    width = max(hop.width for hop in hops)
+    t = max((tile.size for tile in tiles), default=1)
+    # Vectors after each hop, sums and messages.
+    wild = sum((1 + 2 * len(hop.aggregates)) * sizes[hop.target] for hop in hops)
+    rows = t * max(sizes.values())
+    in_pieces = rows if at_a_time is None else min(rows, at_a_time)
+    numbers = max(
+        _PER_NUMBER_OF_A_ROW * sum(p.numel() for p in parameters) // width
+        for hop in hops
+        for parameters in (
+            [hop.parameters] if hop.messages is None else [m.parameters for m in hop.messages]
+        )
+    )
+    gradients = wild * width + sum(p.numel() for hop in hops for p in hop.parameters)
+    return Estimate(
+        2 * wild * width * item,
+        (_IN_A_HOP * rows * width + in_pieces * numbers + gradients) * item,
+        tuple(_rows_kept(hops, tile, sizes) * width * item for tile in tiles),
+    )
+
+
+def _rows_kept(hops: Sequence[Hop], tile: Tile, sizes: dict[str, int]) -> int:
+    """Return the rows of vectors and sums that the backward of a tile starts from."""
+    rows = 4 * sizes[GENE] * tile.size
+    for hop, changed in zip(hops, tile.hops, strict=True):
+        n = sizes[hop.target] * tile.size
+        rows += n
+        for received in changed.received:
+            # A list of rows has a copy of their old vectors too.
+            rows += n if received.computed is None else 2 * len(received.computed)
+    return rows
+
+
+class _Wild(NamedTuple):
+    states: tuple[State, ...]
+    sums: tuple[tuple[torch.Tensor, ...], ...]
+    messages: tuple[tuple[torch.Tensor, ...], ...]
+    pool: WildPool
+
+
+class _Mutants:
+    """A tile of mutants on its way through the hops; vectors are [n * t, hidden], node by node."""
+
+    def __init__(
+        self, hops: Sequence[Hop], readout: Readout, pieces: Pieces, tile: Tile, wild: _Wild
+    ) -> None:
+        self.hops, self.readout, self.pieces = hops, readout, pieces
+        self.tile, self.wild, self.t = tile, wild, tile.size
+        self.state = {kind: self._living(kind, self._each(x)) for kind, x in wild.states[0].items()}
+        self._moved: dict[str, torch.Tensor] = {}
+        self._scales: dict[SparseMatrix, torch.Tensor] = {}
+
+    def propagate(self) -> None:
+        for h, hop in enumerate(self.hops):
+            with hop.around():
+                self._moved.clear()
+                new, changed = self._new_rows(h, hop), self.tile.hops[h].changed
+                if changed is not None:
+                    wild = self._each(self.wild.states[h + 1][hop.target])
+                    new = wild.index_copy(0, changed.at, new)
+                self.state[hop.target] = self._living(hop.target, new)
+
+    def genes(self) -> torch.Tensor:
+        """Return the genes' vectors, [t, n, hidden]."""
+        genes = self.state[GENE]
+        return genes.view(-1, self.t, genes.shape[1]).transpose(0, 1)
+
+    def _new_rows(self, h: int, hop: Hop) -> torch.Tensor:
+        """Return the new vectors at the places that the hop changes."""
+        x, hop_change, pieces = self.state[hop.target], self.tile.hops[h], self.pieces
+        if hop.messages is None:
+            heard = [self._heard(h, a, k) for k, a in enumerate(hop.aggregates)]
+            changed = hop_change.changed
+            return hop.apply(self._nodes(changed, len(x)), _at(x, changed), heard, pieces)
+        n = len(x) if hop_change.changed is None else len(hop_change.changed)
+        new = _at(x, hop_change.changed).clone() if hop.residual else x.new_zeros(n, x.shape[1])
+        for k, message in enumerate(hop.messages):
+            received = hop_change.received[k]
+            computed = received.computed
+            if computed is None or len(computed):
+                heard_k = self._heard(h, hop.aggregates[k], k)
+                rows = self._nodes(computed, len(x))
+                made = message.apply(rows, _at(x, computed), heard_k, pieces)
+                new = (
+                    new.add_(made)
+                    if received.into is None
+                    else new.index_add_(0, received.into, made)
+                )
+            if received.taken is not None:
+                into, nodes = received.taken
+                new = new.index_add_(0, into, self.wild.messages[h][k].index_select(0, nodes))
+        return new
+
+    def _heard(self, h: int, a: Aggregate, k: int) -> torch.Tensor:
+        """Return what is received over an aggregate at the places where it is computed."""
+        received: Received = self.tile.hops[h].received[k]
+        x = self.state[a.source]
+        if received.difference is None:
+            sums = product(a.matrix, x.view(-1, self.t, x.shape[1])).view(-1, x.shape[1])
+            sums = _at(sums, received.computed)
+        else:
+            assert received.computed is not None
+            sums = self.wild.sums[h][k].index_select(0, received.computed.nodes)
+            sums = sums + product(received.difference, self._difference(h, a.source))
+        return sums * _at(self._scale(a, x), received.computed) if a.mean else sums
+
+    def _difference(self, h: int, kind: str) -> torch.Tensor:
+        """Return how the changed and deleted sources differ from the wild type."""
+        if kind not in self._moved:
+            places = self.tile.hops[h].sources[kind]
+            assert places is not None
+            wild = self.wild.states[h][kind].index_select(0, places.nodes)
+            self._moved[kind] = self.state[kind].index_select(0, places.at) - wild
+        return self._moved[kind]
+
+    def _scale(self, a: Aggregate, like: torch.Tensor) -> torch.Tensor:
+        """Return one over the number of living sources of each place, [n * t, 1]."""
+        if a.matrix not in self._scales:
+            dtype = torch.promote_types(like.dtype, torch.float32)
+            counts = self._each(a.matrix.row_counts(device=like.device, dtype=dtype))
+            if a.matrix in self.tile.silent:
+                at, fewer = self.tile.silent[a.matrix]
+                counts = counts.index_add(0, at, fewer.to(dtype).unsqueeze(1), alpha=-1)
+            self._scales[a.matrix] = counts.clamp(min=1).reciprocal()
+        return self._scales[a.matrix]
+
+    def read(self) -> torch.Tensor:
+        """Return z [t, hidden]."""
+        genes, readout, wild = self.state[GENE], self.readout, self.wild.pool
+        places = None if self.tile.read is None else self.tile.read[0]
+        terms = Terms(
+            *row_wise(
+                readout.terms,
+                self._nodes(places, len(genes)),
+                [_at(genes, places)],
+                list(readout.parameters()),
+                self.pieces,
+            )
+        )
+        if self.tile.read is None:
+            living = torch.ones_like(terms.gate, dtype=torch.bool)
+            if GENE in self.tile.deleted:
+                living[self.tile.deleted[GENE]] = False
+            each = Terms(terms.gate.view(-1, self.t), terms.value.view(-1, self.t, genes.shape[1]))
+            return pool_difference(wild, each, living.view(-1, self.t))
+        places, owner, living = self.tile.read
+        # In float64, for weights of mutants may be large beside the wild type's.
+        terms = Terms(terms.gate, terms.value.double())
+        n, d = pool_changes(terms, living, *(x.double() for x in wild.at(places.nodes)))
+        n = n.new_zeros(self.t, n.shape[1]).index_add(0, owner, n)
+        d = d.new_zeros(self.t).index_add(0, owner, d)
+        return (n / (1 + d).unsqueeze(1)).to(genes.dtype)
+
+    def _each(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the wild type's rows once per mutant, [n * t, width]."""
+        return x.unsqueeze(1).expand(-1, self.t, -1).reshape(-1, x.shape[1])
+
+    def _living(self, kind: str, x: torch.Tensor) -> torch.Tensor:
+        """Return x with the rows of deleted nodes 0."""
+        if kind not in self.tile.deleted:
+            return x
+        return x.index_fill(0, self.tile.deleted[kind], 0)
+
+    def _nodes(self, places: Places | None, n: int) -> slice | torch.Tensor:
+        if places is not None:
+            return places.nodes
+        if self.t == 1:
+            return ALL
+        return torch.arange(n, device=self.state[GENE].device) // self.t
+
+
+def _at(x: torch.Tensor, places: Places | None) -> torch.Tensor:
+    return x if places is None else x.index_select(0, places.at)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from deltacell.propagate.deleted import Deleted
 from deltacell.propagate.hop import GENE, Aggregate, Hop, State
 from deltacell.propagate.pool import Readout
-from deltacell.propagate.protocol import Mutants, WildType
+from deltacell.propagate.protocol import Deleted, Mutants, WildType
 
-Living = dict[str, torch.Tensor]
+Living = Mapping[str, torch.Tensor]
 """The nodes that are left, by kind, ascending."""
 
 
@@ -24,10 +23,7 @@ class Dense:
     nodes, message passing on them, and a pool over the genes that are left.
     """
 
-    @property
-    def name(self) -> str:
-        """What it is called in configurations."""
-        return "dense"
+    name = "dense"
 
     def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
         """Return what was given: there is nothing more to find out."""
@@ -36,7 +32,7 @@ class Dense:
     def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
         """Propagate the whole cell."""
         living = {kind: torch.arange(len(x), device=x.device) for kind, x in state.items()}
-        return WildType(tuple(_propagated(hops, state, living)))
+        return WildType(tuple(_propagate(hops, state, living)))
 
     def mutants(
         self,
@@ -50,34 +46,26 @@ class Dense:
         """Propagate each mutant as a smaller cell of its own."""
         genes = wild_type.last[GENE]
         whole = _pooled(readout, genes, torch.arange(len(genes), device=genes.device))
-        differences, per_gene = [], []
+        z, per_gene = [whole.new_zeros(0, len(whole))], [genes.new_zeros(0, *genes.shape)]
         for b in range(len(deleted)):
-            living = _living(wild_type.first, deleted, b)
+            living = {}
+            for kind, x in wild_type.first.items():
+                kept = torch.ones(len(x), dtype=torch.bool, device=x.device)
+                if (lost := deleted.nodes.get(kind)) is not None:
+                    kept[lost.nodes[lost.owner == b]] = False
+                living[kind] = kept.nonzero().squeeze(1)
             smaller = {kind: x[living[kind]] for kind, x in wild_type.first.items()}
-            left = _propagated(hops, smaller, living)[-1][GENE]
-            differences.append(whole - _pooled(readout, left, living[GENE]))
-            if vectors:
-                per_gene.append(torch.zeros_like(genes).index_copy(0, living[GENE], left))
-        empty = genes.new_zeros(0, *genes.shape)
+            left = _propagate(hops, smaller, living)[-1][GENE]
+            z.append((whole - _pooled(readout, left, living[GENE])).unsqueeze(0))
+            per_gene.append(torch.zeros_like(genes).index_copy(0, living[GENE], left).unsqueeze(0))
         return Mutants(
-            torch.stack(differences).to(genes.dtype) if differences else empty[:, 0],
+            torch.cat(z).to(genes.dtype),
             whole.to(genes.dtype),
-            (torch.stack(per_gene) if per_gene else empty) if vectors else None,
+            torch.cat(per_gene) if vectors else None,
         )
 
 
-def _living(state: State, deleted: Deleted, genotype: int) -> Living:
-    living = {}
-    for kind, x in state.items():
-        kept = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        if kind in deleted.nodes:
-            lost = deleted.nodes[kind]
-            kept[lost.nodes[lost.owner == genotype]] = False
-        living[kind] = kept.nonzero().squeeze(1)
-    return living
-
-
-def _propagated(hops: Sequence[Hop], state: State, living: Living) -> list[State]:
+def _propagate(hops: Sequence[Hop], state: State, living: Living) -> list[State]:
     states = [state]
     for hop in hops:
         old = states[-1]
@@ -91,10 +79,9 @@ def _propagated(hops: Sequence[Hop], state: State, living: Living) -> list[State
 
 def _received(a: Aggregate, x: torch.Tensor, target: str, living: Living) -> torch.Tensor:
     rows, columns, values = a.matrix.entries(device=x.device, dtype=x.dtype)
-    matrix = x.new_zeros(a.matrix.shape)
-    matrix[rows, columns.long()] = values
-    edges = x.new_zeros(a.matrix.shape)
-    edges[rows, columns.long()] = 1
+    matrix, edges = x.new_zeros(2, *a.matrix.shape).unbind()
+    matrix[rows, columns] = values
+    edges[rows, columns] = 1
     matrix, edges = (m[living[target]][:, living[a.source]] for m in (matrix, edges))
     with torch.autocast(x.device.type, enabled=False):
         total = matrix @ x

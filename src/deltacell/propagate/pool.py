@@ -1,8 +1,9 @@
 r"""The difference between the pooled wild type and a pooled mutant, formed gene by gene.
 
 A cell is pooled by a softmax over its living genes, ``p = sum_i w_i v_i`` with
-``w_i = e_i / E``, ``e_i = exp(gate_i)``, ``E = sum_i e_i``. The difference ``z = p - p'`` is a
-tiny difference of large sums and would drown in their rounding.
+``w_i = exp(gate_i) / sum_j exp(gate_j)``. The difference ``z = p - p'`` is a tiny difference of
+large sums and would drown in their rounding. So it is formed in one of two ways in which no product
+is larger than the difference that it stands for; weights are float64, one number per gene.
 """
 
 from __future__ import annotations
@@ -12,22 +13,14 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from deltacell.propagate.hop import Rows
+from deltacell.propagate.workers import Rows
 
 
 class Terms(NamedTuple):
-    """What each gene brings to the pool.
+    """What each gene brings to the pool."""
 
-    Parameters
-    ----------
-    gate
-        Logarithm of its weight, up to a constant of the cell, [m, ...].
-    value
-        What is averaged, [m, ..., hidden].
-    """
-
-    gate: torch.Tensor
-    value: torch.Tensor
+    gate: torch.Tensor  # logarithm of its weight, up to a constant of the cell, [m, ...]
+    value: torch.Tensor  # what is averaged, [m, ..., hidden]
 
 
 class Readout(Protocol):
@@ -44,22 +37,17 @@ class Readout(Protocol):
 
 
 class WildPool(NamedTuple):
-    """The pooled wild type.
+    """The pooled wild type."""
 
-    Parameters
-    ----------
-    gate, weight
-        Of each gene, float64 [n].
-    value
-        Of each gene, [n, hidden].
-    pooled
-        Their weighted mean, [hidden].
-    """
+    total: torch.Tensor  # logarithm of the sum of exp(gate), float64
+    weight: torch.Tensor  # of each gene, float64 [n]
+    value: torch.Tensor  # of each gene, [n, hidden]
+    pooled: torch.Tensor  # their weighted mean, [hidden]
 
-    gate: torch.Tensor
-    weight: torch.Tensor
-    value: torch.Tensor
-    pooled: torch.Tensor
+    def at(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """Return what `pool_changes` reads of m genes: [m], [m], [m, hidden] and [m, hidden]."""
+        parts = self.weight, self.value, self.pooled - self.value
+        return [self.total.expand(len(rows)), *(x.index_select(0, rows) for x in parts)]
 
 
 def wild_pool(terms: Terms) -> WildPool:
@@ -67,95 +55,48 @@ def wild_pool(terms: Terms) -> WildPool:
     gate = terms.gate.double()
     weight = gate.softmax(0)
     with torch.autocast(gate.device.type, enabled=False):
-        pooled = _cast(weight, terms.value) @ terms.value
-    return WildPool(gate, weight, terms.value, pooled)
+        pooled = weight.to(terms.value.dtype) @ terms.value
+    return WildPool(gate.logsumexp(0), weight, terms.value, pooled)
 
 
 def pool_difference(wild: WildPool, mutants: Terms, living: torch.Tensor) -> torch.Tensor:
-    r"""Return z of t mutants from the terms of all genes.
+    r"""Return z [t, hidden] of t mutants from the terms of all genes.
 
     ``z = sum_i (w_i v_i - w'_i v'_i) = -sum_i ((w'_i - w_i) v_i + w'_i (v'_i - v_i))``,
-    where deleted genes have ``w'_i = 0``. The weights and their differences are float64, one number
-    a gene; no product is larger than the difference it stands for. Each cell's weights have a
-    stabiliser of their own, so that no gate is too large.
-
-    Parameters
-    ----------
-    wild
-        The pooled wild type.
-    mutants
-        Gate [n, t] and value [n, t, hidden]; those of deleted genes are not read.
-    living
-        Bool [n, t].
-
-    Returns
-    -------
-    torch.Tensor
-        [t, hidden]. A mutant without a living gene has an empty pool, 0.
+    where deleted genes have ``w'_i = 0``. Each cell's weights have a stabiliser of their own, so
+    that no gate is too large. The terms are [n, t] and [n, t, hidden], `living` is bool [n, t];
+    those of deleted genes are not read. A mutant without a living gene has an empty pool, 0.
     """
     gate = mutants.gate.double()
     # Not -inf: without any living gene the weights must stay numbers.
     lowest = torch.finfo(gate.dtype).min
     weight = gate.masked_fill(~living, lowest).softmax(0).masked_fill(~living, 0)
-    change = _cast(weight - wild.weight.unsqueeze(1), wild.value)
+    change = (weight - wild.weight.unsqueeze(1)).to(wild.value.dtype)
     moved = mutants.value - wild.value.unsqueeze(1)
     with torch.autocast(gate.device.type, enabled=False):
         by_weight = change.t() @ wild.value
-        by_value = torch.bmm(_cast(weight, moved).t().unsqueeze(1), moved.transpose(0, 1))
+        by_value = torch.bmm(weight.to(moved.dtype).t().unsqueeze(1), moved.transpose(0, 1))
     return -(by_weight + by_value.squeeze(1))
 
 
-def changed_pool_difference(
-    wild: WildPool,
+def pool_changes(
     mutants: Terms,
     living: torch.Tensor,
-    rows: torch.Tensor,
-    owner: torch.Tensor,
-    n_mutants: int,
-) -> torch.Tensor:
-    r"""Return z of mutants from the terms of those genes alone that are changed or deleted.
+    total: torch.Tensor,
+    weight: torch.Tensor,
+    value: torch.Tensor,
+    apart: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""Return what m changed genes add to N [m, hidden] and to D [m], in ``z = N / (1 + D)``.
 
-    With ``e`` and ``E`` as above, all with one stabiliser per mutant,
-    ``z = (p dE - dV) / E'``, where ``dE = sum_i (e'_i - e_i)``,
-    ``dV = sum_i (e'_i v'_i - e_i v_i)`` and ``E' = E + dE``; genes that did not change add nothing
-    to either sum, and deleted genes have ``e'_i = 0``. Rounding grows with ``E / E'``, which is
-    about 1 unless a handful of genes hold nearly all the weight; `pool_difference` has no such
-    limit.
-
-    Parameters
-    ----------
-    wild
-        The pooled wild type.
-    mutants
-        Gate [m] and value [m, hidden] of the changed genes of all mutants.
-    living
-        Which of the m are not deleted, bool [m].
-    rows, owner
-        The gene of each of the m, and its mutant, int64 [m].
-    n_mutants
-        How many mutants there are.
-
-    Returns
-    -------
-    torch.Tensor
-        [n_mutants, hidden]. Every mutant must have a living gene.
+    With ``w'_i, v'_i`` for a mutant's terms, scaled as the wild type's are,
+    ``N = sum_i (w_i (v_i - p) - w'_i (v'_i - p))`` and ``D = sum_i (w'_i - w_i)``. Genes that did
+    not change add nothing to either sum, and deleted ones have ``w'_i = 0``. Rounding grows with
+    ``1 / (1 + D)``, which is about 1 unless the changed genes hold nearly all the weight;
+    `pool_difference` has no such limit. The wild type's part is that of `WildPool.at`.
     """
-    lowest = torch.finfo(wild.gate.dtype).min
-    gate = mutants.gate.double().masked_fill(~living, lowest)
-    # The largest gate of both cells, so that nothing overflows.
-    top = wild.gate.detach().max()
-    peak = top.expand(n_mutants).scatter_reduce(0, owner, gate.detach(), "amax")
-    before = (wild.gate[rows] - peak[owner]).exp()
-    after = (gate - peak[owner]).exp().masked_fill(~living, 0)
-    nothing = gate.new_zeros(n_mutants)
-    gained = nothing.index_add(0, owner, after - before)
-    total = (wild.gate.logsumexp(0) - peak).exp() + gained
-    old = wild.value[rows]
-    by_weight = _cast((after - before) / total[owner], old).unsqueeze(1) * old
-    by_value = _cast(after / total[owner], old).unsqueeze(1) * (mutants.value - old)
-    sums = old.new_zeros(n_mutants, old.shape[1]).index_add(0, owner, by_weight + by_value)
-    return _cast(gained / total, sums).unsqueeze(1) * wild.pooled - sums
-
-
-def _cast(weight: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return weight.to(like.dtype)
+    new = (mutants.gate.double() - total).exp() * living
+    change = new - weight
+    by_weight = change.to(value.dtype).unsqueeze(1) * apart
+    by_value = new.to(value.dtype).unsqueeze(1) * (value - mutants.value)
+    return by_weight + by_value, change

@@ -1,4 +1,4 @@
-"""Terminal renderings of results; computes nothing."""
+"""Renderings of results for the terminal, as Markdown and as pages; computes nothing."""
 
 from deltacell.report.terminal import console, print_facts, print_table
 

@@ -1,4 +1,4 @@
-"""What every page is made of: one file that loads nothing and runs its own script only.
+"""What every page is made of: self-contained HTML that runs its own script only.
 
 Names on a page come from files of others and are untrusted. They reach it as escaped text, or
 inside a block of JSON in which nothing can end the block, and a script only sets them as text.
@@ -9,25 +9,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from deltacell.report.terminal import printable, shown
+from deltacell.words import change_text, count_text, ratio_text, seconds_text
 
-def page(name: str, *, scripts: Sequence[str], **values: Any) -> str:
-    """Return a page from the templates of its name, ``name.html`` and ``name.css``.
 
-    Parameters
-    ----------
-    name
-        Of the templates; the HTML extends ``page.html``.
-    scripts
-        Templates of what runs on it, in order.
-    values
-        What the template shows.
+def page(name: str, *, scripts: Iterable[str] = (), **values: Any) -> str:
+    """Return a page from the templates ``name.html``, which extends ``page.html``, and its style.
+
+    ``scripts`` are the templates of what runs on it, in order. A template shows strings printable
+    and escaped, and has filters for numbers: see `_environment`.
     """
     style = _source("page.css") + _source(f"{name}.css")
     script = "".join(_source(one) for one in scripts)
@@ -45,11 +44,24 @@ def page(name: str, *, scripts: Sequence[str], **values: Any) -> str:
 
 
 def json_block(value: Any) -> Markup:
-    """Return JSON that nothing inside can end or turn into markup."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
+    """Return JSON that nothing inside can end or turn into markup, all strings printable."""
+    text = json.dumps(_clean(value), allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {key: _clean(one) for key, one in value.items()}
+    return [_clean(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def is_known(value: float | None) -> TypeGuard[float]:
+    """Return whether there is a number to write and draw."""
+    return value is not None and math.isfinite(value)
 
 
 def percent(value: float) -> str:
@@ -57,24 +69,120 @@ def percent(value: float) -> str:
     return f"{100 * value:.3f}%"
 
 
+def fixed(value: float | None, decimals: int, *, sign: bool = False) -> str:
+    """Return a number with as many decimals, and a real minus; a dash where it is unknown."""
+    if not is_known(value):
+        return "–"
+    # Adding 0 leaves no zero with a minus.
+    rounded = round(value, decimals) + 0.0
+    return f"{rounded:{'+' if sign and rounded else ''},.{decimals}f}".replace("-", "−")
+
+
 @cache
 def _environment() -> Environment:
-    return Environment(
+    made = Environment(
         loader=PackageLoader("deltacell.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
+    made.filters |= {
+        "count": shown,
+        "number_of": count_text,
+        "percent": percent,
+        "fixed": fixed,
+        "time": lambda s: seconds_text(s).replace("-", "−") if is_known(s) else "–",
+        "change": lambda s: change_text(s).replace("-", "−") if s else seconds_text(0.0),
+        "share": lambda x: "–" if not is_known(x) else f"{fixed(100 * x, 1)} %",
+        "ratio": lambda x: ratio_text(x).replace("x", "×"),
+    }
+    made.globals["zip"] = zip
+    return made
 
 
 def _source(name: str) -> str:
     templates = _environment()
-    if templates.loader is None:
-        raise AssertionError("the page has no templates")
+    assert templates.loader is not None
     # A browser hashes what it parsed, in which a line ends with a line feed only.
     return templates.loader.get_source(templates, name)[0].replace("\r\n", "\n")
 
 
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A range of values, ``low`` to ``high``, on a stretch of a drawing, ``begin`` to ``end``."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+
+    @classmethod
+    def over(cls, values: Iterable[float], begin: float, end: float) -> Axis:
+        """Return an axis that holds all values, with a little room on both sides."""
+        held = list(values)
+        low, high = min(held, default=0.0), max(held, default=1.0)
+        room = 0.04 * (high - low) or 0.1 * abs(high) or 0.5
+        return cls(low - room, high + room, begin, end)
+
+    def share(self, value: float) -> float:
+        """Return how far along the axis a value is."""
+        return (value - self.low) / (self.high - self.low)
+
+    def at(self, value: float) -> float:
+        """Return where a value is drawn, to a tenth."""
+        return round(self.begin + self.share(value) * (self.end - self.begin), 1)
+
+    def ticks(self, about: int = 5) -> list[tuple[float, str]]:
+        """Return where about so many round values are, and how they are written."""
+        wanted = (self.high - self.low) / about
+        power = 10.0 ** math.floor(math.log10(wanted))
+        step = next(power * x for x in (1, 2, 5, 10) if power * x >= 0.999 * wanted)
+        decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [(self.at(i * step), fixed(i * step, decimals)) for i in range(first, last + 1)]
+
+
+class ScoreScale:
+    """How the scores of a list are written, with as many decimals, and drawn, on one scale with 0.
+
+    Scores that are None or not finite do not count.
+    """
+
+    def __init__(self, scores: Iterable[float | None]) -> None:
+        known = [score for score in scores if is_known(score)]
+        largest = max((abs(score) for score in known), default=1.0) or 1.0
+        self.decimals = min(max(2 - math.floor(math.log10(largest)), 0), 8)
+        low, high = min([*known, 0.0]), max([*known, 0.0])
+        self._axis = Axis(low, high if high > low else 1.0, 0.0, 1.0)
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> ScoreScale:
+        """Return a scale with room for the ``score`` of every row and its ``spread``."""
+        known = [(row["score"], row["spread"] or 0.0) for row in rows if is_known(row["score"])]
+        return cls(score + sign * spread for score, spread in known for sign in (-1, 1))
+
+    def text(self, score: float | None, sign: bool = True) -> str:
+        """Return a score as it is read."""
+        return fixed(score, self.decimals, sign=sign)
+
+    def bar(self, score: float | None, spread: float | None) -> dict[str, str] | None:
+        """Return where the bar of a score is, from 0 to it, and its spread on both sides."""
+        if not is_known(score):
+            return None
+        around = spread if is_known(spread) else 0.0
+        ends = (0.0, score, score - around, score + around)
+        zero, at, low, high = (min(max(self._axis.share(x), 0.0), 1.0) for x in ends)
+        return {
+            "zero": percent(zero),
+            "x": percent(min(zero, at)),
+            "width": percent(abs(at - zero)),
+            "side": "less" if score < 0 else "more",
+            "from": percent(low),
+            "to": percent(high),
+        }

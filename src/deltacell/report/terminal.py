@@ -1,4 +1,4 @@
-"""Tables and facts on the terminal; the same as HTML for a notebook, and as text."""
+"""Tables and facts on the terminal; the same as HTML for a notebook, as text and as Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-_MOST = 5
+_CAUGHT: ContextVar[Console | None] = ContextVar("caught", default=None)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -24,85 +24,34 @@ def console(*, stderr: bool = False) -> Console:
         return caught
     made = Console(stderr=stderr, highlight=False, soft_wrap=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
-        made = Console(stderr=stderr, highlight=False, width=max(160, _terminal_width()))
+        made = Console(stderr=stderr, highlight=False, width=_wide())
     return made
 
 
-def as_text(show: Callable[[], None]) -> str:
-    """Return what a function of this package prints, as text without colours.
+def _wide() -> int:
+    return max(160, shutil.get_terminal_size((160, 24)).columns)
 
-    Parameters
-    ----------
-    show
-        Prints by `console`, `print_table` and `print_facts`.
-    """
-    caught = Console(
-        file=io.StringIO(), highlight=False, width=max(160, _terminal_width()), no_color=True
-    )
-    _run_into(caught, show)
-    return str(caught.file.getvalue()).rstrip("\n")  # type: ignore[attr-defined]
+
+def as_text(show: Callable[[], None]) -> str:
+    """Return what a function of this package prints, as text without colours."""
+    text = io.StringIO()
+    _run_into(Console(file=text, highlight=False, width=_wide(), no_color=True), show)
+    return text.getvalue().rstrip("\n")
 
 
 def as_html(show: Callable[[], None]) -> str:
-    """Return what a function of this package prints, as HTML for a notebook.
-
-    Parameters
-    ----------
-    show
-        Prints by `console`, `print_table` and `print_facts`.
-    """
+    """Return what a function of this package prints, as HTML for a notebook."""
     caught = _Html()
     _run_into(caught, show)
     return f"<div>{''.join(caught.parts)}</div>"
 
 
-def print_error(text: str) -> None:
-    """Print what went wrong where errors go, in red where colours are wanted; never as markup."""
-    shown = "\n".join(printable(line) for line in text.split("\n"))
-    console(stderr=True).print(shown, style="red", markup=False, soft_wrap=True)
-
-
-def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, total: bool = False
-) -> None:
-    """Print rows under a title; numbers to the right, with thousands apart.
-
-    Parameters
-    ----------
-    title
-        What the table shows.
-    columns
-        Names of the columns.
-    rows
-        Their values; names in them are shown as they are, never as markup.
-    total
-        Whether the last row is a sum, to be set apart.
-    """
-    table = Table(box=None)
-    numeric = [
-        all(isinstance(row[i], int | float) or row[i] is None for row in rows) and bool(rows)
-        for i in range(len(columns))
-    ]
-    for name, right in zip(columns, numeric, strict=True):
-        table.add_column(
-            escape(printable(name)), justify="right" if right else "left", overflow="fold"
-        )
-    for i, row in enumerate(rows):
-        if total and i == len(rows) - 1:
-            table.add_section()
-        table.add_row(*(escape(shown(value)) for value in row))
-    _print(title, table)
-
-
-def print_facts(title: str, facts: Mapping[str, Any]) -> None:
-    """Print named facts, one a line."""
-    table = Table(box=None)
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
-    table.show_header = False
-    for name, value in facts.items():
-        table.add_row(escape(name), escape(shown(value)))
-    _print(title, table)
+def _run_into(caught: Console, show: Callable[[], None]) -> None:
+    before = _CAUGHT.set(caught)
+    try:
+        show()
+    finally:
+        _CAUGHT.reset(before)
 
 
 class _Html(Console):
@@ -126,25 +75,52 @@ def _html_table(table: Table) -> str:
     # Cells were escaped as markup, which HTML knows nothing of.
     columns = [[str(cell).replace("\\[", "[") for cell in column.cells] for column in table.columns]
     align = [' style="text-align:right"' if c.justify == "right" else "" for c in table.columns]
-    lines = []
-    if table.show_header:
-        heads = (f"<th>{html_escape(str(c.header))}</th>" for c in table.columns)
-        lines.append(f"<tr>{''.join(heads)}</tr>")
+    heads = "".join(f"<th>{html_escape(str(column.header))}</th>" for column in table.columns)
+    lines = [f"<tr>{heads}</tr>"] if table.show_header else []
     for row in zip(*columns, strict=True):
         cells = (f"<td{a}>{html_escape(c)}</td>" for a, c in zip(align, row, strict=True))
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return f"<table>{''.join(lines)}</table>"
 
 
-_CAUGHT: ContextVar[Console | None] = ContextVar("caught", default=None)
+def print_error(text: str) -> None:
+    """Print what went wrong where errors go, in red where colours are wanted; never as markup."""
+    lines = "\n".join(printable(line) for line in text.split("\n"))
+    console(stderr=True).print(lines, style="red", markup=False, soft_wrap=True)
 
 
-def _run_into(caught: Console, show: Callable[[], None]) -> None:
-    before = _CAUGHT.set(caught)
-    try:
-        show()
-    finally:
-        _CAUGHT.reset(before)
+def print_line(text: str, *, style: str | None = None, soft_wrap: bool = False) -> None:
+    """Print a line of untrusted text; with ``soft_wrap`` never folded, so that it can be copied."""
+    console().print(printable(text), style=style, markup=False, soft_wrap=soft_wrap)
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, total: bool = False
+) -> None:
+    """Print rows under a title: numbers to the right, and a ``total`` in the last row set apart."""
+    table = Table(box=None)
+    for i, name in enumerate(columns):
+        is_number = bool(rows) and all(isinstance(row[i], int | float | None) for row in rows)
+        justify = "right" if is_number else "left"
+        table.add_column(escape(printable(name)), justify=justify, overflow="fold")  # type: ignore
+    for i, row in enumerate(rows):
+        if total and i == len(rows) - 1:
+            table.add_section()
+        table.add_row(*(escape(shown(value)) for value in row))
+    # The title is not the table's own, which would be folded to the width of a narrow table.
+    print_line(title, style="bold")
+    console().print(table)
+
+
+def print_facts(title: str, facts: Mapping[str, Any]) -> None:
+    """Print named facts, one per line."""
+    table = Table(box=None, show_header=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(escape(name), escape(shown(value)))
+    print_line(title, style="bold")
+    console().print(table)
 
 
 def shown(value: Any) -> str:
@@ -158,11 +134,17 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     if isinstance(value, Mapping):
-        told = [f"{shown(v)} {k}" for k, v in list(value.items())[:_MOST]]
-        rest = list(value.values())[_MOST:]
+        items = [f"{shown(number)} {name}" for name, number in list(value.items())[:5]]
+        rest = list(value.values())[5:]
         more = [f"{shown(sum(rest))} for {len(rest)} other reasons"] if rest else []
-        return ", ".join(told + more) or "-"
+        return ", ".join(items + more) or "-"
     return printable(str(value))
+
+
+def few(names: Sequence[str], most: int) -> str:
+    """Return the first names of a list, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def printable(text: str) -> str:
@@ -170,12 +152,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _print(title: str, table: Table) -> None:
-    # The title is not the table's own, which would be folded to the width of a narrow table.
-    to = console()
-    to.print(printable(title), style="bold", markup=False)
-    to.print(table)
+def markdown_text(text: str) -> str:
+    """Return an untrusted text that Markdown shows as it is, in one line and one cell."""
+    plain = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for mark in ("\\", "|", "*", "_", "`", "[", "]", "#", "!", "~"):
+        plain = plain.replace(mark, f"\\{mark}")
+    return plain
 
 
-def _terminal_width() -> int:
-    return shutil.get_terminal_size((160, 24)).columns
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table as Markdown."""
+    lines = [[markdown_text(shown(cell)) for cell in line] for line in (columns, *rows)]
+    lines.insert(1, ["---"] * len(columns))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -13,16 +13,12 @@ PHENOTYPES = ("interaction", "fitness")
 #: The control locus whose deletion does nothing; in a query slot it stands for "no second gene".
 HO = "YDL227C"
 
-#: Why a row is dropped that names a gene twice.
+#: Why rows are dropped: a gene twice as written, or by two of its names; a score of one gene.
 SAME_GENE_TWICE = "same gene twice"
-
-#: Why a row is dropped whose names turn out to be two names of one gene.
 ONE_GENE_TWICE = "same gene twice after aliases"
-
-#: Why a row is dropped that has an interaction score and names one gene.
 NO_INTERACTION = "one gene has no interaction"
 
-#: One row a genotype. A missing number is NaN; a sign is -1, 1, or 0 where none is known.
+#: One row per genotype. A missing number is NaN; a sign is -1, 1, or 0 where none is known.
 ROW_SCHEMA = pa.schema(
     [
         ("score", pa.float32()),
@@ -39,7 +35,7 @@ ROW_SCHEMA = pa.schema(
     ]
 )
 
-#: One row a deleted gene of a genotype.
+#: One row per deleted gene of a genotype.
 GENE_SCHEMA = pa.schema(
     [
         ("gene", pa.int32()),
@@ -51,34 +47,18 @@ GENE_SCHEMA = pa.schema(
 
 KINDS = {1: "single", 2: "digenic", 3: "trigenic", 4: "tetragenic", 5: "pentagenic"}
 
-
-def kind_of(size: int) -> str:
-    """Return what a genotype with so many deleted genes is called."""
-    return KINDS.get(size, f"{size} genes")
-
-
+#: What is wrong with a value that `is_impossible`, by column.
 IMPOSSIBLE = {
-    "score": "not a number that can be kept",
-    "standard_deviation": "negative or not a number that can be kept",
+    "score": "too large",
+    "standard_deviation": "negative or too large",
     "p_value": "not between 0 and 1",
-    "query_fitness": "not a number that can be kept",
-    "array_fitness": "not a number that can be kept",
+    "query_fitness": "too large",
+    "array_fitness": "too large",
 }
-"""What is wrong with a value of which `is_impossible` says so, by column."""
 
 
 def is_impossible(column: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Return which values no measurement has; a missing one, NaN, is possible.
-
-    Numbers are kept as float32. One that is too large for it would become infinite.
-
-    Parameters
-    ----------
-    column
-        One of `IMPOSSIBLE`.
-    values
-        As they were read.
-    """
+    """Return which values no measurement has, or float32 cannot hold; NaN, missing, is possible."""
     with np.errstate(over="ignore"):
         wrong: npt.NDArray[np.bool_] = np.isinf(values.astype(np.float32))
     if column in ("standard_deviation", "p_value"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,33 +13,20 @@ import pyarrow as pa
 from deltacell.arrays import Bools, Ints, offsets_of
 from deltacell.screen.keys import comparable_keys, repeats_a_gene, set_keys
 
-#: A study reports most of what it crossed. A part of its rows fills less of the grid of queries
-#: and array genes than this, and then says nothing about the queries it does not show.
+#: Rows that fill less of the grid of queries and array genes than this are a part of what a study
+#: crossed, and say nothing about the rest.
 FILLED = 0.25
 
 
 @dataclass(frozen=True, eq=False)
 class StudyCoverage:
-    """What one study crossed on one array: every query with every array gene.
+    """What one study crossed on one array: every query with every array gene."""
 
-    Parameters
-    ----------
-    study
-        Its name. A study that used several arrays has one of these for each.
-    query_genes, query_offsets
-        The query sets, of one gene or two.
-    array_genes
-        The genes of the array.
-    complete
-        Whether these are all the study crossed. A list of hits shows only queries and array genes
-        that had a hit, so what is derived from it is a lower bound.
-    """
-
-    study: str
-    query_genes: Ints
+    study: str  # one that used several arrays has one of these for each
+    query_genes: Ints  # the query sets, of one gene or two
     query_offsets: Ints
     array_genes: Ints
-    complete: bool
+    complete: bool  # a list of hits shows only what had a hit, so its coverage is a lower bound
 
     @property
     def n_queries(self) -> int:
@@ -87,21 +75,8 @@ class Coverage:
     ) -> Coverage:
         """Derive the coverage from what was reported.
 
-        Parameters
-        ----------
-        genes, offsets
-            The genotypes, as a ragged pair.
-        role
-            Of each deleted gene. Only rows of one array gene and otherwise query genes count.
-        study
-            Of each genotype.
-        panel
-            The array that each genotype was made on, where a study used several.
-        complete
-            Whether the rows are all that a study reported, and not a list of hits. Rows that fill
-            less than a quarter of the grid of queries and array genes are not taken for complete.
-        n_genes
-            Number of genes of the cell.
+        Only rows of one array gene and otherwise query genes count. `panel` is the array that each
+        genotype was made on; `complete` says that the rows are not merely a list of hits.
         """
         sizes = np.diff(offsets)
         owner = np.repeat(np.arange(len(sizes)), sizes)
@@ -114,14 +89,21 @@ class Coverage:
         studies = []
         for number in dict.fromkeys(part[usable].tolist()):
             mine = usable & (part == number)
-            of_mine = mine[owner]
+            queries, n_query = genes[mine[owner] & is_query], query_sizes[mine]
+            arrays = genes[mine[owner] & ~is_query]
+            keys = set_keys(queries, offsets_of(n_query), n_genes)
+            distinct, first, query = np.unique(keys, return_index=True, return_inverse=True)
+            kept = np.zeros(len(query), dtype=bool)
+            kept[first] = True
+            on_it = np.unique(arrays)
+            crosses = len(np.unique(query * n_genes + arrays))
             studies.append(
-                _crossed(
+                StudyCoverage(
                     study[int(np.argmax(mine))],
-                    (genes[of_mine & is_query], offsets_of(query_sizes[mine])),
-                    genes[of_mine & ~is_query],
-                    complete,
-                    n_genes,
+                    queries[np.repeat(kept, n_query)],
+                    offsets_of(n_query[kept]),
+                    on_it,
+                    complete and crosses >= FILLED * len(distinct) * len(on_it),
                 )
             )
         return cls(tuple(studies))
@@ -137,21 +119,14 @@ class Coverage:
         """Return the coverage over other gene indices; -1 marks a gene that is gone."""
         studies = []
         for s in self.studies:
-            genes = new_index[s.query_genes]
-            sizes = np.diff(s.query_offsets)
+            genes, sizes = new_index[s.query_genes], np.diff(s.query_offsets)
             owner = np.repeat(np.arange(len(sizes)), sizes)
             whole = ~repeats_a_gene(genes, s.query_offsets)
             whole[owner[genes < 0]] = False
+            queries, offsets = genes[whole[owner]], offsets_of(sizes[whole])
             arrays = new_index[s.array_genes]
-            studies.append(
-                StudyCoverage(
-                    s.study,
-                    genes[whole[owner]],
-                    offsets_of(sizes[whole]),
-                    np.unique(arrays[arrays >= 0]),
-                    s.complete,
-                )
-            )
+            arrays = np.unique(arrays[arrays >= 0])
+            studies.append(StudyCoverage(s.study, queries, offsets, arrays, s.complete))
         return Coverage(tuple(studies))
 
     def only(self, studies: Iterable[str]) -> Coverage:
@@ -161,26 +136,20 @@ class Coverage:
 
     def to_arrow(self) -> dict[str, pa.Table]:
         """Return its parts: the studies, and the query sets and array genes of each."""
-        studies = {
-            "study": [s.study for s in self.studies],
-            "complete": [s.complete for s in self.studies],
-        }
-        queries = {
-            "part": [i for i, s in enumerate(self.studies) for _ in range(s.n_queries)],
-            "genes": [
-                s.query_genes[a:b].tolist()
-                for s in self.studies
-                for a, b in zip(s.query_offsets[:-1], s.query_offsets[1:], strict=True)
-            ],
-        }
-        arrays = {
-            "part": [i for i, s in enumerate(self.studies) for _ in s.array_genes],
-            "gene": [int(g) for s in self.studies for g in s.array_genes],
-        }
+        studies = [(s.study, s.complete) for s in self.studies]
+        queries = [
+            (i, genes.tolist())
+            for i, s in enumerate(self.studies)
+            for genes in np.split(s.query_genes, s.query_offsets[1:-1])[: s.n_queries]
+        ]
+        arrays = [(i, gene) for i, s in enumerate(self.studies) for gene in s.array_genes.tolist()]
+        rows: dict[str, list[Any]] = {"studies": studies, "queries": queries, "arrays": arrays}
         return {
-            "coverage.studies": pa.table(studies, schema=_STUDIES),
-            "coverage.queries": pa.table(queries, schema=_QUERIES),
-            "coverage.arrays": pa.table(arrays, schema=_ARRAYS),
+            f"coverage.{part}": pa.table(
+                {name: [row[i] for row in rows[part]] for i, name in enumerate(schema.names)},
+                schema=schema,
+            )
+            for part, schema in _SCHEMAS.items()
         }
 
     @classmethod
@@ -195,8 +164,8 @@ class Coverage:
             studies.append(
                 StudyCoverage(
                     described["study"],
-                    np.array([g for s in mine for g in s], dtype=np.int64),
-                    offsets_of(np.array([len(s) for s in mine], dtype=np.int64)),
+                    np.array([gene for genes in mine for gene in genes], dtype=np.int64),
+                    offsets_of(np.array([len(genes) for genes in mine], dtype=np.int64)),
                     array_genes[array_part == i].astype(np.int64),
                     described["complete"],
                 )
@@ -204,28 +173,8 @@ class Coverage:
         return cls(tuple(studies))
 
 
-def _crossed(
-    study: str, queries: tuple[Ints, Ints], arrays: Ints, complete: bool, n_genes: int
-) -> StudyCoverage:
-    """Return what the rows of one study on one array show to have been crossed."""
-    genes, offsets = queries
-    keys, first, query = np.unique(
-        set_keys(genes, offsets, n_genes), return_index=True, return_inverse=True
-    )
-    kept = np.zeros(len(query), dtype=bool)
-    kept[first] = True
-    sizes = np.diff(offsets)
-    distinct_arrays = np.unique(arrays)
-    crosses = len(np.unique(query * n_genes + arrays))
-    return StudyCoverage(
-        study,
-        genes[np.repeat(kept, sizes)],
-        offsets_of(sizes[kept]),
-        distinct_arrays,
-        complete and crosses >= FILLED * len(keys) * len(distinct_arrays),
-    )
-
-
-_STUDIES = pa.schema([("study", pa.string()), ("complete", pa.bool_())])
-_QUERIES = pa.schema([("part", pa.int32()), ("genes", pa.list_(pa.int32()))])
-_ARRAYS = pa.schema([("part", pa.int32()), ("gene", pa.int32())])
+_SCHEMAS = {
+    "studies": pa.schema([("study", pa.string()), ("complete", pa.bool_())]),
+    "queries": pa.schema([("part", pa.int32()), ("genes", pa.list_(pa.int32()))]),
+    "arrays": pa.schema([("part", pa.int32()), ("gene", pa.int32())]),
+}

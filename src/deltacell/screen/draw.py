@@ -8,11 +8,12 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from deltacell.arrays import AnyArray, Ints, ragged_positions
+from deltacell.arrays import AnyArray, Ints
 from deltacell.errors import InputError
-from deltacell.screen.pairs import Pairs
+from deltacell.screen.keys import Pairs
 
-TRAIN, TEST, VALIDATION, DROPPED = 0, 1, 2, 3
+PARTS = ("train", "test", "validation", "dropped")
+TRAIN, TEST, VALIDATION, DROPPED = range(4)
 
 
 def numbered(labels: AnyArray) -> Ints:
@@ -27,15 +28,7 @@ def numbered(labels: AnyArray) -> Ints:
 
 
 def connected(sets: Ints, pairs: Pairs) -> Ints:
-    """Return the group of each genotype: those that share a pair, directly or through others.
-
-    Parameters
-    ----------
-    sets
-        The number of each genotype's gene set, from 0.
-    pairs
-        The pairs that each genotype holds.
-    """
+    """Return the group of each genotype: those that share a pair, directly or through others."""
     distinct, pair = np.unique(pairs.key, return_inverse=True)
     n_sets = int(sets.max()) + 1
     n = n_sets + len(distinct)
@@ -58,73 +51,14 @@ def commonest(pairs: Pairs) -> Pairs:
     return Pairs(pairs.owner[last], pairs.key[last])
 
 
-def commonest_gene(genes: Ints, starts: Ints, sizes: Ints) -> Ints:
-    """Return for each genotype that one of its genes that most of the genotypes have.
-
-    In a screen that crosses queries with an array this is mostly the query.
-
-    Parameters
-    ----------
-    genes
-        The genes of all genotypes of the screen, one after the other.
-    starts, sizes
-        Where those of each chosen genotype begin, and how many they are, at least one.
-    """
-    mine = genes[ragged_positions(starts, sizes)]
-    count = np.bincount(mine)[mine] if len(mine) else mine
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    order = np.lexsort((mine, count, owner))
-    return mine[order[np.cumsum(sizes) - 1]]
-
-
-def in_runs(groups: Ints, length: int, rng: np.random.Generator) -> Ints:
-    """Return an order in which members of a group stand together, at most `length` at a time.
-
-    The members of each group are cut into runs, the first of which is as long as chance has it, and
-    the runs are shuffled; every member of a group is equally likely at every position of the order.
-
-    Parameters
-    ----------
-    groups
-        The group of each, already in random order.
-    length
-        Of a run.
-    rng
-        Where chance comes from.
-    """
-    if not len(groups):
-        return np.zeros(0, dtype=np.int64)
-    number = numbered(groups)
-    order = np.argsort(number, kind="stable")
-    size = np.bincount(number)
-    begin = np.cumsum(size) - size
-    within = np.arange(len(groups)) - np.repeat(begin, size)
-    shift = rng.integers(0, length, len(size))
-    run = (within + np.repeat(shift, size)) // length
-    first = np.ones(len(groups), dtype=bool)
-    first[1:] = (np.diff(run) != 0) | (np.diff(number[order]) != 0)
-    of_run = np.cumsum(first) - 1
-    place = rng.permutation(int(of_run[-1]) + 1)
-    return order[np.argsort(place[of_run], kind="stable")]
-
-
 def drawn(groups: Ints, fractions: Mapping[int, float], rng: np.random.Generator) -> Ints | None:
     """Return the part of each genotype, or None where the groups are too large for the parts.
 
     Groups are taken in random order until a part is as near to its size as whole groups allow, and
     at least one is taken. A group more than twice as large as the smallest part stays in training.
-
-    Parameters
-    ----------
-    groups
-        The group of each genotype, from 0.
-    fractions
-        The share of the genotypes that each part should have, in the order they are drawn.
-    rng
-        Where chance comes from.
+    `fractions` are the shares of the genotypes that the parts should have, in the order of drawing.
     """
-    wanted = _wanted(groups, fractions)
-    size = np.bincount(groups)
+    wanted, size = _wanted(groups, fractions), np.bincount(groups)
     part = np.full(len(size), TRAIN, dtype=np.int64)
     order = rng.permutation(len(size))
     order = order[_small(size, wanted)[order]]
@@ -146,13 +80,6 @@ def drawn_apart(
 
     Each part is drawn from what the ones before it left. The first part that cannot be drawn is
     empty; if that is the first of all, the result is None.
-
-    Parameters
-    ----------
-    groups, fractions, rng
-        As in `drawn`.
-    pairs
-        The pairs that no two parts may share.
     """
     part = np.full(len(groups), TRAIN, dtype=np.int64)
     for number, rows in _wanted(groups, fractions).items():
@@ -172,17 +99,14 @@ def drawn_apart(
 
 def too_coarse(groups: Ints, fractions: Mapping[int, float], named: str) -> InputError:
     """Return the error for parts that could not be drawn, with the arithmetic."""
-    wanted = _wanted(groups, fractions)
-    size = np.bincount(groups)
+    wanted, size = _wanted(groups, fractions), np.bincount(groups)
     small = _small(size, wanted)
-    n = len(groups)
-    parts = " and ".join(
-        f"{fractions[p]:g} x {n:,} = {w:g} for {_SAID[p]}" for p, w in wanted.items()
-    )
+    parts = " and ".join(f"{w:g} for {PARTS[p]}" for p, w in wanted.items())
     return InputError(
-        f"a part would be empty: wanted are {parts}, and of the {len(size):,} {named} only "
-        f"{int(small.sum()):,} are small enough (at most {2 * min(wanted.values()):g}), with "
-        f"{int(size[small].sum()):,} of {n:,} genotypes",
+        f"a part would be empty: of {len(groups):,} genotypes {parts} are wanted, and of the "
+        f"{len(size):,} {named} only {int(small.sum()):,} are small enough (at most "
+        f"{2 * min(wanted.values()):g}), with {int(size[small].sum()):,} genotypes",
+        code="empty-part",
         fix="Ask for larger shares, or split in another way.",
     )
 
@@ -191,13 +115,12 @@ def checked_fractions(**fractions: float) -> None:
     """Raise where shares of a whole are not shares, or leave nothing for training."""
     for name, fraction in fractions.items():
         if not 0 <= fraction < 1:
-            raise InputError(f"{name} is {fraction}; expected a share from 0 to below 1")
+            raise InputError(
+                f"{name} is {fraction}; expected a share from 0 to below 1", code="invalid-share"
+            )
     if sum(fractions.values()) >= 1:
         said = " + ".join(f"{name} {fraction:g}" for name, fraction in fractions.items())
-        raise InputError(f"nothing is left for training: {said} = {sum(fractions.values()):g}")
-
-
-_SAID = {TEST: "test", VALIDATION: "validation"}
+        raise InputError(f"{said} leaves nothing for training", code="invalid-share")
 
 
 def _wanted(groups: Ints, fractions: Mapping[int, float]) -> dict[int, float]:

@@ -70,8 +70,7 @@ class Genotypes:
 
     def take(self, rows: torch.Tensor) -> Genotypes:
         """Return the genotypes at the given positions, in that order."""
-        host_rows = rows.cpu()
-        offsets = self.offsets.cpu()
+        host_rows, offsets = rows.cpu(), self.offsets.cpu()
         starts, sizes = offsets[host_rows], offsets.diff()[host_rows]
         at = torch.from_numpy(ragged_positions(starts.numpy(), sizes.numpy()))
         new_offsets = torch.zeros(len(rows) + 1, dtype=torch.int64)
@@ -92,26 +91,28 @@ class Genotypes:
 
     def check(self, n_genes: int) -> Genotypes:
         """Return self, or raise where a genotype is empty, repeats a gene or leaves the cell."""
-        if self.genes.dtype != torch.int64 or self.offsets.dtype != torch.int64:
-            raise InputError("genotypes must be int64")
         offsets = self.offsets
+        if self.genes.dtype != torch.int64 or offsets.dtype != torch.int64:
+            raise InputError("genotypes must be int64", code="genotype-dtype")
         if len(offsets) < 1 or offsets[0] != 0 or offsets[-1] != len(self.genes):
-            raise InputError(f"the offsets must go from 0 to {len(self.genes)}")
-        if (self.sizes < 1).any():
-            empty = int((self.sizes < 1).nonzero()[0])
             raise InputError(
-                f"genotype {empty} deletes no gene; every genotype deletes at least one"
+                f"the offsets must go from 0 to {len(self.genes)}", code="genotype-offsets"
             )
-        outside = (self.genes < 0) | (self.genes >= n_genes)
-        if outside.any():
-            at = int(outside.nonzero()[0])
+        empty = (self.sizes < 1).nonzero()
+        if len(empty):
+            raise InputError(f"genotype {int(empty[0])} deletes no gene", code="empty-genotype")
+        owner = self.owner
+        outside = ((self.genes < 0) | (self.genes >= n_genes)).nonzero()
+        if len(outside):
+            at = int(outside[0])
             raise InputError(
-                f"genotype {int(self.owner[at])} deletes gene {int(self.genes[at])}, "
-                f"and the cell's genes are 0 to {n_genes - 1}"
+                f"genotype {int(owner[at])} deletes gene {int(self.genes[at])}, "
+                f"and the cell's genes are 0 to {n_genes - 1}",
+                code="gene-outside-cell",
             )
-        key = (self.owner * n_genes + self.genes).sort().values
-        repeated = key[1:] == key[:-1]
-        if repeated.any():
-            at = int(key[:-1][repeated][0])
-            raise InputError(f"genotype {at // n_genes} deletes gene {at % n_genes} twice")
+        key = (owner * n_genes + self.genes).sort().values
+        repeated = key[1:][key[1:] == key[:-1]]
+        if len(repeated):
+            genotype, gene = divmod(int(repeated[0]), n_genes)
+            raise InputError(f"genotype {genotype} deletes gene {gene} twice", code="gene-twice")
         return self

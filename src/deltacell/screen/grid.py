@@ -28,15 +28,9 @@ def lists_only_hits(screen: Screen, largest_p: float | None = 0.05) -> bool:
     """Whether a screen is a list of hits, without the pairs that were tested and had none.
 
     It is where no row has a score and some have a sign. It is too where the coverage of no study
-    is complete and the rows agree: all but a few p-values are significant or, after a merge that
-    leaves none, all but a few scores are farther from 0 than half of the median distance.
-
-    Parameters
-    ----------
-    screen
-        What was measured.
-    largest_p
-        The largest p-value of a hit; None to ignore p-values.
+    is complete and the rows agree: all but a few p-values are at most `largest_p` (None to ignore
+    them) or, after a merge that leaves none, all but a few scores are farther from 0 than half of
+    the median distance.
     """
     score = screen.column("score").astype(np.float64)
     known = np.isfinite(score)
@@ -70,42 +64,19 @@ class Grid:
     - ``source``: test if a test study crossed it, else by a hash.
     - ``random`` and ``set``: by a hash of the names of its two genes and the seed of the split,
       in the shares of the split.
-
-    Parameters
-    ----------
-    screen
-        The list of hits, whose gene indices the grid uses.
-    coverage
-        Which queries and array genes there are.
-    listed_elsewhere
-        Keys ``n_genes * smaller + larger`` of pairs that are hits though ``screen`` does not have
-        them, because rows were left out.
     """
 
     screen: Screen
     coverage: Coverage
-    listed_elsewhere: Ints
+    listed_elsewhere: Ints  # keys n_genes * smaller + larger of hits that were left out of `screen`
 
     @classmethod
     def of(
         cls, screen: Screen, *, whole: Screen | None = None, assume_crossed: bool = True
     ) -> Grid | None:
-        """Return the grid of a list of hits, or None where there is none.
+        """Return the grid of a list of hits; None for any other screen.
 
-        There is none where the screen also lists pairs without an interaction (see
-        `lists_only_hits`; what is absent there was not measured), or where its coverage has no
-        query of a single gene.
-
-        Parameters
-        ----------
-        screen
-            What was measured.
-        whole
-            The screen before rows were left out, so that those are not taken for zeros; over the
-            same genes by name.
-        assume_crossed
-            Whether to assume that a study crossed every query gene with every array gene. If not,
-            a list of hits has no grid.
+        There is none either where the coverage has no query of a single gene.
         """
         if not assume_crossed or not lists_only_hits(screen):
             return None
@@ -130,7 +101,7 @@ class Grid:
     @property
     def n_zeros(self) -> int:
         """How many pairs of the grid are not hits."""
-        return len(self._zeros)
+        return len(self._tested[1])
 
     @property
     def sentence(self) -> str:
@@ -143,36 +114,19 @@ class Grid:
         )
 
     def count(self, part: Part, split: Split) -> int:
-        """Return how many zeros a part of a split has, exactly.
-
-        Parameters
-        ----------
-        part
-            ``train``, ``validation`` or ``test``.
-        split
-            A split of the grid's screen.
-        """
+        """Return how many zeros a part of a split has, exactly."""
         return int((self._parts(split) == _number(part)).sum())
 
     def draw(self, n: int, *, part: Part, split: Split, seed: int = 0) -> Genotypes:
         """Draw zeros of a part uniformly and without repetition, the smaller gene first.
 
-        Parameters
-        ----------
-        n
-            How many; a part that has fewer gives all of them.
-        part
-            ``train``, ``validation`` or ``test``.
-        split
-            A split of the grid's screen.
-        seed
-            The same pairs in the same order for the same seed.
+        A part that has fewer than `n` gives all of them.
         """
         if n < 0:
-            raise InputError(f"cannot draw {n} pairs; expected 0 or more")
+            raise InputError(f"cannot draw {n} pairs; expected 0 or more", code="invalid-number")
         there = np.flatnonzero(self._parts(split) == _number(part))
         rng = np.random.default_rng([seed, _number(part)])
-        drawn = self._zeros[there[rng.permutation(len(there))[:n]]]
+        drawn = self._tested[1][there[rng.permutation(len(there))[:n]]]
         genes = np.stack(np.divmod(drawn, len(self.screen.genes)), axis=1).ravel()
         return Genotypes(
             torch.from_numpy(genes), torch.arange(0, 2 * len(drawn) + 1, 2, dtype=torch.int64)
@@ -190,15 +144,12 @@ class Grid:
     @cached_property
     def _tested(self) -> tuple[int, Ints]:
         """The number of pairs of the grid, and the keys of those that are not listed, ascending."""
+        n = len(self.screen.genes)
         tested = self._crossed(self.coverage)
-        keys = np.flatnonzero(tested)
-        listed = _pair_keys(self.screen, np.arange(len(self.screen.genes)), len(self.screen.genes))
+        n_pairs = int(np.count_nonzero(tested))
+        listed = _pair_keys(self.screen, np.arange(n), n)
         tested.ravel()[np.concatenate([listed, self.listed_elsewhere])] = False
-        return len(keys), np.flatnonzero(tested)
-
-    @property
-    def _zeros(self) -> Ints:
-        return self._tested[1]
+        return n_pairs, np.flatnonzero(tested)
 
     def _crossed(self, coverage: Coverage) -> Bools:
         """Return which pairs were crossed, [smaller gene, larger gene]."""
@@ -214,37 +165,35 @@ class Grid:
         return both
 
     def _parts(self, split: Split) -> npt.NDArray[np.int8]:
-        """Return the part of each zero."""
+        """Return the part of each zero; that of the last split is kept."""
         last: tuple[Split, npt.NDArray[np.int8]] | None = self.__dict__.get("_last_parts")
-        if last is None or last[0] is not split:
-            last = split, self._make_parts(split)
-            self.__dict__["_last_parts"] = last
-        return last[1]
-
-    def _make_parts(self, split: Split) -> npt.NDArray[np.int8]:
+        if last is not None and last[0] is split:
+            return last[1]
         split.check(self.screen)
-        n = len(self.screen.genes)
-        first, second = np.divmod(self._zeros, n)
+        n, zeros = len(self.screen.genes), self._tested[1]
+        first, second = np.divmod(zeros, n)
         chance = _hashed(self.screen.genes.systematic, split.seed, first, second)
         by_chance = float(split.options["validation"])
         if split.method == "gene":
-            test = _has_one(split.held_out, first, second, n)
-            validation = _has_one(split.validation_genes, first, second, n)
+            test, validation = (
+                np.isin(first, genes) | np.isin(second, genes)
+                for genes in (split.held_out, split.validation_genes)
+            )
         elif split.method == "source":
-            test = self._crossed(self.coverage.only(split.options["test"])).ravel()[self._zeros]
+            test = self._crossed(self.coverage.only(split.options["test"])).ravel()[zeros]
             validation = chance < by_chance
         else:
             in_test = float(split.options["test"])
             test, validation = chance < in_test, chance < in_test + by_chance
-        part = np.full(len(first), _number("train"), dtype=np.int8)
-        part[validation] = _number("validation")
-        part[test] = _number("test")
-        return part
+        part = np.where(test, _number("test"), np.where(validation, _number("validation"), 0))
+        self.__dict__["_last_parts"] = split, part.astype(np.int8)
+        return part.astype(np.int8)
 
 
 def _number(part: Part) -> int:
     if part not in get_args(Part):
-        raise InputError(f"there is no part '{part}'; expected {', '.join(get_args(Part))}")
+        expected = ", ".join(get_args(Part))
+        raise InputError(f"unknown part '{part}'; expected {expected}", code="unknown-part")
     return get_args(Part).index(part)
 
 
@@ -256,13 +205,6 @@ def _pair_keys(screen: Screen, index: Ints, n_genes: int) -> Ints:
     pair = pair[pair[:, 0] >= 0]
     keys: Ints = np.unique(pair[:, 0] * n_genes + pair[:, 1])
     return keys
-
-
-def _has_one(genes: Ints, first: Ints, second: Ints, n_genes: int) -> Bools:
-    among = np.zeros(n_genes, dtype=bool)
-    among[genes] = True
-    has: Bools = among[first] | among[second]
-    return has
 
 
 def _hashed(

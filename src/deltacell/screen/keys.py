@@ -1,6 +1,8 @@
-"""Comparable keys for gene sets, whatever the order their genes are written in."""
+"""Gene sets and gene pairs as keys that compare equal whatever the order of the genes."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,16 +10,7 @@ from deltacell.arrays import AnyArray, Bools, Ints
 
 
 def set_keys(genes: Ints, offsets: Ints, n_genes: int) -> AnyArray:
-    """Return one key a set; two are equal exactly when the sets are.
-
-    Parameters
-    ----------
-    genes, offsets
-        The sets, as a ragged pair.
-    n_genes
-        Number of genes of the cell. Keys of sets over the same number of genes and with the same
-        largest size can be compared.
-    """
+    """Return one key per set; comparable for the same `n_genes` and largest size."""
     return matrix_keys(sorted_matrix(genes, offsets), n_genes)
 
 
@@ -46,7 +39,7 @@ def sorted_matrix(genes: Ints, offsets: Ints, width: int | None = None) -> Ints:
 
 
 def matrix_keys(matrix: Ints, n_genes: int) -> AnyArray:
-    """Return one key a row of a `sorted_matrix`."""
+    """Return one key per row of a `sorted_matrix`."""
     base, width = n_genes + 1, matrix.shape[1]
     if base**width < 2**63:
         key = np.zeros(len(matrix), dtype=np.int64)
@@ -55,3 +48,22 @@ def matrix_keys(matrix: Ints, n_genes: int) -> AnyArray:
         return key
     contiguous = np.ascontiguousarray(matrix + 1)
     return contiguous.view(np.dtype((np.void, 8 * width))).ravel()
+
+
+class Pairs(NamedTuple):
+    """Gene pairs with the genotype that holds each; ``key = n_genes * smaller + larger``."""
+
+    owner: Ints
+    key: Ints
+
+
+def all_pairs(genes: Ints, offsets: Ints, n_genes: int) -> Pairs:
+    """Return every pair of genes within every set."""
+    matrix = sorted_matrix(genes, offsets)
+    owners, keys = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for low in range(matrix.shape[1]):
+        holders = np.flatnonzero(matrix[:, low] >= 0)
+        for high in range(low + 1, matrix.shape[1]):
+            owners.append(holders)
+            keys.append(matrix[holders, low] * n_genes + matrix[holders, high])
+    return Pairs(np.concatenate(owners), np.concatenate(keys))

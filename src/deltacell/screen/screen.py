@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -21,10 +21,10 @@ from deltacell.errors import InputError
 from deltacell.screen.columns import (
     GENE_SCHEMA,
     IMPOSSIBLE,
+    KINDS,
     ONE_GENE_TWICE,
     ROW_SCHEMA,
     is_impossible,
-    kind_of,
 )
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes
@@ -36,25 +36,31 @@ if TYPE_CHECKING:
 
 Merge = Literal["mean", "median", "best-p"]
 
+_DEFAULTS = {
+    **dict.fromkeys(
+        ("score", "standard_deviation", "p_value", "query_fitness", "array_fitness"), np.nan
+    ),
+    "phenotype": "interaction",
+    "study": "",
+    "replicates": 1,
+    "role": "unknown",
+    "perturbation": "deletion",
+    "allele": "",
+}
+
 
 class Screen:
-    """Genotypes with their phenotypes, one row a measurement; repeats stay separate rows.
+    """Genotypes with their phenotypes, one row per measurement; repeats stay separate rows.
 
     Parameters
     ----------
-    genes
-        The genes that the genotypes index.
     rows
-        One row a genotype, with the columns of `ROW_SCHEMA`.
+        One row per genotype, with the columns of `ROW_SCHEMA`.
     deleted
-        One row a deleted gene, with the columns of `GENE_SCHEMA`; ``rows["end"]`` says where each
+        One row per deleted gene, with the columns of `GENE_SCHEMA`; ``rows["end"]`` says where each
         genotype ends.
-    coverage
-        Which genotypes were tested at all.
-    sources
-        The files it was read from.
     synthetic
-        For a made-up screen, what it was made with.
+        For a synthetic screen, what it was made with.
     """
 
     def __init__(
@@ -76,7 +82,7 @@ class Screen:
         self.path: Path | None = None
         """The directory it was loaded from, if any."""
         if not len(self):
-            raise InputError("the screen is empty: it has no genotype")
+            raise InputError("the screen is empty: it has no genotype", code="empty-screen")
 
     @classmethod
     def build(
@@ -93,73 +99,45 @@ class Screen:
 
         Parameters
         ----------
-        genes
-            The genes that the genotypes index.
-        genotypes
-            One a row; checked.
-        coverage, sources, synthetic
-            As in the class.
+        genes, genotypes, coverage, sources, synthetic
+            As in the class; the genotypes are checked.
         **columns
             Any column of `ROW_SCHEMA` or `GENE_SCHEMA` but ``end`` and ``gene``: a sequence, or one
             value for all. Without ``sign`` it is that of an interaction's score; a fitness has
             none.
         """
         genotypes.check(len(genes))
-        n, total = len(genotypes), len(genotypes.genes)
-        allowed = (set(ROW_SCHEMA.names) | set(GENE_SCHEMA.names)) - {"end", "gene"}
-        unknown = set(columns) - allowed
+        n = len(genotypes)
+        allowed = {*ROW_SCHEMA.names, *GENE_SCHEMA.names} - {"end", "gene"}
+        unknown = sorted(set(columns) - allowed)
         if unknown:
-            raise TypeError(f"a screen has no column {sorted(unknown)}; it has {sorted(allowed)}")
-        values = {
-            "score": np.nan,
-            "standard_deviation": np.nan,
-            "p_value": np.nan,
-            "query_fitness": np.nan,
-            "array_fitness": np.nan,
-            "phenotype": "interaction",
-            "study": "",
-            "source_row": np.arange(n),
-            "replicates": 1,
-            "role": "unknown",
-            "perturbation": "deletion",
-            "allele": "",
-        } | columns
-        if "sign" not in values:
-            values["sign"] = score_signs(
-                _filled(values["score"], n), _filled(values["phenotype"], n)
-            )
+            raise TypeError(f"a screen has no column {unknown}; it has {sorted(allowed)}")
+        values: dict[str, Any] = {**_DEFAULTS, "source_row": np.arange(n), **columns}
         for column, why in IMPOSSIBLE.items():
-            numbers = np.asarray(values[column], dtype=np.float64)
-            wrong = is_impossible(column, np.atleast_1d(numbers))
+            numbers = np.atleast_1d(np.asarray(values[column], dtype=np.float64))
+            wrong = is_impossible(column, numbers)
             if wrong.any():
                 row = int(np.argmax(wrong))
                 raise InputError(
-                    f"'{column}' of row {row} is {np.atleast_1d(numbers)[row]:g}, which is {why}"
+                    f"'{column}' of row {row} is {numbers[row]:g}, which is {why}",
+                    code="impossible-value",
+                    column=column,
+                    row=row,
                 )
-        values["end"] = genotypes.offsets[1:].numpy()
-        values["gene"] = genotypes.genes.numpy()
-        return cls(
-            genes,
-            _typed_table(values, ROW_SCHEMA, n),
-            _typed_table(values, GENE_SCHEMA, total),
-            coverage,
-            sources=sources,
-            synthetic=synthetic,
-        )
+        if "sign" not in values:
+            score, phenotype = (
+                np.full(n, v) if np.ndim(v) == 0 else np.asarray(v)
+                for v in (values["score"], values["phenotype"])
+            )
+            values["sign"] = _score_signs(score, phenotype)
+        values["end"], values["gene"] = genotypes.offsets[1:].numpy(), genotypes.genes.numpy()
+        rows = _typed_table(values, ROW_SCHEMA, n)
+        deleted = _typed_table(values, GENE_SCHEMA, len(genotypes.genes))
+        return cls(genes, rows, deleted, coverage, sources=sources, synthetic=synthetic)
 
     @classmethod
     def synthetic(cls, cell: Cell, *, n: int | None = None, seed: int = 0) -> Screen:
-        """Return a made-up screen on a made-up cell, with planted interactions.
-
-        Parameters
-        ----------
-        cell
-            From `Cell.synthetic`.
-        n
-            Number of genotypes.
-        seed
-            Of all that is drawn.
-        """
+        """Return a synthetic screen on a synthetic cell; see `synthetic_screen`."""
         from deltacell.screen.synthetic import synthetic_screen
 
         return synthetic_screen(cell, n=n, seed=seed)
@@ -169,20 +147,17 @@ class Screen:
         """Return several screens over the same genes as one."""
         screens = list(screens)
         if not screens:
-            raise InputError("nothing to put together: no screen was given")
+            raise InputError("no screen was given", code="empty-screen")
         if any(s.genes.systematic != screens[0].genes.systematic for s in screens):
             raise InputError(
                 "the screens are over different genes",
+                code="other-genes",
                 fix="Bring each onto one cell: screen.on(cell)",
             )
-        lengths = np.concatenate([np.diff(s.offsets) for s in screens])
-        rows = pa.concat_tables([_plain(s.rows) for s in screens])
-        rows = rows.set_column(
-            rows.column_names.index("end"), "end", pa.array(offsets_of(lengths)[1:])
-        )
+        ends = offsets_of(np.concatenate([np.diff(s.offsets) for s in screens]))[1:]
         return cls(
             screens[0].genes,
-            rows,
+            _replaced(pa.concat_tables([_plain(s.rows) for s in screens]), end=ends),
             pa.concat_tables([_plain(s.deleted) for s in screens]),
             Coverage(tuple(c for s in screens for c in s.coverage.studies)),
             sources=[source for s in screens for source in s.sources],
@@ -203,21 +178,20 @@ class Screen:
     @cached_property
     def genotypes(self) -> Genotypes:
         """All genotypes."""
-        genes = self.deleted["gene"].combine_chunks().to_numpy(zero_copy_only=False)
-        return Genotypes(torch.from_numpy(genes.astype(np.int64)), torch.from_numpy(self.offsets))
+        genes = self.gene_column("gene").astype(np.int64)
+        return Genotypes(torch.from_numpy(genes), torch.from_numpy(self.offsets))
 
     @property
     def kind(self) -> list[str]:
         """What each genotype is: digenic, trigenic, …."""
-        names = {size: kind_of(size) for size in np.unique(np.diff(self.offsets)).tolist()}
-        return [names[size] for size in np.diff(self.offsets).tolist()]
+        return [kind_of(size) for size in np.diff(self.offsets).tolist()]
 
     def column(self, name: str) -> AnyArray:
         """Return a column of the rows as an array."""
         return _values(self.rows[name])
 
     def codes(self, name: str) -> Ints:
-        """Return a number a row, equal for equal texts of a column and in their order."""
+        """Return a number per row, equal for equal texts of a column and in their order."""
         texts = pl.Series(self.rows[name].combine_chunks()).cast(pl.String)
         codes: Ints = texts.rank("dense").to_numpy().astype(np.int64) - 1
         return codes
@@ -228,21 +202,21 @@ class Screen:
 
     @cached_property
     def keys(self) -> AnyArray:
-        """A key a genotype, equal for the same set of genes."""
+        """A key per genotype, equal for the same set of genes."""
         return set_keys(self.genotypes.genes.numpy(), self.offsets, len(self.genes))
 
     def take(self, rows: Sequence[int] | AnyArray) -> Screen:
         """Return the genotypes at the given rows, or where a mask is true."""
         index = np.asarray(rows)
         if index.dtype == bool and len(index) != len(self):
-            raise InputError(f"a mask of {len(index)} values for {len(self)} genotypes")
+            raise InputError(
+                f"a mask of {len(index)} values for {len(self)} genotypes", code="mask-length"
+            )
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
         sizes = np.diff(self.offsets)[index]
         at = ragged_positions(self.offsets[:-1][index], sizes)
-        taken = self.rows.take(pa.array(index))
-        end = taken.column_names.index("end")
         return self._with(
-            rows=taken.set_column(end, "end", pa.array(offsets_of(sizes)[1:])),
+            rows=_replaced(self.rows.take(pa.array(index)), end=offsets_of(sizes)[1:]),
             deleted=self.deleted.take(pa.array(at)),
         )
 
@@ -251,30 +225,25 @@ class Screen:
         chosen: Bools = np.ones(len(self), dtype=bool)
         for name, wanted in values.items():
             if name not in ("study", "phenotype", "kind"):
-                raise InputError(f"cannot choose by '{name}'; by study, phenotype or kind")
-            there = np.array(self.kind) if name == "kind" else self.column(name)
+                raise InputError(
+                    f"cannot choose by '{name}'; by study, phenotype or kind", code="unknown-column"
+                )
+            there = np.array(self.kind) if name == "kind" else self.column(name).astype(str)
             accepted = [wanted] if isinstance(wanted, str) else list(wanted)
-            chosen &= np.isin(there.astype(str), accepted)
+            chosen &= np.isin(there, accepted)
             if not chosen.any():
                 raise InputError(
                     f"no genotype has the {name} {' or '.join(accepted)}; there are "
-                    f"{', '.join(sorted(set(there.astype(str))))}"
+                    f"{', '.join(sorted(set(there)))}",
+                    code="no-such-genotypes",
                 )
         screen = self.take(chosen)
         return screen._with(coverage=self.coverage.only(set(screen.column("study"))))
 
     def subset(self, n: int, seed: int = 0) -> Screen:
-        """Return a part of about the same mixture of studies, kinds, signs and sizes of score.
-
-        Parameters
-        ----------
-        n
-            Number of genotypes to draw, without repetition.
-        seed
-            The same rows for the same seed.
-        """
+        """Return `n` rows with about the same mixture of studies, kinds, signs and scores."""
         if not 1 <= n <= len(self):
-            raise InputError(f"cannot draw {n} of {len(self)} genotypes")
+            raise InputError(f"cannot draw {n} of {len(self)} genotypes", code="invalid-number")
         score = np.nan_to_num(self.column("score").astype(np.float64))
         edges = np.unique(np.quantile(score, np.linspace(0, 1, 11)[1:-1]))
         stratum = np.zeros(len(self), dtype=np.int64)
@@ -292,61 +261,79 @@ class Screen:
         return self.take(np.sort(order[ranks]))
 
     def merge(self, how: Merge) -> Screen:
-        """Return one row for each set of genes and phenotype.
+        """Return one row per set of genes and phenotype, in order of first appearance.
+
+        Replicates are added up; what cannot be averaged (roles, alleles, study) is that of the
+        first row.
 
         Parameters
         ----------
         how
-            ``mean`` or ``median`` of the scores, the p-value then missing; or ``best-p``, the row
-            with the smallest p-value. Everything that cannot be averaged (roles, alleles, study)
-            is that of the first row.
+            ``mean`` or ``median`` over the n rows that have a score: the standard deviation is that
+            of their mean, sqrt(sum of sd^2) / n, missing where one of them is, and the p-value is
+            missing. The sign is that of the score; without a score it is the one that all rows
+            share, or none. ``best-p`` keeps the row with the smallest p-value, a missing one
+            counting as the largest and the earlier row winning a tie.
         """
-        from deltacell.screen.merge import merged
-
-        return merged(self, how)
+        if how not in get_args(Merge):
+            raise InputError(
+                f"cannot merge by '{how}'; by {', '.join(get_args(Merge))}", code="unknown-merge"
+            )
+        _, key = np.unique(self.keys, return_inverse=True)
+        phenotype = self.codes("phenotype")
+        _, first, group = np.unique(
+            key * (phenotype.max() + 1) + phenotype, return_index=True, return_inverse=True
+        )
+        order = np.argsort(first)
+        first, group = first[order], np.argsort(order)[group]
+        replicates = np.bincount(group, self.column("replicates")).astype(np.int32)
+        if how == "best-p":
+            p = self.column("p_value")
+            by_p = np.lexsort((np.where(np.isnan(p), np.inf, p), group))
+            chosen = self.take(by_p[np.flatnonzero(np.diff(group[by_p], prepend=-1))])
+            return chosen._with(rows=_replaced(chosen.rows, replicates=replicates))
+        columns = _averaged(self, first, group, how)
+        chosen = self.take(first)
+        return chosen._with(rows=_replaced(chosen.rows, replicates=replicates, **columns))
 
     def on(self, cell: Cell, *, on_unknown: Literal["error", "drop"] = "error") -> Screen:
         """Return the screen over the genes of a cell, so that its indices are the cell's.
 
-        Parameters
-        ----------
-        cell
-            The wild type.
-        on_unknown
-            What to do with genotypes of genes that the cell does not have.
+        Genotypes with genes that the cell does not have are an error, or dropped and counted.
         """
         if cell.genes.systematic == self.genes.systematic:
             return self._with(genes=cell.genes)
         new_index = cell.genes.resolve(self.genes.systematic).index
-        gene = new_index[self.genotypes.genes.numpy()]
-        owner = self.genotypes.owner.numpy()
+        old, owner = self.genotypes.genes.numpy(), self.genotypes.owner.numpy()
+        gene = new_index[old]
         known: Bools = np.ones(len(self), dtype=bool)
         known[owner[gene < 0]] = False
         twice = known & repeats_a_gene(gene, self.offsets)
+        drop = "Drop such genotypes with screen.on(cell, on_unknown='drop')."
         if on_unknown == "error" and not known.all():
-            absent = self.genes[int(self.genotypes.genes[int(np.argmax(gene < 0))])]
             raise InputError(
                 f"{int((~known).sum()):,} of {len(self):,} genotypes delete a gene that the cell "
-                f"does not have, first '{absent}'",
-                fix="Drop them with screen.on(cell, on_unknown='drop').",
+                f"does not have, first '{self.genes[int(old[np.argmax(gene < 0)])]}'",
+                code="unknown-gene",
+                fix=drop,
             )
         if on_unknown == "error" and twice.any():
-            first = self.genotypes.genes.numpy()[owner == np.argmax(twice)]
+            names = " and ".join(self.genes[i] for i in old[owner == np.argmax(twice)])
             raise InputError(
-                f"{' and '.join(self.genes[i] for i in first)} delete one gene of the cell twice",
-                fix="Drop such genotypes with screen.on(cell, on_unknown='drop').",
+                f"{names} delete one gene of the cell twice", code="gene-twice", fix=drop
             )
         kept = known & ~twice
         if not kept.any():
-            raise InputError("the cell has the genes of no genotype of the screen")
+            raise InputError(
+                "the cell has the genes of no genotype of the screen", code="empty-screen"
+            )
         screen = self.take(kept)
-        deleted = screen.deleted.set_column(0, "gene", pa.array(gene[kept[owner]], pa.int32()))
         dropped = {UNKNOWN_GENE: int((~known).sum()), ONE_GENE_TWICE: int(twice.sum())}
         lost = Counts(len(self), int(kept.sum()), dropped)
         note = Source("", "", "Screen.on", lost, "cell")
         return screen._with(
             genes=cell.genes,
-            deleted=deleted,
+            deleted=_replaced(screen.deleted, gene=gene[kept[owner]]),
             coverage=self.coverage.renumbered(new_index),
             sources=[*self.sources, note] if lost.dropped else self.sources,
         )
@@ -357,23 +344,20 @@ class Screen:
         Parameters
         ----------
         sql
-            Over the tables ``screen``, one row a genotype with its genes as a list of names, and
-            ``deleted``, one row a deleted gene.
+            Over the tables ``screen``, one row per genotype with its genes as a list of names, and
+            ``deleted``, one row per deleted gene.
         """
-        from deltacell.screen.query import query
+        from deltacell.screen.convert import query
 
         return query(self, sql)
 
     def stats(self) -> dict[str, Any]:
         """Return what the screen holds, in numbers."""
-        return {
-            **self._facts(),
-            "sources": [s.to_json() for s in self.sources],
-            "checksum": self.checksum,
-        }
+        sources = [s.to_json() for s in self.sources]
+        return {**self._facts(), "sources": sources, "checksum": self.checksum}
 
     def _facts(self) -> dict[str, Any]:
-        score = self.column("score").astype(np.float64)
+        score, sign = self.column("score").astype(np.float64), self.column("sign")
         scored = score[np.isfinite(score)]
         return {
             "genotypes": len(self),
@@ -387,8 +371,8 @@ class Screen:
                 "known": len(scored),
                 "mean": float(scored.mean()) if len(scored) else None,
                 "standard_deviation": float(scored.std()) if len(scored) else None,
-                "negative": int((self.column("sign") < 0).sum()),
-                "positive": int((self.column("sign") > 0).sum()),
+                "negative": int((sign < 0).sum()),
+                "positive": int((sign > 0).sum()),
             },
             "coverage": [
                 {
@@ -412,15 +396,7 @@ class Screen:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Screen:
-        """Open a screen; its columns are memory-mapped.
-
-        Parameters
-        ----------
-        path
-            The directory.
-        verify
-            Compare every part with its checksum first.
-        """
+        """Open a screen; its columns are memory-mapped."""
         stored = store.read(path, "screen", verify=verify)
         screen = cls(
             Genes.from_arrow(stored.parts["genes"]),
@@ -446,15 +422,15 @@ class Screen:
         return self.checksum == other.checksum
 
     def to_polars(self) -> pl.DataFrame:
-        """Return one row a genotype, its genes and their columns as lists."""
-        from deltacell.screen.query import wide_table
+        """Return one row per genotype, its genes and their columns as lists."""
+        from deltacell.screen.convert import wide_table
 
         frame = pl.from_arrow(wide_table(self))
         assert isinstance(frame, pl.DataFrame)
         return frame
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row a genotype, its genes and their columns as lists."""
+        """Return one row per genotype, its genes and their columns as lists."""
         from deltacell.screen.convert import to_pandas
 
         return to_pandas(self)
@@ -474,22 +450,16 @@ class Screen:
 
         The columns are understood as those of a file are: genes in ``gene1``, ``gene2``, … (or
         ``query`` and ``array``, or all in ``genes``, as lists or with semicolons between), a
-        ``score``, and a ``p_value`` and a ``standard_deviation`` where there are such.
+        ``score``, and a ``p_value`` and a ``standard_deviation`` if there are any.
 
         Parameters
         ----------
-        frame
-            The data frame.
         cell
             The wild type whose genes the rows name, by any of their names.
         columns
             What columns are called here, by the names above: ``{"gene1": "Query ORF"}``.
-        study
-            What to call the study.
         phenotype
-            ``interaction`` or ``fitness``; by the name of the score's column where not given.
-        on_unknown
-            What to do with a row of a gene that the cell does not have.
+            ``interaction`` or ``fitness``; by default according to the name of the score's column.
         """
         from deltacell.screen.convert import from_frame
 
@@ -511,6 +481,12 @@ class Screen:
         sizes, counts = np.unique(np.diff(self.offsets), return_counts=True)
         return {kind_of(int(s)): int(n) for s, n in zip(sizes, counts, strict=True)}
 
+    def with_scores(self, scores: AnyArray) -> Screen:
+        """Return the screen with other scores, such as the residuals of a predictor."""
+        at = self.rows.schema.get_field_index("score")
+        column = pa.array(np.asarray(scores, dtype=np.float32))
+        return self._with(rows=self.rows.set_column(at, self.rows.schema.field(at), column))
+
     def _with(self, **changed: Any) -> Screen:
         parts: dict[str, Any] = {
             "genes": self.genes,
@@ -523,18 +499,55 @@ class Screen:
         return Screen(**(parts | changed))
 
     def _parts(self) -> dict[str, pa.Table]:
-        return {
-            "genes": self.genes.to_arrow(),
-            "rows": _canonical(self.rows),
-            "deleted": _canonical(self.deleted),
-            **self.coverage.to_arrow(),
-        }
+        # Dictionaries in order of first use, so that equal screens have equal checksums.
+        rows, deleted = (
+            _plain(table).cast(table.schema).combine_chunks() for table in (self.rows, self.deleted)
+        )
+        genes = self.genes.to_arrow()
+        return {"genes": genes, "rows": rows, "deleted": deleted, **self.coverage.to_arrow()}
 
 
-def score_signs(score: AnyArray, phenotype: AnyArray) -> AnyArray:
+def kind_of(size: int) -> str:
+    """Return what a genotype with so many deleted genes is called."""
+    return KINDS.get(size, f"{size} genes")
+
+
+def _score_signs(score: AnyArray, phenotype: AnyArray) -> AnyArray:
     """Return the sign of each interaction score, and 0 for a fitness or a score not known."""
     signs = np.sign(np.nan_to_num(score.astype(np.float64)))
     return np.where(phenotype == "interaction", signs, 0).astype(np.int8)
+
+
+def _averaged(screen: Screen, first: Ints, group: Ints, how: Merge) -> dict[str, AnyArray]:
+    n = len(first)
+    score = screen.column("score").astype(np.float64)
+    known = np.isfinite(score)
+    score, owner = score[known], group[known]
+    size = np.bincount(owner, minlength=n)
+    there = size > 0
+    centre, of_mean = np.full(n, np.nan), np.full(n, np.nan)
+    if how == "mean":
+        centre[there] = np.bincount(owner, score, n)[there] / size[there]
+    else:
+        ordered, start = score[np.lexsort((score, owner))], np.cumsum(size) - size
+        low = ordered[(start + (size - 1) // 2)[there]]
+        high = ordered[(start + size // 2)[there]]
+        centre[there] = low + (high - low) / 2
+    # A missing deviation makes the sum missing, as it should.
+    deviation = screen.column("standard_deviation").astype(np.float64)[known]
+    of_mean[there] = np.sqrt(np.bincount(owner, deviation**2, n))[there] / size[there]
+    sign = screen.column("sign")
+    low, high = np.ones(n, dtype=np.int8), -np.ones(n, dtype=np.int8)
+    np.minimum.at(low, group, sign)
+    np.maximum.at(high, group, sign)
+    shared = np.where(low == high, low, 0)
+    signs = _score_signs(centre, screen.column("phenotype")[first])
+    return {
+        "score": centre.astype(np.float32),
+        "standard_deviation": of_mean.astype(np.float32),
+        "p_value": np.full(n, np.nan),
+        "sign": np.where(there, signs, shared).astype(np.int8),
+    }
 
 
 def _values(column: pa.ChunkedArray) -> AnyArray:
@@ -545,9 +558,11 @@ def _values(column: pa.ChunkedArray) -> AnyArray:
     return values
 
 
-def _filled(value: Any, n: int) -> AnyArray:
-    array = np.asarray(value)
-    return np.full(n, value) if array.ndim == 0 else array
+def _replaced(table: pa.Table, **columns: AnyArray) -> pa.Table:
+    for name, values in columns.items():
+        at = table.column_names.index(name)
+        table = table.set_column(at, name, pa.array(values, table.schema.field(name).type))
+    return table
 
 
 def _typed_table(values: Mapping[str, Any], schema: pa.Schema, n: int) -> pa.Table:
@@ -555,18 +570,19 @@ def _typed_table(values: Mapping[str, Any], schema: pa.Schema, n: int) -> pa.Tab
     for field in schema:
         value = values[field.name]
         plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        if not isinstance(value, pl.Series) and np.ndim(value) == 0:
+        if isinstance(value, pl.Series):
+            column = value.to_arrow().cast(plain)
+        elif np.ndim(value) == 0:
             column = pa.repeat(pa.scalar(value, plain), n)
         else:
-            arrow = (
-                value.to_arrow()
-                if isinstance(value, pl.Series)
-                else pa.array(value, from_pandas=False)
-            )
-            column = arrow.cast(plain)
+            column = pa.array(value, from_pandas=False).cast(plain)
         if len(column) != n:
-            raise InputError(f"column '{field.name}' has {len(column)} values, expected {n}")
-        columns.append(column.cast(field.type) if plain != field.type else column)
+            raise InputError(
+                f"column '{field.name}' has {len(column)} values, expected {n}",
+                code="column-length",
+                column=field.name,
+            )
+        columns.append(column.cast(field.type))
     return pa.table(columns, schema=schema)
 
 
@@ -577,11 +593,6 @@ def _plain(table: pa.Table) -> pa.Table:
         for f in table.schema
     ]
     return table.cast(pa.schema(fields))
-
-
-def _canonical(table: pa.Table) -> pa.Table:
-    """Return the table with its dictionaries in order of first use, so that equal means equal."""
-    return _plain(table).cast(table.schema).combine_chunks()
 
 
 def _tally(values: AnyArray) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Splits of a screen into training, validation and test, as data."""
+"""Splits of a screen into training, validation and test, and what these share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from deltacell import store
-from deltacell.arrays import Ints, offsets_of
+from deltacell.arrays import AnyArray, Ints, offsets_of
 from deltacell.errors import InputError, StoreError
 from deltacell.screen.draw import (
     DROPPED,
+    PARTS,
     TEST,
     TRAIN,
     VALIDATION,
@@ -28,16 +28,16 @@ from deltacell.screen.draw import (
     numbered,
     too_coarse,
 )
-from deltacell.screen.keys import comparable_keys
-from deltacell.screen.leakage import Leakage
-from deltacell.screen.pairs import gene_pairs, query_pairs
+from deltacell.screen.keys import Pairs, all_pairs, comparable_keys
 from deltacell.screen.screen import Screen
 
 Method = Literal["random", "gene", "set", "source", "named"]
 By = Literal["query", "pair"]
 
+_GENE_FACTS = ("held_out", "unseen", "validation_genes", "validation_unseen")
 
-def _no_rows() -> Ints:
+
+def _none() -> Ints:
     return np.zeros(0, dtype=np.int64)
 
 
@@ -47,64 +47,43 @@ class Split:
 
     The parts are disjoint and, with ``dropped``, are all rows of the screen. Rows with the same
     set of genes stay together, except that `source` never moves a row out of the test studies.
-
-    Parameters
-    ----------
-    train, validation, test
-        Rows in ascending order, int64.
-    method
-        How it was made: ``random``, ``gene``, ``set``, ``source`` or ``named``.
-    seed
-        Of all that was drawn.
-    screen_checksum
-        Of the screen whose rows these are.
-    options
-        What else it was made with.
-    dropped
-        Rows left out of all parts so that nothing leaks.
-    notes
-        What is worth knowing about it, in sentences.
-    held_out
-        Gene indices that ``gene`` kept out of training and validation.
-    unseen
-        For each test genotype, the number of its genes that no training genotype deletes. Genes
-        that were held out for validation do not count, so that the choice of a validation part
-        does not change the groups of the test part.
-    validation_genes
-        Gene indices that ``gene`` kept out of training so that validation has unseen genes.
-    validation_unseen
-        For each validation genotype, the number of its genes that no training genotype deletes.
     """
 
-    train: Ints
+    train: Ints  # rows in ascending order
     validation: Ints
     test: Ints
     method: Method
     seed: int
     screen_checksum: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    dropped: Ints = field(default_factory=_no_rows)
+    options: Mapping[str, Any] = field(default_factory=dict)  # what else it was made with
+    dropped: Ints = field(default_factory=_none)  # rows left out so that nothing leaks
     notes: tuple[str, ...] = ()
-    held_out: Ints = field(default_factory=_no_rows)
-    unseen: Ints = field(default_factory=_no_rows)
-    validation_genes: Ints = field(default_factory=_no_rows)
-    validation_unseen: Ints = field(default_factory=_no_rows)
+    held_out: Ints = field(default_factory=_none)  # genes that `gene` kept for the test part
+    # For each test genotype, the number of its genes that no training genotype deletes. Genes held
+    # out for validation do not count, so that the groups do not depend on the validation part.
+    unseen: Ints = field(default_factory=_none)
+    validation_genes: Ints = field(default_factory=_none)  # genes that `gene` kept for validation
+    validation_unseen: Ints = field(default_factory=_none)
 
     def __post_init__(self) -> None:
-        for name in (*_PARTS, *_GENE_FACTS):
+        for name in (*PARTS, *_GENE_FACTS):
             frozen = np.array(getattr(self, name), dtype=np.int64)
             frozen.setflags(write=False)
             object.__setattr__(self, name, frozen)
         object.__setattr__(self, "options", dict(self.options))
         object.__setattr__(self, "notes", tuple(self.notes))
-        rows = np.sort(np.concatenate([self.train, self.validation, self.test, self.dropped]))
+        rows = np.sort(np.concatenate([getattr(self, name) for name in PARTS]))
         if not np.array_equal(rows, np.arange(len(rows))):
             raise InputError(
-                f"the parts of a split must be all rows from 0 to {len(rows) - 1}, each once"
+                f"the parts of a split must be all rows from 0 to {len(rows) - 1}, each once",
+                code="invalid-split",
             )
         for unseen, part in ((self.unseen, self.test), (self.validation_unseen, self.validation)):
             if len(unseen) not in (0, len(part)):
-                raise InputError(f"{len(unseen)} numbers of unseen genes for {len(part)} rows")
+                raise InputError(
+                    f"{len(unseen)} numbers of unseen genes for {len(part)} rows",
+                    code="invalid-split",
+                )
 
     @classmethod
     def random(
@@ -114,10 +93,6 @@ class Split:
 
         Parameters
         ----------
-        screen
-            What was measured.
-        seed
-            Of the draw.
         validation, test
             The share of the screen's rows in these parts, as near as whole gene sets allow.
         """
@@ -141,10 +116,6 @@ class Split:
 
         Parameters
         ----------
-        screen
-            What was measured.
-        seed
-            Of the draw.
         held_out
             The share of the screen's genes to hold out.
         validation
@@ -161,19 +132,17 @@ class Split:
             raise InputError(
                 f"no gene would be held out: {held_out:g} x {len(present):,} genes of the screen "
                 f"= {held_out * len(present):g}",
+                code="empty-part",
                 fix="Hold out a larger share.",
             )
         held = np.sort(rng.choice(present, n_held, replace=False))
-        is_held = np.zeros(len(screen.genes), dtype=bool)
-        is_held[held] = True
         part = np.full(len(screen), TRAIN, dtype=np.int64)
-        part[owner[is_held[genes]]] = TEST
-        why = (
+        part[owner[np.isin(genes, held)]] = TEST
+        notes = [
             f"{n_held:,} of {len(present):,} genes are held out, and "
             f"{int((part == TEST).sum()):,} of {len(screen):,} genotypes delete one of them"
-        )
+        ]
         chosen = _hold_out_for_validation(screen, part, validation, rng)
-        notes = [why]
         if len(chosen):
             notes.append(
                 f"{len(chosen):,} more are held out of training, and "
@@ -181,17 +150,7 @@ class Split:
                 "validation"
             )
         options = {"held_out": held_out, "validation": validation}
-        return _made(
-            screen,
-            part,
-            "gene",
-            seed,
-            options,
-            held_out=held,
-            validation_genes=chosen,
-            notes=notes,
-            why=". ".join(notes),
-        )
+        return _made(screen, part, "gene", seed, options, notes, held, chosen)
 
     @classmethod
     def sets(
@@ -212,32 +171,30 @@ class Split:
 
         Parameters
         ----------
-        screen
-            What was measured.
         by
             ``query``: the two query genes of a genotype; where it has none, all its pairs.
             ``pair``: any two of its genes.
-        seed
-            Of the draw.
         validation, test
             The share of the screen's rows in these parts, as near as whole groups allow.
         """
         if by not in ("query", "pair"):
-            raise InputError(f"cannot split sets by '{by}'; by 'query' or 'pair'")
+            raise InputError(
+                f"cannot split sets by '{by}'; by 'query' or 'pair'", code="unknown-by"
+            )
         checked_fractions(validation=validation, test=test)
         fractions = {TEST: test, VALIDATION: validation}
         options = {"by": by, "validation": validation, "test": test}
         named = "query pair" if by == "query" else "gene pair"
-        pairs = query_pairs(screen) if by == "query" else gene_pairs(screen)
+        pairs = _query_pairs(screen) if by == "query" else _gene_pairs(screen)
         sets = numbered(screen.keys)
         groups = connected(sets, pairs)
         part = drawn(groups, fractions, _rng(seed))
         if part is not None:
             alike = np.array_equal(groups, sets)
             note = f"No two gene sets share a {named}, so this equals the random split"
-            return _made(screen, part, "set", seed, options, notes=[note] if alike else [])
+            return _made(screen, part, "set", seed, options, [note] if alike else [])
         candidates = {
-            "query pair": connected(sets, query_pairs(screen)),
+            "query pair": connected(sets, _query_pairs(screen)),
             "commonest pair": connected(sets, commonest(pairs)),
             "gene set": sets,
         }
@@ -253,7 +210,7 @@ class Split:
             f"{n[TEST]:,} were drawn for test and {n[VALIDATION]:,} for validation, by {drawn_by}, "
             f"and {n[DROPPED]:,} others that share a {named} with one of them were dropped"
         )
-        return _made(screen, part, "set", seed, options, notes=[why], why=why)
+        return _made(screen, part, "set", seed, options, [why])
 
     @classmethod
     def source(
@@ -265,35 +222,35 @@ class Split:
 
         Parameters
         ----------
-        screen
-            What was measured.
-        test
-            The studies to test on.
         validation
             The share of the other studies' rows in the validation part, drawn by gene set.
-        seed
-            Of that draw.
         """
         checked_fractions(validation=validation)
         wanted = [test] if isinstance(test, str) else list(test)
-        study = screen.rows["study"].combine_chunks().cast("string")
-        there = sorted(pc.unique(study).to_pylist())
+        study = screen.column("study")
+        there = sorted(set(study))
         unknown = [name for name in wanted if name not in there]
         if unknown or not wanted:
             said = f"no study is called '{unknown[0]}'" if unknown else "no study was given"
             raise InputError(
-                f"{said}; there are {', '.join(repr(name) for name in there)}",
+                f"{said}; there are {', '.join(map(repr, there))}",
+                code="unknown-study",
                 fix="Name the studies to test on.",
             )
-        part = np.full(len(screen), TRAIN, dtype=np.int64)
-        part[pc.is_in(study, pa.array(wanted)).to_numpy(zero_copy_only=False)] = TEST
+        part = np.where(np.isin(study, wanted), TEST, TRAIN)
         why = (
             f"{int((part == TEST).sum()):,} of {len(screen):,} genotypes are of "
-            f"{', '.join(repr(name) for name in wanted)}"
+            f"{', '.join(map(repr, wanted))}"
         )
-        _draw_validation(screen, part, validation, _rng(seed))
+        rest = np.flatnonzero(part == TRAIN)
+        if len(rest):
+            sets, fractions = numbered(screen.keys[rest]), {VALIDATION: validation}
+            chosen = drawn(sets, fractions, _rng(seed))
+            if chosen is None:
+                raise too_coarse(sets, fractions, "gene sets that are not tested")
+            part[rest] = chosen
         options = {"test": wanted, "validation": validation}
-        return _made(screen, part, "source", seed, options, notes=[why], why=why)
+        return _made(screen, part, "source", seed, options, [why])
 
     @classmethod
     def named(cls, screen: Screen, sets: Sequence[Sequence[str]], parts: Sequence[str]) -> Split:
@@ -303,8 +260,6 @@ class Split:
 
         Parameters
         ----------
-        screen
-            What was measured.
         sets
             Gene sets by the names of their genes; those that the screen does not have are ignored.
         parts
@@ -312,31 +267,36 @@ class Split:
         """
         strange = sorted(set(parts) - {"train", "validation", "test"})
         if strange:
-            raise InputError(f"'{strange[0]}' is not a part: train, validation or test")
+            raise InputError(
+                f"'{strange[0]}' is not a part: train, validation or test", code="unknown-part"
+            )
         sizes = np.array([len(genes) for genes in sets], dtype=np.int64)
         gene = screen.genes.resolve([name for genes in sets for name in genes]).index
         owner = np.repeat(np.arange(len(sets)), sizes)
         known = np.ones(len(sets), dtype=bool)
         known[owner[gene < 0]] = False
-        theirs = screen.genotypes.genes.numpy(), screen.offsets
         keys, ours = comparable_keys(
-            len(screen.genes), (gene[known[owner]], offsets_of(sizes[known])), theirs
+            len(screen.genes),
+            (gene[known[owner]], offsets_of(sizes[known])),
+            (screen.genotypes.genes.numpy(), screen.offsets),
         )
-        numbers = np.array([_NUMBER[part] for part in parts], dtype=np.int64)[known]
-        part_of: dict[int, int] = {}
-        for key, number in zip(keys.tolist(), numbers.tolist(), strict=True):
+        part_of: dict[Any, int] = {}
+        for at, key in zip(np.flatnonzero(known).tolist(), keys.tolist(), strict=True):
+            number = PARTS.index(parts[at])
             if part_of.setdefault(key, number) != number:
-                at = int(np.flatnonzero(known)[np.flatnonzero(keys == key)[0]])
-                raise InputError(f"the genes {' '.join(sets[at])} are in two parts of the split")
+                raise InputError(
+                    f"the genes {' '.join(sets[at])} are in two parts of the split",
+                    code="set-in-two-parts",
+                )
         part = np.array([part_of.get(key, DROPPED) for key in ours.tolist()], dtype=np.int64)
         without = int((part == DROPPED).sum())
         notes = [f"{without:,} genotypes are in no part of the split and are left out."]
         options = {"validation": int("validation" in parts), "sets": len(sets)}
-        return _made(screen, part, "named", 0, options, notes=notes if without else ())
+        return _made(screen, part, "named", 0, options, notes if without else ())
 
     def __len__(self) -> int:
         """Return the number of rows of the screen."""
-        return len(self.train) + len(self.validation) + len(self.test) + len(self.dropped)
+        return sum(len(getattr(self, name)) for name in PARTS)
 
     def __repr__(self) -> str:
         left = f", {len(self.dropped):,} dropped" if len(self.dropped) else ""
@@ -362,23 +322,23 @@ class Split:
         return Leakage.measure(screen, train=self.train, validation=self.validation, test=self.test)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what it is in numbers, without the rows."""
+        """Return a JSON-serialisable dict, without the rows."""
+        unseen, validation_unseen = (
+            {str(k): n for k, n in _counted(numbers).items()}
+            for numbers in (self.unseen, self.validation_unseen)
+        )
         return {
             "method": self.method,
             "seed": self.seed,
             "options": dict(self.options),
             "genotypes": {
-                "train": len(self.train),
-                "validation": len(self.validation),
-                "test": len(self.test),
-                "dropped": len(self.dropped),
+                name: len(getattr(self, name))
+                for name in ("train", "validation", "test", "dropped")
             },
             "held_out_genes": len(self.held_out),
-            "test_genotypes_by_unseen_genes": {str(k): n for k, n in self.unseen_counts.items()},
+            "test_genotypes_by_unseen_genes": unseen,
             "validation_genes": len(self.validation_genes),
-            "validation_genotypes_by_unseen_genes": {
-                str(k): n for k, n in _counted(self.validation_unseen).items()
-            },
+            "validation_genotypes_by_unseen_genes": validation_unseen,
             "notes": list(self.notes),
             "screen": self.screen_checksum,
         }
@@ -389,27 +349,20 @@ class Split:
         return store.checksum(self._tables())
 
     def _tables(self) -> dict[str, pa.Table]:
+        order = ("train", "validation", "test", "dropped")
         return {
-            **{name: pa.table({"row": pa.array(getattr(self, name))}) for name in _PARTS},
+            **{name: pa.table({"row": pa.array(getattr(self, name))}) for name in order},
             **{name: pa.table({"value": pa.array(getattr(self, name))}) for name in _GENE_FACTS},
         }
 
     def equals(self, other: Split) -> bool:
         """Whether both put the same rows of the same screen into the same parts."""
         return self.screen_checksum == other.screen_checksum and all(
-            np.array_equal(getattr(self, name), getattr(other, name)) for name in _PARTS
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in PARTS
         )
 
     def on(self, screen: Screen, was: Screen) -> Split:
-        """Return the same split of the same rows of a screen over other genes.
-
-        Parameters
-        ----------
-        screen
-            The screen over the other genes, see `Screen.on`.
-        was
-            The screen it was made of.
-        """
+        """Return the same split of the same rows, of a screen that `was` over other genes."""
         self.check(was)
         place = screen.genes.resolve(was.genes.systematic).index
         return replace(
@@ -432,28 +385,19 @@ class Split:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], screen: Screen, *, verify: bool = True) -> Split:
-        """Read a split of a screen; one of another screen is refused.
-
-        Parameters
-        ----------
-        path
-            The directory.
-        screen
-            The screen it was made of.
-        verify
-            Compare every part with its checksum first.
-        """
+        """Read a split of a screen; one of another screen is refused."""
         stored = store.read(path, "split", verify=verify)
         parts, meta = stored.parts, stored.meta
-        missing = [name for name in (*_PARTS, *_GENE_FACTS) if name not in parts]
+        missing = [name for name in (*PARTS, *_GENE_FACTS) if name not in parts]
         if missing:
             raise StoreError(
-                f"the split was saved by an earlier version: it has no part '{missing[0]}'",
+                f"the split was saved by an earlier version: it lacks '{missing[0]}'",
+                code="old-version",
                 where=path,
                 fix="Split the screen again.",
             )
         split = cls(
-            **{name: parts[name]["row"].to_numpy() for name in _PARTS},
+            **{name: parts[name]["row"].to_numpy() for name in PARTS},
             **{name: parts[name]["value"].to_numpy() for name in _GENE_FACTS},
             method=meta["method"],
             seed=meta["seed"],
@@ -471,29 +415,121 @@ class Split:
                 f"this split was made of another screen: of {len(self):,} genotypes with the "
                 f"checksum {self.screen_checksum[:12]}…, and this one has {len(screen):,} and "
                 f"{screen.checksum[:12]}…",
+                code="other-screen",
                 where=where,
                 fix="Use the screen it was made of, or split this one again.",
             )
 
 
+@dataclass(frozen=True)
+class Overlap:
+    """How many of some distinct things (``of``) are also in training (``shared``)."""
+
+    shared: int
+    of: int
+
+    @property
+    def share(self) -> float | None:
+        """``shared / of``; None where there are none."""
+        return self.shared / self.of if self.of else None
+
+    def __str__(self) -> str:
+        """Return the share with one decimal; only exactly none is 0 %, and exactly all 100 %."""
+        if self.shared in (0, self.of):
+            return "100 %" if self.shared else "0 %"
+        percent = 100 * self.shared / self.of
+        if percent < 0.1:
+            return "under 0.1 %"
+        return "over 99.9 %" if percent > 99.9 else f"{percent:.1f} %"
+
+
+@dataclass(frozen=True)
+class PartLeakage:
+    """The distinct genes, pairs and sets of one part's genotypes that are also in training."""
+
+    genes: Overlap
+    pairs: Overlap
+    sets: Overlap
+
+    def __str__(self) -> str:
+        """Return the shares as part of a sentence."""
+        if not self.sets.of:
+            return "nothing, as it is empty"
+        shares = [f"{o} of {o.of:,} {name}" for name, o in vars(self).items() if o.of]
+        return " and ".join([", ".join(shares[:-1]), shares[-1]])
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """What the test part and the validation part of a split share with its training part."""
+
+    test: PartLeakage
+    validation: PartLeakage
+
+    @classmethod
+    def measure(cls, screen: Screen, *, train: Ints, validation: Ints, test: Ints) -> Leakage:
+        """Count what parts of a screen, given by their rows, share with training."""
+        columns = (
+            Pairs(screen.genotypes.owner.numpy(), screen.genotypes.genes.numpy()),
+            _gene_pairs(screen),
+            Pairs(np.arange(len(screen)), screen.keys),
+        )
+
+        def within(rows: Ints) -> list[AnyArray]:
+            mask = np.zeros(len(screen), dtype=bool)
+            mask[rows] = True
+            return [np.unique(key[mask[owner]]) for owner, key in columns]
+
+        seen = within(train)
+        shared = (
+            PartLeakage(
+                *(
+                    Overlap(int(np.isin(mine, theirs).sum()), len(mine))
+                    for mine, theirs in zip(within(rows), seen, strict=True)
+                )
+            )
+            for rows in (test, validation)
+        )
+        return cls(*shared)
+
+    @property
+    def sentence(self) -> str:
+        """The shares in a sentence."""
+        return (
+            f"Also in training: of the test part {self.test}; "
+            f"of the validation part {self.validation}."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-serialisable dict."""
+        return {
+            part: {
+                name: {"shared": o.shared, "of": o.of, "share": o.share}
+                for name, o in vars(shared).items()
+            }
+            for part, shared in vars(self).items()
+        }
+
+
 def _rng(seed: int) -> np.random.Generator:
     if seed < 0:
-        raise InputError(f"the seed is {seed}; it must not be negative")
+        raise InputError(f"seed is {seed}; it must be at least 0", code="invalid-number")
     return np.random.default_rng(seed)
 
 
-def _draw_validation(
-    screen: Screen, part: Ints, validation: float, rng: np.random.Generator
-) -> None:
-    """Move a share of the training rows to validation, by gene set."""
-    rest = np.flatnonzero(part == TRAIN)
-    if not len(rest):
-        return
-    sets = numbered(screen.keys[rest])
-    chosen = drawn(sets, {VALIDATION: validation}, rng)
-    if chosen is None:
-        raise too_coarse(sets, {VALIDATION: validation}, "gene sets that are not tested")
-    part[rest] = chosen
+def _gene_pairs(screen: Screen) -> Pairs:
+    return all_pairs(screen.genotypes.genes.numpy(), screen.offsets, len(screen.genes))
+
+
+def _query_pairs(screen: Screen) -> Pairs:
+    """Return the pairs of query genes; all pairs of a genotype without two query genes."""
+    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
+    n = len(screen)
+    is_query = screen.gene_column("role") == "query"
+    kept = is_query | (np.bincount(owner[is_query], minlength=n) < 2)[owner]
+    return all_pairs(
+        genes[kept], offsets_of(np.bincount(owner[kept], minlength=n)), len(screen.genes)
+    )
 
 
 def _hold_out_for_validation(
@@ -511,13 +547,13 @@ def _hold_out_for_validation(
     order = rng.permutation(np.flatnonzero(rows_of_gene))
     order = order[rows_of_gene[order] <= 2 * wanted]
     if not validation or not left.any():
-        return _no_rows()
+        return _none()
     if not len(order):
         raise InputError(
-            f"the validation part would be empty: wanted are {validation:g} x "
-            f"{int((part == TRAIN).sum()):,} = {wanted:g} genotypes, and each of the "
+            f"the validation part would be empty: {wanted:g} genotypes are wanted, and each of the "
             f"{int((rows_of_gene > 0).sum()):,} genes that are not held out is in more than "
             f"{2 * wanted:g}",
+            code="empty-part",
             fix="Ask for a larger share, or split in another way.",
         )
     # A row joins validation with the first of its genes in this order.
@@ -533,7 +569,7 @@ def _hold_out_for_validation(
 
 def _counted(numbers: Ints) -> dict[int, int]:
     values, counts = np.unique(numbers, return_counts=True)
-    return {int(k): int(n) for k, n in zip(values, counts, strict=True)}
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
 def _made(
@@ -542,27 +578,25 @@ def _made(
     method: Method,
     seed: int,
     options: Mapping[str, Any],
-    *,
+    notes: Sequence[str] = (),
     held_out: Ints | None = None,
     validation_genes: Ints | None = None,
-    notes: Sequence[str] = (),
-    why: str = "",
 ) -> Split:
-    rows = {name: np.flatnonzero(part == number) for name, number in _NUMBER.items()}
+    rows = {name: np.flatnonzero(part == number) for number, name in enumerate(PARTS)}
     not_asked_for = {name for name, option in options.items() if option == 0} | {"dropped"}
     for name in rows:
         if name not in not_asked_for and not len(rows[name]):
             counts = ", ".join(f"{len(r):,} {n}" for n, r in rows.items())
             raise InputError(
-                f"the {name} part would be empty. {why}{'. ' if why else ''}"
-                f"The {len(screen):,} genotypes would be: {counts}",
-                fix="Ask for other shares, or split in another way.",
+                f"the {name} part would be empty; the {len(screen):,} genotypes would be {counts}",
+                code="empty-part",
+                fix=". ".join([*notes, "Ask for other shares, or split in another way."]),
             )
     genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
+    chosen = _none() if validation_genes is None else validation_genes
     seen = np.zeros(len(screen.genes), dtype=bool)
     seen[genes[part[owner] == TRAIN]] = True
     unseen = np.bincount(owner[~seen[genes]], minlength=len(screen))
-    chosen = _no_rows() if validation_genes is None else validation_genes
     seen[chosen] = True
     unseen_in_test = np.bincount(owner[~seen[genes]], minlength=len(screen))
     return Split(
@@ -572,13 +606,8 @@ def _made(
         screen_checksum=screen.checksum,
         options=options,
         notes=tuple(notes),
-        held_out=_no_rows() if held_out is None else held_out,
+        held_out=_none() if held_out is None else held_out,
         unseen=unseen_in_test[rows["test"]],
         validation_genes=chosen,
         validation_unseen=unseen[rows["validation"]],
     )
-
-
-_PARTS = ("train", "validation", "test", "dropped")
-_GENE_FACTS = ("held_out", "unseen", "validation_genes", "validation_unseen")
-_NUMBER = {"train": TRAIN, "validation": VALIDATION, "test": TEST, "dropped": DROPPED}

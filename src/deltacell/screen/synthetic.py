@@ -1,10 +1,11 @@
-"""Made-up screens with planted interactions, so that a model can be shown to learn something."""
+"""Synthetic screens with planted interactions, so that a model can be shown to learn something."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -24,10 +25,20 @@ Doubles = npt.NDArray[np.float64]
 
 STUDY = "synthetic"
 
+_CUT = 0.3
+_WITHIN = (0.08, 0.20)
+_BETWEEN = (0.20, 0.40)
+_NUISANCE = 0.02
+_NOISE = 0.05
+_DEFAULT_ROWS = 7_000
+_REPEATED = 0.03
+_FAILED = 0.04
+_PATHWAYS_IN_USE = 16
+
 
 @dataclass(frozen=True, eq=False)
 class Planted:
-    """The truth behind a synthetic screen. It is about sets of genes and no sum over genes.
+    """The truth behind a synthetic screen: a function of sets of genes, not a sum over genes.
 
     With H the pathways that a genotype S hits, its interaction is
 
@@ -37,42 +48,18 @@ class Planted:
     - 0 otherwise, also where a gene of an unrelated pathway joins such a set.
 
     A measured score is the interaction, plus `nuisance` summed over the deleted genes, plus noise.
-
-    Parameters
-    ----------
-    pathway
-        The pathway of each gene, [n_genes].
-    within
-        The interaction within each pathway, [n_pathways].
-    between
-        The interaction between pathways, symmetric, 0 where they do not back each other up,
-        [n_pathways, n_pathways].
-    redundant
-        The pairs of pathways that do.
-    nuisance
-        What each gene adds to the score of any genotype, [n_genes].
-    noise
-        Standard deviation of the noise over all measurements.
     """
 
-    pathway: Ints
-    within: Doubles
-    between: Doubles
-    redundant: tuple[tuple[int, int], ...]
-    nuisance: Doubles
-    noise: float
+    pathway: Ints  # of each gene, [n_genes]
+    within: Doubles  # [n_pathways]
+    between: Doubles  # symmetric, 0 where two do not back each other up, [n_pathways, n_pathways]
+    redundant: tuple[tuple[int, int], ...]  # the pairs of pathways that do
+    nuisance: Doubles  # what each gene adds to the score of any genotype, [n_genes]
+    noise: float  # standard deviation over all measurements
 
     @classmethod
     def of(cls, cell: Cell, seed: int = 0) -> Planted:
-        """Return what the screen with this seed on this cell was drawn from.
-
-        Parameters
-        ----------
-        cell
-            From `Cell.synthetic`, or a subset of one.
-        seed
-            That of the screen.
-        """
+        """Return what the screen with this seed on this synthetic cell was drawn from."""
         plan = plan_of(cell)
         rng = _generator(seed, "interactions")
         within = rng.uniform(*_WITHIN, plan.n_pathways)
@@ -107,29 +94,22 @@ class Planted:
 
 @dataclass(frozen=True, eq=False)
 class Redundancy:
-    """The truth behind a screen on the cell ``redundancy``: it is about routes and about no gene.
+    """The truth behind a screen on the cell ``redundancy``, a function of routes and not of genes.
 
-    A set of two or more deletions has an interaction of -0.3 for each gene that hears
-    over the relation ``routes`` from exactly these genes: together they cut all routes to it, and
-    no smaller set does. Two deletions that share a gene with a third route do nothing together.
-
-    Parameters
-    ----------
-    cut
-        How many genes each set of sources is all the routes to, by its ascending genes.
-    n_genes
-        Of the cell.
+    A set of two or more deletions has an interaction of -0.3 for each gene that hears over the
+    relation ``routes`` from exactly these genes: together they cut all routes to it, and no
+    smaller set does. Two deletions that share a gene with a third route do nothing together.
     """
 
-    cut: Mapping[tuple[int, ...], int]
+    cut: Mapping[tuple[int, ...], int]  # by ascending genes, how many genes they cut off
     n_genes: int
 
     @classmethod
     def of(cls, cell: Cell) -> Redundancy:
         """Read it off the cell."""
         routes = cell.relation(ROUTES)
-        bounds = zip(routes.indptr[:-1].tolist(), routes.indptr[1:].tolist(), strict=True)
-        sets = (tuple(sorted(routes.indices[begin:end].tolist())) for begin, end in bounds)
+        sources = np.split(routes.indices, routes.indptr[1:-1])
+        sets = (tuple(sorted(genes.tolist())) for genes in sources)
         return cls(Counter(s for s in sets if len(s) > 1), cell.n_genes)
 
     def effect(self, genotypes: Genotypes) -> Doubles:
@@ -144,33 +124,81 @@ class Redundancy:
         return planted
 
 
-def _redundancy_screen(cell: Cell, n: int | None, seed: int) -> Screen:
-    """Return measured pairs of sources, all or some at random."""
-    truth = Redundancy.of(cell)
-    rng = _generator(seed, "redundancy")
-    pairs = np.stack(np.triu_indices(N_SOURCES, 1), axis=1)
-    wanted = len(pairs) if n is None else n
-    if not 1 <= wanted <= len(pairs):
-        raise InputError(
-            f"{wanted} rows were asked for, and the cell '{REDUNDANCY}' has room for 1 to "
-            f"{len(pairs)}"
-        )
-    pairs = pairs[np.sort(rng.permutation(len(pairs))[:wanted])]
-    # Either may be the query.
-    pairs = np.where(rng.random(len(pairs))[:, None] < 0.5, pairs, pairs[:, ::-1])
-    genotypes = Genotypes(
-        torch.from_numpy(pairs.ravel().astype(np.int64)), torch.arange(len(pairs) + 1) * 2
+def synthetic_screen(cell: Cell, *, n: int | None = None, seed: int = 0) -> Screen:
+    """Return a synthetic screen of crosses, query strains with an array, on a synthetic cell.
+
+    On the cell ``redundancy`` it is pairs of its sources, by default all 7,140, and the truth
+    behind it is `Redundancy`. On the others it is `Planted`, and there are 7,000 rows by default,
+    or fewer on a cell too small for that.
+
+    Queries are single genes and pairs of genes; half of the crosses or more are trigenic. Queries
+    and array come from 16 pathways that back each other up in turn, which makes about a sixth of
+    the crosses planted; most planted sets of the cell stay untested. Some crosses give no colony
+    and no row. Three in a hundred rows repeat another row's genotype with noise of their own.
+    """
+    if (cell.synthetic_recipe or {}).get("name") == REDUNDANCY:
+        return _redundancy_screen(cell, n, seed)
+    planted = Planted.of(cell, seed)
+    crosses = _crosses(plan_of(cell), n, seed)
+    query_genes, query_offsets = crosses.query_genes, crosses.query_offsets
+    rng = _generator(seed, "measurements")
+    row = _rows(len(crosses.query), n, rng)
+    query, array = crosses.query[row], crosses.array[row]
+    sizes = np.diff(query_offsets)[query]
+    offsets = offsets_of(sizes + 1)
+    is_array = np.zeros(offsets[-1], dtype=bool)
+    is_array[offsets[1:] - 1] = True
+    genes = np.empty(offsets[-1], dtype=np.int64)
+    genes[is_array] = array
+    genes[~is_array] = query_genes[ragged_positions(query_offsets[:-1][query], sizes)]
+    genotypes = Genotypes(torch.from_numpy(genes), torch.from_numpy(offsets))
+    deviation = planted.noise * rng.uniform(0.5, 1.5, len(row)) / np.sqrt(13 / 12)
+    score = (
+        planted.effect(genotypes)
+        + np.bincount(genotypes.owner.numpy(), planted.nuisance[genes])
+        + deviation * rng.normal(size=len(row))
     )
-    nuisance = _NUISANCE * _per_gene(cell, seed, "nuisance")
-    deviation = np.full(len(pairs), _NOISE)
-    score = truth.effect(genotypes) + nuisance[pairs].sum(1) + _NOISE * rng.normal(size=len(pairs))
-    sources = np.arange(N_SOURCES)
+    fitness = np.clip(1 - 0.12 * np.abs(_per_gene(cell, seed, "fitness")), 0.3, 1.0)
+    query_sets = Genotypes(torch.from_numpy(query_genes), torch.from_numpy(query_offsets))
+    query_fitness = np.multiply.reduceat(fitness[query_genes], query_offsets[:-1])
+    query_fitness = np.clip(query_fitness + planted.effect(query_sets), 0.05, None)
+    coverage = StudyCoverage(STUDY, query_genes, query_offsets, crosses.array_genes, complete=True)
     return Screen.build(
         cell.genes,
         genotypes,
-        coverage=Coverage(
-            (StudyCoverage(STUDY, sources, np.arange(N_SOURCES + 1), sources, complete=n is None),)
-        ),
+        coverage=Coverage((coverage,)),
+        synthetic={"cell": cell.synthetic_recipe, "n": len(row), "seed": seed},
+        score=score.astype(np.float32),
+        standard_deviation=deviation.astype(np.float32),
+        p_value=erfc(np.abs(score) / deviation / np.sqrt(2)),
+        query_fitness=query_fitness[query].astype(np.float32),
+        array_fitness=fitness[array].astype(np.float32),
+        study=STUDY,
+        role=np.where(is_array, "array", "query"),
+    )
+
+
+def _redundancy_screen(cell: Cell, n: int | None, seed: int) -> Screen:
+    """Return measured pairs of sources, all or some at random."""
+    rng = _generator(seed, "redundancy")
+    pairs = np.stack(np.triu_indices(N_SOURCES, 1), axis=1)
+    wanted = len(pairs) if n is None else n
+    _check_room(wanted, wanted, len(pairs))
+    pairs = pairs[np.sort(rng.permutation(len(pairs))[:wanted])]
+    # Either may be the query.
+    pairs = np.where(rng.random(len(pairs))[:, None] < 0.5, pairs, pairs[:, ::-1])
+    genes = torch.from_numpy(pairs.ravel().astype(np.int64))
+    genotypes = Genotypes(genes, torch.arange(len(pairs) + 1) * 2)
+    nuisance = _NUISANCE * _per_gene(cell, seed, "nuisance")
+    deviation = np.full(len(pairs), _NOISE)
+    effect = Redundancy.of(cell).effect(genotypes)
+    score = effect + nuisance[pairs].sum(1) + _NOISE * rng.normal(size=len(pairs))
+    sources = np.arange(N_SOURCES)
+    coverage = StudyCoverage(STUDY, sources, np.arange(N_SOURCES + 1), sources, complete=n is None)
+    return Screen.build(
+        cell.genes,
+        genotypes,
+        coverage=Coverage((coverage,)),
         synthetic={"cell": cell.synthetic_recipe, "n": len(pairs), "seed": seed},
         score=score.astype(np.float32),
         standard_deviation=deviation.astype(np.float32),
@@ -180,88 +208,7 @@ def _redundancy_screen(cell: Cell, n: int | None, seed: int) -> Screen:
     )
 
 
-def synthetic_screen(cell: Cell, *, n: int | None = None, seed: int = 0) -> Screen:
-    """Return a made-up screen of crosses, query strains with an array, on a synthetic cell.
-
-    On the cell ``redundancy`` it is pairs of its sources, all 7,140 where `n` is not given, and the
-    truth behind it is `Redundancy`. What follows is about the others, and about `Planted`.
-
-    Queries are single genes and pairs of genes; half of the crosses or more are trigenic. Queries
-    and array come from 16 pathways that back each other up in turn, which makes about a sixth of
-    the crosses planted; most planted sets of the cell stay untested. Some crosses give no colony
-    and no row. Three in a hundred rows repeat another row's genotype with noise of their own.
-
-    Parameters
-    ----------
-    cell
-        From `Cell.synthetic`, or a subset of one.
-    n
-        Number of rows; 7,000 where not given, or fewer on a cell too small for that.
-    seed
-        Of all that is drawn, 0 or more.
-    """
-    if (cell.synthetic_recipe or {}).get("name") == REDUNDANCY:
-        return _redundancy_screen(cell, n, seed)
-    planted = Planted.of(cell, seed)
-    crosses = _crosses(plan_of(cell), n, seed)
-    rng = _generator(seed, "measurements")
-    row = _rows(len(crosses.query), n, rng)
-    query, array = crosses.query[row], crosses.array[row]
-    genotypes = _genotypes(crosses, query, array)
-    owner = genotypes.owner.numpy()
-    deviation = planted.noise * rng.uniform(0.5, 1.5, len(row)) / np.sqrt(13 / 12)
-    score = (
-        planted.effect(genotypes)
-        + np.bincount(owner, planted.nuisance[genotypes.genes.numpy()])
-        + deviation * rng.normal(size=len(row))
-    )
-    fitness = np.clip(1 - 0.12 * np.abs(_per_gene(cell, seed, "fitness")), 0.3, 1.0)
-    is_array = np.zeros(len(genotypes.genes), dtype=bool)
-    is_array[genotypes.offsets[1:].numpy() - 1] = True
-    query_sets = Genotypes(
-        torch.from_numpy(crosses.query_genes), torch.from_numpy(crosses.query_offsets)
-    )
-    query_fitness = np.multiply.reduceat(
-        fitness[crosses.query_genes], crosses.query_offsets[:-1]
-    ) + planted.effect(query_sets)
-    return Screen.build(
-        cell.genes,
-        genotypes,
-        coverage=Coverage(
-            (
-                StudyCoverage(
-                    STUDY,
-                    crosses.query_genes,
-                    crosses.query_offsets,
-                    crosses.array_genes,
-                    complete=True,
-                ),
-            )
-        ),
-        synthetic={"cell": cell.synthetic_recipe, "n": len(row), "seed": seed},
-        score=score.astype(np.float32),
-        standard_deviation=deviation.astype(np.float32),
-        p_value=erfc(np.abs(score) / deviation / np.sqrt(2)),
-        query_fitness=np.clip(query_fitness, 0.05, None)[query].astype(np.float32),
-        array_fitness=fitness[array].astype(np.float32),
-        study=STUDY,
-        role=np.where(is_array, "array", "query"),
-    )
-
-
-_CUT = 0.3
-_WITHIN = (0.08, 0.20)
-_BETWEEN = (0.20, 0.40)
-_NUISANCE = 0.02
-_NOISE = 0.05
-_DEFAULT_ROWS = 7_000
-_REPEATED = 0.03
-_FAILED = 0.04
-_PATHWAYS_IN_USE = 16
-
-
-@dataclass(frozen=True, eq=False)
-class _Crosses:
+class _Crosses(NamedTuple):
     """Query sets, array genes, and each cross as a position in the one and a gene of the other."""
 
     query_genes: Ints
@@ -275,8 +222,7 @@ def _crosses(plan: Plan, n: int | None, seed: int) -> _Crosses:
     rng = _generator(seed, "crosses")
     genes = _genes_in_use(plan, rng)
     wanted = _DEFAULT_ROWS if n is None else n
-    if wanted < 1:
-        raise InputError(f"{wanted} rows were asked for, and at least 1 was expected")
+    _check_room(wanted, wanted, max(wanted, 1))
     distinct = int(np.ceil(wanted * (1 - _REPEATED) / (1 - _FAILED))) + 4
     n_array = int(min(len(genes) // 2, max(4, round(1.1 * distinct**0.5))))
     array = np.sort(rng.permutation(genes)[:n_array])
@@ -327,11 +273,10 @@ def _query_order(
     kind = np.where(p == q, 0, np.where(related[p, q] | related[q, p], 1, 2))
     order = rng.permutation(len(one))
     order = order[np.argsort(on_array[order], kind="stable")]
-    share = np.array([0.6, 0.3, 0.1])
     rank = np.empty(len(one))
-    for k in range(3):
+    for k, share in enumerate((0.6, 0.3, 0.1)):
         mine = order[kind[order] == k]
-        rank[mine] = (np.arange(len(mine)) + rng.random()) / share[k]
+        rank[mine] = (np.arange(len(mine)) + rng.random()) / share
     order = np.argsort(rank, kind="stable")
     singles = rng.permutation(genes)
     singles = singles[np.argsort(np.isin(singles, array), kind="stable")]
@@ -342,33 +287,23 @@ def _rows(n_crosses: int, n: int | None, rng: np.random.Generator) -> Ints:
     """Return the cross that each row measures: most of them once, a few twice."""
     wanted = min(_DEFAULT_ROWS, n_crosses) if n is None else n
     n_distinct = wanted - round(_REPEATED * wanted)
-    if not n_crosses:
-        raise InputError("the cell has too few genes for a screen")
-    if not 1 <= n_distinct <= n_crosses:
-        raise InputError(
-            f"{wanted} rows were asked for, and this cell has room for 1 to {n_crosses}",
-            fix="Ask for fewer, or take a cell with more genes.",
-        )
+    _check_room(wanted, n_distinct, n_crosses)
     grown = np.sort(rng.permutation(n_crosses)[:n_distinct])
     again = rng.permutation(grown)[: wanted - n_distinct]
     return np.sort(np.concatenate([grown, again]))
 
 
-def _genotypes(crosses: _Crosses, query: Ints, array: Ints) -> Genotypes:
-    sizes = np.diff(crosses.query_offsets)[query]
-    offsets = offsets_of(sizes + 1)
-    genes = np.empty(offsets[-1], dtype=np.int64)
-    genes[offsets[1:] - 1] = array
-    of_query = np.ones(len(genes), dtype=bool)
-    of_query[offsets[1:] - 1] = False
-    genes[of_query] = crosses.query_genes[
-        ragged_positions(crosses.query_offsets[:-1][query], sizes)
-    ]
-    return Genotypes(torch.from_numpy(genes), torch.from_numpy(offsets))
+def _check_room(wanted: int, distinct: int, room: int) -> None:
+    if not 1 <= distinct <= room:
+        raise InputError(
+            f"{wanted} rows were asked for, and this cell has room for 1 to {room}",
+            code="no-room",
+            fix="Ask for fewer, or take a cell with more genes.",
+        )
 
 
 def _per_gene(cell: Cell, seed: int, part: str) -> Doubles:
-    """Return a standard normal number a gene that depends on nothing but its name and the seed."""
+    """Return a standard normal number per gene that depends only on its name and the seed."""
     return np.array(
         [_generator(seed, f"{part} of {name}").normal() for name in cell.genes.systematic]
     )
@@ -376,5 +311,5 @@ def _per_gene(cell: Cell, seed: int, part: str) -> Doubles:
 
 def _generator(seed: int, part: str) -> np.random.Generator:
     if seed < 0:
-        raise InputError(f"the seed is {seed}, and 0 or more was expected")
+        raise InputError(f"seed is {seed}; it must be at least 0", code="invalid-number")
     return np.random.default_rng([seed, crc32(f"screen/{part}".encode())])

@@ -1,14 +1,16 @@
-"""The predictor and the loss that a config describes."""
+"""What a config describes: the predictor, the loss, and the loop that trains them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from deltacell.cell import Cell
-from deltacell.errors import InputError, did_you_mean
+from deltacell.errors import InputError
 from deltacell.models import (
     STRING_LAMBDAS,
     STRING_RELATIONS,
@@ -23,20 +25,34 @@ from deltacell.models.baselines import FittedPredictor
 from deltacell.models.pairs import PairCell
 from deltacell.propagate import Propagation, strategy
 from deltacell.propagate.auto import Auto
+from deltacell.screen import Loader
 from deltacell.train.config import (
     Config,
     DangoConfig,
     DangoLossConfig,
+    HeteroCellConfig,
     LogCoshConfig,
-    ModelConfig,
     NetworkConfig,
     PairCellConfig,
-    PointDistributionContrastConfig,
+    is_fitted,
+    options_of,
 )
-from deltacell.train.registry import MODELS, Registered, options_of
+from deltacell.train.predictor import WIDE
+from deltacell.train.processes import from_first_rank
+from deltacell.train.task import Task
 
 if TYPE_CHECKING:
+    import lightning
+
+    from deltacell.profile.phases import NoTimer, PhaseTimer
     from deltacell.train.data import TrainingData
+    from deltacell.train.loop import Hooks, Loop
+
+
+def build_fitted(config: Config) -> FittedPredictor:
+    """Return a predictor that is fitted in one call, before it has learned anything."""
+    predictor: FittedPredictor = type(config.model).built()(**options_of(config.model))
+    return predictor
 
 
 def build_model(
@@ -44,41 +60,34 @@ def build_model(
 ) -> nn.Module:
     """Return the network that the training loop trains.
 
-    Parameters
-    ----------
-    config
-        The config of a run.
-    cell
-        The wild type.
-    largest
-        The most genes that a genotype has.
-    propagation
-        A recorded one, in place of the config's.
+    `largest` is the largest number of genes of a genotype; `propagation` replaces the config's.
     """
-    registered = _registered(config.model)
-    if registered.fitted:
-        raise InputError(
-            f"the model '{config.model.name}' is fitted in one call and is no network",
-            fix="Call build_fitted, or choose model=dango or model=hetero_cell.",
-        )
-    model: nn.Module = registered.load()(config, cell, largest, propagation)
-    return model
+    model, options = config.model, options_of(config.model)
+    if isinstance(model, DangoConfig):
+        relations = list(STRING_RELATIONS if model.relations is None else model.relations)
+        absent = [name for name in relations if name not in cell.relations]
+        if absent and model.relations is None:
+            there = list(cell.relations)
+            raise InputError(
+                f"the cell has no relation '{absent[0]}', one of the six of STRING that DANGO uses "
+                "by default",
+                code="unknown-relation",
+                fix=f"Set model.relations=[{','.join(there)}] or some of them, and a weight for "
+                f"each, such as model.lambdas.{next(iter(there), 'NAME')}=1.0.",
+            )
+        options |= {"relations": relations, "lambdas": {**STRING_LAMBDAS, **model.lambdas}}
+        return Dango(cell, **options, largest=largest)
+    if isinstance(model, HeteroCellConfig):
+        chosen = build_propagation(config) if propagation is None else propagation
+        return HeteroCell(cell, **options, largest=largest, propagation=chosen)
+    assert not is_fitted(model)
+    return PairCell(cell, **options)
 
 
 def build_for(
     config: Config, data: TrainingData, propagation: Propagation | None = None
 ) -> nn.Module:
-    """Return the network, see `build_model`, with what it has to know of the training part.
-
-    Parameters
-    ----------
-    config
-        The config of a run.
-    data
-        What the config names.
-    propagation
-        A recorded one, in place of the config's.
-    """
+    """Return the network, see `build_model`, with what it has to know of the training part."""
     model = build_model(config, data.cell, data.largest, propagation)
     if isinstance(model, PairCell):
         genotypes, _ = data.part(data.split.train)
@@ -86,82 +95,18 @@ def build_for(
     return model
 
 
-def build_fitted(config: Config) -> FittedPredictor:
-    """Return a predictor that is fitted in one call, before it has learned anything."""
-    predictor: FittedPredictor = _registered(config.model).load()(**options_of(config.model))
-    return predictor
-
-
-def _registered(model: ModelConfig) -> Registered:
-    if model.name not in MODELS:
-        raise InputError(
-            f"there is no model '{model.name}'{did_you_mean(model.name, MODELS)}; "
-            f"there are {', '.join(MODELS)}"
-        )
-    return MODELS[model.name]
-
-
-def build_dango(
-    config: Config, cell: Cell, largest: int, propagation: Propagation | None = None
-) -> Dango:
-    """Return a DANGO, see `build_model`."""
-    model = config.model
-    assert isinstance(model, DangoConfig)
-    relations = list(STRING_RELATIONS if model.relations is None else model.relations)
-    absent = [name for name in relations if name not in cell.relations]
-    if absent and model.relations is None:
-        raise InputError(
-            f"the cell has no relation '{absent[0]}', one of the six of STRING that DANGO "
-            f"takes by default; it has {', '.join(cell.relations)}",
-            fix=f"Set model.relations=[{','.join(cell.relations)}] or some of them, and the "
-            "weight of the non-edges of each, such as "
-            f"model.lambdas.{next(iter(cell.relations), 'NAME')}=1.0",
-        )
-    return Dango(
-        cell,
-        relations,
-        {**STRING_LAMBDAS, **model.lambdas},
-        features=model.features,
-        hidden=model.hidden,
-        heads=model.heads,
-        layers=model.layers,
-        largest=largest,
-    )
-
-
-def build_pair_cell(
-    config: Config, cell: Cell, largest: int, propagation: Propagation | None = None
-) -> PairCell:
-    """Return a PairCell, see `build_model`."""
-    return PairCell(cell, **options_of(config.model))
-
-
-def build_hetero_cell(
-    config: Config, cell: Cell, largest: int, propagation: Propagation | None = None
-) -> HeteroCell:
-    """Return a HeteroCell, see `build_model`."""
-    options = options_of(config.model)
-    relations = options.pop("relations")
-    chosen = build_propagation(config) if propagation is None else propagation
-    return HeteroCell(cell, relations, **options, largest=largest, propagation=chosen)
-
-
 def build_propagation(config: Config) -> Propagation:
-    """Return the propagation; a bound on memory is for those that keep to one."""
+    """Return the propagation of a config."""
     if config.max_bytes is None:
         return strategy(config.propagation)
-    if config.propagation not in ("delta", "auto"):
-        raise InputError(
-            f"max_bytes is for the propagations delta and auto, not for '{config.propagation}'"
-        )
     return strategy(config.propagation, max_bytes=config.max_bytes)
 
 
-def recorded_propagation(recorded: dict[str, Any], config: Config) -> Propagation:
-    """Return the propagation of a run's record, with its choice where it is `auto`."""
-    if recorded["name"] == "auto":
+def recorded_propagation(recorded: dict[str, Any] | None, config: Config) -> Propagation | None:
+    """Return the propagation of a run's record, with its choice if it is `auto`."""
+    if recorded is not None and recorded["name"] == "auto":
         return Auto.from_json(recorded["choice"])
-    return build_propagation(config)
+    return None if recorded is None else build_propagation(config)
 
 
 def propagation_record(model: nn.Module) -> dict[str, Any] | None:
@@ -176,21 +121,75 @@ def propagation_record(model: nn.Module) -> dict[str, Any] | None:
 
 def build_loss(config: Config) -> Loss:
     """Return the loss."""
-    loss = config.loss
+    loss, model = config.loss, config.model
     if isinstance(loss, LogCoshConfig):
         return LogCosh()
     if isinstance(loss, DangoLossConfig):
-        if not isinstance(config.model, DangoConfig):
-            raise InputError(
-                f"the loss 'dango' is of DANGO's networks, and the model is '{config.model.name}'",
-                fix="Set loss=log_cosh or loss=point_distribution_contrast.",
-            )
         return DangoLoss(**options_of(loss))
-    if isinstance(loss, PointDistributionContrastConfig):
-        assert isinstance(config.model, NetworkConfig | PairCellConfig)
-        return PointDistributionContrast(
-            **options_of(loss), width=config.model.hidden, max_epochs=config.trainer.epochs
-        )
-    raise InputError(
-        f"there is no loss '{loss.name}'; there are dango, log_cosh, point_distribution_contrast"
+    assert isinstance(model, NetworkConfig | PairCellConfig)
+    return PointDistributionContrast(
+        **options_of(loss), width=model.hidden, max_epochs=config.trainer.epochs
     )
+
+
+def make_loop(
+    fabric: lightning.Fabric,
+    config: Config,
+    data: TrainingData,
+    *,
+    timer: PhaseTimer | NoTimer,
+    hooks: Hooks | None = None,
+    propagation: Propagation | None = None,
+) -> Loop:
+    """Return a loop at its beginning.
+
+    Without a recorded propagation the first rank chooses one by the first batch.
+    """
+    from deltacell.train.loop import Loop
+
+    # Every rank begins with the same weights and draws the same dropout, which is by gene.
+    torch.manual_seed(config.seed)
+    model = build_for(config, data, propagation)
+    task = Task(model, build_loss(config), data.cell, data.standard)
+
+    def loader(rows: Sequence[int] | np.ndarray, batch_size: int, *, train: bool) -> Loader:
+        return Loader(
+            data.screen,
+            rows,
+            batch_size=batch_size,
+            shuffle=train,
+            seed=config.seed,
+            rank=fabric.global_rank,
+            world_size=fabric.world_size,
+            targets=data.targets,
+            samples_per_epoch=config.data.samples_per_epoch if train else None,
+            run_length=config.data.run_length if train else None,
+        )
+
+    training = loader(data.split.train, config.data.batch_size, train=True)
+    validation = None
+    rows, some = data.split.validation, config.trainer.validation_samples
+    if len(rows):
+        if some is not None and some < len(rows):
+            rows = np.sort(np.random.default_rng(config.split.seed).permutation(rows)[:some])
+        wide = isinstance(config.model, DangoConfig | PairCellConfig)
+        size = config.trainer.validation_batch_size or (WIDE if wide else config.data.batch_size)
+        validation = loader(rows, size, train=False)
+    loop = Loop(fabric, config, task, training, validation, timer=timer, hooks=hooks)
+    if config.trainer.compile:
+        model.compile_row_wise()  # type: ignore[operator]
+    if propagation is None and isinstance(model, HeteroCell):
+        if fabric.is_global_zero:
+            model.prepare(data.cell, next(iter(training)).genotypes)
+            training.set_epoch(0)
+        record = from_first_rank(propagation_record(model), fabric.device)
+        chosen = recorded_propagation(record, config)
+        assert chosen is not None
+        model.propagation = chosen
+    return loop
+
+
+def samples_per_epoch(config: Config, data: TrainingData) -> int:
+    """Return the number of genotypes per epoch."""
+    there, asked = len(data.split.train), config.data.samples_per_epoch
+    return there if asked is None else min(there, asked)

@@ -1,411 +1,309 @@
-"""Whether a config makes sense, before anything is loaded."""
+"""The keys of a config, which of them was meant, and whether their values make sense together."""
 
 from __future__ import annotations
 
-import math
-import os
+import difflib
+import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from deltacell.errors import InputError, did_you_mean
-from deltacell.models.activation import ACTIVATIONS
-from deltacell.models.baselines.query_pair_mean import Toward
-from deltacell.models.combine import COMBINATIONS
-from deltacell.models.dango import STRING_LAMBDAS
-from deltacell.models.heads import Z_NORMS
-from deltacell.models.hetero_cell import AGGREGATIONS, MUTANTS, OUTPUTS
-from deltacell.models.losses.dango import Schedule
-from deltacell.propagate import STRATEGIES
-from deltacell.screen.screen import Merge
-from deltacell.screen.split import By, Method
 from deltacell.train.config import (
+    LOSSES,
+    MODELS,
+    ZERO,
     Config,
     DangoConfig,
     DangoLossConfig,
     DataConfig,
     EnsembleConfig,
     HeteroCellConfig,
+    LossConfig,
     Mode,
-    NetworkConfig,
+    ModelConfig,
     NoLossConfig,
     PointDistributionContrastConfig,
-    SplitConfig,
+    Range,
+    is_fitted,
 )
-from deltacell.train.config_errors import no_option
-from deltacell.train.config_keys import keys_of
-from deltacell.train.registry import is_fitted
 
 
 @dataclass(frozen=True)
-class Range:
-    """The numbers from ``low`` to ``high``.
+class Key:
+    """A key of a config, such as ``trainer.devices``."""
 
-    Parameters
-    ----------
-    low, high
-        The ends.
-    with_low, with_high
-        Whether the ends are among them.
-    """
+    name: str
+    annotation: Any
+    default: Any
+    meaning: str
+    within: Range | None = None
+    choices: tuple[str, ...] = ()
 
-    low: float
-    high: float = math.inf
-    with_low: bool = True
-    with_high: bool = False
+    @property
+    def is_optional(self) -> bool:
+        """Whether it may be null."""
+        return get_origin(self.annotation) in (Union, types.UnionType)
 
-    def __contains__(self, value: float) -> bool:
-        above = value >= self.low if self.with_low else value > self.low
-        below = value <= self.high if self.with_high else value < self.high
-        return above and below
+    @property
+    def is_mapping(self) -> bool:
+        """Whether its value is a mapping, which may have any keys."""
+        return get_origin(self.annotation) is dict
 
-    def __str__(self) -> str:
-        low = f"{self.low:g} or more" if self.with_low else f"more than {self.low:g}"
-        if self.high == math.inf:
-            return low
-        return f"{low} and {'at most' if self.with_high else 'less than'} {self.high:g}"
+    @property
+    def expected(self) -> str:
+        """Its type in words, such as "an integer or null"."""
+        return _expected(self.annotation)
 
 
-_ONE = Range(1)
-_ZERO = Range(0)
-_POSITIVE = Range(0, with_low=False)
-_SHARE = Range(0, 1, with_low=False)
+def keys_of_class(
+    owner: type, prefix: str = "", chosen: Mapping[str, type] = MappingProxyType({})
+) -> Iterator[Key]:
+    """Yield the keys of a dataclass, with `chosen` classes for some of its parts."""
+    hints = get_type_hints(owner)
+    for field in fields(owner):
+        annotation, name = chosen.get(field.name, hints[field.name]), f"{prefix}{field.name}"
+        if is_dataclass(annotation):
+            yield from keys_of_class(annotation, f"{name}.")  # type: ignore[arg-type]
+            continue
+        made = field.default_factory
+        default = field.default if made is MISSING else made()
+        # Only the names of models and losses have no metadata.
+        about = field.metadata or {"meaning": f"Chosen with `{prefix.strip('.')}=NAME`."}
+        yield Key(name, annotation, default, **about)
 
-RANGES: Mapping[str, Range] = MappingProxyType(
-    {
-        "seed": _ZERO,
-        "mode_steps": _ONE,
-        "max_bytes": _ONE,
-        "data.synthetic_seed": _ZERO,
-        "data.synthetic_genotypes": _ONE,
-        "data.subset": _ONE,
-        "data.batch_size": _ONE,
-        "data.samples_per_epoch": _ONE,
-        "data.run_length": _ONE,
-        "split.seed": _ZERO,
-        "split.validation": _SHARE,
-        "split.test": _SHARE,
-        "split.held_out": _SHARE,
-        "model.hidden": _ONE,
-        "model.layers": _ONE,
-        "model.heads": _ONE,
-        "model.gin_layers": _ONE,
-        "model.local_heads": _ONE,
-        "model.local_layers": _ONE,
-        "model.mutant_layers": _ONE,
-        "model.dropout": Range(0, 1),
-        "model.penalty": _POSITIVE,
-        "model.shrinkage": _POSITIVE,
-        "model.width": _ONE,
-        "model.learning_rate": Range(0, 1, with_low=False, with_high=True),
-        "model.weight_decay": _ZERO,
-        "model.forget": Range(0, 1),
-        "model.batch_size": _ONE,
-        "model.epochs": _ONE,
-        "model.patience": _ONE,
-        "model.rounds": _ONE,
-        "model.leaves": Range(2),
-        "model.dimensions": _ONE,
-        "model.feature_dimensions": _ONE,
-        "model.folds": Range(2),
-        "model.gene_folds": Range(2),
-        "model.gene_rounds": _ZERO,
-        "model.column_share": Range(0, 1, with_low=False, with_high=True),
-        "model.row_share": Range(0, 1, with_low=False, with_high=True),
-        "model.zeros": _ZERO,
-        "model.nearest": _ONE,
-        "model.nearest_both": _ONE,
-        "model.drop_genes": Range(0, 1),
-        "loss.turn": _ONE,
-        "loss.factor": _ZERO,
-        "loss.lambda_mse": _ZERO,
-        "loss.lambda_w": _ZERO,
-        "loss.lambda_c": _ZERO,
-        "loss.buffer": _ZERO,
-        "loss.warmup": _ONE,
-        "loss.stable": _ONE,
-        "loss.temperature": _POSITIVE,
-        "loss.final_temperature": _POSITIVE,
-        "loss.gather_interval": _ZERO,
-        "optimizer.lr": _POSITIVE,
-        "optimizer.weight_decay": _ZERO,
-        "optimizer.beta1": Range(0, 1),
-        "optimizer.beta2": Range(0, 1),
-        "optimizer.clip": _POSITIVE,
-        "optimizer.accumulate": _ONE,
-        "schedule.warmup_steps": _ZERO,
-        "schedule.period": _ONE,
-        "schedule.period_factor": _ONE,
-        "schedule.min_lr": _ZERO,
-        "schedule.factor": _SHARE,
-        "schedule.patience": _ZERO,
-        "trainer.epochs": _ONE,
-        "trainer.devices": _ONE,
-        "trainer.nodes": _ONE,
-        "trainer.threads": _ONE,
-        "trainer.ema": _SHARE,
-        "trainer.validate_every": _ONE,
-        "trainer.validation_batch_size": _ONE,
-        "trainer.validation_samples": _ONE,
-        "trainer.checkpoint_every_steps": _ONE,
-        "trainer.checkpoint_every_minutes": _POSITIVE,
-        "trainer.keep": _ONE,
-        "trainer.figures_every": _ZERO,
-        "trainer.patience": _ONE,
-    }
+
+def keys_of(
+    model: type[ModelConfig] = DangoConfig, loss: type[LossConfig] = DangoLossConfig
+) -> dict[str, Key]:
+    """Return every key of a config with this model and this loss, in order, by name."""
+    chosen: dict[str, type] = {"model": model, "loss": loss}
+    return {key.name: key for key in keys_of_class(Config, chosen=chosen)}
+
+
+ANY_KEYS: Mapping[str, Key] = MappingProxyType(
+    {k: v for m in MODELS.values() for lo in LOSSES.values() for k, v in keys_of(m, lo).items()}
 )
-"""What a number may be, by the name of its key; a key that may be null may be that too."""
+"""The keys that a config may have with some model and some loss, by name."""
 
-CHOICES: Mapping[str, Sequence[str]] = MappingProxyType(
-    {
-        "propagation": tuple(STRATEGIES),
-        "data.synthetic": ("demo", "yeast", "redundancy"),
-        "data.merge": get_args(Merge),
-        "split.method": (*get_args(Method), "saved"),
-        "split.by": get_args(By),
-        "model.toward": get_args(Toward),
-        "model.combine": COMBINATIONS,
-        "model.output": OUTPUTS,
-        "model.aggregation": AGGREGATIONS,
-        "model.activation": tuple(ACTIVATIONS),
-        "model.z_norm": Z_NORMS,
-        "model.mutants": MUTANTS,
-        "loss.schedule": get_args(Schedule),
-        "schedule.name": ("constant", "cosine", "warm_restarts", "plateau"),
-        "trainer.accelerator": ("auto", "cpu", "cuda"),
-        "trainer.precision": ("32", "64", "bf16"),
-        "profiler.kind": ("cprofile", "lines", "memory"),
-    }
-)
-"""What a text may be, by the name of its key; a key that may be null may be that too."""
+_WORDS = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
+_PLURALS = {str: "names", int: "integers"}
 
 
-def check(config: Config, *, where: str | os.PathLike[str] | None = None) -> None:
-    """Raise where a value is out of range, or two values do not go together.
-
-    Parameters
-    ----------
-    config
-        As it was composed.
-    where
-        The file it is from, for errors.
-    """
-    try:
-        _check_values(config)
-        _check_name(config.name)
-        # The data of an ensemble are those of its runs.
-        if not isinstance(config.model, EnsembleConfig):
-            _check_data(config.data)
-        _check_split(config.split)
-        _check_model(config)
-        _check_loss(config)
-        _check_trainer(config)
-        _check_window(config.profiler.window)
-    except InputError as error:
-        raise InputError(error.what, where=where, fix=error.fix) from None
+def _expected(annotation: Any) -> str:
+    of = get_args(annotation)
+    if get_origin(annotation) in (Union, types.UnionType):
+        return f"{_expected(of[0])} or null"
+    if get_origin(annotation) is list:
+        return f"a list of {_PLURALS[of[0]]} in brackets"
+    if get_origin(annotation) is dict:
+        return f"a mapping of names to {'lists' if get_origin(of[1]) is list else 'numbers'}"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return f"one of {', '.join(member.name for member in annotation)}"
+    return _WORDS[annotation]
 
 
-def _check_values(config: Config) -> None:
-    for name in keys_of(type(config.model), type(config.loss)):
+def nearest(given: str, known: Sequence[str]) -> str | None:
+    """Return the key that was most likely meant by ``trainer.device`` or ``epochs``, if any."""
+    by_last: dict[str, list[str]] = {}
+    for name in known:
+        by_last.setdefault(name.rpartition(".")[2], []).append(name)
+    last = given.rpartition(".")[2]
+    if last not in by_last:
+        whole = difflib.get_close_matches(given, known, n=1, cutoff=0.7)
+        near = difflib.get_close_matches(last, by_last, n=1, cutoff=0.7)
+        if not near or (whole and "." in given):
+            return whole[0] if whole else None
+        last = near[0]
+    names = by_last[last]
+    if "." not in given:
+        # A bare ``epochs`` is that of every training, not of one model.
+        names = [n for n in names if not n.startswith(("model.", "loss."))] or names
+    return difflib.get_close_matches(given, names, n=1, cutoff=0.0)[0]
+
+
+def unknown_name(key: str, name: Any, names: Sequence[str], where: Any = None) -> InputError:
+    """Return the error of a name that is not among those a key or a group has."""
+    return InputError(
+        f"unknown {key} '{name}'{did_you_mean(str(name), names)}; expected one of "
+        f"{', '.join(names)}",
+        code="unknown-name",
+        where=where,
+        key=key,
+    )
+
+
+def check(config: Config, *, where: str | Path | None = None) -> None:
+    """Raise if a value is out of range, or two values contradict each other."""
+    for name, key in keys_of(type(config.model), type(config.loss)).items():
         value: Any = config
         for part in name.split("."):
             value = getattr(value, part)
         if value is None:
             continue
-        if name in RANGES and value not in RANGES[name]:
-            raise InputError(f"{name} is {value}; expected {RANGES[name]}")
-        if name in CHOICES and value not in CHOICES[name]:
-            raise no_option(name, value, CHOICES[name])
+        if key.within is not None and not key.within.holds(value):
+            what = f"{name} is {value}; expected {key.within.text}"
+            raise InputError(what, code="out-of-range", where=where, key=name)
+        if key.choices and value not in key.choices:
+            raise unknown_name(name, value, key.choices, where)
+    try:
+        _check_data(config.data, required=not isinstance(config.model, EnsembleConfig))
+        _check_model(config)
+        _check_loss(config)
+        _check_run(config)
+    except InputError as error:
+        raise InputError(error.what, code=error.code, where=where, fix=error.fix) from None
 
 
-def _check_name(name: str) -> None:
-    if not name or any(sign in name for sign in "/\\\0") or name.startswith("."):
+def _conflict(what: str, fix: str) -> NoReturn:
+    raise InputError(what, code="conflicting-settings", fix=fix)
+
+
+def _check_data(data: DataConfig, *, required: bool) -> None:
+    sources = {key: getattr(data, key) for key in ("folder", "cell", "synthetic")}
+    given = [f"data.{key}={value}" for key, value in sources.items() if value is not None]
+    # The data of an ensemble are those of its runs.
+    if required and not given:
         raise InputError(
-            f"'{name}' cannot be the name of a run: its directory begins with it",
-            fix="Choose letters and digits, such as name=demo",
-        )
-
-
-def _check_data(data: DataConfig) -> None:
-    given = {
-        key: value
-        for key in ("folder", "cell", "synthetic")
-        if (value := getattr(data, key)) is not None
-    }
-    if not given:
-        raise InputError(
-            "there is nothing to train on: data.folder, data.cell and data.synthetic are all null",
-            fix="Choose an experiment, such as experiment=demo, or give data.folder=FOLDER, made "
-            "with: deltacell data import SOURCES --out FOLDER",
+            "no data is given: data.folder, data.cell and data.synthetic are all null",
+            code="no-data",
+            fix="Choose an experiment such as experiment=demo, or set data.folder to a directory "
+            "made with: deltacell data import SOURCES --out FOLDER",
         )
     if len(given) > 1:
-        said = " and ".join(f"data.{key}={value}" for key, value in given.items())
-        raise InputError(
-            f"there are {len(given)} sources of data: {said}",
-            fix=f"Keep one: {' '.join(f'data.{key}=null' for key in list(given)[1:])}",
-        )
+        _conflict(f"{' and '.join(given)} are several sources of data", "Set all but one to null.")
     if data.cell is not None and data.screen is None:
-        raise InputError(
-            f"data.cell is {data.cell}, and there is no screen", fix="Give data.screen=DIRECTORY"
-        )
+        _conflict("data.cell is given without a screen", "Set data.screen=DIRECTORY.")
     if data.synthetic is not None and data.screen is not None:
-        raise InputError(
-            f"data.screen is {data.screen}, and the made-up data has its own",
-            fix="Give data.screen=null, or data.synthetic=null and data.folder=FOLDER",
-        )
-    _check_names("data.relations", data.relations)
-    for name, parts in data.merge_relations.items():
-        _check_names(f"data.merge_relations.{name}", parts)
+        _conflict("synthetic data have their own screen", "Set data.screen=null.")
+    for name, names in (
+        ("data.relations", data.relations),
+        *((f"data.merge_relations.{new}", old) for new, old in data.merge_relations.items()),
+    ):
+        _check_names(name, names)
 
 
-def _check_split(split: SplitConfig) -> None:
-    # With gene and source the two are not shares of the same whole.
-    if split.method in ("random", "set") and split.validation + split.test >= 1:
-        raise InputError(
-            "nothing is left for training: split.validation "
-            f"{split.validation:g} + split.test {split.test:g} = "
-            f"{split.validation + split.test:g}"
-        )
-    if split.method == "source" and not split.studies:
-        raise InputError(
-            "split.method is source, and no study is named, so there is no test part",
-            fix="Give split.studies=[STUDY]",
-        )
-    if split.method != "source" and split.studies:
-        raise InputError(
-            f"split.studies is {split.studies}, and split.method is {split.method}",
-            fix="Give split.method=source",
-        )
+def _check_names(key: str, names: Sequence[str] | None) -> None:
+    if names is not None and (not names or len(set(names)) < len(names)):
+        what = f"{key} is {list(names)}; expected one or more names, each once"
+        raise InputError(what, code="bad-names", key=key)
 
 
 def _check_model(config: Config) -> None:
     model = config.model
     _check_names("model.features", getattr(model, "features", None) or None)
-    if isinstance(model, NetworkConfig):
-        _check_names("model.relations", model.relations)
+    _check_names("model.relations", getattr(model, "relations", None))
     if isinstance(model, DangoConfig):
         _check_divides("model.heads", model.heads, model.hidden)
         _check_lambdas(model)
-    elif isinstance(model, HeteroCellConfig):
+    if isinstance(model, HeteroCellConfig):
         if model.output != "global":
             _check_divides("model.local_heads", model.local_heads, model.hidden)
-        _check_mutants(model)
+        if (model.mutant_layers or 0) > model.layers:
+            _conflict(
+                f"model.mutant_layers is {model.mutant_layers}, more than model.layers, "
+                f"{model.layers}",
+                "Set model.mutant_layers=null for all layers.",
+            )
+        if model.mutants == "none" and model.output != "mean":
+            _conflict(
+                f"model.mutants=none leaves only the local head, but model.output is "
+                f"{model.output}",
+                "Set model.output=mean.",
+            )
     if config.max_bytes is not None and config.propagation not in ("auto", "delta"):
-        raise InputError(
-            f"max_bytes is {config.max_bytes}, and the propagation {config.propagation} has no "
-            "such bound",
-            fix="Give max_bytes=null, or propagation=auto",
+        _conflict(
+            f"max_bytes is for the propagations auto and delta, not {config.propagation}",
+            "Set max_bytes=null or propagation=auto.",
         )
 
 
-def _check_mutants(model: HeteroCellConfig) -> None:
-    if model.mutant_layers is not None and model.mutant_layers > model.layers:
-        raise InputError(
-            f"model.mutant_layers is {model.mutant_layers}, and model.layers is {model.layers}",
-            fix="Give model.mutant_layers=null for all layers, or at most as many",
-        )
-    if model.mutants == "none" and model.output != "mean":
-        raise InputError(
-            f"model.mutants is none, which leaves the local head, and model.output is "
-            f"{model.output}",
-            fix="Give model.output=mean",
+def _check_divides(key: str, heads: int, hidden: int) -> None:
+    if hidden % heads:
+        divisors = ", ".join(str(n) for n in range(1, 17) if hidden % n == 0)
+        _conflict(
+            f"{key} is {heads}, which does not divide model.hidden, {hidden}",
+            f"Set {key} to one of {divisors}.",
         )
 
 
 def _check_lambdas(model: DangoConfig) -> None:
     for name, value in model.lambdas.items():
-        if value not in _ZERO:
-            raise InputError(f"model.lambdas.{name} is {value}; expected {_ZERO}")
+        if not ZERO.holds(value):
+            what = f"model.lambdas.{name} is {value}; expected {ZERO.text}"
+            raise InputError(what, code="out-of-range", key=f"model.lambdas.{name}")
+    if model.relations is None:
+        return
+    from deltacell.models import STRING_LAMBDAS
+
     known = {*STRING_LAMBDAS, *model.lambdas}
-    without = [name for name in model.relations or () if name not in known]
-    if without:
-        raise InputError(
-            f"the relation '{without[0]}' of model.relations has no lambda, the weight of its "
-            f"non-edges in the reconstruction{did_you_mean(without[0], sorted(known))}",
-            fix="Give " + " ".join(f"model.lambdas.{name}=1.0" for name in without),
-        )
+    for name in model.relations:
+        if name not in known:
+            _conflict(
+                f"the relation '{name}' of model.relations has no lambda, the weight of its "
+                f"non-edges{did_you_mean(name, sorted(known))}",
+                f"Set model.lambdas.{name}=1.0.",
+            )
 
 
 def _check_loss(config: Config) -> None:
-    loss = config.loss
-    if is_fitted(config.model) != isinstance(loss, NoLossConfig):
-        said = "has no loss" if is_fitted(config.model) else "needs one"
-        raise InputError(
-            f"the loss is {loss.name}, and the model {config.model.name} {said}",
-            fix="Give loss=none" if is_fitted(config.model) else "Give another loss than none",
-        )
-    if isinstance(loss, DangoLossConfig) and not isinstance(config.model, DangoConfig):
-        raise InputError(
-            f"the loss dango needs reconstructed networks, which the model {config.model.name} "
-            "does not make",
-            fix="Give loss=log_cosh or loss=point_distribution_contrast",
+    model, loss = config.model, config.loss
+    if is_fitted(model) != isinstance(loss, NoLossConfig):
+        has = "has no loss" if is_fitted(model) else "needs a loss"
+        fix = "Set loss=none." if is_fitted(model) else "Set loss=log_cosh."
+        _conflict(f"the model {model.name} {has}, but the loss is {loss.name}", fix)
+    if isinstance(loss, DangoLossConfig) and not isinstance(model, DangoConfig):
+        _conflict(
+            f"the loss dango needs reconstructed networks, which {model.name} does not make",
+            "Set loss=log_cosh or loss=point_distribution_contrast.",
         )
     if isinstance(loss, PointDistributionContrastConfig):
         if not loss.lambda_mse + loss.lambda_w + loss.lambda_c:
-            raise InputError(
-                "loss.lambda_mse, loss.lambda_w and loss.lambda_c are all 0, so there is no loss"
-            )
+            _conflict("all three weights of the loss are 0", "Set loss.lambda_mse=1.")
         if loss.stable < loss.warmup:
-            raise InputError(
-                f"loss.stable is epoch {loss.stable}, before loss.warmup, epoch {loss.warmup}"
+            _conflict(
+                f"loss.stable is {loss.stable}, before loss.warmup, {loss.warmup}",
+                "Set loss.stable to at least loss.warmup.",
             )
 
 
-def _check_trainer(config: Config) -> None:
-    ranks = config.trainer.devices * config.trainer.nodes
-    if is_fitted(config.model):
-        if ranks > 1:
-            raise InputError(
-                f"the model {config.model.name} is fitted by one process, and there are {ranks}",
-                fix="Give trainer.devices=1 trainer.nodes=1",
-            )
-        if config.mode is not Mode.train:
-            raise InputError(
-                f"mode is {config.mode}, and the model {config.model.name} has no steps",
-                fix="Give mode=train",
-            )
-    if config.data.batch_size < ranks:
-        raise InputError(
-            f"data.batch_size is {config.data.batch_size}, and {ranks} processes share it out",
-            fix=f"Give data.batch_size={ranks} or more",
+def _check_run(config: Config) -> None:
+    name, split, model = config.name, config.split, config.model
+    if not name or any(sign in name for sign in "/\\\0") or name.startswith("."):
+        what = f"'{name}' cannot begin the name of a directory"
+        raise InputError(what, code="bad-name", fix="Use letters and digits, such as name=demo.")
+    # With gene and source the two are not shares of the same whole.
+    if split.method in ("random", "set") and split.validation + split.test >= 1:
+        _conflict(
+            f"split.validation {split.validation:g} and split.test {split.test:g} leave nothing "
+            "for training",
+            "Set them so that their sum is less than 1.",
+        )
+    if (split.method == "source") != bool(split.studies):
+        _conflict(
+            f"split.method is {split.method}, and split.studies is {split.studies}",
+            "Set both split.method=source and split.studies=[STUDY].",
+        )
+    if is_fitted(model) and (config.ranks > 1 or config.mode is not Mode.train):
+        _conflict(
+            f"the model {model.name} is fitted in one call, by one process",
+            "Set trainer.devices=1 trainer.nodes=1 mode=train.",
+        )
+    if config.data.batch_size < config.ranks:
+        _conflict(
+            f"data.batch_size {config.data.batch_size} is shared by {config.ranks} processes",
+            f"Set data.batch_size={config.ranks} or more.",
         )
     if config.schedule.min_lr > config.optimizer.lr:
-        raise InputError(
-            f"schedule.min_lr is {config.schedule.min_lr:g}, above optimizer.lr, "
-            f"{config.optimizer.lr:g}"
+        _conflict(
+            f"schedule.min_lr {config.schedule.min_lr:g} is above optimizer.lr "
+            f"{config.optimizer.lr:g}",
+            "Set schedule.min_lr=0.",
         )
-
-
-def _check_window(window: Sequence[int]) -> None:
+    window = config.profiler.window
     if len(window) != 4 or any(n < low for n, low in zip(window, (0, 0, 1, 1), strict=True)):
-        raise InputError(
-            f"profiler.window is {list(window)}; expected four whole numbers [wait, warmup, "
-            "active, repeat], the last two 1 or more",
-            fix="Such as profiler.window=[5,2,5,1]",
-        )
-
-
-def _check_names(key: str, names: Sequence[str] | None) -> None:
-    if names is None:
-        return
-    if not names:
-        raise InputError(f"{key} is empty; expected one name or more")
-    for name in _repeated(names):
-        raise InputError(f"{key} names '{name}' twice")
-
-
-def _repeated(names: Sequence[str]) -> Iterator[str]:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            yield name
-        seen.add(name)
-
-
-def _check_divides(key: str, heads: int, hidden: int) -> None:
-    if hidden % heads:
-        raise InputError(
-            f"{key} is {heads}, which does not divide model.hidden, {hidden}",
-            fix=f"Choose {key} among {', '.join(str(n) for n in range(1, 17) if hidden % n == 0)}",
-        )
+        what = f"profiler.window is {window}; expected [wait, warmup, active, repeat]"
+        raise InputError(what, code="out-of-range", fix="Such as profiler.window=[5,2,5,1].")

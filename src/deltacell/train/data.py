@@ -1,10 +1,11 @@
-"""What a config trains on: the cell, the screen and its split."""
+"""What a config trains on: the cell, the screen, its split and the scale of its targets."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,38 +15,58 @@ from deltacell.arrays import Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError, StoreError, did_you_mean
 from deltacell.models.pairs.trees import Zeros
-from deltacell.profile.record import RunRecord
+from deltacell.profile.record import CellFacts, RunRecord, Samples, ScreenFacts
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.import_folder import read_parts
 from deltacell.train.config import Config, DataConfig, SplitConfig
-from deltacell.train.standard import Standard
+
+
+@dataclass(frozen=True)
+class Standard:
+    """``(target - mean) / std``, with the mean and deviation of the training part alone."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    @classmethod
+    def of(cls, targets: npt.NDArray[np.floating]) -> Standard:
+        """Return the scale of some targets."""
+        mean = float(np.mean(targets, dtype=np.float64))
+        std = float(np.std(targets, dtype=np.float64))
+        if not np.isfinite(mean) or not std > 0:
+            raise InputError(
+                f"the {len(targets):,} training targets have mean {mean:g} and deviation {std:g}, "
+                "so they cannot be standardised",
+                code="constant-targets",
+                fix="Look at the screen's scores, or set data.standardise=false.",
+            )
+        return cls(mean, std)
+
+    def apply(self, targets: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+        """Return standardised targets."""
+        return (targets - self.mean) / self.std
+
+    def undo(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return scores in the unit of the screen."""
+        return scores * self.std + self.mean
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """A cell, a screen of it, and which rows of that are for what.
+    """A cell, a screen of it, and which rows of the screen are for what.
 
     Parameters
     ----------
-    cell
-        The wild type.
-    screen
-        What was measured.
-    split
-        Of the screen.
-    standard
-        The scale of the targets.
     notes
-        What a person should know of it, in sentences.
+        What a user should know about the data, in sentences.
     repeats
-        The screen before its repeated genotypes became one; None where they did not.
+        The screen before its repeated genotypes were merged; None if they were not.
     whole
-        The screen before any genotype was left out or merged, over the genes of the whole cell;
-        None where there is no other than ``screen``.
+        The screen before any genotype was left out or merged, over the genes of the whole cell.
     grid
         Which pairs a list of hits implies were tested; None for any other screen.
     config
-        What names it; None where it was put together by hand.
+        None if the data were put together by hand.
     """
 
     cell: Cell
@@ -60,12 +81,12 @@ class TrainingData:
 
     @property
     def largest(self) -> int:
-        """Genes of the largest genotype."""
+        """Number of genes of the largest genotype."""
         return int(np.diff(self.screen.offsets).max())
 
     @property
     def targets(self) -> np.ndarray:
-        """Every row's target on the common scale, float32."""
+        """The standardised target of every row, float32."""
         return self.standard.apply(self.screen.column("score")).astype(np.float32)
 
     def part(self, rows: Ints) -> tuple[Genotypes, npt.NDArray[np.float64]]:
@@ -73,26 +94,47 @@ class TrainingData:
         score = self.screen.column("score")[rows].astype(np.float64)
         return self.screen.genotypes.take(torch.from_numpy(np.array(rows))), score
 
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of a run's record that say what was trained on."""
+        cell, screen, split = self.cell, self.screen, self.split
+        studies = screen.rows["study"].unique().cast("string").to_pylist()
+        return {
+            "cell": CellFacts(
+                checksum=cell.checksum, n_genes=cell.n_genes, relations=tuple(cell.relations)
+            ),
+            "screen": ScreenFacts(
+                checksum=screen.checksum, genotypes=len(screen), studies=tuple(sorted(studies))
+            ),
+            "split": split.to_json() | {"leakage": split.leakage(screen).sentence},
+            "samples": Samples(
+                train=len(split.train), validation=len(split.validation), test=len(split.test)
+            ),
+        }
+
+    def check_same(self, record: RunRecord) -> None:
+        """Raise if these are not the data that a run was begun with."""
+        for what, was, found in (
+            ("cell", record.cell, self.cell.checksum),
+            ("screen", record.screen, self.screen.checksum),
+        ):
+            if was is not None and was.checksum != found:
+                raise InputError(
+                    f"the {what} has the checksum {found[:12]}, but the run was begun with "
+                    f"{was.checksum[:12]}",
+                    code=f"other-{what}",
+                    where=record.path,
+                    fix="Restore the data, or start a new run.",
+                )
+
 
 def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
-    """Draw tested pairs that are not hits; None where the screen has no grid.
-
-    Parameters
-    ----------
-    data
-        What is trained on.
-    ratio
-        How many to draw for each row of the training part, and of the validation part.
-    seed
-        Random seed of the draw.
-    """
+    """Draw tested pairs without a hit, `ratio` per row of a part; None without a grid."""
     if data.grid is None or not ratio:
         return None
     split, grid = data.split, data.grid
-    training = grid.draw(round(ratio * len(split.train)), part="train", split=split, seed=seed)
-    validation = grid.draw(
-        round(ratio * len(split.validation)), part="validation", split=split, seed=seed
-    )
+    n_train, n_validation = round(ratio * len(split.train)), round(ratio * len(split.validation))
+    training = grid.draw(n_train, part="train", split=split, seed=seed)
+    validation = grid.draw(n_validation, part="validation", split=split, seed=seed)
     if not len(training):
         return None
     return Zeros(
@@ -104,15 +146,7 @@ def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
 
 
 def load_data(config: Config, split: Split | str | os.PathLike[str] | None = None) -> TrainingData:
-    """Return what a config names.
-
-    Parameters
-    ----------
-    config
-        Of a run.
-    split
-        The split that a run keeps, or its directory; drawn as the config says where not given.
-    """
+    """Return what a config names; `split` is the one that a run keeps, or its directory."""
     cell, screen = sources(config.data)
     whole = screen = screen.on(cell)
     notes = []
@@ -140,93 +174,73 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
         split = make_split(screen, config.split, _imported_split(config.data))
     elif isinstance(split, Split):
         split.check(screen)
+    elif Path(split).exists():
+        split = Split.load(split, screen)
     else:
-        split = _kept_split(Path(split), screen)
-    if not len(split.train):
-        raise InputError("the split leaves no genotype for training")
-    if not len(split.test):
-        raise InputError(
-            f"the split '{config.split.method}' has no test part: {split!r}",
-            fix="Set split.test (or split.held_out, split.studies) so that there is one.",
-        )
-    standard = (
-        Standard.of(screen.column("score")[split.train]) if config.data.standardise else Standard()
-    )
-    grid = Grid.of(screen, whole=whole, assume_crossed=config.data.grid)
-    notes_ = tuple(notes)
-    return TrainingData(cell, screen, split, standard, notes_, repeats, whole, grid, config.data)
-
-
-def _kept_split(path: Path, screen: Screen) -> Split:
-    if not path.exists():
         raise StoreError(
-            "the run does not keep its split, so that which rows it was trained on is not certain",
-            where=path,
-            fix="Restore the directory from a copy. A run of a version that kept no split has to "
-            "be trained again.",
+            "the run does not keep its split, so its training rows are not certain",
+            code="no-split",
+            where=split,
+            fix="Restore the directory from a copy, or train the run again.",
         )
-    return Split.load(path, screen)
-
-
-def check_same(record: RunRecord, data: TrainingData) -> None:
-    """Raise where the data are not those that a run was begun with.
-
-    Parameters
-    ----------
-    record
-        Of the run.
-    data
-        What its config names now.
-    """
-    for what, was, found in (
-        ("cell", record.cell, data.cell.checksum),
-        ("screen", record.screen, data.screen.checksum),
-    ):
-        if was is not None and was.checksum != found:
+    for part in ("train", "test"):
+        if not len(getattr(split, part)):
             raise InputError(
-                f"the {what} is not the one that the run was begun with: its checksum is "
-                f"{found[:12]}, and it was {was.checksum[:12]}",
-                where=record.path,
-                fix="Put back the data as they were, or start a new run.",
+                f"the split '{config.split.method}' has no {part} part: {split!r}",
+                code="empty-part",
+                fix="Change split.validation, split.test, split.held_out or split.studies.",
             )
+    scores = screen.column("score")[split.train]
+    standard = Standard.of(scores) if config.data.standardise else Standard()
+    grid = Grid.of(screen, whole=whole, assume_crossed=config.data.grid)
+    return TrainingData(
+        cell, screen, split, standard, tuple(notes), repeats, whole, grid, config.data
+    )
 
 
 def make_split(screen: Screen, config: SplitConfig, imported: Path | None = None) -> Split:
-    """Return the split that a config describes.
+    """Return the split that a config describes; `imported` is the one that came with the screen."""
+    match config.method:
+        case "random":
+            return Split.random(screen, config.seed, config.validation, config.test)
+        case "gene":
+            return Split.gene(screen, config.seed, config.held_out, config.validation)
+        case "set":
+            return Split.sets(screen, config.by, config.seed, config.validation, config.test)  # type: ignore[arg-type]
+        case "source":
+            return Split.source(screen, config.studies, config.validation, config.seed)
+    named = config.method == "named"
+    where = (config.file or imported) if named else config.path
+    if where is None:
+        raise InputError(
+            f"split.method={config.method} needs {'split.file' if named else 'split.path'}",
+            code="no-split",
+            fix="Set it, or import a split with the screen." if named else None,
+        )
+    if not named:
+        return Split.load(where, screen)
+    sets, parts = read_parts(Path(where))
+    return Split.named(screen, sets, parts)
 
-    Parameters
-    ----------
-    screen
-        What was measured.
-    config
-        How to split it.
-    imported
-        The split that came with the screen, if any.
-    """
-    if config.method == "random":
-        return Split.random(screen, config.seed, config.validation, config.test)
-    if config.method == "gene":
-        return Split.gene(screen, config.seed, config.held_out, config.validation)
-    if config.method == "set":
-        return Split.sets(screen, config.by, config.seed, config.validation, config.test)  # type: ignore[arg-type]
-    if config.method == "source":
-        return Split.source(screen, config.studies, config.validation, config.seed)
-    if config.method == "named":
-        where = imported if config.file is None else Path(config.file)
-        if where is None:
-            raise InputError(
-                "split.method is named, and no split was imported with the screen",
-                fix="Set split.file to a table of genes and split, or import one with the screen.",
-            )
-        sets, parts = read_parts(where)
-        return Split.named(screen, sets, parts)
-    if config.method == "saved":
-        if config.path is None:
-            raise InputError("split.method is saved, and split.path is not set")
-        return Split.load(config.path, screen)
-    raise InputError(
-        f"there is no split '{config.method}'; there are random, gene, set, source, named, saved"
-    )
+
+def sources(config: DataConfig) -> tuple[Cell, Screen]:
+    """Return the cell and the screen that a config names, as they are on the disk."""
+    if config.synthetic is not None:
+        cell = Cell.synthetic(config.synthetic, seed=config.synthetic_seed)
+        n = config.synthetic_genotypes
+        return cell, Screen.synthetic(cell, n=n, seed=config.synthetic_seed)
+    if config.cell is not None:
+        assert config.screen is not None
+        return Cell.load(config.cell), Screen.load(config.screen)
+    if config.folder is None or not (Path(config.folder) / "cell").is_dir():
+        raise InputError(
+            "not a directory with a cell and screens",
+            code="no-data",
+            where=config.folder,
+            fix="Make one with: deltacell data import SOURCES --out FOLDER; then set data.folder.",
+        )
+    folder = Path(config.folder)
+    return Cell.load(folder / "cell"), Screen.load(_screen_in(folder, config.screen))
 
 
 def _imported_split(config: DataConfig) -> Path | None:
@@ -237,59 +251,24 @@ def _imported_split(config: DataConfig) -> Path | None:
     return path if path.is_dir() else None
 
 
-def sources(config: DataConfig) -> tuple[Cell, Screen]:
-    """Return the cell and the screen that a config names, as they are on the disk.
-
-    Parameters
-    ----------
-    config
-        The data part of a config.
-    """
-    if config.synthetic is not None:
-        cell = Cell.synthetic(config.synthetic, seed=config.synthetic_seed)
-        return cell, Screen.synthetic(
-            cell, n=config.synthetic_genotypes, seed=config.synthetic_seed
-        )
-    if config.cell is not None:
-        if config.screen is None:
-            raise InputError(
-                "data.cell is given and data.screen is not", fix="Set data.screen=DIRECTORY."
-            )
-        return Cell.load(config.cell), Screen.load(config.screen)
-    if config.folder is None:
-        raise InputError(
-            "the config names no data",
-            fix="Set data.folder=DIRECTORY, one that `deltacell data import` made; or try "
-            "experiment=demo.",
-        )
-    folder = Path(config.folder)
-    if not (folder / "cell").is_dir():
-        raise InputError(
-            "this is no directory with a cell and screens",
-            where=folder,
-            fix=f"Make it: deltacell data import SOURCES --out {folder}; or set data.folder.",
-        )
-    return Cell.load(folder / "cell"), Screen.load(_screen_in(folder, config.screen))
-
-
 def _screen_in(folder: Path, name: str | None) -> Path:
     there = sorted(path.name for path in (folder / "screens").glob("*") if path.is_dir())
     if name is None and len(there) == 1:
         name = there[0]
-    if name is None or name not in there:
-        said = "data.screen is not set"
-        if name is not None:
-            said = f"there is no screen '{name}'{did_you_mean(name, there)}"
-        if not there:
-            raise InputError(
-                "the import has a cell and no screen",
-                where=folder,
-                fix=f"Give one that you have saved: data.folder=null data.cell={folder / 'cell'} "
-                "data.screen=DIRECTORY; or import again with the table of a screen.",
-            )
+    if not there:
         raise InputError(
-            f"{said}; there are {', '.join(there)}",
+            "the import has a cell but no screen",
+            code="no-screen",
+            where=folder,
+            fix="Import again with the table of a screen, or use a saved one: data.folder=null "
+            f"data.cell={folder / 'cell'} data.screen=DIRECTORY",
+        )
+    if name is None or name not in there:
+        unset = "data.screen is not set"
+        raise InputError(
+            unset if name is None else f"unknown screen '{name}'{did_you_mean(name, there)}",
+            code="unknown-screen",
             where=folder / "screens",
-            fix="Set data.screen to one of them.",
+            fix=f"Set data.screen to one of {', '.join(there)}.",
         )
     return folder / "screens" / name

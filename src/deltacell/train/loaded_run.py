@@ -14,31 +14,16 @@ from deltacell.errors import DeltacellError, InputError
 from deltacell.profile.record import CHECKPOINTS, SPLIT, RunRecord, Status, read_run
 from deltacell.store import read_manifest
 from deltacell.train.build import build_fitted, build_for, recorded_propagation
-from deltacell.train.changes import check_meaning, is_complete, resumed_config
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.config import Config
-from deltacell.train.data import TrainingData, check_same, load_data
-from deltacell.train.ensemble import Ensemble
-from deltacell.train.facts import reached
-from deltacell.train.predictor import Predictor
-from deltacell.train.registry import is_fitted
-from deltacell.train.run_directory import RunDirectory
-from deltacell.train.standard import Standard
+from deltacell.train.config import Config, is_fitted
+from deltacell.train.data import Standard, TrainingData, load_data
+from deltacell.train.predictor import Ensemble, Predictor
+from deltacell.train.run_directory import RunDirectory, check_meaning, is_complete, resumed_config
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedRun:
-    """A run with the weights that were chosen by validation.
-
-    Parameters
-    ----------
-    record, config
-        As the run has them.
-    data
-        The cell, the screen and the split.
-    predictor
-        With the weights.
-    """
+    """A run with the weights that were chosen by validation."""
 
     record: RunRecord
     config: Config
@@ -49,71 +34,6 @@ class LoadedRun:
     def is_finished(self) -> bool:
         """Whether its training came to its end, by its epochs or by its patience."""
         return self.record.status is Status.finished
-
-
-def load_run(
-    path: str | os.PathLike[str], which: str = "best", data: TrainingData | None = None
-) -> LoadedRun:
-    """Load a run to predict with it.
-
-    Parameters
-    ----------
-    path
-        Its directory.
-    which
-        ``best`` by validation, ``last``, or the name of a checkpoint.
-    data
-        What it was trained on, where that is loaded already.
-    """
-    record, config = read_run(path), resumed_config(Path(path))
-    data = load_data(config, record.path / SPLIT) if data is None else data
-    check_same(record, data)
-    checkpoints = Checkpoints(record.path / CHECKPOINTS)
-    if which == "best" and checkpoints.best is None:
-        which = "last"
-    state = checkpoints.load(which)
-    check_meaning(state, config, data, record.path)
-    record = _settled(record, config, checkpoints)
-    if is_fitted(config.model):
-        fitted = build_fitted(config)
-        if isinstance(fitted, Ensemble):
-            fitted.open(record.path, data)
-        fitted.load_state_dict(data.cell, state["predictor"])
-        predictor = Predictor(fitted, data.cell, Standard())
-    else:
-        predictor = _network(record, config, data, state)
-    return LoadedRun(record, config, data, predictor)
-
-
-def _settled(record: RunRecord, config: Config, checkpoints: Checkpoints) -> RunRecord:
-    """Return the record with how the run ended, where a kill kept the run from saying so.
-
-    The record on the disk is mended too, where it can be written and nobody trains the run.
-    """
-    complete = False
-    with suppress(DeltacellError):
-        # What is loaded may be another one, and whole where the last is damaged.
-        if record.status is Status.running:
-            complete = is_complete(checkpoints.load("last"), config)
-    if not complete:
-        return record
-    with suppress(DeltacellError), RunDirectory.open(record.path) as directory:
-        if directory.record.status is Status.running:
-            directory.settle(Status.finished, **reached(checkpoints))
-        return directory.record
-    return dataclasses.replace(record, status=Status.finished)
-
-
-def _network(
-    record: RunRecord, config: Config, data: TrainingData, state: dict[str, Any]
-) -> Predictor:
-    recorded = record.propagation
-    propagation = None if recorded is None else recorded_propagation(recorded, config)
-    model = build_for(config, data, propagation)
-    # An average is of the weights alone; what else a model holds is as it was saved.
-    model.load_state_dict(state["model"] | (state["ema"] or {}))
-    standard = Standard(**state["standard"])
-    return Predictor(model.eval(), data.cell, standard, config.data.batch_size)
 
 
 class HasRun(Protocol):
@@ -127,50 +47,93 @@ class HasRun(Protocol):
 AnyRun = LoadedRun | HasRun | str | os.PathLike[str]
 
 
-def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[LoadedRun]:
-    """Load several runs; those that name the same data share them.
+def load_run(
+    path: str | os.PathLike[str], which: str = "best", data: TrainingData | None = None
+) -> LoadedRun:
+    """Load a run to predict with it.
 
-    Parameters
-    ----------
-    runs
-        Their directories, one or more; a run that is loaded already stays as it is.
-    which
-        As in `load_run`.
+    `which` is ``best`` by validation, ``last``, or the name of a checkpoint; `data` is what it was
+    trained on, if that is loaded already.
     """
+    record, config = read_run(path), resumed_config(path)
+    data = load_data(config, record.path / SPLIT) if data is None else data
+    data.check_same(record)
+    checkpoints = Checkpoints(record.path / CHECKPOINTS)
+    state = checkpoints.load("last" if which == "best" and checkpoints.best is None else which)
+    check_meaning(state, config, data, record.path)
+    record = _settled(record, config, checkpoints)
+    if is_fitted(config.model):
+        fitted = build_fitted(config)
+        if isinstance(fitted, Ensemble):
+            fitted.open(record.path, data)
+        fitted.load_state_dict(data.cell, state["predictor"])
+        predictor = Predictor(fitted, data.cell, Standard())
+    else:
+        model = build_for(config, data, recorded_propagation(record.propagation, config))
+        # An average is of the weights alone; what else a model holds is as it was saved.
+        model.load_state_dict(state["model"] | (state["ema"] or {}))
+        standard = Standard(**state["standard"])
+        predictor = Predictor(model.eval(), data.cell, standard, config.data.batch_size)
+    return LoadedRun(record, config, data, predictor)
+
+
+def _settled(record: RunRecord, config: Config, checkpoints: Checkpoints) -> RunRecord:
+    """Return the record with how the run ended, if a kill kept the run from saying so.
+
+    The record on the disk is repaired too, if it can be written and nobody trains the run.
+    """
+    complete = False
+    with suppress(DeltacellError):
+        # Another checkpoint may have been loaded because the last is damaged.
+        if record.status is Status.running:
+            complete = is_complete(checkpoints.load("last"), config)
+    if not complete:
+        return record
+    with suppress(DeltacellError), RunDirectory.open(record.path) as directory:
+        if directory.record.status is Status.running:
+            directory.end(Status.finished, **checkpoints.reached())
+        return directory.record
+    return dataclasses.replace(record, status=Status.finished)
+
+
+def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[LoadedRun]:
+    """Load several runs, unless they are loaded already; those with the same data share them."""
     several = isinstance(runs, Sequence) and not isinstance(runs, str)
     given = list(cast(Sequence[AnyRun], runs)) if several else [cast(AnyRun, runs)]
     if not given:
-        raise InputError("no run was given")
-    held = [one if isinstance(one, str | os.PathLike | LoadedRun) else one.loaded for one in given]
-    places = [(one.record.path if isinstance(one, LoadedRun) else Path(one)) for one in held]
-    resolved = [place.resolve() for place in places]
-    for i, place in enumerate(places):
-        if resolved[i] in resolved[:i]:
-            raise InputError(
-                f"the run {place} was given twice, and would count twice", fix="Give each run once."
-            )
+        raise InputError("no run was given", code="no-run")
     loaded: list[LoadedRun] = []
-    for one in held:
-        if isinstance(one, LoadedRun):
-            loaded.append(one)
-        else:
-            loaded.append(load_run(one, which, _shared(loaded, one)))
+    seen: set[Path] = set()
+    for one in given:
+        held = one if isinstance(one, str | os.PathLike | LoadedRun) else one.loaded
+        place = (held.record.path if isinstance(held, LoadedRun) else Path(held)).resolve()
+        if place in seen:
+            raise InputError("the run was given twice", code="repeated-run", where=place)
+        seen.add(place)
+        if not isinstance(held, LoadedRun):
+            held = load_run(held, which, _shared(loaded, Path(held)))
+        loaded.append(held)
     return loaded
 
 
-def best_by_validation(paths: Sequence[str | os.PathLike[str]]) -> Path:
-    """Return the run with the highest validation metric.
+def _shared(runs: Sequence[LoadedRun], path: Path) -> TrainingData | None:
+    """Return the data of a run that names the same."""
+    config, kept = resumed_config(path), path / SPLIT
+    for run in runs:
+        same = (run.config.data, run.config.split) == (config.data, config.split)
+        if same and kept.exists() and read_manifest(kept)["checksum"] == run.data.split.checksum:
+            return run.data
+    return None
 
-    Parameters
-    ----------
-    paths
-        Directories of runs, one or more.
-    """
+
+def best_by_validation(paths: Sequence[str | os.PathLike[str]]) -> Path:
+    """Return the run with the highest validation metric."""
     records = [read_run(path) for path in paths]
     for record in records:
         if record.best is None or record.best.value is None:
             raise InputError(
-                "the run has no validation metric, so that it cannot be compared with others",
+                "the run has no validation metric to compare",
+                code="no-metric",
                 where=record.path,
                 fix="Leave it out, or leave out --best.",
             )
@@ -178,15 +141,10 @@ def best_by_validation(paths: Sequence[str | os.PathLike[str]]) -> Path:
 
 
 def labels_of(runs: Sequence[LoadedRun]) -> list[str]:
-    """Return what to call each of some runs: seeds of the same settings have one label.
+    """Return a label for each run, the same for runs that differ in their seeds alone.
 
-    It is the name that the run was given. Where runs of one name differ in more than their seeds,
-    or where none was given, it is that of the directory.
-
-    Parameters
-    ----------
-    runs
-        As loaded.
+    It is the name that the run was given. If runs of one name differ in more than their seeds, or
+    if none was given, it is that of the directory.
     """
     labels = []
     for run in runs:
@@ -204,18 +162,6 @@ def are_alike(runs: Sequence[LoadedRun]) -> bool:
     return all(run.config.model == runs[0].config.model for run in runs)
 
 
-def _settings(run: LoadedRun) -> tuple[object, ...]:
-    """Return what makes runs other than seeds of one another."""
+def _settings(run: LoadedRun) -> tuple[Any, ...]:
     config = run.config
     return config.model, config.loss, config.optimizer, config.schedule, config.data, config.split
-
-
-def _shared(runs: Sequence[LoadedRun], path: str | os.PathLike[str]) -> TrainingData | None:
-    """Return the data of a run that names the same."""
-    config = resumed_config(Path(path))
-    for run in runs:
-        if (run.config.data, run.config.split) == (config.data, config.split):
-            kept = Path(path) / SPLIT
-            if kept.exists() and read_manifest(kept)["checksum"] == run.data.split.checksum:
-                return run.data
-    return None

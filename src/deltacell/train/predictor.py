@@ -1,44 +1,50 @@
-"""A trained model as a predictor: what scores genotypes, without what trained it."""
+"""What scores genotypes, without what trained it: one trained model, or an ensemble of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from scipy.optimize import nnls
 from torch import nn
 
+from deltacell.arrays import Doubles
 from deltacell.cell import Cell
+from deltacell.errors import InputError
 from deltacell.models import Dango, Prediction
 from deltacell.models.baselines import FittedPredictor
+from deltacell.models.baselines.baseline import FitData, Parts, State, loaded, saved
+from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.profile.record import FIGURES, TENSORBOARD, TRACES
 from deltacell.screen import Genotypes
-from deltacell.train.standard import Standard
+from deltacell.train.data import Standard
+
+if TYPE_CHECKING:
+    from deltacell.train.data import TrainingData
 
 WIDE = 4096
-"""Genotypes that a DANGO scores at once: its cost hardly depends on them."""
+"""Genotypes that DANGO scores at once: its cost hardly depends on them."""
 
 WHOLE_BLOCK = 65_536
 """Genotypes that a fitted predictor scores at once."""
 
 NETWORK = 64
-"""Genotypes that any other network scores at once, where nothing else is asked for."""
+"""Genotypes that any other network scores at once by default."""
+
+MEMBERS = "members"
+"""Directory of an ensemble's run that holds copies of the runs it is made of."""
+
+_NOT_NEEDED = shutil.ignore_patterns("baselines", FIGURES, TRACES, TENSORBOARD)
 
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A model with its cell and the scale of its targets.
-
-    Parameters
-    ----------
-    model
-        A network with its weights, or a fitted predictor.
-    cell
-        The wild type.
-    standard
-        The scale of its targets.
-    at_once
-        Genotypes to score at once; by the kind of model where not given.
-    """
+    """A network with its weights or a fitted predictor, with its cell and scale of targets."""
 
     model: nn.Module | FittedPredictor
     cell: Cell
@@ -52,57 +58,150 @@ class Predictor:
 
     @property
     def batch(self) -> int:
-        """Genotypes that are scored at once."""
+        """Number of genotypes that are scored at once."""
         if isinstance(self.model, FittedPredictor):
             return WHOLE_BLOCK
-        if isinstance(self.model, Dango):
-            return WIDE
-        return self.at_once or NETWORK
+        return WIDE if isinstance(self.model, Dango) else self.at_once or NETWORK
 
     def __call__(self, genotypes: Genotypes) -> torch.Tensor:
-        """Return the expected scores [b] in the unit of the screen.
-
-        Parameters
-        ----------
-        genotypes
-            ``b`` of them.
-        """
+        """Return the expected scores [b] in the unit of the screen."""
         return self.predict(genotypes).score
 
     @torch.no_grad()
     def predict(
         self, genotypes: Genotypes, progress: Callable[[int, int], None] | None = None
     ) -> Prediction:
-        """Return all that is predicted, in the unit of the screen, without intermediate results.
-
-        Parameters
-        ----------
-        genotypes
-            ``b`` of them; scored in batches.
-        progress
-            Called with the genotypes done and all of them.
-        """
+        """Return all that is predicted, in the unit of the screen, scored in batches."""
         n, found = len(genotypes), []
+        options = {"reconstruct": False} if isinstance(self.model, Dango) else {}
         for begin in range(0, max(n, 1), self.batch):
             if progress is not None:
                 progress(begin, n)
             rows = torch.arange(begin, min(begin + self.batch, n))
             some = genotypes if len(rows) == n else genotypes.take(rows)
-            found.append(self._batch(some))
+            found.append(self.model(self.cell, some, **options))
+
+        def joined(name: str) -> torch.Tensor | None:
+            parts = [getattr(one, name) for one in found]
+            return None if parts[0] is None else torch.cat(parts)
+
+        score, given_hit = joined("score"), joined("given_hit")
+        assert score is not None
         return Prediction(
-            self.standard.undo(torch.cat([one.score for one in found])),
-            hit=_joined([one.hit for one in found]),
-            given_hit=_joined(
-                [None if p.given_hit is None else self.standard.undo(p.given_hit) for p in found]
-            ),
+            self.standard.undo(score),
+            hit=joined("hit"),
+            given_hit=None if given_hit is None else self.standard.undo(given_hit),
         )
 
-    def _batch(self, genotypes: Genotypes) -> Prediction:
-        options = {"reconstruct": False} if isinstance(self.model, Dango) else {}
-        prediction: Prediction = self.model(self.cell, genotypes, **options)
-        return prediction
 
+class Ensemble(FittedPredictor):
+    r"""The weighted sum of the scores of other runs on the same data and split.
 
-def _joined(parts: list[torch.Tensor | None]) -> torch.Tensor | None:
-    there = [part for part in parts if part is not None]
-    return torch.cat(there) if there else None
+    .. math:: s = b + \sum_i w_i (s_i - m_i) / d_i, \quad w_i \ge 0
+
+    with m and d the mean and the deviation of each run's scores over the validation part, and b
+    and w the least-squares fit to what was measured there. For a run of two parts, s is the score
+    given a hit; the log odds of a hit are the mean over the runs that have one. The runs are copied
+    into the run directory, so that it does not depend on them.
+
+    Parameters
+    ----------
+    runs
+        Run directories, at least two.
+    """
+
+    def __init__(self, runs: Sequence[str]) -> None:
+        if len(runs) < 2:
+            raise InputError(
+                f"an ensemble of {len(runs)} runs; expected at least 2",
+                code="too-few-runs",
+                fix="Set model.runs=[runs/a,runs/b].",
+            )
+        self.runs = tuple(runs)
+        self._members: list[Predictor] = []
+
+    def adopt(self, directory: Path, data: TrainingData) -> None:
+        """Copy the runs, which have to be of these data, into a run directory and load them."""
+        from deltacell.train.loaded_run import load_run
+
+        for run in self.runs:
+            # This refuses a run of other data or of another split.
+            if not load_run(run, data=data).is_finished:
+                raise InputError("the run has not finished", code="unfinished-run", where=run)
+        if (directory / MEMBERS).exists():
+            shutil.rmtree(directory / MEMBERS)
+        for number, run in enumerate(self.runs):
+            copy = directory / MEMBERS / f"{number}-{Path(run).resolve().name}"
+            shutil.copytree(run, copy, ignore=_NOT_NEEDED)
+        self.open(directory, data)
+
+    def open(self, directory: Path, data: TrainingData) -> None:
+        """Load the runs that `adopt` copied."""
+        from deltacell.train.loaded_run import load_run
+
+        copies = sorted((directory / MEMBERS).iterdir(), key=lambda p: int(p.name.split("-")[0]))
+        self._members = [load_run(copy, data=data).predictor for copy in copies]
+
+    def _fit(self, data: FitData) -> None:
+        validation = data.validation
+        if validation is None:
+            raise InputError(
+                "an ensemble is weighted by the validation part, which is empty",
+                code="empty-part",
+                fix="Set split.validation above 0.",
+            )
+        data.report("members", 0, len(self._members))
+        scores = self._of_members(validation.sets)[0]
+        self._means, deviations = scores.mean(axis=1), scores.std(axis=1)
+        # A run whose scores are all equal has no scale, and no weight.
+        self._deviations = np.where(deviations > 0, deviations, np.inf)
+        self._intercept = validation.mean
+        units = (scores - self._means[:, None]) / self._deviations[:, None]
+        self._weights, _ = nnls(units.T, validation.targets - self._intercept)
+
+    def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
+        return self._parts(cell, sets).score
+
+    def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
+        scores, odds = self._of_members(sets)
+        units = (scores - self._means[:, None]) / self._deviations[:, None]
+        size: Doubles = self._intercept + self._weights @ units
+        if odds is None:
+            return Parts(size)
+        hit = 1 / (1 + np.exp(-odds))
+        return Parts(hit * size, hit, size)
+
+    def _of_members(self, sets: GeneSets) -> tuple[Doubles, Doubles | None]:
+        """Return the score of each run, [runs, sets], and the log odds of a hit, [sets]."""
+        gene = GeneOrder(self._members[0].cell.genes).gene
+        genotypes = Genotypes(torch.from_numpy(gene[sets.genes]), torch.from_numpy(sets.offsets))
+        scores, odds = [], []
+        for member in self._members:
+            found = member.predict(genotypes)
+            scores.append(found.score if found.given_hit is None else found.given_hit)
+            if found.hit is not None:
+                odds.append(torch.logit(found.hit.double(), eps=1e-9).numpy())
+        return torch.stack(scores).double().numpy(), np.mean(odds, axis=0) if odds else None
+
+    def evidence(self, cell: Cell, genotype: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the measured sets next to a set of genes, by the first run that names some."""
+        for member in self._members:
+            evidence = getattr(member.model, "evidence", None)
+            if evidence is not None:
+                found: list[dict[str, Any]] = evidence(cell, genotype)
+                return found
+        return []
+
+    def _state(self) -> State:
+        return {
+            "weights": saved(self._weights),
+            "means": saved(self._means),
+            "deviations": saved(self._deviations),
+            "intercept": self._intercept,
+        }
+
+    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
+        self._weights, self._means, self._deviations = (
+            loaded(state[name]) for name in ("weights", "means", "deviations")
+        )
+        self._intercept = float(state["intercept"])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import lightning
+import numpy as np
+import torch
 
 from deltacell.errors import DeltacellError, InputError
+from deltacell.models.baselines import FittedPredictor
+from deltacell.models.pairs import PairTrees
 from deltacell.profile.capture import Capture, Window, check_window
 from deltacell.profile.host_profilers import HostProfiler, host_profiler
 from deltacell.profile.phase_rows import PhaseSummary, read_phases, summarise
@@ -22,29 +27,38 @@ from deltacell.profile.record import (
     SPLIT,
     TRACES,
     Status,
+    Target,
     read_run,
 )
-from deltacell.train.assemble import make_loop, most_batches, samples_per_epoch
-from deltacell.train.build import recorded_propagation
-from deltacell.train.callback import Callback
-from deltacell.train.changes import MEANING, check_meaning, meaning, resumed_config
+from deltacell.train.build import (
+    build_fitted,
+    make_loop,
+    propagation_record,
+    recorded_propagation,
+    samples_per_epoch,
+)
+from deltacell.train.callbacks import Callback, Figures, check_loggers, make_loggers
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.communication import from_first_rank
-from deltacell.train.config import Config
-from deltacell.train.data import TrainingData, check_same, load_data
-from deltacell.train.fabric import make_fabric
-from deltacell.train.facts import facts, reached
-from deltacell.train.figures import Figures
-from deltacell.train.finite import NotFiniteError
-from deltacell.train.fit import fit_run, resume_fit
-from deltacell.train.loggers import check_loggers, make_loggers
-from deltacell.train.loop import Hooks, Loop
-from deltacell.train.metrics_file import MetricsFile
-from deltacell.train.new_path import new_path
-from deltacell.train.registry import is_fitted
-from deltacell.train.run_directory import Outcome, RunDirectory
-from deltacell.train.signals import StopSignals
-from deltacell.train.task import Task
+from deltacell.train.config import Config, EnsembleConfig, is_fitted
+from deltacell.train.data import Standard, TrainingData, draw_zeros, load_data
+from deltacell.train.loop import Hooks, Loop, NotFiniteError, most_batches
+from deltacell.train.predictor import Ensemble, Predictor
+from deltacell.train.processes import StopSignals, from_first_rank, make_fabric, set_threads
+from deltacell.train.run_directory import (
+    MEANING,
+    MetricsFile,
+    Outcome,
+    RunDirectory,
+    check_meaning,
+    meaning,
+    new_path,
+    resumed_config,
+)
+from deltacell.train.task import Task, Validation
+from deltacell.words import Progress
+
+if TYPE_CHECKING:
+    import lightning
 
 SHOWN = 5
 """Genotypes that an error names."""
@@ -59,40 +73,29 @@ def train(
 ) -> Outcome:
     """Train from the beginning; every rank calls this with the same config.
 
-    A predictor that is fitted in one call goes to `deltacell.train.fit.fit_run`.
-
-    Parameters
-    ----------
-    config
-        Of the run.
-    command
-        As it was typed, for the record.
-    tell
-        Whom to tell of it, on the first rank.
-    data
-        What the config names, where that is loaded already.
+    A predictor that is fitted in one call goes to `fit_run`. `command` is the command line, for
+    the record; `tell` are callbacks of the first rank; `data` is what the config names, if loaded.
     """
     if is_fitted(config.model):
         return fit_run(config, command=command, data=data)
     fabric = make_fabric(config)
     path = new_path(config)
-    found: list[Any] = [str(path), fabric.is_global_zero and _is_not_begun(path, config)]
-    where, again = from_first_rank(found, fabric.device)
+    begun = fabric.is_global_zero and _is_begun(path, config)
+    where, begun = from_first_rank([str(path), begun], fabric.device)
     path = Path(where)
-    if again:
+    if begun:
         return _resume(fabric, path, config, "last", tell)
     # What can be wrong with a config is found here, before there is a directory.
     data = load_data(config) if data is None else data
-    run = _Run(fabric, config, data, path, tell)
+    attempt = _Attempt(fabric, config, data, path, tell)
     with ExitStack() as stack:
-        directory = None
         if fabric.is_global_zero:
-            directory = stack.enter_context(
-                RunDirectory.create(
-                    path, config, command, world_size=fabric.world_size, split=data.split
-                )
+            size = fabric.world_size
+            directory = RunDirectory.create(
+                path, config, command, world_size=size, split=data.split
             )
-        return run.go(directory)
+            attempt.directory = stack.enter_context(directory)
+        return attempt.run()
 
 
 def resume(
@@ -101,18 +104,8 @@ def resume(
     """Resume a run from a checkpoint, as if it had never stopped.
 
     A run that was stopped before its first checkpoint starts from the beginning. One that had done
-    all its work when it was killed is recorded as finished.
-
-    Parameters
-    ----------
-    path
-        Its directory.
-    config
-        The one it was saved with, or one that differs in what may differ.
-    which
-        ``last``, ``best`` or the name of a checkpoint.
-    tell
-        Whom to tell of it, on the first rank.
+    all its work when it was killed is recorded as finished. `which` is ``last``, ``best`` or the
+    name of a checkpoint; the config may differ from the saved one in `MAY_CHANGE`.
     """
     if is_fitted(config.model):
         return resume_fit(path, config)
@@ -127,21 +120,22 @@ def _resume(
         directory = None
         if fabric.is_global_zero:
             directory = stack.enter_context(RunDirectory.open(path))
-            check_same(directory.record, data)
+            data.check_same(directory.record)
         recorded = None if directory is None else directory.record.propagation
         recorded = from_first_rank(recorded, fabric.device)
-        return _Run(fabric, config, data, path, tell, which=which, recorded=recorded).go(directory)
+        attempt = _Attempt(fabric, config, data, path, tell, which=which, recorded=recorded)
+        attempt.directory = directory
+        return attempt.run()
 
 
-def _is_not_begun(path: Path, config: Config) -> bool:
-    """Return whether a directory holds a run of this config that has no checkpoint yet."""
+def _is_begun(path: Path, config: Config) -> bool:
+    """Return whether a directory holds an unfinished run of this config without a checkpoint."""
     if not (path / RUN_FILE).is_file() or Checkpoints(path / CHECKPOINTS).last is not None:
         return False
-    # A mode that saves nothing ends without a checkpoint.
     return read_run(path).status is not Status.finished and resumed_config(path) == config
 
 
-class _Run:
+class _Attempt:
     """One attempt at a run, in one rank; the first rank has the directory."""
 
     def __init__(
@@ -161,14 +155,12 @@ class _Run:
         check_loggers(config.loggers)
         self.directory: RunDirectory | None = None
         self.metrics: MetricsFile | None = None
-        self.attempt = 0
+        self.number = 0
         self.checkpoints = Checkpoints(path / CHECKPOINTS, config.trainer.keep)
         self.signals = StopSignals()
-        self.timer: PhaseTimer | NoTimer = (
-            PhaseTimer(fabric.device, nvtx=config.profiler.nvtx)
-            if config.profiler.phases
-            else NoTimer()
-        )
+        self.timer: PhaseTimer | NoTimer = NoTimer()
+        if config.profiler.phases:
+            self.timer = PhaseTimer(fabric.device, nvtx=config.profiler.nvtx)
         self.capture = self._make_capture()
         self.loop = make_loop(
             fabric,
@@ -181,38 +173,35 @@ class _Run:
                 stop=lambda: self.signals.received or 0,
                 optimizer_step=self._optimizer_step,
             ),
-            propagation=None if recorded is None else recorded_propagation(recorded, config),
+            propagation=recorded_propagation(recorded, config),
         )
         self.host = self._make_host_profiler()
 
-    def go(self, directory: RunDirectory | None) -> Outcome:
-        """Train into a directory, and leave the record as it ended."""
-        self.directory = directory
-        if directory is not None:
+    def run(self) -> Outcome:
+        """Train into the directory, and leave the record as it ended."""
+        if self.directory is not None:
             self.metrics = MetricsFile(self.path / METRICS_FILE)
+            every = self.config.trainer.figures_every
             self.tell += (
                 *make_loggers(self.config.loggers, self.path),
-                Figures(self.path, self.metrics, self.config.trainer.figures_every, self.timer),
+                Figures(self.path, self.metrics, every, self.timer),
             )
         self.loop.hooks.callbacks = self.tell
-        # Also while it begins and ends, so that the record says what happened.
+        # Signals also count while it begins and ends, so that the record says what happened.
         with self.signals:
             try:
                 self._begin()
                 signal = self._train()
             except NotFiniteError as error:
-                raise self._told(error) from error
+                raise self._explained(error) from error
             finally:
                 for callback in self.tell:
                     callback.close()
-            summary = self._flush()
-            if directory is not None:
-                changes: dict[str, Any] = dict(reached(self.checkpoints))
-                changes["limits"] = None if summary is None else summary.sentence
-                if signal:
-                    directory.interrupt(**changes)
-                else:
-                    directory.finish(**changes)
+            summary = self._summary()
+            if self.directory is not None:
+                status = Status.interrupted if signal else Status.finished
+                limits = None if summary is None else summary.sentence
+                self.directory.end(status, **self.checkpoints.reached(), limits=limits)
         # A launcher may stop the first rank, which still writes, as soon as another one ends.
         self.fabric.barrier()
         profilers = [p for p in (self.capture, self.host) if p is not None]
@@ -222,19 +211,20 @@ class _Run:
 
     def _begin(self) -> None:
         """Bring the record and the loop to where the attempt starts."""
-        loop = self.loop
+        loop, device = self.loop, self.fabric.device
         if self.which is not None and (self.which != "last" or self.checkpoints.last is not None):
             state = self.checkpoints.load(self.which)
             check_meaning(state, self.config, self.data, self.path)
             loop.load_state_dict(state)
             status = None if self.directory is None else str(self.directory.record.status)
-            status = from_first_rank(status, self.fabric.device)
-            if loop.finished and status == Status.finished:
+            if loop.finished and from_first_rank(status, device) == Status.finished:
+                epochs = loop.position.epoch
                 raise InputError(
-                    f"the run has done its {loop.position.epoch} epochs",
+                    f"the run has finished its {epochs} epochs",
+                    code="already-finished",
                     where=self.path,
                     fix=f"To train longer: deltacell train --resume {self.path} "
-                    f"trainer.epochs={loop.position.epoch + 10}",
+                    f"trainer.epochs={epochs + 10}",
                 )
         step = loop.position.step
         if self.directory is not None and self.metrics is not None:
@@ -244,9 +234,25 @@ class _Run:
                 self.metrics.truncate_after(step)
                 self.directory.resume(from_step=step, world_size=self.fabric.world_size)
                 self.directory.save_config(self.config)
-            self.directory.update(**facts(self.fabric, self.config, self.data, loop.task))
-            self.attempt = self.directory.attempt
-        self.attempt = from_first_rank(self.attempt, self.fabric.device)
+            self.directory.update(**self.data.facts(), **self._facts())
+            self.number = self.directory.attempt
+        self.number = from_first_rank(self.number, device)
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what the record says of a training before its first step."""
+        config, device, model = self.config, self.fabric.device, self.loop.task.model
+        return {
+            "device": str(device),
+            "threads": torch.get_num_threads() if device.type == "cpu" else None,
+            "precision": config.trainer.precision,
+            "batch_size": config.data.batch_size,
+            "accumulate": config.optimizer.accumulate,
+            "steps_per_epoch": self.loop.schedule.steps_per_epoch,
+            "epochs": config.trainer.epochs,
+            "propagation": propagation_record(model),
+            "n_parameters": sum(weight.numel() for weight in model.parameters()),
+            "target": Target(mean=self.data.standard.mean, std=self.data.standard.std),
+        }
 
     def _train(self) -> int:
         if self.capture is not None:
@@ -256,20 +262,19 @@ class _Run:
         try:
             return self.loop.run()
         finally:
-            if self.capture is not None:
-                self.capture.stop()
-            if self.host is not None:
-                self.host.stop()
-            # Where it failed, that error is the one to see.
+            for profiler in (self.capture, self.host):
+                if profiler is not None:
+                    profiler.stop()
+            # If the training failed, that error is the one to see.
             with suppress(DeltacellError):
-                self.timer.flush(self.path / PHASES, self.fabric.global_rank, self.attempt)
+                self._flush()
 
     def _make_capture(self) -> Capture | None:
         profiler, config = self.config.profiler, self.config
         if not profiler.trace:
             return None
         window = Window.of(profiler.window)
-        # What a resumed run has left may be less than the window, and it may have been recorded.
+        # What a resumed run has left may be less than the window, which may have been recorded.
         if self.which is None:
             check_window(
                 window,
@@ -297,9 +302,9 @@ class _Run:
             return None
         if profiler.with_stack and profiler.trace:
             raise InputError(
-                f"profiler.with_stack and profiler.kind={profiler.kind} would both hook into "
-                "Python",
-                fix="Take one of them at a time.",
+                f"profiler.with_stack and profiler.kind={profiler.kind} both hook into Python",
+                code="conflicting-settings",
+                fix="Use one of them at a time.",
             )
         model = type(self.loop.task.model)
         functions = (Task.training_step, Task.prepare, model.forward, Loop._accumulated_step)
@@ -318,40 +323,172 @@ class _Run:
             position = self.loop.position
             state = state | {MEANING: meaning(self.config, self.data)}
             self.checkpoints.save(state, step=position.step, epoch=position.epoch, metric=metric)
-            self.directory.update(**reached(self.checkpoints))
-        self.timer.flush(self.path / PHASES, self.fabric.global_rank, self.attempt)
+            self.directory.update(**self.checkpoints.reached())
+        self._flush()
 
     def _row(self, row: dict[str, float]) -> None:
         if self.metrics is not None:
             self.metrics.append(row)
 
-    def _flush(self) -> PhaseSummary | None:
-        self.timer.flush(self.path / PHASES, self.fabric.global_rank, self.attempt)
+    def _flush(self) -> None:
+        self.timer.flush(self.path / PHASES, self.fabric.global_rank, self.number)
+
+    def _summary(self) -> PhaseSummary | None:
+        self._flush()
         self.fabric.barrier()
         if self.directory is None or isinstance(self.timer, NoTimer):
             return None
         return summarise(read_phases(self.path / PHASES))
 
-    def _told(self, error: NotFiniteError) -> InputError:
+    def _explained(self, error: NotFiniteError) -> InputError:
         """Return the error with the genotypes of the batch, and where to go back to."""
-        genes, screen = self.data.cell.genes, self.data.screen
-        genotypes = screen.genotypes.take(error.rows[:SHOWN])
+        genes = self.data.cell.genes
+        genotypes = self.data.screen.genotypes.take(error.rows[:SHOWN])
         names = [
             " + ".join(genes.label(int(gene)) for gene in genotypes.genes[begin:end])
             for begin, end in zip(genotypes.offsets[:-1], genotypes.offsets[1:], strict=True)
         ]
         more = len(error.rows) - len(names)
-        # Of ranks but the first, what was read when the attempt began may be old.
-        last = Checkpoints(self.path / CHECKPOINTS, self.config.trainer.keep).last
-        back = (
-            "There is no checkpoint before it."
-            if last is None
-            else (f"The last good checkpoint is {last.file}, of step {last.step:,}.")
-        )
+        # On ranks other than the first, what was read when the attempt began may be old.
+        last = Checkpoints(self.path / CHECKPOINTS).last
+        back = "none" if last is None else f"{last.file}, of step {last.step:,}"
         return InputError(
             f"{error}; its batch has the genotypes {', '.join(names)}"
             + (f" and {more:,} more" if more > 0 else ""),
+            code="not-finite",
             where=self.path,
-            fix=f"{back} Try a smaller optimizer.lr or optimizer.clip, and look at these "
-            "genotypes' scores and features.",
+            fix=f"The last good checkpoint is {back}. Try a smaller optimizer.lr or "
+            "optimizer.clip, and look at the scores and features of these genotypes.",
         )
+
+
+# Runs whose predictor is fitted in one call: additive effects, boosted trees and the like.
+
+
+def fit_run(
+    config: Config,
+    *,
+    command: Sequence[str] = (),
+    data: TrainingData | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Fit a predictor into a new run directory, or again into one whose fit did not finish."""
+    if isinstance(config.model, EnsembleConfig) and config.model.runs:
+        first = resumed_config(config.model.runs[0])
+        config = replace(config, data=first.data, split=first.split)
+    path = new_path(config)
+    unfinished = (path / RUN_FILE).is_file() and read_run(path).status is not Status.finished
+    if unfinished and resumed_config(path) == config:
+        return resume_fit(path, config, data=data, progress=progress)
+    # What can be wrong with a config is found here, before there is a directory.
+    predictor = build_fitted(config)
+    data = load_data(config) if data is None else data
+    with RunDirectory.create(path, config, command, world_size=1, split=data.split) as directory:
+        return _fit(directory, config, predictor, data, progress)
+
+
+def resume_fit(
+    path: Path,
+    config: Config,
+    *,
+    data: TrainingData | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Fit again, from the start, in the directory of a run that did not finish."""
+    predictor = build_fitted(config)
+    with RunDirectory.open(path) as directory:
+        if directory.record.status is Status.finished:
+            raise InputError(
+                "the run has finished, so there is nothing to resume",
+                code="already-finished",
+                where=path,
+                fix=f"Use it: deltacell evaluate {path}; or train into another directory.",
+            )
+        checkpoints = Checkpoints(path / CHECKPOINTS)
+        if directory.record.status is Status.running and checkpoints.last is not None:
+            # It was killed after the fit, before its record said so.
+            directory.end(Status.finished, **checkpoints.reached())
+            return Outcome(path, 0, best=None if (b := checkpoints.best) is None else b.metric)
+        data = load_data(config, path / SPLIT) if data is None else data
+        data.check_same(directory.record)
+        directory.resume(from_step=0)
+        directory.save_config(config)
+        MetricsFile(path / METRICS_FILE).truncate_after(0)
+        return _fit(directory, config, predictor, data, progress)
+
+
+class _StoppedError(Exception):
+    """A signal arrived while the predictor was being fitted."""
+
+
+def _fit(
+    directory: RunDirectory,
+    config: Config,
+    predictor: FittedPredictor,
+    data: TrainingData,
+    progress: Progress | None,
+) -> Outcome:
+    set_threads(config.trainer)
+    path, began = directory.path, time.monotonic()
+    metrics = MetricsFile(path / METRICS_FILE)
+    checkpoints = Checkpoints(path / CHECKPOINTS, config.trainer.keep)
+    directory.update(**data.facts(), device="cpu", threads=torch.get_num_threads())
+
+    def append(row: dict[str, float]) -> int:
+        step = len(metrics.rows) + 1
+        seconds = time.monotonic() - began
+        metrics.append({**row, "epoch": step, "step": step, "seconds": seconds})
+        return step
+
+    def report(what: str, done: int, total: int) -> None:
+        if signals.received is not None:
+            raise _StoppedError
+        for row in predictor.history[len(metrics.rows) :]:
+            append(row)
+        if progress is not None:
+            progress(what, done, total)
+
+    with StopSignals() as signals:
+        try:
+            validation = data.part(data.split.validation)
+            options: dict[str, Any] = {}
+            if isinstance(predictor, Ensemble):
+                predictor.adopt(path, data)
+            if isinstance(predictor, PairTrees):
+                options["zeros"] = draw_zeros(data, predictor.zeros, config.split.seed)
+            predictor.fit(
+                data.cell,
+                *data.part(data.split.train),
+                validation=validation if len(validation[0]) else None,
+                seed=config.seed,
+                progress=report,
+                **options,
+            )
+            report("validation", 0, 0)
+        except _StoppedError:
+            assert signals.received is not None
+            directory.end(Status.interrupted)
+            return Outcome(path, signals.received)
+        row = validation_row(predictor, data)
+        step = append(row)
+        state = {"predictor": predictor.state_dict(), MEANING: meaning(config, data)}
+        checkpoints.save(state, step=step, epoch=step, metric=row.get("validation_pearson"))
+        directory.end(Status.finished, **checkpoints.reached())
+    return Outcome(path, 0, best=None if checkpoints.best is None else checkpoints.best.metric)
+
+
+def validation_row(predictor: FittedPredictor, data: TrainingData) -> dict[str, float]:
+    """Return the metrics of the validation part, by name; none if it is empty.
+
+    The validation part holds measured genotypes, so a predictor of two parts answers there with
+    the score to expect of a hit.
+    """
+    rows = data.split.validation
+    genotypes, measured = data.part(rows)
+    if not len(genotypes):
+        return {}
+    found = Predictor(predictor, data.cell, Standard()).predict(genotypes)
+    score = found.score if found.given_hit is None else found.given_hit
+    predicted = score.numpy().astype(np.float64)
+    metrics = Validation(rows, measured, predicted, loss=float("nan")).metrics()
+    return {f"validation_{name}": value for name, value in metrics.items() if name != "loss"}

@@ -1,30 +1,26 @@
-"""Settings that suit a cell and a screen, for whoever names no experiment."""
+"""Settings that suit a cell and a screen, for users who name no experiment."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from deltacell import store
 from deltacell.cell import Cell
 from deltacell.screen import Screen
-from deltacell.train.check import check
-from deltacell.train.compose import compose
+from deltacell.train.compose import compose, with_settings
 from deltacell.train.config import Config
-from deltacell.train.config_errors import config_error
 from deltacell.train.data import sources
 
 MODEL = "pair_trees"
 """The predictor that did best on every split of Costanzo 2010, see docs/results.md."""
 
 LARGEST = 1_000_000
-"""Genotypes that are trained on at most; the columns of more would fill the memory."""
+"""Maximum number of genotypes to train on; the columns of more would fill the memory."""
 
 # By validation on one draw of Costanzo 2010 each, with one seed, among 7, 15 and 63 leaves: of
 # 3,000 pairs 7 were best (Pearson 0.101 to 0.074 with 63), of 12,000 pairs 15 (0.251 to 0.243).
@@ -33,42 +29,24 @@ _BATCHES, _BATCH = 100, (32, 4096)
 
 
 class Suited(NamedTuple):
-    """Settings by the name of their config key, and why in sentences.
-
-    Parameters
-    ----------
-    settings
-        Values by key, such as ``{"model.leaves": 15}``.
-    sentences
-        What was picked and why.
-    """
+    """Settings by config key, such as ``{"model.leaves": 15}``, and why, in sentences."""
 
     settings: dict[str, Any]
     sentences: list[str]
 
 
 def suited(cell: Cell, screen: Screen, model: str = MODEL) -> Suited:
-    """Return the settings of a model that suit the relations of a cell and the size of a screen.
-
-    Parameters
-    ----------
-    cell
-        The wild type.
-    screen
-        What was measured.
-    model
-        The name of the predictor.
-    """
+    """Return settings of a model that suit the relations of a cell and the size of a screen."""
     n = min(len(screen), LARGEST)
     if model == "pair_trees":
         leaves = int(np.clip(n // _ROWS_PER_LEAF, *_LEAVES))
         return Suited({"model.leaves": leaves}, [f"Trees of {leaves} leaves suit {n:,} genotypes."])
     settings: dict[str, Any] = {}
-    said = []
+    sentences = []
     if model in ("dango", "hetero_cell", "pair_cell"):
         batch = 2 ** int(np.log2(np.clip(n // _BATCHES, *_BATCH)))
         settings["data.batch_size"] = batch
-        said.append(f"Batches of {batch:,} suit {n:,} genotypes.")
+        sentences.append(f"Batches of {batch:,} suit {n:,} genotypes.")
     if model == "dango":
         from deltacell.models import STRING_LAMBDAS
 
@@ -77,81 +55,53 @@ def suited(cell: Cell, screen: Screen, model: str = MODEL) -> Suited:
             there = list(cell.relations)
             settings["model.lambdas"] = dict.fromkeys(there, 1.0)
         settings["model.relations"] = there
-        said.append(f"DANGO uses {', '.join(there) or 'no relation'}.")
-    return Suited(settings, said)
+        sentences.append(f"DANGO uses {', '.join(there) or 'no relation'}.")
+    return Suited(settings, sentences)
 
 
 def suited_config(
     overrides: Sequence[str], folder: str | os.PathLike[str] | None = None
 ) -> tuple[Config, list[str]]:
-    """Return the config for data without an experiment or a model, and what was picked, in words.
+    """Return the config for data without an experiment or a model, and what was chosen and why.
 
-    Parameters
-    ----------
-    overrides
-        What was typed; keys that are given here are not picked.
-    folder
-        As in `compose`.
+    Keys that the overrides set are left alone; `folder` is as in `compose`.
     """
     given = {text.partition("=")[0].lstrip("+") for text in overrides}
     config = compose([f"model={MODEL}", *overrides], folder=folder)
-    said = [
-        f"No experiment is named: {MODEL}, boosted trees on what was measured next to a set, on "
-        "gene features and on all networks, is fitted. It did best on all splits of Costanzo 2010; "
-        "on triples it was not compared."
+    sentences = [
+        f"No experiment is named, so {MODEL} is fitted: boosted trees on what was measured next "
+        "to a set, on gene features and on all networks. It did best on all splits of Costanzo "
+        "2010; on triples it was not compared."
     ]
-    picked: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     if config.data.folder is not None and config.data.screen is None:
         name, others = _largest_screen(Path(config.data.folder))
         if others:
-            said.append(
-                f"Of the screens {', '.join([name, *others])} it is trained on {name}, the largest;"
-                f" data.screen={others[0]} picks another."
+            sentences.append(
+                f"It is trained on {name}, the largest of the screens {', '.join([name, *others])};"
+                f" data.screen={others[0]} chooses another."
             )
-        picked["data.screen"] = name or None
-        config = with_settings(config, picked)
+        chosen["data.screen"] = name or None
+        config = with_settings(config, chosen)
     cell, screen = sources(config.data)
-    phenotypes = screen.stats()["phenotypes"]
-    if len(phenotypes) > 1 and "data.where" not in given:
-        picked["data.where"] = {"phenotype": ["interaction"]}
-        said.append("It has fitness too; the interactions are trained on.")
+    if len(screen.stats()["phenotypes"]) > 1 and "data.where" not in given:
+        chosen["data.where"] = {"phenotype": ["interaction"]}
+        sentences.append("The screen has fitness too; it is trained on the interactions.")
     if len(np.unique(screen.keys)) < len(screen):
-        picked["data.merge"] = "mean"
-        said.append("Repeated genotypes become one, with the mean of their scores.")
+        chosen["data.merge"] = "mean"
+        sentences.append("Repeated genotypes become one, with the mean of their scores.")
     if len(screen) > LARGEST:
-        picked["data.subset"] = LARGEST
-        said.append(f"Of {len(screen):,} genotypes, {LARGEST:,} are drawn to fit into memory.")
+        chosen["data.subset"] = LARGEST
+        sentences.append(f"{LARGEST:,} of {len(screen):,} genotypes are drawn to fit into memory.")
     found = suited(cell, screen)
-    picked |= {"data.screen_genes_only": True, **found.settings}
+    chosen |= {"data.screen_genes_only": True, **found.settings}
     if config.data.folder is not None:
-        picked["name"] = f"{config.data.screen}_pairs"
-    said += found.sentences
-    return with_settings(config, {k: v for k, v in picked.items() if k not in given}), said
-
-
-def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    """Return a config with some keys changed, checked.
-
-    Parameters
-    ----------
-    config
-        As it was composed.
-    settings
-        Values by key, such as ``{"trainer.epochs": 20}``; an unknown key is an error.
-    """
-    changed = OmegaConf.structured(config)
-    try:
-        for key, value in settings.items():
-            OmegaConf.update(changed, key, value, merge=False)
-        made = cast(Config, OmegaConf.to_object(cast(DictConfig, changed)))
-    except OmegaConfBaseException as error:
-        raise config_error(error) from error
-    check(made)
-    return made
+        chosen["name"] = f"{config.data.screen}_pairs"
+    sentences += found.sentences
+    return with_settings(config, {k: v for k, v in chosen.items() if k not in given}), sentences
 
 
 def _largest_screen(folder: Path) -> tuple[str, list[str]]:
-    """Return the name of the screen with most genotypes, and those of the others."""
     there = sorted(path for path in (folder / "screens").glob("*") if path.is_dir())
     rows = {
         path.name: store.read(path, "screen", verify=False).parts["rows"].num_rows for path in there

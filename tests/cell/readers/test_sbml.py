@@ -127,7 +127,7 @@ def test_on_the_genes_of_a_cell(write):
     assert (metabolism.n_reactions, metabolism.n_metabolites) == (3, 3)
     pairs = zip(*(column.tolist() for column in metabolism.rule_genes), strict=True)
     assert list(pairs) == [(0, 1), (0, 2), (0, 3), (1, 0)]
-    assert len(metabolism.split().reactions) == 6
+    assert (metabolism.pathways, source.notes["pathways"]) == ((), 0)
     assert (source.reader, source.into) == ("sbml", "metabolism")
     assert (source.counts.read, source.counts.kept) == (5, 5)
     assert (source.notes["reactions"], source.notes["metabolites"]) == (3, 3)
@@ -151,12 +151,6 @@ def test_pathways_from_groups_and_from_maps(write):
     assert source.notes["pathways"] == 4
 
 
-def test_a_model_without_pathways_has_none(write):
-    metabolism, source = sbml.read(write(TINY)).on(Genes([*NAMES, "TFC3"]))
-    assert metabolism.pathways == ()
-    assert source.notes["pathways"] == 0
-
-
 def test_unknown_gene_under_each_policy(write):
     path = write(TINY)
     written = sbml.read(path)
@@ -170,43 +164,39 @@ def test_unknown_gene_under_each_policy(write):
     found = genes.resolve(written.gene_names).found
     unknown = [n for n, known in zip(written.gene_names, found, strict=True) if not known]
     assert written.on(genes.extended(unknown))[1].counts.kept == 5
-    with pytest.raises(ValueError, match="'add'"):
-        written.on(genes, "add")  # type: ignore[arg-type]
 
 
 def test_ambiguous_gene(write):
     genes = Genes(["G1", "G2", *NAMES], aliases=[["TFC3"], ["TFC3"], [], [], [], []])
     written = sbml.read(write(TINY))
-    with pytest.raises(GeneNameError, match="G1, G2"):
+    with pytest.raises(GeneNameError) as caught:
         written.on(genes)
+    assert caught.value.code == "ambiguous-gene"
     assert written.on(genes, "drop")[1].counts.dropped == {"ambiguous gene name": 1}
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "code", "line"),
     [
-        (TINY[: len(TINY) // 2], True),
-        (TINY.replace("</listOfReactions>", ""), True),
-        (TINY.replace('fbc:lowerFluxBound="low"', 'fbc:lowerFluxBound="absent"'), False),
-        ("<sbml/>", True),
+        (TINY[: len(TINY) // 2], "not-sbml", True),
+        (TINY.replace("</listOfReactions>", ""), "not-sbml", True),
+        (
+            TINY.replace('fbc:lowerFluxBound="low"', 'fbc:lowerFluxBound="absent"'),
+            "not-sbml",
+            False,
+        ),
+        ("<sbml/>", "not-sbml", True),
+        ("this is no model\n", "not-sbml", False),
+        (model(), "empty-file", False),
+        (TINY.encode("utf-16"), "not-utf8", False),
     ],
 )
-def test_what_cobra_rejects(text, line, write):
+def test_what_is_not_a_model(text, code, line, write):
     path = write(text, "bad.xml")
-    with pytest.raises(InputError, match="cobra cannot read") as caught:
+    with pytest.raises(InputError) as caught:
         sbml.read(path)
-    assert caught.value.where == path
+    assert (caught.value.code, caught.value.where) == (code, path)
     assert (caught.value.line is not None) == line
-
-
-def test_model_without_reactions(write):
-    with pytest.raises(InputError, match="no reactions"):
-        sbml.read(write(model()))
-
-
-def test_text_that_is_no_sbml(write):
-    with pytest.raises(InputError, match="no element <sbml>"):
-        sbml.read(write("this is no model\n"))
 
 
 LEGACY = """<?xml version="1.0" encoding="UTF-8"?>
@@ -228,13 +218,9 @@ def test_rule_in_the_notes(write):
     written = sbml.read(write(LEGACY.replace("RULE", "YAL001C or YAL002W")))
     assert list(written.rules) == ["YAL001C or YAL002W"]
     assert sorted(written.gene_names) == ["YAL001C", "YAL002W"]
-
-
-def test_rule_that_cannot_be_read(write):
-    path = write(LEGACY.replace("RULE", "(YAL001C and"))
-    with pytest.raises(InputError, match="cannot read a gene rule") as caught:
-        sbml.read(path)
-    assert caught.value.where == path
+    with pytest.raises(InputError) as caught:
+        sbml.read(write(LEGACY.replace("RULE", "(YAL001C and")))
+    assert caught.value.code == "bad-rule"
 
 
 def test_cobra_is_quiet_and_nothing_is_left_behind(write, caplog, recwarn):

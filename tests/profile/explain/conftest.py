@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from deltacell.profile import PHASES
+from deltacell.profile.phase_rows import PHASES
 from deltacell.profile.record import RunRecord, Status, write_run
 
 MakeRun = Callable[..., Path]

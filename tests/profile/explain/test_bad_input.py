@@ -1,4 +1,4 @@
-"""What is no trace, or hardly one: an error or a stated limit, never a wrong number in silence."""
+"""What is hardly a trace: an error or a stated limit, never a wrong number in silence."""
 
 from __future__ import annotations
 
@@ -18,27 +18,36 @@ def trace_of(*events):
     return json.dumps({"schemaVersion": 1, "traceEvents": made})
 
 
+@pytest.fixture
+def good(tmp_path):
+    (tmp_path / "good.json").write_text(trace_of(("aten::mul", 0, 5)))
+    return tmp_path / "good.json"
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "not a trace", "{}", '{"traceEvents": []}', "[1, 2]", "null", "\\0\\0", trace_of()],
+    [
+        *("", "{", "not a trace", "{}", '{"traceEvents": []}', "[1, 2]", "null", "\\0\\0"),
+        *(trace_of(), trace_of(("aten::mul", 0, 0))),
+    ],
 )
-def test_what_is_no_trace(tmp_path, text):
+def test_what_is_not_a_trace(tmp_path, good, text):
     (tmp_path / "bad.json").write_text(text)
-    (tmp_path / "good.json").write_text(trace_of(("aten::mul", 0, 5)))
-    with pytest.raises(InputError, match=r"bad\.json"):
-        explain(tmp_path / "bad.json")
-    with pytest.raises(InputError, match=r"bad\.json"):
-        explain(tmp_path / "good.json", tmp_path / "bad.json")
+    for given in ([tmp_path / "bad.json"], [good, tmp_path / "bad.json"]):
+        with pytest.raises(InputError, match=r"bad\.json"):
+            explain(*given)
 
 
-def test_an_empty_directory(tmp_path):
+def test_nothing_there(tmp_path):
     with pytest.raises(InputError):
         explain(tmp_path)
+    with pytest.raises(InputError) as error:
+        explain(tmp_path / "none")
+    assert (error.value.where, error.value.code) == (tmp_path / "none", "no-such-file")
 
 
-def test_one_event(tmp_path):
-    (tmp_path / "one.json").write_text(trace_of(("aten::mul", 0, 5)))
-    found = explain(tmp_path / "one.json")
+def test_one_event(good):
+    found = explain(good)
     assert found.accounts[0].step_s == pytest.approx(5e-6)
     assert any("one step only" in warning for warning in found.warnings)
 
@@ -51,15 +60,8 @@ def test_negative_and_missing_durations_are_left_out_and_said(tmp_path):
     assert any("left out" in warning for warning in found.warnings)
 
 
-def test_events_of_no_length_are_no_time(tmp_path):
-    (tmp_path / "zero.json").write_text(trace_of(("aten::mul", 0, 0)))
-    with pytest.raises(InputError, match=r"zero\.json"):
-        explain(tmp_path / "zero.json")
-
-
-def test_names_without_end_are_cut_in_sentences(tmp_path):
-    (tmp_path / "a.json").write_text(trace_of(("aten::mul", 0, 5)))
+def test_names_without_end_are_cut_in_sentences(tmp_path, good):
     (tmp_path / "b.json").write_text(trace_of(("x" * 100_000, 0, 5)))
-    found = explain(tmp_path / "a.json", tmp_path / "b.json")
+    found = explain(good, tmp_path / "b.json")
     assert found.confidence == "low"
     assert all(len(sentence) < 2_000 for sentence in (found.sentence, *found.evidence))

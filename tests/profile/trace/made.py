@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,18 @@ class Event(NamedTuple):
     thread: str = "main"
     correlation: int = NOTHING
     sequence: int = NOTHING
-    parent: int = NOTHING
+
+
+STEP = Event("ProfilerStep#1", 0, 1000, Kind.annotation)
+
+
+def steps(lengths: list[int], name: str = "ProfilerStep#*", pause: int = 0) -> list[Event]:
+    """Return consecutive ranges, numbered from 0."""
+    events, at = [], 0
+    for number, length in enumerate(lengths):
+        events.append(Event(name.replace("*", str(number)), at, length, Kind.annotation))
+        at += length + pause
+    return events
 
 
 def make_trace(events: list[Event], **fields: Any) -> Trace:
@@ -29,24 +39,23 @@ def make_trace(events: list[Event], **fields: Any) -> Trace:
     events = sorted(events, key=lambda event: (event.begin, -event.duration))
     names = sorted({event.name for event in events})
     threads = sorted({event.thread for event in events})
-    codes: Mapping[str, int] = {name: code for code, name in enumerate(names)}
-    places: Mapping[str, int] = {name: place for place, name in enumerate(threads)}
+    columns = {
+        "name": ([names.index(event.name) for event in events], np.int32),
+        "kind": ([event.kind for event in events], np.int8),
+        "begin": ([event.begin for event in events], np.int64),
+        "duration": ([event.duration for event in events], np.int64),
+        "thread": ([threads.index(event.thread) for event in events], np.int32),
+        "correlation": ([event.correlation for event in events], np.int64),
+        "sequence": ([event.sequence for event in events], np.int64),
+    }
     return Trace(
-        path=fields.pop("path", Path("made.json")),
+        **{"path": Path("made.json"), **fields},
+        **{name: np.array(values, dtype=kind) for name, (values, kind) in columns.items()},
         names=tuple(names),
-        name=np.array([codes[event.name] for event in events], dtype=np.int32),
-        kind=np.array([event.kind for event in events], dtype=np.int8),
-        begin=np.array([event.begin for event in events], dtype=np.int64),
-        duration=np.array([event.duration for event in events], dtype=np.int64),
-        thread=np.array([places[event.thread] for event in events], dtype=np.int32),
         threads=tuple(
             Thread("1", name, name, name.startswith("stream"), 0 if "stream" in name else None)
             for name in threads
         ),
-        correlation=np.array([event.correlation for event in events], dtype=np.int64),
-        sequence=np.array([event.sequence for event in events], dtype=np.int64),
-        parent=np.array([event.parent for event in events], dtype=np.int32),
-        **fields,
     )
 
 

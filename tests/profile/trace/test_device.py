@@ -1,188 +1,212 @@
-"""The device's time: parts that add up, and what an idle device waits for."""
+"""The device's time: parts that add up, what an idle device waits for, and the critical path."""
 
 from __future__ import annotations
 
-import pytest
-from made import Event, make_trace
+from dataclasses import replace
 
-from deltacell.profile.trace.device import DeviceTime, device_time, launches
-from deltacell.profile.trace.host import host_time
-from deltacell.profile.trace.self_time import nest
+import numpy as np
+import pytest
+from made import STEP, Event, make_trace, steps
+
+from deltacell.profile.trace.attribution import attribute
+from deltacell.profile.trace.device import PARTS, DeviceTime, launches, typical
 from deltacell.profile.trace.steps import find_steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+LOADER = "enumerate(DataLoader)#_Single.__next__"
 
 
 def device_of(trace: Trace) -> DeviceTime:
-    steps = find_steps(trace)
-    found = device_time(trace, steps, host_time(trace, nest(trace), steps))
+    found = attribute(trace).device
     assert found is not None
     return found
 
 
-def step(length: int = 1000) -> Event:
-    return Event("ProfilerStep#1", 0, length, Kind.annotation)
-
-
-def kernel(name: str, begin: int, length: int, number: int, stream: str = "stream 7") -> Event:
+def kernel(begin: int, length: int, number: int, name="gemm", stream="stream 7") -> Event:
     return Event(name, begin, length, Kind.kernel, stream, number)
 
 
-def launch(begin: int, length: int, number: int) -> Event:
+def launch(begin: int, number: int, length: int = 5) -> Event:
     return Event("cudaLaunchKernel", begin, length, Kind.runtime, correlation=number)
 
 
-def test_only_what_nothing_hides_is_exposed() -> None:
+def test_only_what_nothing_hides_is_exposed():
     trace = make_trace(
         [
-            step(),
-            kernel("gemm", 100, 200, 1),
-            kernel(NCCL, 200, 300, 2, "stream 9"),
+            STEP,
+            kernel(100, 200, 1),
+            kernel(200, 300, 2, NCCL, "stream 9"),
             Event("Memcpy HtoD", 450, 150, Kind.copy, "stream 11", 3),
             Event("Memset (Device)", 700, 10, Kind.fill, "stream 7", 4),
         ]
     )
-    row = device_of(trace).steps.row(0, named=True)
-    assert row["compute"] == 200
-    assert row["communication"] == 200
-    assert row["copies"] == 100 + 10
-    assert row["idle"] == 1000 - 200 - 200 - 110
-    kernels = device_of(trace).kernels
-    assert (kernels.begin, kernels.end) == (100, 710)
-    assert kernels.idle == 100
-    parts = (kernels.compute, kernels.communication, kernels.copies, kernels.idle)
-    assert sum(parts) == kernels.wall
+    found = device_of(trace)
+    assert found.steps.select(PARTS).row(0) == (200, 200, 110, 490)
+    assert [found.kernels[part] for part in ("wall", *PARTS)] == [610, 200, 200, 110, 100]
 
 
-def test_what_runs_over_the_end_of_a_step_is_cut_there_but_counted_where_launched() -> None:
-    events = [
-        Event("ProfilerStep#1", 0, 100, Kind.annotation),
-        Event("ProfilerStep#2", 100, 100, Kind.annotation),
-        launch(50, 5, 1),
-        kernel("gemm", 80, 60, 1),
-    ]
-    steps = device_of(make_trace(events)).steps
-    assert steps["compute"].to_list() == [20, 40]
-    assert steps["kernels"].to_list() == [60, 0]
+def test_what_runs_over_the_end_of_a_step_is_cut_there_but_counted_where_launched():
+    found = device_of(make_trace([*steps([100, 100]), launch(50, 1), kernel(80, 60, 1)])).steps
+    assert found["compute"].to_list() == [20, 40]
+    assert found["kernels"].to_list() == [60, 0]
 
 
-def test_an_idle_device_that_waits_for_the_loader() -> None:
-    trace = make_trace(
-        [
-            step(),
-            launch(0, 5, 1),
-            kernel("gemm", 10, 90, 1),
-            Event("enumerate(DataLoader)#_Single.__next__", 50, 800, Kind.annotation),
-            launch(860, 5, 2),
-            kernel("gemm", 870, 130, 2),
-        ]
-    )
-    device = device_of(trace)
-    gap = device.gaps.row(0, named=True)
-    assert (gap["begin"], gap["length"], gap["reason"]) == (100, 770, "data")
-    assert gap["host"].startswith("enumerate(DataLoader)")
-    assert gap["next"] == "gemm"
-    assert gap["launch"] == "cudaLaunchKernel"
-    assert device.idle["reason"][0] == "data"
+@pytest.mark.parametrize(
+    ("events", "gap"),
+    [
+        (
+            [
+                *(kernel(10, 90, 1), Event(LOADER, 50, 800, Kind.annotation)),
+                *(launch(860, 2), kernel(870, 130, 2)),
+            ],
+            (100, 770, "data"),
+        ),
+        (
+            [
+                *(kernel(10, 190, 1), Event("cudaStreamSynchronize", 30, 180, Kind.runtime)),
+                *(launch(400, 2), kernel(410, 590, 2)),
+            ],
+            (200, 210, "sync"),
+        ),
+        ([launch(10, 2), kernel(20, 100, 1), kernel(600, 400, 2)], (120, 480, "device")),
+        ([kernel(10, 90, 1), launch(900, 2), kernel(910, 90, 2)], (100, 810, "host")),
+        ([kernel(10, 90, 1)], (100, 900, "end")),
+    ],
+)
+def test_why_an_idle_device_waits(events, gap):
+    found = device_of(make_trace([STEP, launch(0, 1), *events]))
+    longest = found.gaps.row(0, named=True)
+    assert (longest["begin"], longest["length"], longest["reason"]) == gap
+    assert found.idle["reason"][0] == gap[2]
+    assert found.idle["time"].sum() == found.steps["idle"].sum()
+    if gap[2] == "data":
+        assert (longest["host"], longest["next"]) == (LOADER, "gemm")
+        assert longest["launch"] == "cudaLaunchKernel"
+        assert ("data", LOADER, 750) in found.idle_by_name.rows()
 
 
-def test_an_idle_device_whose_host_had_waited_for_it() -> None:
-    trace = make_trace(
-        [
-            step(),
-            launch(0, 5, 1),
-            kernel("gemm", 10, 190, 1),
-            Event("aten::item", 20, 200),
-            Event("cudaStreamSynchronize", 30, 180, Kind.runtime),
-            launch(400, 5, 2),
-            kernel("gemm", 410, 590, 2),
-        ]
-    )
-    gap = device_of(trace).gaps.row(0, named=True)
-    assert (gap["begin"], gap["length"], gap["reason"]) == (200, 210, "sync")
-
-
-def test_an_idle_device_whose_host_launches_more_slowly_than_it_computes() -> None:
-    events = [step()]
+def test_an_idle_device_whose_host_launches_more_slowly_than_it_computes():
+    events = [STEP]
     for i in range(10):
-        events += [
-            Event("aten::add", 100 * i, 95),
-            launch(100 * i + 40, 50, i),
-            kernel("add", 100 * i + 92, 4, i),
-        ]
-    device = device_of(make_trace(events))
-    assert device.idle.row(0, named=True)["reason"] == "launch"
-    small = device.small.row(0, named=True)
-    assert (small["kernel"], small["count"], small["time"]) == ("add", 10, 40)
-    assert small["launch_time"] == 500
+        events += [Event("aten::add", 100 * i, 95), launch(100 * i + 40, i, 50)]
+        events.append(kernel(100 * i + 92, 4, i))
+    found = device_of(make_trace(events))
+    assert found.idle["reason"][0] == "launch"
+    assert found.small.row(0) == ("gemm", 10, 40, 500)
 
 
-def test_an_idle_device_whose_work_is_launched_waits_for_itself() -> None:
+def test_launches_are_found_by_their_number():
+    trace = make_trace([launch(0, 8), launch(6, 3), kernel(9, 5, 3), kernel(20, 5, 4)])
+    assert launches(trace).tolist() == [NOTHING, NOTHING, 1, NOTHING]
+
+
+def test_the_busiest_of_several_devices_is_taken():
+    trace = make_trace([STEP, kernel(0, 100, 1), kernel(0, 300, 2, stream="stream 9")])
+    numbers = zip(trace.threads, (None, 0, 1), strict=True)
+    threads = tuple(replace(thread, device=number) for thread, number in numbers)
+    found = device_of(replace(trace, threads=threads))
+    assert found.others == 1
+    assert found.steps["compute"].to_list() == [300]
+    assert attribute(make_trace([STEP])).device is None
+
+
+def test_a_device_that_falls_behind_its_host_has_steps_of_its_own():
+    events = steps([100] * 4)
+    for step in range(4):
+        events += [launch(100 * step + 10, step), kernel(20 + 300 * step, 300, step)]
+    found = attribute(make_trace(events))
+    assert found.device.queued
+    assert (found.step_times.tolist(), found.behind) == ([300, 300, 300], 200)
+    assert found.device.steps.filter("counted")["compute"].to_list() == [300, 300, 300]
+
+
+def test_device_time_is_by_kernel_operator_and_module():
     trace = make_trace(
         [
-            step(),
-            launch(0, 5, 1),
-            launch(10, 5, 2),
-            kernel("gemm", 20, 100, 1),
-            kernel("gemm", 600, 400, 2),
+            STEP,
+            Event("nn.Module: Linear_0", 0, 100, Kind.python),
+            Event("aten::linear", 10, 80, sequence=3),
+            Event("aten::addmm", 20, 60, sequence=3),
+            Event("hipLaunchKernel", 30, 10, Kind.runtime, correlation=1),
+            kernel(50, 200, 1),
+            Event("AddmmBackward0", 300, 100, thread="autograd", sequence=3),
+            Event("hipLaunchKernel", 310, 10, Kind.runtime, "autograd", correlation=2),
+            kernel(330, 400, 2),
         ]
     )
-    gap = device_of(trace).gaps.row(0, named=True)
-    assert (gap["begin"], gap["length"], gap["reason"]) == (120, 480, "device")
+    work = attribute(trace).work
+    operators = {name: row for name, *row in work.operators.select("name", "time", "total").rows()}
+    assert operators["aten::addmm"] == [200, 200]
+    assert operators["aten::linear"] == [0, 200]
+    assert work.kernels.row(0) == ("gemm", "compute", 2, 600)
+    # The backward of its operator is the module's too.
+    assert work.modules.filter(name="nn.Module: Linear_0")["time"].item() == 600
 
 
-def test_an_idle_device_whose_host_is_in_python() -> None:
+def test_sizes_of_products_give_a_roofline():
     trace = make_trace(
-        [
-            step(),
-            launch(0, 5, 1),
-            kernel("a", 10, 90, 1),
-            launch(900, 5, 2),
-            kernel("b", 910, 90, 2),
-        ]
+        [STEP, Event("aten::mm", 10, 80), launch(30, 1, 10), kernel(50, 200, 1)],
+        shape=np.array([-1, 0, -1, -1], dtype=np.int32),
+        shapes=(("[[1000, 1000], [1000, 1000]]", '["float", "float"]'),),
+        device_name="NVIDIA A100-SXM4-80GB",
     )
-    gap = device_of(trace).gaps.row(0, named=True)
-    assert (gap["length"], gap["reason"]) == (810, "host")
+    found = attribute(trace).work.roofline.row(0, named=True)
+    assert found["gflop"] == 2.0
+    # 2 GFLOP at 19.5 TFLOP per second.
+    assert found["least"] == pytest.approx(102_564, abs=1)
+    assert found["share of the peak"] == pytest.approx(102_564 / 200, rel=1e-4)
 
 
-def test_gaps_add_up_to_the_idle_time() -> None:
-    events = [step(10_000)]
-    for i in range(7):
-        events.append(kernel("k", 1000 * i + 13 * i * i, 400, i))
-    device = device_of(make_trace(events))
-    assert device.idle["time"].sum() == device.steps["idle"].sum()
-    assert device.idle.filter(reason="end")["gaps"].to_list() == [1]
+@pytest.mark.parametrize(
+    ("events", "path"),
+    [
+        # Without a wait the host is the path.
+        (
+            [Event("phase.forward", 0, 600, Kind.annotation), launch(10, 1), kernel(20, 900, 1)],
+            [("host", 0, 600, "forward"), ("host", 600, 1000, "other")],
+        ),
+        # Where the host waits, the path goes over the device.
+        (
+            [
+                Event("phase.forward", 0, 900, Kind.annotation),
+                *(launch(90, 1, 10), launch(110, 2, 10), kernel(120, 300, 1)),
+                kernel(430, 370, 2, NCCL),
+                Event("cudaStreamSynchronize", 200, 610, Kind.runtime),
+                Event("phase.optimizer", 900, 100, Kind.annotation),
+            ],
+            [
+                ("host", 0, 100, "forward"),
+                ("launch", 100, 120, "waiting"),
+                ("device", 120, 420, "compute"),
+                ("launch", 420, 430, "waiting"),
+                ("device", 430, 800, "communication"),
+                ("host", 800, 900, "forward"),
+                ("host", 900, 1000, "optimizer"),
+            ],
+        ),
+        # A kernel that the device was ready for waited for its launch.
+        (
+            [
+                *(launch(0, 1, 10), kernel(20, 30, 1), launch(500, 2, 10), kernel(520, 100, 2)),
+                Event("cudaDeviceSynchronize", 550, 450, Kind.runtime),
+            ],
+            [
+                ("host", 0, 510, "other"),
+                ("launch", 510, 520, "waiting"),
+                ("device", 520, 620, "compute"),
+                ("host", 620, 1000, "other"),
+            ],
+        ),
+        # A wait with nothing to wait for is the host's.
+        ([Event("cudaDeviceSynchronize", 550, 450, Kind.runtime)], [("host", 0, 1000, "other")]),
+    ],
+)
+def test_the_critical_path(events, path):
+    found = attribute(make_trace([STEP, *events])).critical_path
+    assert found.stretches.select("where", "begin", "end", "part").rows() == path
+    assert found.parts["time"].sum() == 1000
 
 
-def test_launches_are_found_by_their_number() -> None:
-    trace = make_trace(
-        [launch(0, 5, 8), launch(6, 5, 3), kernel("a", 9, 5, 3), kernel("b", 20, 5, 4)]
-    )
-    found = launches(trace)
-    assert [trace.begin[row] if row != NOTHING else None for row in found] == [None, None, 6, None]
-
-
-def test_the_busiest_of_several_devices_is_taken() -> None:
-    trace = make_trace([step(), kernel("a", 0, 100, 1), kernel("b", 0, 300, 2, "stream 9")])
-    threads = tuple(
-        type(thread)(thread.pid, thread.tid, thread.name, thread.is_device, number)
-        for thread, number in zip(trace.threads, (None, 0, 1), strict=True)
-    )
-    moved = type(trace)(**{**trace.__dict__, "threads": threads})
-    device = device_of(moved)
-    assert (device.device, device.others) == (1, 1)
-    assert device.steps["compute"].to_list() == [300]
-
-
-def test_a_trace_of_the_host_has_no_device() -> None:
-    trace = make_trace([step()])
-    steps = find_steps(trace)
-    assert device_time(trace, steps, host_time(trace, nest(trace), steps)) is None
-
-
-@pytest.mark.parametrize("part", ["compute", "communication", "copies", "idle"])
-def test_shares_are_of_the_wall(part: str) -> None:
-    trace = make_trace([step(), kernel("a", 0, 400, 1), kernel("b", 600, 400, 2)])
-    expected = {"compute": 0.8, "communication": 0, "copies": 0, "idle": 0.2}
-    assert device_of(trace).kernels.share(part) == pytest.approx(expected[part])
+def test_the_typical_step_is_counted_and_nearest_to_the_median():
+    assert typical(find_steps(make_trace(steps([100, 90, 100, 400])))) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,8 @@ from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import Deleted, Shared, strategy
 from deltacell.propagate.ladder import DeviceMask, EdgeMask, StoredEdges, StoredMasks, Subgraph
-from deltacell.propagate.ladder.graphs import links_of
+from deltacell.propagate.ladder.masks import removed_edges
+from deltacell.propagate.ladder.subgraph import links_of
 from deltacell.screen import Genotypes
 
 
@@ -21,7 +23,7 @@ def test_what_each_way_sends(
     cell: Cell, model: HeteroCell, genotypes: Genotypes, tmp_path: Path
 ) -> None:
     hops, deleted = model.hops(cell), Deleted.of(cell, genotypes)
-    n_edges = sum(link.n_edges for link in links_of(hops))
+    n_edges = sum(link.matrix.n_entries for link in links_of(hops))
     own = genotypes.nbytes / len(genotypes)
     edge_mask = EdgeMask().prepare(hops, deleted)
     assert edge_mask.loader_bytes_per_genotype == n_edges + own
@@ -29,7 +31,7 @@ def test_what_each_way_sends(
     for way in (masks, edges):
         way.fill(hops, deleted)
     assert masks.prepare(hops, deleted).loader_bytes_per_genotype == n_edges + own
-    removed = [int((~m).sum()) for m in edge_mask.masks]
+    removed = [int((~m).sum()) for m in edge_mask.tensors]
     sent = edges.prepare(hops, deleted).loader_bytes_per_genotype
     assert sent == 8 * sum(removed) / len(genotypes) + 8 * len(removed) + own
     assert DeviceMask().prepare(hops, deleted) is deleted
@@ -38,16 +40,29 @@ def test_what_each_way_sends(
     assert left < Subgraph().prepare(hops, deleted).loader_bytes_per_genotype < left + 1000
 
 
-def test_stored_and_made_masks_are_the_same(
-    cell: Cell, model: HeteroCell, genotypes: Genotypes, tmp_path: Path
-) -> None:
-    hops, deleted = model.hops(cell), Deleted.of(cell, genotypes)
-    stored = StoredMasks(tmp_path / "m")
-    stored.fill(hops, deleted)
-    pairs = zip(
-        stored.prepare(hops, deleted).masks, EdgeMask().prepare(hops, deleted).masks, strict=True
-    )
-    assert all(torch.equal(a, b) for a, b in pairs)
+def test_removed_edges_are_those_that_touch_what_is_deleted() -> None:
+    cell = Cell.synthetic("demo")
+    model = HeteroCell(cell, hidden=8, layers=2, metabolism=True)
+    rng = np.random.default_rng(0)
+    genotypes = Genotypes.of([rng.choice(300, 30, replace=False).tolist() for _ in range(3)])
+    deleted = Deleted.of(cell, genotypes, metabolism=True)
+    assert deleted.nodes["reaction"].starts[-1] > 0
+    links = links_of(model.hops(cell))
+    assert [(link.target, link.source) for link in links[9:]] == [
+        ("reaction", "gene"),
+        ("reaction", "metabolite"),
+        ("metabolite", "reaction"),
+        ("gene", "reaction"),
+    ]
+    for link in links:
+        rows, columns, _ = link.matrix.entries(device="cpu", dtype=torch.float32)
+        positions, owner = removed_edges(link, deleted)
+        for b in range(3):
+            gone = torch.zeros(link.matrix.n_entries, dtype=torch.bool)
+            for ends, kind in ((rows, link.target), (columns, link.source)):
+                if (lost := deleted.nodes.get(kind)) is not None:
+                    gone |= torch.isin(ends, lost.nodes[lost.owner == b])
+            assert torch.equal(positions[owner == b].unique(), gone.nonzero().squeeze(1))
 
 
 def test_subgraphs_are_what_the_living_induce(
@@ -77,8 +92,9 @@ def test_what_another_strategy_prepared_is_refused(
     model.propagation = Shared()
     prepared = model.prepare(cell, genotypes)
     model.propagation = strategy(name)
-    with pytest.raises(InputError, match=f"not prepared by the propagation '{name}'"):
+    with pytest.raises(InputError) as caught:
         model(cell, prepared)
+    assert caught.value.code == "not-prepared"
 
 
 @pytest.mark.parametrize("way", [Subgraph(), EdgeMask(), DeviceMask()])

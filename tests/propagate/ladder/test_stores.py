@@ -15,7 +15,7 @@ from deltacell.cell import Cell
 from deltacell.errors import InputError, MissingExtraError, StoreError
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import Deleted, strategy
-from deltacell.propagate.ladder import StoredEdges, StoredMasks, index_store
+from deltacell.propagate.ladder import StoredEdges, StoredMasks, stored
 from deltacell.screen import Genotypes
 
 BOTH = pytest.mark.parametrize("name", ["stored_edges", "stored_masks"])
@@ -44,8 +44,14 @@ def test_a_store_is_made_and_read(
     torch.testing.assert_close(score, expected[[2, 1]], rtol=1e-4, atol=1e-6)
 
 
+def refused(code: str, model: HeteroCell, cell: Cell, genotypes: Genotypes) -> None:
+    with pytest.raises(InputError) as caught:
+        model(cell, genotypes)
+    assert caught.value.code == code
+
+
 @BOTH
-def test_another_cell_is_refused(
+def test_what_does_not_fit_is_refused(
     name: str,
     tmp_path: Path,
     cell: Cell,
@@ -53,55 +59,30 @@ def test_another_cell_is_refused(
     genotypes: Genotypes,
     cell_of: Callable[[int], Cell],
 ) -> None:
-    _filled(name, tmp_path / "store", cell, model, genotypes)
-    model(cell, genotypes)
-    with pytest.raises(InputError, match="made for another cell: the checksum of its cell is"):
-        model(cell_of(1), genotypes)
-    model(cell, genotypes)
-
-
-@BOTH
-def test_another_screen_is_refused(
-    name: str, tmp_path: Path, cell: Cell, model: HeteroCell, genotypes: Genotypes
-) -> None:
-    _filled(name, tmp_path / "store", cell, model, genotypes)
-    with pytest.raises(InputError, match=r"made for another screen: .* deletes \[1, 2\] is not in"):
-        model(cell, Genotypes.of([[3], [1, 2]]))
-    fewer = genotypes.take(torch.tensor([0, 1]))
-    model.propagation = strategy(name, store=tmp_path / "store", genotypes=fewer)
-    with pytest.raises(InputError, match="another screen: the checksum of its genotypes is"):
-        model(cell, fewer)
-    model.propagation = strategy(name, store=tmp_path / "store", genotypes=genotypes)
-    model(cell, fewer)
-
-
-@BOTH
-def test_no_store(name: str, tmp_path: Path, cell: Cell, model: HeteroCell) -> None:
-    model.propagation = strategy(name, store=tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"nowhere: there is no store of .*\n.*`fill`"):
-        model(cell, Genotypes.of([[0]]))
-    model.propagation = strategy(name)
-    with pytest.raises(InputError, match=f"'{name}' needs the folder of its store"):
-        model(cell, Genotypes.of([[0]]))
-
-
-def test_a_store_of_another_kind_and_a_damaged_one(
-    tmp_path: Path, cell: Cell, model: HeteroCell, genotypes: Genotypes
-) -> None:
     folder = tmp_path / "store"
-    _filled("stored_masks", folder, cell, model, genotypes)
-    model.propagation = StoredEdges(folder)
-    with pytest.raises(InputError, match="this is a store of edge masks, and a store of removed"):
-        model(cell, genotypes)
+    model.propagation = strategy(name, store=folder)
+    refused("no-store", model, cell, genotypes)
+    model.propagation = strategy(name)
+    refused("no-store", model, cell, genotypes)
+    _filled(name, folder, cell, model, genotypes)
+    model(cell, genotypes)
+    refused("store-of-another-cell", model, cell_of(1), genotypes)
+    refused("store-of-another-screen", model, cell, Genotypes.of([[3], [1, 2]]))
+    fewer = genotypes.take(torch.tensor([0, 1]))
+    model.propagation = strategy(name, store=folder, genotypes=fewer)
+    refused("store-of-another-screen", model, cell, fewer)
+    model.propagation = strategy(name, store=folder, genotypes=genotypes)
+    model(cell, fewer)
+    other = {"stored_edges": "stored_masks", "stored_masks": "stored_edges"}[name]
+    model.propagation = strategy(other, store=folder)
+    refused("wrong-kind", model, cell, genotypes)
     data = bytearray((folder / "data.mdb").read_bytes())
     data[len(data) // 2] ^= 1
     (folder / "data.mdb").write_bytes(data)
-    model.propagation = StoredMasks(folder)
-    with pytest.raises(InputError, match="the store of edge masks is damaged"):
-        model(cell, genotypes)
+    model.propagation = strategy(name, store=folder)
+    refused("damaged-store", model, cell, genotypes)
     (folder / "data.mdb").unlink()
-    with pytest.raises(InputError, match="the store of edge masks is damaged"):
-        model(cell, genotypes)
+    refused("damaged-store", model, cell, genotypes)
 
 
 @BOTH
@@ -112,11 +93,11 @@ def test_a_store_is_replaced_only_when_told(
     hops, others = model.hops(cell), Deleted.of(cell, Genotypes.of([[1, 2]]))
     way = strategy(name, store=tmp_path / "store")
     assert isinstance(way, StoredEdges | StoredMasks)
-    with pytest.raises(StoreError, match="there is already a store of"):
+    with pytest.raises(StoreError):
         way.fill(hops, others)
     way.fill(hops, others, overwrite=True)
     way.prepare(hops, others)
-    with pytest.raises(InputError, match="another screen"):
+    with pytest.raises(InputError):
         way.prepare(hops, Deleted.of(cell, genotypes))
 
 
@@ -127,8 +108,8 @@ def test_a_store_grows(
     genotypes: Genotypes,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(index_store, "FIRST_MAP_BYTES", 16 * 1024)
-    monkeypatch.setattr(index_store, "GENOTYPES_AT_A_TIME", 3)
+    monkeypatch.setattr(stored, "FIRST_MAP_BYTES", 16 * 1024)
+    monkeypatch.setattr(stored, "GENOTYPES_AT_A_TIME", 3)
     everything = Genotypes.of([*([g] for g in range(20)), *(s.tolist() for s in genotypes)])
     _filled("stored_masks", tmp_path / "store", cell, model, everything)
     assert (tmp_path / "store" / "data.mdb").stat().st_size > 16 * 1024
@@ -137,9 +118,7 @@ def test_a_store_grows(
 
 def test_without_lmdb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lmdb", None)
-    with pytest.raises(
-        MissingExtraError, match=r"'stored_edges' needs .*'lmdb'\n.*deltacell\[lmdb"
-    ):
+    with pytest.raises(MissingExtraError, match="lmdb"):
         strategy("stored_edges", store="somewhere")
 
 

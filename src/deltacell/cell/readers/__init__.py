@@ -6,29 +6,31 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from deltacell.cell.readers import (
+from deltacell.cell.readers import edge_list, sbml, terms
+from deltacell.cell.readers.edges import (
+    NamedEdges,
     biogrid,
-    edge_list,
+    names_of,
+    relation_of,
+    tflink,
+    yeastract,
+)
+from deltacell.cell.readers.features import (
+    NoFeatureError,
     features_anndata,
     features_npz,
     features_table,
-    gene_table,
-    sbml,
-    sgd_features,
+)
+from deltacell.cell.readers.genes import gene_table, sgd_features
+from deltacell.cell.readers.names import Reader, in_capitals, is_systematic
+from deltacell.cell.readers.string import (
     string_actions,
     string_adjacency,
     string_detailed,
     string_genes,
     string_info,
     string_physical,
-    terms,
-    tflink,
-    yeastract,
 )
-from deltacell.cell.readers.edges import NamedEdges, names_of, relation_of
-from deltacell.cell.readers.features import NoFeatureError
-from deltacell.cell.readers.names import in_capitals, is_systematic
-from deltacell.cell.readers.reader import EdgeReader, FeatureReader, GeneReader, TextReader
 from deltacell.sheet import ColumnNames
 from deltacell.table import holds_several_files, peek
 
@@ -36,22 +38,22 @@ __all__ = [
     "EDGE_READERS",
     "FEATURE_READERS",
     "GENE_READERS",
-    "EdgeReader",
-    "FeatureReader",
-    "GeneReader",
     "NamedEdges",
     "NoFeatureError",
+    "Reader",
     "edge_list",
     "in_capitals",
     "is_systematic",
     "names_of",
     "recognise",
     "relation_of",
+    "sbml",
+    "string_genes",
     "terms",
 ]
 
 # The first that recognises a file reads it. Plain edge lists are asked after all others.
-EDGE_READERS: tuple[EdgeReader, ...] = (
+EDGE_READERS: tuple[Reader, ...] = (
     string_detailed,
     string_physical,
     string_actions,
@@ -60,30 +62,22 @@ EDGE_READERS: tuple[EdgeReader, ...] = (
     tflink,
     biogrid,
 )
-GENE_READERS: tuple[GeneReader, ...] = (sgd_features, string_info, gene_table)
-FEATURE_READERS: tuple[FeatureReader, ...] = (features_npz, features_anndata, features_table)
+GENE_READERS: tuple[Reader, ...] = (sgd_features, string_info, gene_table)
+FEATURE_READERS: tuple[Reader, ...] = (features_npz, features_anndata, features_table)
 
 
 def recognise(path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ()) -> str | None:
-    """Return the name of the reader that understands a file, told by its content; None if none.
-
-    Parameters
-    ----------
-    path
-        The file. One that cannot be unpacked is an error.
-    columns
-        What the user says the columns of a table are.
-    """
+    """Return the name of the reader that understands a file, by its content; None if none."""
     path = Path(path)
-    arrays: tuple[FeatureReader, ...] = (features_npz, features_anndata)
-    for array_reader in arrays:
-        if array_reader.recognise(path):
-            return array_reader.NAME
+    for reader in (features_npz, features_anndata):
+        if reader.recognise(path):
+            return reader.NAME
     if holds_several_files(path):
         return None
     head = peek(path)
-    text_readers: tuple[TextReader, ...] = (sbml, *GENE_READERS, string_genes, *EDGE_READERS)
-    for reader in text_readers:
+    if sbml.recognise(head, path.name):
+        return sbml.NAME
+    for reader in (*GENE_READERS, string_genes, *EDGE_READERS):
         if reader.recognise(head, path.name):
             return reader.NAME
     of_terms = terms.recognise(path)

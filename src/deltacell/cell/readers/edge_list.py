@@ -5,35 +5,31 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import AnyArray
 from deltacell.cell.readers.edges import NamedEdges
-from deltacell.cell.readers.head import stem_of
+from deltacell.cell.readers.names import stem_of
 from deltacell.errors import InputError
 from deltacell.sheet import (
     MISSING,
     BadRows,
     ColumnNames,
     Sheet,
+    forms_in,
     is_missing,
     is_number,
     numbers_of,
     sheets,
     word,
 )
-from deltacell.table import Table
 
 NAME = "edge_list"
 
-#: Why a row is left out whose weight is empty.
-NO_WEIGHT = "no weight"
-
-_HEADER_WITHIN = 20
 _GENE = re.compile(r"[A-Za-z0-9](?:[\w.:@'()-]*[\w')])?")
 _WEIGHT = re.compile(
     r"(?:edge)?weights?|w|confidence|(?:combined|string)score|correlation|pearsonr?|pcc|similarity"
@@ -49,13 +45,10 @@ _GENE_WORD = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class _Form:
-    """A sheet, the row of its header, and the columns of source, target and weight."""
-
+class _Form(NamedTuple):
     sheet: Sheet
-    at: int | None
-    columns: tuple[int, ...]
+    at: int | None  # the row of the header
+    columns: tuple[int, ...]  # of source, target and perhaps weight
 
 
 def recognise(path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ()) -> bool:
@@ -65,13 +58,6 @@ def recognise(path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ())
     screen are. A header has words such as ``source``, ``gene1`` or ``orf_b`` for the names and
     ``weight`` for the number; beside words that only networks have (``source``, ``protein1``, …)
     it may be ``score``. Of ten rows two may be something else, which `read` then names.
-
-    Parameters
-    ----------
-    path
-        Text, plain or packed, or a workbook.
-    columns
-        What the user says the columns are, for tables that have them.
     """
     return bool(_forms(path, columns))
 
@@ -82,19 +68,17 @@ def asks(path: str | os.PathLike[str]) -> str | None:
     Its number may be the score of a screen, which a model must not see as a network.
     """
     for sheet in sheets(path):
-        for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
+        for at, header in sheet.headers():
             rows = sheet.rows[at:]
             if len(rows[0]) != 3 or (sheet.separator == " " and len(rows) < 3):
                 continue
-            if _share_of_edges(rows, 3, sheet.separator, negative=True):
+            if _are_edges(rows, 3, sheet.separator):
                 return (
                     "it has two genes and a number per row and no header. Say what the number is: "
                     "--columns gene1=1,gene2=2,score=3 for a screen, weight=3 for a network"
                 )
-            if not is_number(rows[0][2]) and _share_of_edges(
-                rows[1:], 3, sheet.separator, negative=True
-            ):
-                one, other, number = sheet.header(at)
+            if not is_number(rows[0][2]) and _are_edges(rows[1:], 3, sheet.separator):
+                one, other, number = header
                 return (
                     f"it has two genes and a number per row, and it is not known what '{number}' "
                     f'is. Say so: --columns "gene1={one},gene2={other},score={number}" for a '
@@ -114,24 +98,13 @@ def read(
 
     Rows whose weight is missing are left out and counted. All rows that cannot be read are
     reported at once.
-
-    Parameters
-    ----------
-    path
-        The file.
-    name
-        What to call the relation. None: the file's name without its ending, and with the sheet's
-        name where several sheets are read.
-    directed
-        Whether an edge goes from the first gene to the second.
-    columns
-        What the user says the columns are, for tables that have them.
     """
     path = Path(path)
     forms = _forms(path, columns)
     if not forms:
         raise InputError(
             asks(path) or "two columns of genes, and perhaps one of weights, were expected",
+            code="not-an-edge-list",
             where=path,
             fix="Call them gene1, gene2 and weight: docs/how-to/networks.md.",
         )
@@ -147,17 +120,13 @@ def _read(form: _Form, name: str, directed: bool) -> NamedEdges:
     table, notes = form.sheet.below(form.at, bad)
     if not len(table):
         bad.refuse()
-        raise InputError("there is nothing below the header", where=table.path)
+        raise InputError("there is nothing below the header", code="empty-file", where=table.path)
     source, target, *rest = (table.frame.columns[i] for i in form.columns)
-    weight: AnyArray | None = None
-    kept = np.ones(len(table), dtype=bool)
+    weight, kept = None, np.ones(len(table), dtype=bool)
     if rest:
         weight, wrong = numbers_of(table.frame[rest[0]], decimal_comma=form.sheet.decimal_comma)
-        bad.add(
-            f"the weight in column '{rest[0]}' is not a finite number",
-            table.lines[wrong],
-            table.frame[rest[0]].filter(pl.Series(wrong)).to_list(),
-        )
+        what = f"the weight in column '{rest[0]}' is not a finite number"
+        bad.add_where(what, table, rest[0], wrong)
         kept = ~np.isnan(weight)
     for column in (source, target):
         unnamed = is_missing(table.frame[column])
@@ -166,54 +135,39 @@ def _read(form: _Form, name: str, directed: bool) -> NamedEdges:
     if not kept.any():
         raise InputError(
             "no row has a weight, and there is a column for it",
+            code="no-weight",
             where=table.path,
             fix="Remove that column: a network needs no weights.",
         )
-    rows = Table(table.frame.filter(pl.Series(kept)), table.path, table.lines[kept], table.sha256)
-    return NamedEdges(
+    return NamedEdges.of(
+        table,
+        NAME,
         name,
-        rows.frame[source].str.strip_chars(),
-        rows.frame[target].str.strip_chars(),
+        table.frame[source].str.strip_chars().filter(pl.Series(kept)),
+        table.frame[target].str.strip_chars().filter(pl.Series(kept)),
         None if weight is None else weight[kept],
         directed=directed,
-        path=table.path,
-        lines=rows.lines,
-        sha256=table.sha256,
-        reader=NAME,
+        rows=np.flatnonzero(kept),
         notes=notes,
-        left_out={NO_WEIGHT: int((~kept).sum())},
+        left_out={"no weight": int((~kept).sum())},
     )
 
 
 def _forms(path: str | os.PathLike[str], given: Sequence[ColumnNames]) -> list[_Form]:
-    found = sheets(path)
-    ways = [_told, _by_words, _without_header]
-    if any(sheet.workbook is not None for sheet in found):
-        each = [next((f for way in ways if (f := way(s, given))), None) for s in found]
-        return [form for form in each if form is not None]
-    first = next((form for way in ways for sheet in found if (form := way(sheet, given))), None)
-    return [] if first is None else [first]
+    return forms_in(path, [partial(_as_told, given), _by_words, _without_header])
 
 
-def _told(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
+def _as_told(given: Sequence[ColumnNames], sheet: Sheet) -> _Form | None:
     for names in given:
-        if "weight" not in names.names or len(names.genes) != 2:
-            continue
-        keys = [*names.genes, "weight"]
-        if names.are_numbers:
-            positions = names.at([str(i) for i in range(1, len(sheet.rows[0]) + 1)])
-            if positions is not None and names.fit(sheet.rows[0], positions):
-                return _Form(sheet, None, tuple(positions[key] for key in keys))
-        for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
-            positions = names.at(sheet.header(at))
-            if positions is not None:
-                return _Form(sheet, at, tuple(positions[key] for key in keys))
+        if "weight" in names.names and len(names.genes) == 2 and (found := names.find(sheet)):
+            at, positions = found
+            return _Form(sheet, at, tuple(positions[key] for key in (*names.genes, "weight")))
     return None
 
 
-def _by_words(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
-    for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
-        words = [word(name) for name in sheet.header(at)]
+def _by_words(sheet: Sheet) -> _Form | None:
+    for at, header in sheet.headers():
+        words = [word(name) for name in header]
         while words and words[-1].startswith("column"):
             words.pop()
         nodes = [i for i, w in enumerate(words) if _NODE.fullmatch(w)]
@@ -225,42 +179,39 @@ def _by_words(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
             weights = [i for i, w in enumerate(words) if w == "score"]
         if len(genes) != 2 or len(weights) > 1 or (len(words) > 2 and not weights):
             continue
-        rows = [
-            [row[i] for i in (*genes, *weights)]
-            for row in sheet.rows[at + 1 :]
-            if len(row) >= len(words)
-        ]
-        if (not at and not sheet.rows[1:]) or _share_of_edges(
-            rows, 2 + len(weights), sheet.separator, negative=True
-        ):
-            return _Form(sheet, at, (*genes, *weights))
+        columns = (*genes, *weights)
+        rows = [[row[i] for i in columns] for row in sheet.rows[at + 1 :] if len(row) >= len(words)]
+        alone = not at and len(sheet.rows) == 1
+        if alone or _are_edges(rows, len(columns), sheet.separator):
+            return _Form(sheet, at, columns)
     return None
 
 
-def _without_header(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
+def _without_header(sheet: Sheet) -> _Form | None:
     width = len(sheet.rows[0])
     if width not in (2, 3) or (sheet.separator in (" ", "") and len(sheet.rows) < 2):
         return None
-    if _share_of_edges(sheet.rows, width, sheet.separator, negative=False):
+    if any(is_number(n) and n[0] in "-\u2212" for row in _named(sheet.rows, width) for n in row):
+        return None
+    if _are_edges(sheet.rows, width, sheet.separator):
         return _Form(sheet, None, tuple(range(width)))
     return None
 
 
-def _share_of_edges(
-    rows: Sequence[Sequence[str]], width: int, separator: str, *, negative: bool
-) -> bool:
-    """Whether most rows are edges; those without their number count if another has one."""
-    pairs = [
+def _named(rows: Sequence[Sequence[str]], width: int) -> list[Sequence[str]]:
+    """Return what follows the two names in rows that begin with two names."""
+    return [
         row[2:]
         for row in rows
         if len(row) == width
         and all(_GENE.fullmatch(name) and not is_number(name) for name in row[:2])
     ]
-    if not negative and any(
-        is_number(n) and n.startswith(("-", "\u2212")) for p in pairs for n in p
-    ):
-        return False
-    whole = sum(all(is_number(number) for number in numbers) for numbers in pairs)
+
+
+def _are_edges(rows: Sequence[Sequence[str]], width: int, separator: str) -> bool:
+    """Whether most rows are edges; those without their number count if another has one."""
+    pairs = _named(rows, width)
+    whole = sum(all(map(is_number, numbers)) for numbers in pairs)
     absent = sum(any(number.lower() in MISSING for number in numbers) for numbers in pairs)
     wrong_at_most = 0 if separator == " " else len(rows) // 5
     return whole > 0 and len(rows) - whole - absent <= wrong_at_most

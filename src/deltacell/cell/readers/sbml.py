@@ -4,56 +4,37 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from deltacell.cell.genes import AMBIGUOUS, UNKNOWN, Genes
-from deltacell.cell.metabolism import Metabolism
-from deltacell.cell.readers.kegg_pathways import pathway_name
-from deltacell.cell.readers.names import OnUnresolved, check_policy, name_error, unresolved_notes
-from deltacell.cell.rule import clauses_of
-from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
+from deltacell.cell.genes import Genes
+from deltacell.cell.metabolism import Metabolism, clauses_of
+from deltacell.cell.readers.names import (
+    OnUnresolved,
+    count_unresolved,
+    name_error,
+    unresolved_notes,
+)
+from deltacell.counts import Counts, Source
 from deltacell.errors import InputError, MissingExtraError
-from deltacell.table import Text, open_text
+from deltacell.table import Text, open_text, read_table
 
 NAME = "sbml"
 
 
 @dataclass(frozen=True)
 class WrittenMetabolism:
-    """A metabolic model with its genes' names as written, not yet resolved.
-
-    Parameters
-    ----------
-    reactions, metabolites
-        Their identifiers.
-    stoichiometry
-        Triples of reaction, metabolite and coefficient.
-    rules
-        One Boolean rule a reaction, empty where it needs no gene.
-    lower, upper
-        Bounds of each reaction's flux.
-    genes
-        The genes of the model.
-    path
-        The file.
-    sha256
-        Its checksum.
-    pathways
-        For each reaction the names of its pathways; empty where none is known.
-    notes
-        Further counts worth knowing.
-    """
+    """A metabolic model with its genes' names as written, not yet resolved."""
 
     reactions: Sequence[str]
     metabolites: Sequence[str]
-    stoichiometry: Sequence[tuple[int, int, float]]
+    stoichiometry: Sequence[tuple[int, int, float]]  # reaction, metabolite, coefficient
     rules: Sequence[str]
     lower: Sequence[float]
     upper: Sequence[float]
@@ -69,22 +50,15 @@ class WrittenMetabolism:
         return list(dict.fromkeys(self.genes))
 
     def on(self, genes: Genes, on_unknown: OnUnresolved = "error") -> tuple[Metabolism, Source]:
-        """Return the metabolism of a cell with the given genes; what is counted are the genes.
-
-        Parameters
-        ----------
-        genes
-            The cell's genes.
-        on_unknown
-            What to do with a gene that is unknown or ambiguous: ``error``, or ``drop``, which
-            takes it as always living.
-        """
-        check_policy(on_unknown)
+        """Return the metabolism of a cell with the given genes; what is counted are the genes."""
         names = self.gene_names
-        resolved = genes.resolve(names)
-        if on_unknown == "error" and not resolved.found.all():
-            name = names[int(np.argmin(resolved.found))]
-            raise name_error(genes, name, self.path, place=self._place_of(name))
+        index = genes.resolve(names).index
+        if on_unknown != "drop" and (index < 0).any():
+            name = names[int((index < 0).argmax())]
+            rules = zip(self.reactions, self.rules, strict=True)
+            used = (r for r, rule in rules if any(name in clause for clause in clauses_of(rule)))
+            place = f" (in the rule of reaction '{first}')" if (first := next(used, "")) else ""
+            raise name_error(genes, name, self.path, place=place)
         metabolism = Metabolism.build(
             genes,
             self.reactions,
@@ -96,24 +70,11 @@ class WrittenMetabolism:
             pathways=self.pathways,
             on_unknown="drop",
         )
-        counts = Counts(
-            len(names),
-            int(resolved.found.sum()),
-            {
-                UNKNOWN_GENE: int((resolved.index == UNKNOWN).sum()),
-                AMBIGUOUS_NAME: int((resolved.index == AMBIGUOUS).sum()),
-            },
+        counts = Counts(len(names), int((index >= 0).sum()), count_unresolved(index))
+        notes = {**self.notes, **unresolved_notes(names, index)}
+        return metabolism, Source(
+            self.path.name, self.sha256, NAME, counts, into="metabolism", notes=notes
         )
-        not_found = unresolved_notes(names, resolved.index)
-        notes = {**self.notes, **not_found}
-        source = Source(self.path.name, self.sha256, NAME, counts, "metabolism", notes)
-        return metabolism, source
-
-    def _place_of(self, gene: str) -> str:
-        for reaction, rule in zip(self.reactions, self.rules, strict=True):
-            if any(gene in clause for clause in clauses_of(rule)):
-                return f" (in the rule of reaction '{reaction}')"
-        return ""
 
 
 def recognise(head: Sequence[str], file_name: str) -> bool:
@@ -122,26 +83,26 @@ def recognise(head: Sequence[str], file_name: str) -> bool:
 
 
 def read(path: str | os.PathLike[str]) -> WrittenMetabolism:
-    """Read a model: plain, gzip or zip.
-
-    Parameters
-    ----------
-    path
-        SBML that cobra accepts. What it rejects, and a rule that it cannot read, is an error.
-    """
+    """Read a model, plain or compressed; what cobra rejects, also of a rule, is an error."""
     text = open_text(path)
     if not text.data.strip():
-        raise InputError("the file is empty", where=text.path)
+        raise InputError("the file is empty", code="empty-file", where=text.path)
     model, n_complaints = _cobra_model(text)
     if not model.reactions:
-        raise InputError("the model has no reactions", where=text.path)
-    metabolite_index = {metabolite.id: i for i, metabolite in enumerate(model.metabolites)}
+        raise InputError("the model has no reactions", code="empty-file", where=text.path)
+    for reaction in model.reactions:
+        try:
+            clauses_of(reaction.gene_reaction_rule)
+        except InputError as error:
+            what = f"reaction '{reaction.id}': {error.what}"
+            raise InputError(what, code=error.code, where=text.path) from error
+    metabolites = {metabolite.id: i for i, metabolite in enumerate(model.metabolites)}
     pathways = _pathways(model)
-    written = WrittenMetabolism(
+    return WrittenMetabolism(
         reactions=[reaction.id for reaction in model.reactions],
-        metabolites=list(metabolite_index),
+        metabolites=list(metabolites),
         stoichiometry=[
-            (i, metabolite_index[metabolite.id], float(coefficient))
+            (i, metabolites[metabolite.id], float(coefficient))
             for i, reaction in enumerate(model.reactions)
             for metabolite, coefficient in reaction.metabolites.items()
         ],
@@ -159,23 +120,35 @@ def read(path: str | os.PathLike[str]) -> WrittenMetabolism:
             "warnings of cobra": n_complaints,
         },
     )
-    _check_rules(written)
-    return written
+
+
+def pathway_name(written: str) -> str | None:
+    """Return the name of a pathway; None where it is an overview of many pathways."""
+    written = written.strip()
+    number = re.fullmatch(r"[a-z]{2,4}(\d{5})", written)
+    if not written or (number and 1100 <= int(number[1]) < 1300):
+        return None
+    return _kegg_names().get(number[1], written) if number else written
+
+
+@cache
+def _kegg_names() -> dict[str, str]:
+    """Return the names of KEGG's maps by number; overviews, 01100 to 01299, are not in it."""
+    table = read_table(Path(__file__).with_name("kegg_pathways.tsv"), columns=["map", "name"])
+    return dict(table.frame.iter_rows())
 
 
 def _pathways(model: Any) -> list[list[str]]:
     """Return the pathways of each reaction: its groups, subsystem and maps of KEGG."""
-    found: dict[str, dict[str, None]] = {reaction.id: {} for reaction in model.reactions}
+    found: dict[str, set[str]] = {reaction.id: set() for reaction in model.reactions}
     for group in model.groups:
         for member in group.members:
             if member.id in found:
-                found[member.id][(group.name or group.id).strip()] = None
+                found[member.id].add((group.name or group.id).strip())
     for reaction in model.reactions:
         maps = reaction.annotation.get("kegg.pathway", ())
         written = [reaction.subsystem, *([maps] if isinstance(maps, str) else maps)]
-        for name in map(pathway_name, written):
-            if name:
-                found[reaction.id][name] = None
+        found[reaction.id] |= {name for name in map(pathway_name, written) if name}
     return [sorted(names) for names in found.values()]
 
 
@@ -188,9 +161,11 @@ def _cobra_model(text: Text) -> tuple[Any, int]:
     try:
         xml = text.data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"the file is not UTF-8 text ({error})", where=text.path) from error
+        what = f"the file is not UTF-8 text ({error})"
+        raise InputError(what, code="not-utf8", where=text.path) from error
     if "<sbml" not in xml:
-        raise InputError("this is not SBML: it has no element <sbml>", where=text.path)
+        what = "this is not SBML: it has no element <sbml>"
+        raise InputError(what, code="not-sbml", where=text.path)
     with _quiet() as complaints:
         try:
             model = cobra.io.read_sbml_model(xml)
@@ -200,18 +175,19 @@ def _cobra_model(text: Text) -> tuple[Any, int]:
             line, detail = _first_sbml_error(xml)
             raise InputError(
                 f"cobra cannot read this as SBML: {reason}{detail}",
+                code="not-sbml",
                 where=text.path,
                 line=line,
                 fix="Check the file with cobra.io.validate_sbml_model.",
             ) from error
     malformed = next((c for c in complaints if c.startswith("Malformed gene_reaction_rule")), None)
     if malformed is not None:
-        raise InputError(f"cobra cannot read a gene rule: {malformed}", where=text.path)
+        what = f"cobra cannot read a gene rule: {malformed}"
+        raise InputError(what, code="bad-rule", where=text.path)
     return model, len(set(complaints))
 
 
 def _first_sbml_error(xml: str) -> tuple[int | None, str]:
-    """Return the line and message of the first error that the SBML library finds, if any."""
     from cobra.io.sbml import libsbml
 
     document = libsbml.readSBMLFromString(xml)
@@ -240,13 +216,3 @@ def _quiet() -> Iterator[list[str]]:
     finally:
         logger.removeHandler(collector)
         logger.propagate = propagated
-
-
-def _check_rules(written: WrittenMetabolism) -> None:
-    for reaction, rule in zip(written.reactions, written.rules, strict=True):
-        try:
-            clauses_of(rule)
-        except InputError as error:
-            raise InputError(
-                f"reaction '{reaction}': {error.what}", where=written.path, fix=error.fix
-            ) from error

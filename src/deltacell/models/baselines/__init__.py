@@ -5,13 +5,11 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from deltacell.errors import InputError, did_you_mean
-from deltacell.models.baselines.additive import Additive
-from deltacell.models.baselines.baseline import FittedPredictor, Progress
+from deltacell.models.base import check_choice
+from deltacell.models.baselines.additive import Additive, GlobalMean, QueryPairMean
+from deltacell.models.baselines.baseline import FittedPredictor
 from deltacell.models.baselines.boosted_trees import BoostedTrees
 from deltacell.models.baselines.embedding_mlp import EmbeddingMLP
-from deltacell.models.baselines.global_mean import GlobalMean
-from deltacell.models.baselines.query_pair_mean import QueryPairMean
 
 BASELINES: MappingProxyType[str, type[FittedPredictor]] = MappingProxyType(
     {
@@ -25,26 +23,14 @@ BASELINES: MappingProxyType[str, type[FittedPredictor]] = MappingProxyType(
 
 
 def baseline(name: str, **parameters: Any) -> FittedPredictor:
-    """Return a new baseline by its name, one of `BASELINES`.
-
-    Parameters
-    ----------
-    name
-        Such as ``additive``.
-    **parameters
-        The parameters of its class.
-    """
+    """Return a new baseline, one of `BASELINES`, with the parameters of its class."""
     check_baseline(name)
     return BASELINES[name](**parameters)
 
 
 def check_baseline(name: str) -> None:
-    """Raise where there is no baseline of that name."""
-    if name not in BASELINES:
-        raise InputError(
-            f"there is no baseline '{name}'{did_you_mean(name, BASELINES)}; "
-            f"there are {', '.join(BASELINES)}"
-        )
+    """Raise unless a name is one of `BASELINES`."""
+    check_choice("baseline", name, BASELINES)
 
 
 __all__ = [
@@ -54,7 +40,6 @@ __all__ = [
     "EmbeddingMLP",
     "FittedPredictor",
     "GlobalMean",
-    "Progress",
     "QueryPairMean",
     "baseline",
     "check_baseline",

@@ -5,31 +5,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from deltacell.arrays import AnyArray, Doubles, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
+from deltacell.models.base import Prediction, Recorded
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
-from deltacell.models.prediction import Prediction
-from deltacell.models.recorded import Recorded
 from deltacell.screen.genotypes import Genotypes
+from deltacell.words import Progress
 
-Doubles = npt.NDArray[np.float64]
-Values = torch.Tensor | npt.NDArray[Any] | Sequence[float]
-Progress = Callable[[str, int, int], None]
+Values = Tensor | AnyArray | Sequence[float]
 State = dict[str, Any]
 """Tensors, numbers, text, and lists and dicts of them, by name; loads with ``weights_only``."""
 
 
-class Report(Protocol):
-    """What a predictor calls while it learns."""
-
-    def __call__(self, what: str, done: int, total: int, **validation: float) -> None:
-        """Report ``done`` of ``total``, with validation metrics such as ``mse`` where known."""
+Report = Callable[..., None]
+"""Called as ``report(what, done, total, **metrics)`` with validation metrics such as ``mse``."""
 
 
 class Parts(NamedTuple):
@@ -42,30 +38,31 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Genotypes with what was measured, as a fitted predictor sees them.
-
-    Parameters
-    ----------
-    sets
-        The genes of each genotype.
-    targets
-        One score per genotype.
-    weights
-        How much each genotype counts.
-    """
+    """Gene sets with their scores, and how much each of them counts."""
 
     sets: GeneSets
     targets: Doubles
     weights: Doubles
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Part:
-        """Return the genotypes at the given positions."""
+    def take(self, rows: Ints) -> Part:
+        """Return the sets at the given positions."""
         return Part(self.sets.take(rows), self.targets[rows], self.weights[rows])
 
     @property
     def mean(self) -> float:
         """The weighted mean of the targets."""
         return float(np.average(self.targets, weights=self.weights))
+
+
+class FitData(NamedTuple):
+    """What a predictor learns from, checked; genes are places in the order."""
+
+    cell: Cell
+    order: GeneOrder
+    training: Part
+    validation: Part | None
+    seed: int
+    report: Report
 
 
 class FittedPredictor(Recorded, ABC):
@@ -101,23 +98,7 @@ class FittedPredictor(Recorded, ABC):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Self:
-        """Learn from the training part of a screen.
-
-        Parameters
-        ----------
-        cell
-            The wild type.
-        genotypes, targets
-            The training part: [batch] genotypes and their scores.
-        weights
-            How much each genotype counts, [batch], none negative; 1 where not given.
-        validation
-            Genotypes and scores to stop by, for those predictors that stop early.
-        seed
-            Seed of all random draws; the same seed gives the same predictions.
-        progress
-            Called as ``progress(what, done, total)`` while it learns.
-        """
+        """Learn from the training part of a screen: genotypes and their scores, [batch] each."""
         self._order = None
         order = GeneOrder(cell.genes)
         training = _part(cell, order, genotypes, targets, weights, "training")
@@ -133,7 +114,7 @@ class FittedPredictor(Recorded, ABC):
             if progress is not None:
                 progress(what, done, total)
 
-        self._fit(cell, order, training, held_out, seed, report)
+        self._fit(FitData(cell, order, training, held_out, seed, report))
         self._order = order
         return self
 
@@ -142,14 +123,9 @@ class FittedPredictor(Recorded, ABC):
         return {"genes": self._fitted_order().names, **self._state()}
 
     def load_state_dict(self, cell: Cell, state: State) -> Self:
-        """Take over what a predictor with the same parameters learned.
+        """Take over what a predictor with the same parameters learned, on the same cell.
 
-        Parameters
-        ----------
-        cell
-            The wild type it was fitted on; its genes may be numbered differently.
-        state
-            From `state_dict`.
+        The genes of the cell may be numbered differently.
         """
         self._order = None
         order = GeneOrder(cell.genes)
@@ -160,15 +136,7 @@ class FittedPredictor(Recorded, ABC):
         return self
 
     def __call__(self, cell: Cell, genotypes: Genotypes) -> Prediction:
-        """Return the prediction of each genotype.
-
-        Parameters
-        ----------
-        cell
-            The wild type it was fitted on; its genes may be numbered differently.
-        genotypes
-            [batch]; may be empty.
-        """
+        """Return the prediction for each genotype of the cell it was fitted on."""
         order = self._order_for(cell)
         genotypes.check(cell.n_genes)
         device = genotypes.genes.device
@@ -182,16 +150,8 @@ class FittedPredictor(Recorded, ABC):
         return Prediction(score, hit=hit, given_hit=given_hit)
 
     @abstractmethod
-    def _fit(
-        self,
-        cell: Cell,
-        order: GeneOrder,
-        training: Part,
-        validation: Part | None,
-        seed: int,
-        progress: Report,
-    ) -> None:
-        """Learn; what is given is checked, and genes are places in the order."""
+    def _fit(self, data: FitData) -> None:
+        """Learn."""
 
     @abstractmethod
     def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
@@ -212,7 +172,8 @@ class FittedPredictor(Recorded, ABC):
     def _fitted_order(self) -> GeneOrder:
         if self._order is None:
             raise InputError(
-                f"this {type(self).__name__} has not learned anything yet",
+                f"this {type(self).__name__} has not been fitted",
+                code="not-fitted",
                 fix="Call fit(cell, genotypes, targets) first.",
             )
         return self._order
@@ -227,23 +188,29 @@ class FittedPredictor(Recorded, ABC):
         return order
 
 
-def _check_genes(fitted: Sequence[str], given: Sequence[str]) -> None:
-    if list(fitted) != list(given):
-        raise InputError(
-            f"fitted on a cell of {len(fitted)} genes, and given one of {len(given)} with "
-            f"other genes, first '{min(set(fitted) ^ set(given))}' which only one of them has",
-            fix="Give the cell it was fitted on, or fit it again.",
-        )
+def other_cell(what: str) -> InputError:
+    """Return the error for a cell that is not the one a predictor was fitted on."""
+    return InputError(
+        f"this cell is not the one it was fitted on: {what}",
+        code="other-cell",
+        fix="Give the cell it was fitted on, or fit it again.",
+    )
 
 
-def saved(array: npt.NDArray[Any]) -> torch.Tensor:
+def saved(array: AnyArray) -> Tensor:
     """Return an array as the tensor of a state; `loaded` is the inverse."""
     return torch.from_numpy(np.array(array))
 
 
-def loaded(tensor: torch.Tensor) -> npt.NDArray[Any]:
+def loaded(tensor: Tensor) -> AnyArray:
     """Return the array that a tensor of a state holds."""
     return np.array(tensor.numpy())
+
+
+def _check_genes(fitted: Sequence[str], given: Sequence[str]) -> None:
+    if list(fitted) != list(given):
+        only = min(set(fitted) ^ set(given))
+        raise other_cell(f"{len(fitted)} genes then and {len(given)} now, '{only}' in one only")
 
 
 def _part(
@@ -257,23 +224,28 @@ def _part(
     genotypes.check(cell.n_genes)
     n = len(genotypes)
     if not n:
-        raise InputError(f"the {name} part has no genotype")
+        raise InputError(f"the {name} part has no genotype", code="empty-part")
     counts = np.ones(n) if weights is None else _column(weights, n, f"{name} weights")
     if (counts < 0).any() or not counts.any():
-        raise InputError(f"the {name} weights must not be negative, and not all 0")
+        raise InputError(
+            f"the {name} weights must not be negative, and not all 0", code="wrong-weights"
+        )
     return Part(order.sets(genotypes), _column(targets, n, f"{name} targets"), counts)
 
 
 def _column(values: Values, n: int, name: str) -> Doubles:
-    plain = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values
+    plain = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     column: Doubles = np.asarray(plain, dtype=np.float64)
     if column.shape != (n,):
-        raise InputError(f"{name} of shape {column.shape} for {n} genotypes; expected ({n},)")
+        raise InputError(
+            f"{name} of shape {column.shape} for {n} genotypes; expected ({n},)", code="wrong-shape"
+        )
     wrong = ~np.isfinite(column)
     if wrong.any():
         raise InputError(
             f"{int(wrong.sum())} of {n} {name} are not finite numbers, "
             f"first that of genotype {int(np.argmax(wrong))}",
+            code="not-finite",
             fix="Leave out the genotypes without a score.",
         )
     return column

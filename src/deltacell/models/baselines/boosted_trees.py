@@ -4,39 +4,36 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from deltacell.arrays import Floats
-from deltacell.cell import Cell, Relation
-from deltacell.errors import InputError
+from deltacell.arrays import Doubles, Floats
+from deltacell.cell import Cell
+from deltacell.models.base import check_range
+from deltacell.models.baselines.additive import GeneEffects, cross_fitted_effects, ridge
 from deltacell.models.baselines.baseline import (
-    Doubles,
+    FitData,
     FittedPredictor,
-    Part,
     Report,
     State,
     loaded,
+    other_cell,
     saved,
 )
-from deltacell.models.baselines.gene_effects import GeneEffects, check_penalty, cross_fitted, ridge
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
-from deltacell.models.baselines.network_features import (
-    ALL_AGGREGATES,
-    Aggregate,
-    NetworkFeatures,
-    aggregated,
-)
+from deltacell.models.baselines.network_features import ALL_AGGREGATES, NetworkFeatures, aggregated
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 
 if TYPE_CHECKING:
     from lightgbm import Booster
 
-_SETS_A_BLOCK = 65_536
+_SETS_PER_BLOCK = 65_536
 
 
+@dataclass(eq=False)
 class BoostedTrees(FittedPredictor):
     """Gradient-boosted regression trees (LightGBM) on columns that describe a set of genes.
 
@@ -57,7 +54,7 @@ class BoostedTrees(FittedPredictor):
     rounds
         Number of trees.
     leaves
-        Most leaves of a tree.
+        The most leaves of a tree.
     learning_rate
         Share of each tree that is added.
     dimensions
@@ -71,62 +68,37 @@ class BoostedTrees(FittedPredictor):
     forget
         Probability that the effect of a gene is hidden while training.
     features
-        Features of the cell to use, by name; all where not given.
+        Features of the cell to use, by name; by default all.
     """
 
-    def __init__(
-        self,
-        rounds: int = 300,
-        leaves: int = 63,
-        learning_rate: float = 0.1,
-        dimensions: int = 8,
-        feature_dimensions: int = 16,
-        penalty: float = 3.0,
-        folds: int = 5,
-        forget: float = 0.1,
-        features: Sequence[str] | None = None,
-    ) -> None:
-        for name, value, least in (
-            ("rounds", rounds, 1),
-            ("leaves", leaves, 2),
-            ("dimensions", dimensions, 1),
-            ("feature_dimensions", feature_dimensions, 1),
-            ("folds", folds, 2),
-        ):
-            if value < least:
-                raise InputError(f"{name} is {value}; expected at least {least}")
-        if not 0 < learning_rate <= 1:
-            raise InputError(f"the learning rate is {learning_rate}; expected above 0, at most 1")
-        if not 0 <= forget < 1:
-            raise InputError(f"forget is {forget}; expected at least 0 and below 1")
-        self.rounds = rounds
-        self.leaves = leaves
-        self.learning_rate = learning_rate
-        self.dimensions = dimensions
-        self.feature_dimensions = feature_dimensions
-        self.penalty = check_penalty(penalty)
-        self.folds = folds
-        self.forget = forget
-        self.features = None if features is None else tuple(features)
+    rounds: int = 300
+    leaves: int = 63
+    learning_rate: float = 0.1
+    dimensions: int = 8
+    feature_dimensions: int = 16
+    penalty: float = 3.0
+    folds: int = 5
+    forget: float = 0.1
+    features: Sequence[str] | None = None
 
-    def _fit(
-        self,
-        cell: Cell,
-        order: GeneOrder,
-        training: Part,
-        validation: Part | None,
-        seed: int,
-        progress: Report,
-    ) -> None:
+    def __post_init__(self) -> None:
+        check_range("[2, inf)", leaves=self.leaves, folds=self.folds)
+        check_range("[1, inf)", rounds=self.rounds, dimensions=self.dimensions)
+        check_range("[1, inf)", feature_dimensions=self.feature_dimensions)
+        check_range("(0, 1]", learning_rate=self.learning_rate)
+        check_range("[0, 1)", forget=self.forget)
+        check_range("(0, inf)", penalty=self.penalty)
+
+    def _fit(self, data: FitData) -> None:
+        cell, order, training, _, seed, report = data
         n, rng = len(order), np.random.default_rng(seed)
-        progress("additive effects", 0, self.rounds)
+        report("additive effects", 0, self.rounds)
         self._effects: GeneEffects = ridge(training, n, self.penalty)
-        own = cross_fitted(training, n, self.penalty, folds=self.folds, seed=seed)
-        effects = own.known_of(training.sets)
+        effects = cross_fitted_effects(training, n, self.penalty, folds=self.folds, seed=seed)
         effects[rng.random(len(effects)) < self.forget] = np.nan
-        progress("columns", 0, self.rounds)
+        report("columns", 0, self.rounds)
         self._largest = int(training.sets.sizes.max())
-        self._network = self._columns_of(cell, order, seed)
+        self._network = self._network_features(cell, order, seed)
         self._gene_features = self._feature_tables(cell, order)
         self._fitted_on = weakref.ref(cell)
         self._trees = boosted(
@@ -135,16 +107,44 @@ class BoostedTrees(FittedPredictor):
             training.weights,
             {"num_leaves": self.leaves, "learning_rate": self.learning_rate, "seed": seed},
             self.rounds,
-            progress,
+            report,
         )
 
-    def _feature_tables(self, cell: Cell, order: GeneOrder) -> dict[str, Floats]:
-        return feature_tables(cell, order, self.features, self.feature_dimensions)
+    def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
+        self._check_cell(cell)
+        score, effect = np.empty(len(sets)), self._effects.known
+        for start in range(0, len(sets), _SETS_PER_BLOCK):
+            block = sets.slice(start, min(start + _SETS_PER_BLOCK, len(sets)))
+            columns = self._columns(block, effect[block.genes])
+            score[start : start + len(block)] = predicted(self._trees, columns)
+        return score
 
-    def _columns_of(self, cell: Cell, order: GeneOrder, seed: int) -> NetworkFeatures:
-        over_genes, over_pairs = _telling(self._largest)
+    def _columns(self, sets: GeneSets, effects: Doubles) -> Floats:
+        how, over_pairs, pairs = self._network.over_genes, self._network.over_pairs, sets.pairs()
+        tables = list(self._gene_features.values())
+        products = [
+            np.nansum(table[pairs.first] * table[pairs.second], axis=1, keepdims=True)
+            for table in tables
+        ]
+        known = np.add.reduceat(~np.isnan(effects), sets.offsets[:-1], dtype=np.int64)
+        columns = [
+            self._network(sets),
+            *(aggregated(t[sets.genes], sets.offsets, how, skip_missing=True) for t in tables),
+            *(aggregated(product, pairs.offsets, over_pairs) for product in products),
+            aggregated(effects[:, None], sets.offsets, how, skip_missing=True),
+            known[:, None],
+        ]
+        return np.concatenate([column.astype(np.float32) for column in columns], axis=1)
+
+    def _network_features(self, cell: Cell, order: GeneOrder, seed: int) -> NetworkFeatures:
+        over_genes, over_pairs = ALL_AGGREGATES, ALL_AGGREGATES
+        # Among one gene, or one pair, all aggregates agree; the mean of two is half their sum.
+        if self._largest <= 2:
+            over_genes, over_pairs = ("min", "max"), ("mean",)
+        if self._largest == 1:
+            over_genes, over_pairs = ("mean",), ()
         return NetworkFeatures(
-            _relations(cell, order),
+            [relation.take(order.gene) for relation in cell.relations.values()],
             len(order),
             dimensions=self.dimensions,
             over_genes=over_genes,
@@ -152,32 +152,16 @@ class BoostedTrees(FittedPredictor):
             seed=seed,
         )
 
-    def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
-        self._check_relations(cell)
-        score = np.empty(len(sets))
-        effect = self._effects.known
-        for start in range(0, len(sets), _SETS_A_BLOCK):
-            block = sets.slice(start, min(start + _SETS_A_BLOCK, len(sets)))
-            columns = self._columns(block, effect[block.genes])
-            score[start : start + len(block)] = predicted(self._trees, columns)
-        return score
-
-    def _columns(self, sets: GeneSets, effects: Doubles) -> Floats:
-        how, over_pairs, pairs = self._network.over_genes, self._network.over_pairs, sets.pairs()
-        of_genes = [table[sets.genes] for table in self._gene_features.values()]
-        products = [
-            np.nansum(table[pairs.first] * table[pairs.second], axis=1, keepdims=True)
-            for table in self._gene_features.values()
-        ]
-        known = np.add.reduceat(~np.isnan(effects), sets.offsets[:-1], dtype=np.int64)
-        columns = [
-            self._network(sets),
-            *(aggregated(table, sets.offsets, how, skip_missing=True) for table in of_genes),
-            *(aggregated(product, pairs.offsets, over_pairs) for product in products),
-            aggregated(effects[:, None], sets.offsets, how, skip_missing=True),
-            known[:, None],
-        ]
-        return np.concatenate([column.astype(np.float32) for column in columns], axis=1)
+    def _feature_tables(self, cell: Cell, order: GeneOrder) -> dict[str, Floats]:
+        """Return gene features by name, [genes, columns] each; NaN for a gene without values."""
+        tables = {}
+        for feature in sorted(chosen_features(cell, self.features), key=lambda f: f.name):
+            values = feature.values
+            if feature.width > self.feature_dimensions:
+                values = feature_vectors([feature], self.feature_dimensions)
+                values[~feature.known] = np.nan
+            tables[feature.name] = values[order.gene]
+        return tables
 
     def _state(self) -> State:
         relations = self._network.relations
@@ -194,14 +178,12 @@ class BoostedTrees(FittedPredictor):
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
         from lightgbm import Booster
 
-        self._effects = GeneEffects.of_state(state)
+        self._effects = GeneEffects.from_state(state)
         self._largest = int(state["largest"])
-        self._network = self._columns_of(cell, order, int(state["seed"]))
+        self._network = self._network_features(cell, order, int(state["seed"]))
         given = {relation.name: relation.n_entries for relation in self._network.relations}
-        _check_names(list(state["relations"]), list(given))
-        for name, entries in given.items():
-            if entries != state["relations"][name]:
-                raise _other("relation", name)
+        if list(given.items()) != list(state["relations"].items()):
+            raise other_cell("it has other relations")
         # An eigensolver may round differently elsewhere, and the trees were made for these.
         self._network.embeddings = [loaded(embedding) for embedding in state["embeddings"]]
         self._gene_features = {
@@ -210,21 +192,21 @@ class BoostedTrees(FittedPredictor):
         self._trees = Booster(model_str=state["trees"])
         self._fitted_on = weakref.ref(cell)
 
-    def _check_relations(self, cell: Cell) -> None:
-        """Raise where the cell has other relations than the one it was fitted on."""
+    def _check_cell(self, cell: Cell) -> None:
         if self._fitted_on() is cell:
             return
-        fitted = {r.name: r for r in self._network.relations}
-        given = {r.name: r for r in _relations(cell, GeneOrder(cell.genes))}
-        _check_names(list(fitted), list(given))
-        for name, relation in given.items():
-            if not relation.equals(fitted[name]):
-                raise _other("relation", name)
-        tables = self._feature_tables(cell, GeneOrder(cell.genes))
+        order = GeneOrder(cell.genes)
+        fitted = {relation.name: relation for relation in self._network.relations}
+        if list(cell.relations) != list(fitted):
+            raise other_cell("it has other relations")
+        for name, relation in cell.relations.items():
+            if not relation.take(order.gene).equals(fitted[name]):
+                raise other_cell(f"the relation '{name}' differs")
+        tables = self._feature_tables(cell, order)
         for name, table in self._gene_features.items():
             # A decomposition may round differently elsewhere.
             if not np.allclose(tables[name], table, rtol=1e-3, atol=1e-3, equal_nan=True):
-                raise _other("feature", name)
+                raise other_cell(f"the feature '{name}' differs")
         self._fitted_on = weakref.ref(cell)
 
 
@@ -234,29 +216,15 @@ def boosted(
     weights: Doubles,
     parameters: dict[str, Any],
     rounds: int,
-    progress: Report,
+    report: Report,
     *,
-    validation: tuple[Floats, Doubles, Doubles | None] | None = None,
+    validation: tuple[Floats, Doubles] | None = None,
     patience: int = 50,
 ) -> Booster:
-    """Return LightGBM trees that were fitted on columns; the same input gives the same trees.
+    """Return LightGBM trees fitted on columns [rows, columns]; the same input, the same trees.
 
-    Parameters
-    ----------
-    columns
-        One row per genotype, [rows, columns]; NaN is missing.
-    targets, weights
-        What to learn, and how much each row counts, [rows].
-    parameters
-        LightGBM parameters besides those that make it deterministic.
-    rounds
-        The most trees.
-    progress
-        Called after every tree; what it raises stops the training.
-    validation
-        Columns, targets and weights to stop by.
-    patience
-        How many trees may follow the best one by validation.
+    At most ``patience`` trees follow the best one by the validation columns and targets. What
+    ``report`` raises stops the training.
     """
     # Loading LightGBM takes a second that the other predictors need not wait for.
     import lightgbm
@@ -273,14 +241,14 @@ def boosted(
     equal = bool((weights == weights[0]).all())
     data = lightgbm.Dataset(columns, targets, weight=None if equal else weights, params=whole)
 
-    def report(done: Any) -> None:
+    def after_tree(done: Any) -> None:
         results = {name: value for _, name, value, _ in done.evaluation_result_list or ()}
-        progress("trees", done.iteration + 1, rounds, **results)
+        report("trees", done.iteration + 1, rounds, **results)
 
-    callbacks: list[Any] = [report]
+    callbacks: list[Any] = [after_tree]
     checks = []
     if validation is not None:
-        checks = [data.create_valid(validation[0], validation[1], weight=validation[2])]
+        checks = [data.create_valid(*validation)]
         callbacks.append(lightgbm.early_stopping(patience, verbose=False))
     fitted = lightgbm.train(whole, data, rounds, valid_sets=checks, callbacks=callbacks)
     # What predicts is what can be saved, so that a loaded predictor is the same to the last bit.
@@ -288,65 +256,7 @@ def boosted(
     return lightgbm.Booster(model_str=fitted.model_to_string(num_iteration=best))
 
 
-def predicted(trees: Booster, columns: Floats) -> Doubles:
+def predicted(trees: Booster, columns: Floats, **options: Any) -> Doubles:
     """Return the score of each row of columns."""
-    return np.asarray(trees.predict(columns, num_threads=torch.get_num_threads()), np.float64)
-
-
-def feature_tables(
-    cell: Cell, order: GeneOrder, names: Sequence[str] | None, widest: int
-) -> dict[str, Floats]:
-    """Return gene features by name, [genes, columns] each, missing values as NaN.
-
-    Parameters
-    ----------
-    cell
-        The wild type.
-    order
-        The order of the rows.
-    names
-        Features of the cell; all where None.
-    widest
-        A wider feature is reduced to so many components, see `feature_vectors`. A gene without any
-        value stays missing.
-    """
-    tables = {}
-    for feature in sorted(chosen_features(cell, names), key=lambda feature: feature.name):
-        values = feature.values
-        if feature.width > widest:
-            values = feature_vectors([feature], widest)
-            values[~feature.known] = np.nan
-        tables[feature.name] = values[order.gene]
-    return tables
-
-
-def _relations(cell: Cell, order: GeneOrder) -> list[Relation]:
-    return [relation.take(order.gene) for relation in cell.relations.values()]
-
-
-def _check_names(fitted: list[str], given: list[str]) -> None:
-    if fitted != given:
-        raise InputError(
-            f"fitted on the relations {', '.join(fitted) or 'none'}, "
-            f"and given a cell with {', '.join(given) or 'none'}"
-        )
-
-
-def _other(what: str, name: str) -> InputError:
-    return InputError(
-        f"the {what} '{name}' of this cell is not the one it was fitted on",
-        fix="Give the cell it was fitted on, or fit it again.",
-    )
-
-
-def _telling(largest: int) -> tuple[tuple[Aggregate, ...], tuple[Aggregate, ...]]:
-    """Return which aggregates, over genes and over pairs, do not follow from each other.
-
-    Among one gene, or one pair, smallest, largest and mean are the same; of two genes the mean is
-    half the sum of the others. Single genes have no pairs to learn from.
-    """
-    if largest == 1:
-        return ("mean",), ()
-    if largest == 2:
-        return ("min", "max"), ("mean",)
-    return ALL_AGGREGATES, ALL_AGGREGATES
+    found = trees.predict(columns, num_threads=torch.get_num_threads(), **options)
+    return np.asarray(found, np.float64)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from deltacell.arrays import AnyArray, Ints, offsets_of, ragged_positions
+from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Genes
 from deltacell.screen.genotypes import Genotypes
 from deltacell.screen.keys import set_keys
@@ -17,13 +17,8 @@ from deltacell.screen.keys import set_keys
 class GeneOrder:
     """The genes of a cell in order of their systematic names.
 
-    A baseline numbers genes by their place in it, so that a renumbering of the cell changes
+    A fitted predictor numbers genes by their place in it, so that a renumbering of the cell changes
     nothing, not even the rounding.
-
-    Parameters
-    ----------
-    genes
-        The genes of the cell.
     """
 
     def __init__(self, genes: Genes) -> None:
@@ -31,8 +26,7 @@ class GeneOrder:
         self.gene: Ints = np.array(
             sorted(range(len(genes)), key=lambda i: genes.systematic[i].upper()), dtype=np.int64
         )
-        self.place: Ints = np.empty(len(genes), dtype=np.int64)
-        self.place[self.gene] = np.arange(len(genes))
+        self.place: Ints = np.argsort(self.gene)
 
     @property
     def names(self) -> list[str]:
@@ -51,9 +45,9 @@ class GeneOrder:
 
 
 class GenePairs(NamedTuple):
-    """All unordered pairs of genes within each set.
+    """All unordered pairs of genes within each set, the smaller gene first.
 
-    Pairs ``offsets[b] : offsets[b + 1]`` belong to set ``b``; the first gene is the smaller.
+    Pairs ``offsets[b] : offsets[b + 1]`` belong to set ``b``.
     """
 
     first: Ints
@@ -63,18 +57,10 @@ class GenePairs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GeneSets:
-    """Sets of genes: set ``b`` is ``genes[offsets[b] : offsets[b + 1]]``, ascending.
+    """Sets of genes: set ``b`` is ``genes[offsets[b] : offsets[b + 1]]``, ascending."""
 
-    Parameters
-    ----------
-    genes
-        Places in the `GeneOrder`, [total].
-    offsets
-        Where each set begins, and the end, [sets + 1].
-    """
-
-    genes: Ints
-    offsets: Ints
+    genes: Ints  # places in the `GeneOrder`, [total]
+    offsets: Ints  # [sets + 1]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -115,5 +101,18 @@ class GeneSets:
         return sp.csr_array((ones, self.genes, self.offsets), shape=(len(self), n_genes))
 
     def keys(self, n_genes: int) -> AnyArray:
-        """Return one key a set, equal for equal sets."""
+        """Return one key per set, equal for equal sets."""
         return set_keys(self.genes, self.offsets, n_genes)
+
+    def distinct(self, n_genes: int) -> tuple[Ints, int]:
+        """Return the number of each set, shared by equal sets, and how many there are."""
+        _, number = np.unique(self.keys(n_genes), return_inverse=True)
+        return number.ravel(), int(number.max()) + 1
+
+
+def look_up(keys: AnyArray, wanted: AnyArray) -> tuple[Ints, Bools]:
+    """Return where each wanted key is among ascending keys, and whether it is there."""
+    at = np.searchsorted(keys, wanted)
+    found = at < len(keys)
+    found[found] = keys[at[found]] == wanted[found]
+    return at, found

@@ -8,21 +8,24 @@ from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
+import scipy.sparse.linalg
 
-from deltacell.arrays import AnyArray, Floats, Ints
+from deltacell.arrays import AnyArray, Doubles, Floats, Ints
 from deltacell.cell import Relation
-from deltacell.models.baselines.gene_sets import GenePairs, GeneSets
-from deltacell.models.baselines.spectral import spectral_embedding
+from deltacell.models.baselines.gene_sets import GenePairs, GeneSets, look_up
+from deltacell.models.gene_vectors import largest_signs
 
 Aggregate = Literal["min", "max", "mean"]
 ALL_AGGREGATES: tuple[Aggregate, ...] = ("min", "max", "mean")
 
-_SETS_A_BLOCK = 16_384
-_ENTRIES_A_BLOCK = 4_000_000
+_SETS_PER_BLOCK = 16_384
+_ENTRIES_PER_BLOCK = 4_000_000
+_SMALL_ENOUGH_FOR_DENSE = 512
+_NO_SINGULAR_VALUE = 1e-9
 
 
 class NetworkFeatures:
-    """Columns that describe a set of genes by where they stand in the relations.
+    """Columns that describe a set of genes by their positions in the relations.
 
     For each relation:
 
@@ -35,18 +38,7 @@ class NetworkFeatures:
     set may have any size and its genes any order. Columns over pairs are missing (NaN) for a set of
     one gene. The first column is the size of the set.
 
-    Parameters
-    ----------
-    relations
-        Gene networks over the genes that the sets index.
-    n_genes
-        Number of these genes.
-    dimensions
-        Width of the spectral embedding of a relation.
-    over_genes, over_pairs
-        Which of ``min``, ``max`` and ``mean`` to take over the genes and over the pairs of a set.
-    seed
-        Of the spectral embeddings, which are computed when first needed and kept.
+    The spectral embeddings, ``dimensions`` wide, are computed when first needed and kept.
     """
 
     def __init__(
@@ -66,36 +58,19 @@ class NetworkFeatures:
         self.over_pairs = tuple(over_pairs)
         self.seed = seed
 
-    @cached_property
-    def names(self) -> list[str]:
-        """Name of every column, as ``relation.what.aggregate``."""
-        return [
-            "size",
-            *(f"{column}.{how}" for column in self._gene_columns() for how in self.over_genes),
-            *(f"{column}.{how}" for column in self._pair_columns() for how in self.over_pairs),
-        ]
-
     def __call__(self, sets: GeneSets) -> Floats:
-        """Return the columns of each set, [sets, columns].
-
-        Parameters
-        ----------
-        sets
-            Sets of one gene or more.
-        """
-        features = np.empty((len(sets), len(self.names)), dtype=np.float32)
-        for start in range(0, len(sets), _SETS_A_BLOCK):
-            block = sets.slice(start, min(start + _SETS_A_BLOCK, len(sets)))
+        """Return the columns of sets of one gene or more, [sets, columns]."""
+        blocks = []
+        for start in range(0, len(sets), _SETS_PER_BLOCK):
+            block = sets.slice(start, min(start + _SETS_PER_BLOCK, len(sets)))
             pairs = block.pairs()
-            features[start : start + len(block)] = np.concatenate(
-                [
-                    block.sizes[:, None],
-                    aggregated(self.gene_table[block.genes], block.offsets, self.over_genes),
-                    aggregated(self.pair_table(pairs), pairs.offsets, self.over_pairs),
-                ],
-                axis=1,
-            )
-        return features
+            columns = [
+                block.sizes[:, None],
+                aggregated(self.gene_table[block.genes], block.offsets, self.over_genes),
+                aggregated(self.pair_table(pairs), pairs.offsets, self.over_pairs),
+            ]
+            blocks.append(np.concatenate([c.astype(np.float32) for c in columns], axis=1))
+        return np.concatenate(blocks)
 
     @cached_property
     def embeddings(self) -> list[Floats]:
@@ -113,31 +88,15 @@ class NetworkFeatures:
 
     def pair_table(self, pairs: GenePairs) -> Floats:
         """Return the columns of every pair, [pairs, columns]."""
-        columns: list[AnyArray] = []
+        columns: list[AnyArray] = [np.empty((0, len(pairs.first)))]
         for relation, embedding in zip(self.relations, self.embeddings, strict=True):
-            columns.append(edge_weight(relation, pairs))
-            columns.append(common_neighbours(relation, pairs))
+            columns.append(_edge_weight(relation, pairs))
+            columns.append(_common_neighbours(relation, pairs))
             if relation.directed:
-                columns.append(common_neighbours(relation.transpose, pairs))
+                columns.append(_common_neighbours(relation.transpose, pairs))
             product = embedding[pairs.first].astype(np.float64) * embedding[pairs.second]
             columns.append(product.sum(axis=1))
-        none: AnyArray = np.empty((0, len(pairs.first)))
-        return np.vstack([none, *columns]).T.astype(np.float32)
-
-    def _gene_columns(self) -> Iterator[str]:
-        for relation in self.relations:
-            sides = ("target", "source") if relation.directed else ("spectral",)
-            degrees = ("in_degree", "out_degree") if relation.directed else ("degree",)
-            yield from (
-                f"{relation.name}.{side}{i}" for side in sides for i in range(self.dimensions)
-            )
-            yield from (f"{relation.name}.{degree}" for degree in degrees)
-
-    def _pair_columns(self) -> Iterator[str]:
-        for relation in self.relations:
-            directed = ("common_sources", "common_targets")
-            common = directed if relation.directed else ("common_neighbours",)
-            yield from (f"{relation.name}.{what}" for what in ("weight", *common, "product"))
+        return np.vstack(columns).T.astype(np.float32)
 
 
 def aggregated(
@@ -149,16 +108,9 @@ def aggregated(
 ) -> AnyArray:
     """Return the smallest, largest or mean of each column over consecutive rows.
 
-    Parameters
-    ----------
-    values
-        [rows, columns].
-    offsets
-        Rows ``offsets[b] : offsets[b + 1]`` are piece ``b``; a piece without rows gives NaN.
-    how
-        Which aggregates, side by side for each column: [pieces, columns * aggregates].
-    skip_missing
-        Aggregate the values that are not NaN; where not set, one NaN makes the result NaN.
+    Rows ``offsets[b] : offsets[b + 1]`` of values [rows, columns] are piece ``b``; a piece without
+    rows gives NaN, and so does one with a NaN unless missing values are skipped. The aggregates
+    stand side by side for each column, [pieces, columns * aggregates].
     """
     sizes = np.diff(offsets)
     filled = sizes > 0
@@ -168,7 +120,7 @@ def aggregated(
     def reduced(function: np.ufunc, what: AnyArray) -> AnyArray:
         if not equal:
             return function.reduceat(what, starts, axis=0)
-        # Pieces of one size are the usual case, and several times quicker side by side.
+        # Pieces of one size are the usual case, and several times faster side by side.
         of_piece = what.reshape(len(sizes), equal, -1)
         whole = of_piece[:, 0]
         for i in range(1, equal):
@@ -196,23 +148,20 @@ _AGGREGATING = {
 }
 
 
-def edge_weight(relation: Relation, pairs: GenePairs) -> Floats:
-    """Return the weight of the edge between the genes of each pair, 0 where there is none.
-
-    Of two edges in opposite directions the larger weight is taken.
-    """
+def _edge_weight(relation: Relation, pairs: GenePairs) -> Floats:
+    """Return the weight of the edge between two genes, 0 without one; the larger of two."""
     n = relation.n_genes
-    target = np.repeat(np.arange(n, dtype=np.int64), relation.in_degree)
-    # Rows ascend and so do the sources within a row: the keys are sorted as they stand.
-    keys = target * n + relation.indices
-    weight = _looked_up(keys, relation.weights, pairs.first * n + pairs.second)
-    if relation.directed:
-        turned = _looked_up(keys, relation.weights, pairs.second * n + pairs.first)
-        weight = np.fmax(weight, turned)
+    # Rows ascend and so do the sources within a row, so the keys are sorted.
+    keys = np.repeat(np.arange(n, dtype=np.int64), relation.in_degree) * n + relation.indices
+    weight = np.full(len(pairs.first), np.nan, dtype=np.float32)
+    ways = ((pairs.first, pairs.second), (pairs.second, pairs.first))
+    for target, source in ways if relation.directed else ways[:1]:
+        at, found = look_up(keys, target * n + source)
+        weight[found] = np.fmax(weight[found], relation.weights[at[found]])
     return np.nan_to_num(weight)
 
 
-def common_neighbours(relation: Relation, pairs: GenePairs) -> Ints:
+def _common_neighbours(relation: Relation, pairs: GenePairs) -> Ints:
     """Return the number of sources that the two genes of each pair share."""
     n = relation.n_genes
     matrix = sp.csr_array(
@@ -220,32 +169,68 @@ def common_neighbours(relation: Relation, pairs: GenePairs) -> Ints:
         shape=(n, n),
     )
     degree = relation.in_degree
-    entries = np.cumsum(degree[pairs.first] + degree[pairs.second])
     common = np.zeros(len(pairs.first), dtype=np.int64)
-    for rows in _blocks(entries, _ENTRIES_A_BLOCK):
+    for rows in blocks_of(degree[pairs.first] + degree[pairs.second], _ENTRIES_PER_BLOCK):
         first, second = matrix[pairs.first[rows]], matrix[pairs.second[rows]]
         common[rows] = np.asarray(first.multiply(second).sum(axis=1)).ravel()
     return common
 
 
-def _looked_up(keys: Ints, values: Floats, wanted: Ints) -> Floats:
-    """Return the value at each wanted key, NaN where it is not among the sorted keys."""
-    at = np.searchsorted(keys, wanted)
-    found = at < len(keys)
-    found[found] = keys[at[found]] == wanted[found]
-    result = np.full(len(wanted), np.nan, dtype=np.float32)
-    result[found] = values[at[found]]
-    return result
-
-
-def _blocks(running: Ints, most: int) -> Iterator[slice]:
-    """Yield slices of rows whose sizes, given as a running sum, add up to at most ``most``.
-
-    A row that is larger alone has a slice of its own.
-    """
-    start = 0
+def blocks_of(sizes: Ints, most: int) -> Iterator[slice]:
+    """Yield slices of rows whose sizes add up to at most ``most``; a larger row stands alone."""
+    running, start = np.cumsum(sizes), 0
     while start < len(running):
         before = running[start - 1] if start else 0
         stop = max(start + 1, int(np.searchsorted(running, before + most, side="right")))
         yield slice(start, stop)
         start = stop
+
+
+def spectral_embedding(relation: Relation, dimensions: int, *, seed: int = 0) -> Floats:
+    r"""Return the leading singular vectors of the normalised relation, scaled.
+
+    .. math:: (D_t + \bar d)^{-1/2} A (D_s + \bar d)^{-1/2} \approx U \Sigma V^T
+
+    with D the degrees of targets and sources and :math:`\bar d` the mean degree, which keeps small
+    components from filling the leading vectors; edge weights are not used. A gene's vector is its
+    row of :math:`U \sqrt\Sigma`, [genes, dimensions]; of a directed relation also of
+    :math:`V \sqrt\Sigma`, [genes, 2 dimensions]. Of an undirected relation U are eigenvectors and
+    Σ the absolute eigenvalues. Each vector's entry of largest size is positive. Dimensions that a
+    relation does not have, and genes without an edge, are 0.
+    """
+    n, k = relation.n_genes, dimensions
+    embedding = np.zeros((n, (2 if relation.directed else 1) * k), dtype=np.float32)
+    if not relation.n_entries:
+        return embedding
+    degrees = relation.in_degree, relation.out_degree
+    damped = relation.n_entries / n
+    matrix = sp.csr_array(
+        (np.ones(relation.n_entries), relation.indices, relation.indptr), shape=(n, n)
+    )
+    targets, sources = (sp.diags_array(1 / np.sqrt(degree + damped)) for degree in degrees)
+    matrix = (targets @ matrix @ sources).tocsr()
+    small = n <= _SMALL_ENOUGH_FOR_DENSE or k >= n - 1
+    start = np.random.default_rng(seed).uniform(0.5, 1.5, n)
+    vectors: list[Doubles]
+    if relation.directed:
+        left, values, right = (
+            np.linalg.svd(matrix.toarray())
+            if small
+            else scipy.sparse.linalg.svds(matrix, k=k, v0=start)
+        )
+        order = np.argsort(-values, kind="stable")[:k]
+        vectors = [left[:, order], right[order].T]
+    else:
+        values, left = (
+            np.linalg.eigh(matrix.toarray())
+            if small
+            else scipy.sparse.linalg.eigsh(matrix, k=k, which="LM", v0=start)
+        )
+        order = np.lexsort((-values, -np.abs(values)))[:k]
+        vectors = [left[:, order]]
+    values, signs = np.abs(values[order]), largest_signs(vectors[0])
+    scale = np.where(values > _NO_SINGULAR_VALUE * values.max(), np.sqrt(values), 0.0)
+    for side, (side_vectors, degree) in enumerate(zip(vectors, degrees, strict=False)):
+        scaled = np.where(degree[:, None] > 0, side_vectors * signs * scale, 0.0)
+        embedding[:, side * k : side * k + len(values)] = scaled
+    return embedding

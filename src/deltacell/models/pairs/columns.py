@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse.linalg
 
-from deltacell.arrays import Bools, Floats, Ints, offsets_of, ragged_positions
+from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints, offsets_of, ragged_positions
 from deltacell.cell import Cell
-from deltacell.models.baselines.baseline import Doubles, Part
-from deltacell.models.baselines.gene_effects import GeneEffects, ridge
+from deltacell.models.baselines.additive import GeneEffects, ridge
+from deltacell.models.baselines.baseline import Part
 from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets
 from deltacell.models.baselines.network_features import Aggregate, aggregated
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.pairs.messages import SUMS, Measured, by_first_gene, pair_votes, set_votes
-from deltacell.models.pairs.neighbours import ALIKE, PROFILE_WIDTH, Neighbours, alike, profiles
+from deltacell.models.pairs.neighbours import PROFILE_WIDTH, Neighbours, alike, profiles
 
 RANKS = (8, 24, 48)
 """How many factors of the measured pairs each low-rank column has."""
@@ -28,7 +29,7 @@ RANK_AROUND = 24
 """How many of them are averaged over neighbours."""
 
 COMPONENTS = 16
-"""Leading components that the columns have of a profile, and of a gene's place in the networks."""
+"""Leading components of a profile, and of a gene's place in the networks, that become columns."""
 
 # What a vote is shrunk toward 0 by, in units of neighbours that voted.
 _FEW_VOTERS = 0.1
@@ -37,45 +38,21 @@ _FEW_BOTH = 0.02
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What some measured sets say of the genes: effects, counts, and factors of their pairs.
+    """What some measured sets say of the genes: effects, counts, and factors of their pairs."""
 
-    Parameters
-    ----------
-    effects
-        The additive model.
-    count
-        How many sets each gene was measured in, [genes].
-    negative
-        The share of them with a negative score, NaN for a gene that was never measured, [genes].
-    factors, values
-        The leading eigenvectors of the measured pairs, as residuals from the additive model, and
-        their eigenvalues, [genes, k] and [k].
-    residuals
-        What the additive model leaves of each score.
-    """
-
-    effects: GeneEffects
-    count: Doubles
-    negative: Doubles
-    factors: Doubles
-    values: Doubles
-    residuals: Measured
+    effects: GeneEffects  # the additive model
+    count: Doubles  # in how many sets each gene was measured, [genes]
+    negative: Doubles  # the share of them with a negative score, NaN if there is none, [genes]
+    factors: Doubles  # leading eigenvectors of the residuals of the measured pairs, [genes, k]
+    values: Doubles  # their eigenvalues, [k]
+    residuals: Measured  # what the additive model leaves of each score
 
     @classmethod
     def of(cls, part: Part, n_genes: int, penalty: float, *, share: float = 1.0) -> Known:
         """Return what a part says.
 
-        Parameters
-        ----------
-        part
-            The measured sets.
-        n_genes
-            Number of genes.
-        penalty
-            The penalty of the additive model.
-        share
-            The share of the whole that the part is. Counts are divided by it, so that they mean
-            the same whichever fold is left out.
+        Counts are divided by the share of the whole that the part is, so that they mean the same
+        whichever fold is left out. The penalty is that of the additive model.
         """
         effects = ridge(part, n_genes, penalty)
         weight, genes = part.weights[part.sets.owner], part.sets.genes
@@ -107,23 +84,46 @@ class Known:
 def residuals_of(part: Part, effects: GeneEffects, n_genes: int) -> Measured:
     """Return what the additive model leaves of the scores of a part."""
     left = part.targets - effects.score(part.sets)
-    return Measured.of(part.sets, left, part.weights, n_genes)
+    return Measured.of(Part(part.sets, left, part.weights), n_genes)
+
+
+def _factors(measured: Measured) -> tuple[Doubles, Doubles]:
+    """Return the leading eigenvectors of the measured pairs by the size of their eigenvalues."""
+    n, k = measured.n_genes, max(RANKS)
+    matrix = measured.pairs.astype(np.float64)
+    if not matrix.nnz:
+        return np.zeros((n, 0)), np.zeros(0)
+    if n <= 512:
+        values, vectors = np.linalg.eigh(matrix.toarray())
+    else:
+        start = np.random.default_rng(0).uniform(0.5, 1.5, n)
+        values, vectors = scipy.sparse.linalg.eigsh(matrix, k=k, which="LM", v0=start, tol=1e-6)
+    leading = np.argsort(-np.abs(values), kind="stable")[:k]
+    return vectors[:, leading], values[leading]
+
+
+class Votes(NamedTuple):
+    """The votes on some sets, as sums of scores and of weights."""
+
+    pairs: Floats  # `pair_votes` for the pairs within the sets
+    larger: Floats | None  # `set_votes` for the sets; None if the columns are for pairs
+
+    def take(self, sets: GeneSets, rows: Ints) -> Votes:
+        """Return the votes on some of the sets."""
+        sizes = sets.sizes
+        n_pairs = sizes * (sizes - 1) // 2
+        at = ragged_positions(offsets_of(n_pairs)[rows], n_pairs[rows])
+        larger = self.larger
+        if larger is not None:
+            larger = larger[ragged_positions(sets.offsets[rows], sizes[rows])]
+        return Votes(self.pairs[at], larger)
 
 
 class PairColumns:
     """The columns of gene sets of a cell; what was measured is given with each call.
 
-    Parameters
-    ----------
-    cell
-        The wild type.
-    order
-        The order of its genes.
-    largest
-        The most genes of a set. For pairs, one number per column says it all; for larger sets each
-        column of a pair is taken as the smallest, largest and mean over the pairs of the set.
-    features
-        Features of the cell to use; all where None.
+    For sets of at most two genes, one number per column says it all; for larger sets each column of
+    a pair is taken as the smallest, largest and mean over the pairs of the set.
     """
 
     def __init__(
@@ -144,79 +144,50 @@ class PairColumns:
         self.narrow: Floats = np.concatenate(
             [none, *(f.values[order.gene] for f in narrow)], axis=1
         )
-        self.narrow_names = [f"{f.name}.{column}" for f in narrow for column in f.columns]
         places = [self.neighbours.places(COMPONENTS)] if self.neighbours.names else []
         self.components: Floats = np.concatenate(
             [none, *(feature_vectors([f], COMPONENTS)[order.gene] for f in wide), *places], axis=1
         )
-        self.component_names = [
-            *(f"{f.name}.{i}" for f in wide for i in [*range(COMPONENTS), "missing"]),
-            *(f"place.{i}" for _ in places for i in range(COMPONENTS)),
-        ]
-        # In double precision, so that how a product is cut into blocks shows in no column.
-        self.profiles = {f.name: profiles(f.values[order.gene]).astype(np.float64) for f in wide}
+        # In double precision, so that no column depends on how a product is cut into blocks.
+        self.profiles = [profiles(f.values[order.gene]).astype(np.float64) for f in wide]
 
     def __call__(
         self, known: Known, sets: GeneSets, votes: Votes, fixed: Floats | None = None
     ) -> Floats:
-        """Return the columns of sets, [sets, columns].
-
-        Parameters
-        ----------
-        known
-            What is known of their genes.
-        sets
-            Sets of one gene or more.
-        votes
-            The votes on them.
-        fixed
-            What `fixed` returns for these sets, where that is at hand.
-        """
+        """Return the columns of sets of one gene or more, [sets, columns]."""
         fixed = self.fixed(sets) if fixed is None else fixed
-        pairs, around = sets.pairs(), self._effects_around(known)
+        pairs, means = sets.pairs(), self._means_around(known)
+        around = np.concatenate([np.empty((self.n_genes, 0)), *(m[:, :1] for m in means)], axis=1)
         unseen = np.add.reduceat((~known.seen)[sets.genes].astype(np.float32), sets.offsets[:-1])
         of_genes = [np.where(known.seen, known.effects.effect, np.nan), known.count, known.negative]
         genes = np.concatenate([np.stack(of_genes, axis=1), around], axis=1)
+        of_pairs: list[AnyArray] = [
+            _vote_columns(_residual_votes(votes.pairs, pairs, known.effects, around)),
+            _vote_columns(_votes_of_alike(known, pairs)),
+            _low_rank(known, pairs),
+            self._low_rank_around(known, pairs),
+        ]
         own = [
             np.stack([known.effects.score(sets), sets.sizes, unseen], axis=1),
             aggregated(genes[sets.genes], sets.offsets, self.over_genes),
-            aggregated(
-                np.concatenate(
-                    [
-                        vote_columns(_residual_votes(votes.pairs, pairs, known.effects, around)),
-                        vote_columns(_votes_of_alike(known, pairs)),
-                        _low_rank(known, pairs),
-                        self._low_rank_around(known, pairs),
-                    ],
-                    axis=1,
-                ),
-                pairs.offsets,
-                self.over_pairs,
-            ),
+            aggregated(np.concatenate(of_pairs, axis=1), pairs.offsets, self.over_pairs),
         ]
         if votes.larger is not None:
             own.append(_set_vote_columns(votes.larger, sets, known.effects, around))
         return np.concatenate([*own, fixed], axis=1, dtype=np.float32)
 
     def votes(self, measured: Measured, sets: GeneSets, rows: Bools | None = None) -> Votes:
-        """Return the votes on sets.
-
-        Parameters
-        ----------
-        measured
-            What was measured.
-        sets
-            Sets of one gene or more.
-        rows
-            As in `pair_votes`.
-        """
+        """Return the votes on sets of one gene or more; ``rows`` as in `pair_votes`."""
         larger = set_votes(measured, self.neighbours, sets) if self.largest > 2 else None
         return Votes(pair_votes(measured, self.neighbours, sets.pairs(), rows), larger)
 
     def fixed(self, sets: GeneSets) -> Floats:
         """Return the columns that do not depend on what was measured, [sets, columns]."""
         pairs = sets.pairs()
-        genes = np.concatenate([self.narrow, self._degrees], axis=1)
+        degrees = np.vstack(
+            [np.empty((0, self.n_genes)), *(np.diff(w.indptr) for w in self.neighbours.weights)]
+        ).T
+        genes = np.concatenate([self.narrow, degrees], axis=1)
         parts = [
             aggregated(genes[sets.genes], sets.offsets, self.over_genes),
             aggregated(self.components[sets.genes], sets.offsets, ("mean",)),
@@ -224,44 +195,7 @@ class PairColumns:
         ]
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
-    def names(self, votes: Votes) -> list[str]:
-        """Return the name of every column."""
-        relations = self.neighbours.names
-        of_genes = ["effect", "count", "negative", *(f"{r}.neighbours' effect" for r in relations)]
-        of_pairs = [
-            *(f"{r}.{what}" for r in (*relations, ALIKE) for what in VOTES),
-            *(f"rank {rank}" for rank in RANKS),
-            *(f"{r}.{what}" for r in relations for what in ("one rank", "both rank")),
-        ]
-        fixed_genes = [*self.narrow_names, *(f"{r}.degree" for r in relations)]
-        fixed_pairs = [
-            *(f"{r}.{what}" for what in ("weight", "common") for r in relations),
-            *(f"{name}.correlation" for name in self.profiles),
-            *(f"{name}.product" for name in [*self.narrow_names, *self.component_names]),
-            *(f"{name}.difference" for name in self.component_names),
-        ]
-        larger = [f"{r}.set {what}" for r in relations for what in ("vote", "voters")]
-        return [
-            *("additive", "size", "unseen"),
-            *(f"{name}.{how}" for name in of_genes for how in self.over_genes),
-            *(f"{name}.{how}" for name in of_pairs for how in self.over_pairs),
-            *(larger if votes.larger is not None else []),
-            *(f"{name}.{how}" for name in fixed_genes for how in self.over_genes),
-            *self.component_names,
-            *(f"{name}.{how}" for name in fixed_pairs for how in self.over_pairs),
-        ]
-
-    @cached_property
-    def _degrees(self) -> Floats:
-        none = np.empty((0, self.n_genes))
-        return np.vstack([none, *(np.diff(w.indptr) for w in self.neighbours.weights)]).T
-
-    def _effects_around(self, known: Known) -> Doubles:
-        """Return the mean effect of each gene's neighbours, [genes, relations]."""
-        none = np.empty((self.n_genes, 0))
-        return np.concatenate([none, *(mean[:, :1] for mean in self._around(known))], axis=1)
-
-    def _around(self, known: Known) -> list[Doubles]:
+    def _means_around(self, known: Known) -> list[Doubles]:
         """Return the mean effect and factors of each gene's measured neighbours, by relation."""
         if known not in self._means:
             values = np.column_stack([known.effects.effect, known.factors[:, :RANK_AROUND]])
@@ -279,7 +213,7 @@ class PairColumns:
         """
         here_too, values = known.factors[:, :RANK_AROUND], known.values[:RANK_AROUND]
         columns = np.zeros((len(pairs.first), 2 * len(self.neighbours.names)), dtype=np.float32)
-        around = [mean[:, 1:] for mean in self._around(known)]
+        around = [mean[:, 1:] for mean in self._means_around(known)]
         for genes, at, here in by_first_gene(pairs):
             second = pairs.second[at]
             own = here_too[genes] * values
@@ -297,11 +231,12 @@ class PairColumns:
         tables = np.zeros((len(pairs.first), width), dtype=np.float32)
         for genes, at, here in by_first_gene(pairs):
             second = pairs.second[at]
-            for i, weight in enumerate(self.neighbours.weights):
+            for i, (weight, linked) in enumerate(
+                zip(self.neighbours.weights, self._linked, strict=True)
+            ):
                 tables[at, i] = weight[genes].toarray()[here, second]
-                linked = self._linked[i]
                 tables[at, relations + i] = (linked[genes] @ linked).toarray()[here, second]
-            for i, profile in enumerate(self.profiles.values()):
+            for i, profile in enumerate(self.profiles):
                 tables[at, 2 * relations + i] = (profile[genes] @ profile.T)[here, second]
         values = np.concatenate([self.narrow, self.components], axis=1)
         product = values[pairs.first] * values[pairs.second]
@@ -313,44 +248,8 @@ class PairColumns:
         return [(weight > 0).astype(np.float32) for weight in self.neighbours.weights]
 
 
-VOTES = ("min vote", "max vote", "vote", "min voters", "max voters", "both vote", "both voters")
-"""What `vote_columns` returns for each relation."""
-
-
-@dataclass(frozen=True, eq=False)
-class Votes:
-    """The votes on some sets, as sums of scores and of weights.
-
-    Parameters
-    ----------
-    pairs
-        What `pair_votes` returns for the pairs within the sets.
-    larger
-        What `set_votes` returns for the sets; None where the columns are for pairs.
-    """
-
-    pairs: Floats
-    larger: Floats | None
-
-    def take(self, sets: GeneSets, rows: Ints) -> Votes:
-        """Return the votes on some of the sets."""
-        sizes = sets.sizes
-        n_pairs = sizes * (sizes - 1) // 2
-        at = ragged_positions(offsets_of(n_pairs)[rows], n_pairs[rows])
-        larger = self.larger
-        if larger is not None:
-            larger = larger[ragged_positions(sets.offsets[rows], sizes[rows])]
-        return Votes(self.pairs[at], larger)
-
-
-def vote_columns(votes: Floats) -> Floats:
-    """Return the columns of the sums of `pair_votes`, [pairs, relations * 7], the same for (b, a).
-
-    Parameters
-    ----------
-    votes
-        [pairs, relations, 6].
-    """
+def _vote_columns(votes: Floats) -> Floats:
+    """Return seven columns per relation, [pairs, relations * 7], the same for (b, a)."""
     first, first_n, second, second_n, both, both_n = np.moveaxis(votes, 2, 0)
     one, other = first / (first_n + _FEW_VOTERS), second / (second_n + _FEW_VOTERS)
     columns = [
@@ -408,46 +307,17 @@ def _votes_of_alike(known: Known, pairs: GenePairs) -> Floats:
 
 def _low_rank(known: Known, pairs: GenePairs) -> Doubles:
     """Return the low-rank part of the measured pairs, one column per rank of `RANKS`."""
-    k = len(known.values)
     product = known.factors[pairs.first] * known.factors[pairs.second] * known.values
-    return np.stack([product[:, : min(rank, k)].sum(axis=1) for rank in RANKS], axis=1)
+    return np.stack([product[:, :rank].sum(axis=1) for rank in RANKS], axis=1)
 
 
-def _factors(measured: Measured) -> tuple[Doubles, Doubles]:
-    """Return the leading eigenvectors of the measured pairs by the size of their eigenvalues."""
-    n, k = measured.n_genes, max(RANKS)
-    matrix = measured.pairs.astype(np.float64)
-    if not matrix.nnz:
-        return np.zeros((n, 0)), np.zeros(0)
-    if n <= 512:
-        values, vectors = np.linalg.eigh(matrix.toarray())
-    else:
-        start = np.random.default_rng(0).uniform(0.5, 1.5, n)
-        values, vectors = scipy.sparse.linalg.eigsh(matrix, k=k, which="LM", v0=start, tol=1e-6)
-    leading = np.argsort(-np.abs(values), kind="stable")[:k]
-    return vectors[:, leading], values[leading]
+class TrainingColumns(NamedTuple):
+    """Columns to learn from, as they will be in a prediction; a set may have several rows."""
 
-
-@dataclass(frozen=True, eq=False)
-class TrainingColumns:
-    """Columns to learn from: what was measured of a set's genes is what will be in a prediction.
-
-    Parameters
-    ----------
-    columns
-        [rows, columns].
-    row
-        The set that each row is of; a set may have several rows.
-    offset
-        What the genes of the set add up to, learned without it, [rows].
-    unseen
-        How many of its genes were taken for unseen, [rows].
-    """
-
-    columns: Floats
-    row: Ints
-    offset: Doubles
-    unseen: Ints
+    columns: Floats  # [rows, columns]
+    row: Ints  # the set of each row
+    offset: Doubles  # what the genes of the set add up to, learned without it, [rows]
+    unseen: Ints  # how many of its genes were treated as unseen, [rows]
 
 
 def training_columns(
@@ -463,32 +333,19 @@ def training_columns(
 ) -> TrainingColumns:
     """Return the columns of the training sets, and of other sets that were tested and had no score.
 
-    Every set is met with all of its genes measured: then effects, counts and factors come from the
-    folds of sets that it is not in. And it is met with some of its genes unseen: genes are drawn
+    Every set has one row with all of its genes measured: effects, counts and factors come from the
+    folds of sets that it is not in. And it has rows with some of its genes unseen: genes are drawn
     into folds, and a set with genes of a fold sees only what was measured without any gene of that
-    fold. Other sets are treated like those of the part, so that nothing tells them apart but what
-    was measured next to them.
+    fold. Other sets are treated like those of the part, so that they differ only in what was
+    measured next to them.
 
-    Parameters
-    ----------
-    columns
-        What makes the columns.
-    part
-        The training part.
-    others
-        Sets that are not in it; rows ``len(part.sets)`` and on.
-    penalty
-        Of the additive model.
-    folds, gene_folds, rounds
-        Folds of sets; folds of genes, and how often they are drawn.
-    seed
-        Random seed of the folds.
+    Folds of genes are drawn ``rounds`` times. The other sets are rows ``len(part.sets)`` and on.
     """
-    n, all_sets = columns.n_genes, concatenated(part.sets, others)
+    n, all_sets = columns.n_genes, _concatenated(part.sets, others)
     n_part = len(part.sets)
     fixed = columns.fixed(all_sets)
     found: list[tuple[Floats, Ints, Ints]] = []
-    votes = columns.votes(Measured.of(part.sets, part.targets, part.weights, n), all_sets)
+    votes = columns.votes(Measured.of(part, n), all_sets)
     fold = set_folds(all_sets, n, folds, seed)
     for k in range(folds):
         rows, kept = np.flatnonzero(fold == k), np.flatnonzero(fold[:n_part] != k)
@@ -498,7 +355,7 @@ def training_columns(
         found.append((of_fold, rows, np.zeros(len(rows), dtype=np.int64)))
     for turn in range(rounds if gene_folds else 0):
         of_gene = np.random.default_rng([seed, 1, turn]).integers(gene_folds, size=n)
-        # Of the folds that the genes of a set are in, it is met with one.
+        # A set whose genes are in several folds gets a row for one of them.
         place = hashed_sets(all_sets, n, (seed, 2, turn)) % all_sets.sizes.astype(np.uint64)
         chosen = of_gene[all_sets.genes[all_sets.offsets[:-1] + place.astype(np.int64)]]
         for k in range(gene_folds):
@@ -510,43 +367,22 @@ def training_columns(
             if not (len(kept) and len(rows)):
                 continue
             rest, sets = part.take(kept), all_sets.take(rows)
-            measured = Measured.of(rest.sets, rest.targets, rest.weights, n)
-            of_fold = columns(
-                Known.of(rest, n, penalty),
-                sets,
-                columns.votes(measured, sets, left_out),
-                fixed[rows],
-            )
+            votes = columns.votes(Measured.of(rest, n), sets, left_out)
+            of_fold = columns(Known.of(rest, n, penalty), sets, votes, fixed[rows])
             found.append((of_fold, rows, unseen[rows]))
-    table = np.concatenate([block for block, _, _ in found])
-    return TrainingColumns(
-        table,
-        np.concatenate([rows for _, rows, _ in found]),
-        table[:, 0].astype(np.float64),
-        np.concatenate([unseen for _, _, unseen in found]),
-    )
+    blocks, row, unseen_genes = zip(*found, strict=True)
+    table: Floats = np.concatenate(blocks)
+    offset = table[:, 0].astype(np.float64)
+    return TrainingColumns(table, np.concatenate(row), offset, np.concatenate(unseen_genes))
 
 
-def concatenated(first: GeneSets, second: GeneSets) -> GeneSets:
-    """Return the sets of both, one after the other."""
+def _concatenated(first: GeneSets, second: GeneSets) -> GeneSets:
     offsets = np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]])
     return GeneSets(np.concatenate([first.genes, second.genes]), offsets)
 
 
 def set_folds(sets: GeneSets, n_genes: int, folds: int, seed: int) -> Ints:
-    """Return the fold of each set, by its genes alone, so that equal sets share one.
-
-    Parameters
-    ----------
-    sets
-        Any sets of genes.
-    n_genes
-        Number of genes.
-    folds
-        Number of folds.
-    seed
-        Random seed.
-    """
+    """Return the fold of each set, by its genes alone, so that equal sets share one."""
     return (hashed_sets(sets, n_genes, (seed, 0)) % np.uint64(folds)).astype(np.int64)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from deltacell.arrays import AnyArray, Bools, Floats, Ints, ragged_positions
-from deltacell.models.baselines.baseline import Doubles
-from deltacell.models.baselines.gene_sets import GenePairs, GeneSets
+from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints, ragged_positions
+from deltacell.models.baselines.baseline import Part
+from deltacell.models.baselines.gene_sets import GenePairs, GeneSets, look_up
+from deltacell.models.baselines.network_features import blocks_of
 from deltacell.models.pairs.neighbours import Neighbours
 from deltacell.screen.keys import set_keys
 
@@ -22,105 +23,69 @@ _GENES_PER_BLOCK = 256
 _ENTRIES_PER_BLOCK = 2_000_000
 
 
+class LargerSets(NamedTuple):
+    """Measured sets of one size, by each gene and the rest of the set."""
+
+    rests: AnyArray  # the key of each rest, ascending, [rests]
+    scores: sp.csr_array  # the score of a gene with a rest, [rests, genes]
+    tested: sp.csr_array  # 1 where that set was measured
+
+
 @dataclass(frozen=True, eq=False)
 class Measured:
     """The measured sets as matrices: pairs as a relation between genes, larger sets by their rest.
 
-    Parameters
-    ----------
-    n_genes
-        Number of genes.
-    pairs, tested
-        Y, the score of each measured pair, and M, which is 1 where a pair was measured;
-        symmetric, [genes, genes].
-    larger
-        The measured sets of three genes and more, by size.
+    Y is the score of each measured pair, and M is 1 where a pair was measured; both symmetric.
     """
 
     n_genes: int
-    pairs: sp.csr_array
-    tested: sp.csr_array
-    larger: dict[int, LargerSets]
+    pairs: sp.csr_array  # Y, [genes, genes]
+    tested: sp.csr_array  # M, [genes, genes]
+    larger: dict[int, LargerSets]  # the measured sets of three genes and more, by size
 
     @classmethod
-    def of(cls, sets: GeneSets, scores: Doubles, weights: Doubles, n_genes: int) -> Measured:
-        """Return what was measured; the score of a set measured repeatedly is the mean.
+    def of(cls, part: Part, n_genes: int) -> Measured:
+        """Return what was measured; the score of a set measured repeatedly is the weighted mean.
 
-        Parameters
-        ----------
-        sets
-            The measured sets; those of one gene are ignored.
-        scores
-            The score of each, [sets].
-        weights
-            The weight of each in a mean over repeats, [sets].
-        n_genes
-            Number of genes.
+        Sets of one gene are ignored.
         """
-        sizes = sets.sizes
+        sets, scores, weights, sizes = part.sets, part.targets, part.weights, part.sets.sizes
         larger = {}
-        for size in np.unique(sizes[sizes > 2]).tolist():
+        for size in np.unique(sizes[(sizes > 2) & (weights > 0)]).tolist():
             rows = np.flatnonzero((sizes == size) & (weights > 0))
-            larger[size] = LargerSets.of(sets.take(rows), scores[rows], weights[rows], n_genes)
+            some = sets.take(rows)
+            rests, row = np.unique(rest_keys(some, n_genes), return_inverse=True)
+            at, owner, shape = (row.ravel(), some.genes), rows[some.owner], (len(rests), n_genes)
+            larger[size] = LargerSets(rests, *_means(scores[owner], weights[owner], at, shape))
         rows = np.flatnonzero((sizes == 2) & (weights > 0))
-        genes = sets.take(rows).genes.reshape(-1, 2)
+        first, second = sets.take(rows).genes.reshape(-1, 2).T
         # Both directions are summed in the same order, so that Y is symmetric to the last bit.
-        shape = (n_genes, n_genes)
-        weight = sp.csr_array((weights[rows], (genes[:, 0], genes[:, 1])), shape=shape)
-        total = sp.csr_array(
-            (weights[rows] * scores[rows], (genes[:, 0], genes[:, 1])), shape=shape
-        )
-        weight.sum_duplicates()
-        total.sum_duplicates()
-        one_way = sp.csr_array(
-            ((total.data / weight.data).astype(np.float32), total.indices, total.indptr), shape
-        )
-        mask = sp.csr_array((np.ones_like(one_way.data), total.indices, total.indptr), shape)
-        return cls(n_genes, sp.csr_array(one_way + one_way.T), sp.csr_array(mask + mask.T), larger)
+        both = _means(scores[rows], weights[rows], (first, second), (n_genes, n_genes))
+        pairs, tested = (sp.csr_array(one_way + one_way.T) for one_way in both)
+        return cls(n_genes, pairs, tested, larger)
 
 
-@dataclass(frozen=True, eq=False)
-class LargerSets:
-    """Measured sets of one size, by each gene and the rest of the set.
-
-    Parameters
-    ----------
-    rests
-        The key of each rest, ascending, [rests].
-    scores, tested
-        The score of a gene with a rest, and 1 where that set was measured, [rests, genes].
-    """
-
-    rests: AnyArray
-    scores: sp.csr_array
-    tested: sp.csr_array
-
-    @classmethod
-    def of(cls, sets: GeneSets, scores: Doubles, weights: Doubles, n_genes: int) -> LargerSets:
-        """Return the sets, all of one size, by the rests of their genes."""
-        rests = rest_keys(sets, n_genes)
-        distinct, row = np.unique(rests, return_inverse=True)
-        shape = (len(distinct), n_genes)
-        owner = sets.owner
-        weight = sp.csr_array((weights[owner], (row.ravel(), sets.genes)), shape)
-        total = sp.csr_array((weights[owner] * scores[owner], (row.ravel(), sets.genes)), shape)
-        weight.sum_duplicates()
-        total.sum_duplicates()
-        mean = (total.data / weight.data).astype(np.float32)
-        return cls(
-            distinct,
-            sp.csr_array((mean, total.indices, total.indptr), shape),
-            sp.csr_array((np.ones_like(mean), total.indices, total.indptr), shape),
-        )
+def _means(
+    scores: Doubles, weights: Doubles, at: tuple[Ints, Ints], shape: tuple[int, int]
+) -> tuple[sp.csr_array, sp.csr_array]:
+    """Return the weighted mean score at each place of a matrix, and 1 where there is one."""
+    weight = sp.csr_array((weights, at), shape)
+    total = sp.csr_array((weights * scores, at), shape)
+    weight.sum_duplicates()
+    total.sum_duplicates()
+    mean = (total.data / weight.data).astype(np.float32)
+    return (
+        sp.csr_array((mean, total.indices, total.indptr), shape),
+        sp.csr_array((np.ones_like(mean), total.indices, total.indptr), shape),
+    )
 
 
 def rest_keys(sets: GeneSets, n_genes: int) -> AnyArray:
     """Return, for each gene of each set, the key of the set without it; all of one size."""
     size = int(sets.sizes[0])
     matrix = sets.genes.reshape(-1, size)
-    rests = np.stack([np.delete(matrix, i, axis=1) for i in range(size)], axis=1)
-    flat: Ints = rests.ravel()
-    return set_keys(flat, np.arange(0, len(flat) + 1, size - 1), n_genes)
+    rests = np.stack([np.delete(matrix, i, axis=1) for i in range(size)], axis=1).ravel()
+    return set_keys(rests, np.arange(0, len(rests) + 1, size - 1), n_genes)
 
 
 def by_first_gene(pairs: GenePairs) -> Iterator[tuple[Ints, Ints, Ints]]:
@@ -155,16 +120,7 @@ def pair_votes(
     The score of the pair itself enters none of them, not even by rounding: A has an empty
     diagonal, and the genes of the pair are left out of each other's neighbourhoods.
 
-    Parameters
-    ----------
-    measured
-        What was measured.
-    neighbours
-        The relations.
-    pairs
-        The pairs to vote on, measured or not.
-    rows
-        Genes of which every pair has one, [genes]; the work follows their number.
+    If every pair has one of the genes ``rows``, the work grows with their number only.
     """
     turned = np.zeros(len(pairs.first), dtype=bool)
     if rows is not None:
@@ -180,7 +136,7 @@ def pair_votes(
                 one = (matrix[genes] @ scores).toarray()
                 votes[at, relation, what] = one[here, second]
                 votes[at, relation, 2 + what] = (scores[genes] @ matrix).toarray()[here, second]
-                # Of the pair's own score, only this diagonal knows.
+                # Only this diagonal contains the pair's own score.
                 one[np.arange(len(genes)), genes] = 0
                 two = matrix @ np.ascontiguousarray(one.T)
                 votes[at, relation, 4 + what] = two[second, here]
@@ -213,15 +169,6 @@ def set_votes(measured: Measured, neighbours: Neighbours, sets: GeneSets) -> Flo
     For each gene of a set they are the sum, over the neighbours of the gene, of the score of the
     set with the neighbour in place of the gene, and of the weights of those that were measured.
     Smaller sets, and sets of a size that was never measured, have none.
-
-    Parameters
-    ----------
-    measured
-        What was measured.
-    neighbours
-        The relations.
-    sets
-        The sets to vote on, measured or not; ``total`` genes in all.
     """
     votes = np.zeros((len(sets.genes), len(neighbours.names), 2), dtype=np.float32)
     for size, known in measured.larger.items():
@@ -229,12 +176,11 @@ def set_votes(measured: Measured, neighbours: Neighbours, sets: GeneSets) -> Flo
         if not len(rows):
             continue
         places = ragged_positions(sets.offsets[rows], sets.sizes[rows])
-        keys = rest_keys(sets.take(rows), measured.n_genes)
-        at = np.minimum(np.searchsorted(known.rests, keys), len(known.rests) - 1)
-        found = np.flatnonzero(known.rests[at] == keys)
+        at, found = look_up(known.rests, rest_keys(sets.take(rows), measured.n_genes))
         place, rest = places[found], at[found]
         for relation, matrix in enumerate(neighbours.matrices):
-            for part in _blocks(np.diff(matrix.indptr)[sets.genes[place]]):
+            sizes = np.diff(matrix.indptr)[sets.genes[place]]
+            for part in blocks_of(sizes, _ENTRIES_PER_BLOCK):
                 weights = matrix[sets.genes[place[part]]]
                 for what, scores in enumerate((known.scores, known.tested)):
                     vote = np.asarray(weights.multiply(scores[rest[part]]).sum(axis=1)).ravel()
@@ -242,35 +188,12 @@ def set_votes(measured: Measured, neighbours: Neighbours, sets: GeneSets) -> Flo
     return votes
 
 
-def _blocks(sizes: Ints) -> Iterator[slice]:
-    """Yield slices of rows whose sizes add up to about a block."""
-    block = np.cumsum(sizes) // _ENTRIES_PER_BLOCK
-    starts = np.flatnonzero(np.diff(block, prepend=-1))
-    for start, stop in pairwise([*starts.tolist(), len(sizes)]):
-        yield slice(start, stop)
+class Voter(NamedTuple):
+    """One measured set next to another: what stands in for what, and what was measured."""
 
-
-@dataclass(frozen=True)
-class Voter:
-    """One measured set next to another: what stands in for what, and what was measured.
-
-    Parameters
-    ----------
-    genes
-        The measured set.
-    replaced, by
-        The gene of the voted set that is not in it, and the neighbour in its place.
-    relation
-        The relation that links the two.
-    weight
-        Its weight in the vote.
-    score
-        What was measured.
-    """
-
-    genes: tuple[int, ...]
-    replaced: int
-    by: int
+    genes: tuple[int, ...]  # the measured set
+    replaced: int  # the gene of the voted set that is not in it
+    by: int  # the neighbour in its place
     relation: str
     weight: float
     score: float
@@ -279,26 +202,11 @@ class Voter:
 def voters(
     measured: Measured, neighbours: Neighbours, genes: tuple[int, ...], most: int = 20
 ) -> list[Voter]:
-    """Return the measured sets that vote on one set, those with the largest weight first.
-
-    Parameters
-    ----------
-    measured
-        What was measured.
-    neighbours
-        The relations.
-    genes
-        The set, of two genes or more.
-    most
-        How many to return.
-    """
+    """Return the measured sets that vote on a set of genes, those with the largest weight first."""
     found: dict[tuple[int, ...], Voter] = {}
     for gene in genes:
         rest = tuple(sorted(set(genes) - {gene}))
-        scored = _scores_with(measured, rest)
-        if scored is None:
-            continue
-        partners, scores = scored
+        partners, scores = _scores_with(measured, rest)
         for name, matrix in zip(neighbours.names, neighbours.matrices, strict=True):
             row = matrix[[gene]].toarray()[0][partners]
             for i in np.flatnonzero(row > 0).tolist():
@@ -310,18 +218,15 @@ def voters(
     return sorted(found.values(), key=lambda v: (-v.weight, v.genes))[:most]
 
 
-def _scores_with(measured: Measured, rest: tuple[int, ...]) -> tuple[Ints, Floats] | None:
+def _scores_with(measured: Measured, rest: tuple[int, ...]) -> tuple[Ints, Floats]:
     """Return the genes that were measured together with some others, and the scores."""
-    if len(rest) == 1:
-        table, row = measured.pairs, rest[0]
-    else:
+    table, row = measured.pairs, rest[0]
+    if len(rest) > 1:
         known = measured.larger.get(len(rest) + 1)
-        if known is None:
-            return None
         key = set_keys(np.array(rest), np.array([0, len(rest)]), measured.n_genes)
-        row = int(np.searchsorted(known.rests, key[0]))
-        if row == len(known.rests) or known.rests[row] != key[0]:
-            return None
-        table = known.scores
-    at = ragged_positions(table.indptr[row : row + 1], np.diff(table.indptr)[row : row + 1])
-    return table.indices[at].astype(np.int64), table.data[at]
+        at, there = look_up(key[:0] if known is None else known.rests, key)
+        if known is None or not there[0]:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        table, row = known.scores, int(at[0])
+    entries = slice(table.indptr[row], table.indptr[row + 1])
+    return table.indices[entries].astype(np.int64), table.data[entries]

@@ -13,6 +13,7 @@ from scipy.sparse.linalg import svds
 from deltacell.arrays import Floats
 from deltacell.cell import Cell
 from deltacell.models.baselines.gene_sets import GeneOrder
+from deltacell.models.gene_vectors import largest_signs
 
 NEAREST = 30
 """Neighbours that a similarity gives each gene."""
@@ -24,7 +25,7 @@ ALIKE = "similar interactions"
 """Name of the relation between genes that interact alike."""
 
 PROFILE_WIDTH = 16
-"""A feature with at least so many columns is a profile that genes can be compared by."""
+"""A feature with at least so many columns is a profile by which genes can be compared."""
 
 _ROWS_PER_BLOCK = 1024
 
@@ -33,42 +34,27 @@ _ROWS_PER_BLOCK = 1024
 class Neighbours:
     r"""Symmetric weights between genes, one matrix per relation, all with an empty diagonal.
 
-    The weight of an edge is the larger one of its two directions. Beside the relations of the cell
+    The weight of an edge is the larger one of its two directions. Besides the relations of the cell
     there is one for each profile (a wide feature), which links the genes whose profiles correlate
     most, and one for the networks together, which links the genes whose rows over all networks are
     most alike. Relations are ordered by name, so their order in the cell does not matter.
-
-    Parameters
-    ----------
-    names
-        Name of each relation.
-    weights
-        The weights W of each, [genes, genes].
-    matrices
-        :math:`D^{-1/2} W D^{-1/2}` with D the row sums of W.
     """
 
     names: tuple[str, ...]
-    weights: tuple[sp.csr_array, ...]
-    matrices: tuple[sp.csr_array, ...]
+    weights: tuple[sp.csr_array, ...]  # W of each relation, [genes, genes]
+    matrices: tuple[sp.csr_array, ...]  # D^{-1/2} W D^{-1/2} with D the row sums of W
 
     @classmethod
     def of(cls, cell: Cell, order: GeneOrder, features: Sequence[str] | None = None) -> Neighbours:
         """Return the neighbours of a cell's genes, numbered by their place in ``order``.
 
-        Parameters
-        ----------
-        cell
-            The wild type.
-        order
-            The order of its genes.
-        features
-            Features to compare genes by; all of the cell's where None.
+        Genes are compared by the given features, by default by all of the cell's.
         """
         weights = {name: _symmetric(cell, name, order) for name in sorted(cell.relations)}
         similar = {}
         if len(weights) > 1:
-            similar["networks"] = _nearest(_all_rows(list(weights.values())))
+            rows = sp.hstack([_normalised(matrix) for matrix in weights.values()]).tocsr()
+            similar["networks"] = _nearest(_unit_rows(rows))
         for name in sorted(cell.features if features is None else features):
             if cell.feature(name).width >= PROFILE_WIDTH:
                 similar[name] = _nearest(profiles(cell.feature(name).values[order.gene]))
@@ -78,11 +64,6 @@ class Neighbours:
             tuple(weights.values()),
             tuple(_normalised(matrix) for matrix in weights.values()),
         )
-
-    @property
-    def n_genes(self) -> int:
-        """Number of genes."""
-        return int(self.weights[0].shape[0]) if self.weights else 0
 
     def joined(self, other: Neighbours) -> Neighbours:
         """Return the relations of both."""
@@ -94,37 +75,43 @@ class Neighbours:
         """Return the place of each gene in all relations together, [genes, k].
 
         They are the leading left singular vectors of the matrices side by side, times their
-        singular values. The largest entry of each vector is positive; vectors that there are not
-        enough genes for are 0.
+        singular values. The largest entry of each vector is positive; vectors for which there are
+        too few genes are 0.
         """
-        found = np.zeros((self.n_genes, k), dtype=np.float32)
-        if self.n_genes > 1:
+        n = int(self.weights[0].shape[0])
+        found = np.zeros((n, k), dtype=np.float32)
+        if n > 1:
             rows = sp.hstack(self.matrices).tocsr().astype(np.float64)
-            start = np.random.default_rng(0).uniform(0.5, 1.5, self.n_genes)
-            left, values, _ = svds(rows, k=min(k, self.n_genes - 1), v0=start)
+            start = np.random.default_rng(0).uniform(0.5, 1.5, n)
+            left, values, _ = svds(rows, k=min(k, n - 1), v0=start)
             left, values = left[:, ::-1], values[::-1]
-            largest = left[np.abs(left).argmax(axis=0), np.arange(left.shape[1])]
-            found[:, : len(values)] = left * np.where(largest < 0, -values, values)
+            found[:, : len(values)] = left * (largest_signs(left) * values)
         return found
 
 
 def alike(scores: sp.csr_array) -> Neighbours:
     """Return the genes that interact alike as one relation.
 
-    It links each gene to the `NEAREST_ALIKE` others whose rows of scores are most alike; the weight
-    is the square of their cosine.
-
-    Parameters
-    ----------
-    scores
-        Measured scores, or what the additive model leaves of them, symmetric, [genes, genes].
+    It links each gene to the `NEAREST_ALIKE` others whose rows of scores (symmetric, [genes,
+    genes]) are most alike; the weight is the square of their cosine.
     """
-    rows = scores.astype(np.float64)
-    length = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
-    unit = sp.csr_array(sp.diags_array(1 / np.where(length > 0, length, 1.0)) @ rows)
-    weights = _nearest(unit, NEAREST_ALIKE)
+    weights = _nearest(_unit_rows(scores.astype(np.float64)), NEAREST_ALIKE)
     weights.data **= 2
     return Neighbours((ALIKE,), (weights,), (_normalised(weights),))
+
+
+def profiles(values: Floats) -> Floats:
+    """Return standardised profiles as rows of mean 0 and length 1; 0 for a gene without one."""
+    present = ~np.isnan(values)
+    count = np.maximum(present.sum(axis=0), 1)
+    filled = np.where(present, values, 0).astype(np.float64)
+    centred = np.where(present, filled - filled.sum(axis=0) / count, 0)
+    deviation = np.sqrt((centred**2).sum(axis=0) / count)
+    scaled = centred / np.where(deviation > 0, deviation, 1)
+    scaled -= np.where(present.any(axis=1), scaled.mean(axis=1), 0)[:, None]
+    length = np.linalg.norm(scaled, axis=1)
+    unit: Floats = (scaled / np.where(length > 0, length, 1)[:, None]).astype(np.float32)
+    return unit
 
 
 def _symmetric(cell: Cell, name: str, order: GeneOrder) -> sp.csr_array:
@@ -153,25 +140,9 @@ def _normalised(matrix: sp.csr_array) -> sp.csr_array:
     return sp.csr_array(scaled, dtype=np.float32)
 
 
-def _all_rows(weights: list[sp.csr_array]) -> sp.csr_array:
-    """Return each gene's neighbours over all networks as one row of length 1."""
-    rows = sp.hstack([_normalised(matrix) for matrix in weights]).tocsr()
+def _unit_rows(rows: sp.csr_array) -> sp.csr_array:
     length = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
     return sp.csr_array(sp.diags_array(1 / np.where(length > 0, length, 1.0)) @ rows)
-
-
-def profiles(values: Floats) -> Floats:
-    """Return standardised profiles as rows of mean 0 and length 1; 0 for a gene without one."""
-    present = ~np.isnan(values)
-    count = np.maximum(present.sum(axis=0), 1)
-    filled = np.where(present, values, 0).astype(np.float64)
-    centred = np.where(present, filled - filled.sum(axis=0) / count, 0)
-    deviation = np.sqrt((centred**2).sum(axis=0) / count)
-    scaled = centred / np.where(deviation > 0, deviation, 1)
-    scaled -= np.where(present.any(axis=1), scaled.mean(axis=1), 0)[:, None]
-    length = np.linalg.norm(scaled, axis=1)
-    unit: Floats = (scaled / np.where(length > 0, length, 1)[:, None]).astype(np.float32)
-    return unit
 
 
 def _nearest(rows: sp.csr_array | Floats, k: int = NEAREST) -> sp.csr_array:

@@ -8,20 +8,19 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from deltacell.arrays import AnyArray, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
+from deltacell.models.base import Prediction, Recorded, check_cell, check_range
+from deltacell.models.baselines.additive import ridge
 from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_effects import ridge
 from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.pairs.columns import set_folds
 from deltacell.models.pairs.neighbours import Neighbours
-from deltacell.models.prediction import Prediction
-from deltacell.models.recorded import Recorded
 from deltacell.screen.genotypes import Genotypes
 
 _COMPONENTS = 32
@@ -32,7 +31,7 @@ class PairCell(Recorded, nn.Module):
     r"""Predict what the additive model leaves over, from measured sets next to a set.
 
     A gene's vector comes from its features and its place in the networks, so that an unseen gene
-    has one too; no gene has a vector of its own to learn. Every gene a has up to K neighbours a',
+    has one too; no gene has a learned vector of its own. Every gene a has up to K neighbours a',
     those most strongly linked over all relations, with learned weights for each of H heads:
 
     .. math:: w_h(a, a') = \exp(\theta_h \cdot A_{aa'} + q_h(x_a) \cdot k_h(x_{a'}))
@@ -44,14 +43,14 @@ class PairCell(Recorded, nn.Module):
     the votes, the vectors and the relations of each pair, and the mean over pairs gives the score.
 
     While training, the batch's own sets are taken out of what was measured, residuals come from an
-    additive model of the folds that a set is not in, and a share of the genes is taken for unseen.
+    additive model of the folds that a set is not in, and a share of the genes is treated as unseen.
 
     Parameters
     ----------
     cell
         The wild type.
     features
-        Features of the cell to use, by name; all where None.
+        Features of the cell to use, by name; all if None.
     hidden
         Width of a vector.
     heads
@@ -59,21 +58,21 @@ class PairCell(Recorded, nn.Module):
     nearest, nearest_both
         Neighbours K of a gene, and those of them that vote on both genes at once.
     drop_genes
-        Share of the genes that a training step takes for unseen, in half of the steps.
+        Share of the genes that a training step treats as unseen, in half of the steps.
     dropout
         Dropout in the readout.
     penalty, folds
         The additive model's penalty, and the folds of its cross-fitting.
     """
 
-    inputs: torch.Tensor
-    edge_keys: torch.Tensor
-    edge_weights: torch.Tensor
-    candidates: torch.Tensor
-    candidate_edges: torch.Tensor
-    effect: torch.Tensor
-    intercept: torch.Tensor
-    count: torch.Tensor
+    inputs: Tensor
+    edge_keys: Tensor
+    edge_weights: Tensor
+    candidates: Tensor
+    candidate_edges: Tensor
+    effect: Tensor
+    intercept: Tensor
+    count: Tensor
 
     def __init__(
         self,
@@ -90,33 +89,19 @@ class PairCell(Recorded, nn.Module):
         folds: int = 5,
     ) -> None:
         super().__init__()
-        for name, value in (
-            ("hidden", hidden),
-            ("heads", heads),
-            ("nearest", nearest),
-            ("nearest_both", nearest_both),
-        ):
-            if value < 1:
-                raise InputError(f"{name} is {value}; expected at least 1")
+        check_range("[1, inf)", hidden=hidden, heads=heads)
+        check_range("[1, inf)", nearest=nearest, nearest_both=nearest_both)
         self.heads, self.hidden = heads, hidden
         self.nearest_both = min(nearest_both, nearest)
         self.drop_genes, self.penalty, self.folds = drop_genes, penalty, folds
         self.n_genes = cell.n_genes
         order = GeneOrder(cell.genes)
         neighbours = Neighbours.of(cell, order, features)
-        inputs = _gene_inputs(cell, order, neighbours, features)
-        edges = _Edges.of(neighbours, order, min(nearest, cell.n_genes - 1))
-        for name, array in (
-            ("inputs", inputs),
-            ("edge_keys", edges.keys),
-            ("edge_weights", edges.weights),
-            ("candidates", edges.candidates),
-            ("candidate_edges", edges.edges),
-        ):
-            self.register_buffer(name, torch.from_numpy(array), persistent=False)
-        n_relations = edges.weights.shape[1]
+        self._buffer("inputs", _gene_inputs(cell, order, neighbours, features))
+        self._add_edges(neighbours, order, min(nearest, cell.n_genes - 1))
+        n_relations = len(neighbours.names)
         self.encoder = nn.Sequential(
-            nn.Linear(inputs.shape[1] + 3, 2 * hidden),
+            nn.Linear(self.inputs.shape[1] + 3, 2 * hidden),
             nn.GELU(),
             nn.Linear(2 * hidden, hidden),
             nn.LayerNorm(hidden),
@@ -139,15 +124,10 @@ class PairCell(Recorded, nn.Module):
         nn.init.zeros_(self.read_set.bias)
         self._sizes: tuple[int, ...] = ()
 
-    def remember(self, cell: Cell, genotypes: Genotypes, targets: torch.Tensor) -> None:
-        """Take over what was measured: the sets of the training part and their targets.
+    def remember(self, cell: Cell, genotypes: Genotypes, targets: Tensor) -> None:
+        """Store what was measured: the sets of the training part, and their targets as trained on.
 
-        Parameters
-        ----------
-        cell
-            The wild type.
-        genotypes, targets
-            The training part, on the scale that is trained on.
+        Required before the first call.
         """
         order = GeneOrder(cell.genes)
         sets, y = order.sets(genotypes), targets.double().numpy()
@@ -179,70 +159,57 @@ class PairCell(Recorded, nn.Module):
             self._buffer(f"scores{size}", score.astype(np.float32))
             self._buffer(f"folds{size}", fold[rows][first])
 
-    def _buffer(self, name: str, array: Floats | Ints) -> None:
-        self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)), persistent=False)
-
     def forward(self, cell: Cell, genotypes: Genotypes) -> Prediction:
-        """Return the prediction.
-
-        Parameters
-        ----------
-        cell
-            The wild type; its genes must be those that the model was made for.
-        genotypes
-            [batch], of any sizes.
-        """
-        if cell.n_genes != self.n_genes:
-            raise InputError(
-                f"made for a cell of {self.n_genes} genes, and given one of {cell.n_genes}"
-            )
+        """Return the scores of genotypes of any sizes; the cell's genes are the model's."""
+        check_cell(genes=(self.n_genes, cell.n_genes))
         if not hasattr(self, "effect"):
             raise InputError(
-                "this PairCell has nothing that was measured", fix="Call remember(...) first."
+                "this PairCell knows no measured sets",
+                code="not-fitted",
+                fix="Call remember(...) first.",
             )
         sizes = genotypes.offsets.diff()
         score = self.effect.new_zeros(len(genotypes))
-        hidden = self._kept()
+        # Which genes count as measured in this step.
+        kept = torch.ones(self.n_genes, dtype=torch.bool, device=self.effect.device)
+        if self.training and self.drop_genes and bool(torch.rand(()) < 0.5):
+            kept = (torch.rand(self.n_genes) >= self.drop_genes).to(kept.device)
         for size in sorted(set(sizes.tolist())):
             rows = torch.nonzero(sizes == size).squeeze(1)
             at = genotypes.offsets[:-1][rows, None] + torch.arange(size, device=rows.device)
             genes = genotypes.genes[at].sort(dim=1).values
-            score = score.index_put((rows,), self._score(genes, hidden))
+            score = score.index_put((rows,), self._score(genes, kept))
         return Prediction(score)
 
-    def _kept(self) -> torch.Tensor:
-        """Return which genes are taken for measured in this step, [genes]."""
-        kept = torch.ones(self.n_genes, dtype=torch.bool, device=self.effect.device)
-        if self.training and self.drop_genes and bool(torch.rand(()) < 0.5):
-            kept = (torch.rand(self.n_genes) >= self.drop_genes).to(kept.device)
-        return kept
-
-    def _score(self, genes: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    def _score(self, genes: Tensor, kept: Tensor) -> Tensor:
         """Return the score of sets of one size, [b, size] ascending."""
         b, size = genes.shape
         fold = torch.full((b,), self.folds, device=genes.device)
-        own: dict[int, torch.Tensor] = {}
+        own: dict[int, Tensor] = {}
         if self.training and size in self._sizes:
             known = self._known(size)
             row, found = _look_up(known.keys, _keys(genes, self.n_genes))
             fold = torch.where(found, known.folds[row], fold)
-            # The batch's own sets say nothing in this step.
+            # The batch's own sets do not vote in this step.
             own[size] = torch.zeros_like(known.keys, dtype=torch.bool)
             own[size][row[found]] = True
-        # Of a neighbour only what is fixed is used, so that it need not be encoded anew.
+        # Only the fixed inputs of a neighbour are used, so it need not be encoded for each fold.
         key = self.key(self.encoder(functional.pad(self.inputs, (0, 3))))
         context = _Context(fold, kept, own, key.view(-1, self.heads, 8))
         effect = self.effect[fold[:, None], genes] * kept[genes]
         score = self.intercept[fold] + effect.sum(dim=1)
         first, second = torch.triu_indices(size, size, 1, device=genes.device)
         pairs = len(first)
-        x = self._vectors(genes, effect, context)
+        count = self.count[fold[:, None], genes]
+        seen = (count > 0) & kept[genes]
+        state = torch.stack([effect * seen, torch.log1p(count) * seen, seen.to(effect)], dim=-1)
+        x: Tensor = self.encoder(torch.cat([self.inputs[genes], state], dim=-1))
         votes = self.effect.new_zeros(b, 2 * self.heads)
         if size > 2 and size in self._sizes:
             replaced = [self._replace(genes, i, x[:, i], context, 2) for i in range(size)]
             votes = torch.stack(replaced).mean(dim=0)
         if not pairs:
-            single: torch.Tensor = self.read_set(functional.pad(votes, (self.hidden, 0))).squeeze(1)
+            single: Tensor = self.read_set(functional.pad(votes, (self.hidden, 0))).squeeze(1)
             return score + single
         spread = context._replace(fold=fold.repeat_interleave(pairs))
         pair = torch.stack([genes[:, first], genes[:, second]], dim=2).view(-1, 2)
@@ -253,34 +220,24 @@ class PairCell(Recorded, nn.Module):
         else:
             one = other = both = a.new_zeros(len(a), 2 * self.heads)
         parts = [a + c, a * c, (a - c).abs(), one + other, (one - other).abs(), one * other, both]
-        inputs = torch.cat([*parts, self._edge(pair[:, 0], pair[:, 1])], dim=1)
+        row, found = _look_up(self.edge_keys, pair[:, 0] * self.n_genes + pair[:, 1])
+        inputs = torch.cat([*parts, self.edge_weights[row] * found[:, None]], dim=1)
         read = self.read_pair(inputs).view(b, pairs, -1).mean(dim=1)
-        left: torch.Tensor = self.read_set(torch.cat([read, votes], dim=1)).squeeze(1)
+        left: Tensor = self.read_set(torch.cat([read, votes], dim=1)).squeeze(1)
         return score + left
 
-    def _vectors(
-        self, genes: torch.Tensor, effect: torch.Tensor, context: _Context
-    ) -> torch.Tensor:
-        seen = (self.count[context.fold[:, None], genes] > 0) & context.kept[genes]
-        count = torch.log1p(self.count[context.fold[:, None], genes]) * seen
-        state = torch.stack([effect * seen, count, seen.to(effect)], dim=-1)
-        x: torch.Tensor = self.encoder(torch.cat([self.inputs[genes], state], dim=-1))
-        return x
-
-    def _weights(
-        self, gene: torch.Tensor, x: torch.Tensor, nearest: int, context: _Context
-    ) -> torch.Tensor:
+    def _weights(self, gene: Tensor, x: Tensor, nearest: int, context: _Context) -> Tensor:
         """Return the logarithm of the weight of each neighbour, [b, K, heads]."""
         neighbour = self.candidates[gene, :nearest]
         query = self.query(x).view(-1, 1, self.heads, 8)
         match = (query * context.key[neighbour]).sum(dim=-1) / 8**0.5
         linked = self.relation(self.edge_weights[self.candidate_edges[gene, :nearest]])
-        logarithm: torch.Tensor = (match + linked).clamp(-8, 8)
+        logarithm: Tensor = (match + linked).clamp(-8, 8)
         return logarithm
 
     def _replace(
-        self, genes: torch.Tensor, place: int, x: torch.Tensor, context: _Context, doubt: int
-    ) -> torch.Tensor:
+        self, genes: Tensor, place: int, x: Tensor, context: _Context, doubt: int
+    ) -> Tensor:
         """Return the vote of the measured sets with a neighbour in place of one gene, [b, 2H]."""
         size = genes.shape[1]
         neighbour = self.candidates[genes[:, place]]
@@ -290,9 +247,7 @@ class PairCell(Recorded, nn.Module):
         weights = self._weights(genes[:, place], x, neighbour.shape[1], context)
         return self._vote(sets.view(-1, size), weights, context, doubt)
 
-    def _between(
-        self, pair: torch.Tensor, a: torch.Tensor, c: torch.Tensor, context: _Context
-    ) -> torch.Tensor:
+    def _between(self, pair: Tensor, a: Tensor, c: Tensor, context: _Context) -> Tensor:
         """Return the vote of the measured pairs between two neighbourhoods, [b, 2H]."""
         k = self.nearest_both
         first, second = self.candidates[pair[:, 0], :k], self.candidates[pair[:, 1], :k]
@@ -309,19 +264,19 @@ class PairCell(Recorded, nn.Module):
 
     def _vote(
         self,
-        sets: torch.Tensor,
-        log_weights: torch.Tensor,
+        sets: Tensor,
+        log_weights: Tensor,
         context: _Context,
         doubt: int,
-        allowed: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        allowed: Tensor | None = None,
+    ) -> Tensor:
         """Return the weighted mean residual of measured sets and the log of its weight, [b, 2H]."""
         b, k, _ = log_weights.shape
         size = sets.shape[1]
         known = self._known(size)
         ordered = sets.sort(dim=1).values
         row, found = _look_up(known.keys, _keys(ordered, self.n_genes))
-        # A gene twice is no set; a gene taken for unseen has no measured set.
+        # A set holds no gene twice, and a gene treated as unseen has no measured set.
         found = found & (ordered.diff(dim=1) > 0).all(dim=1) & context.kept[ordered].all(dim=1)
         if size in context.own:
             found = found & ~context.own[size][row]
@@ -337,51 +292,19 @@ class PairCell(Recorded, nn.Module):
         vote = vote / (total + functional.softplus(self.doubt[doubt]))
         return torch.cat([vote, torch.log1p(total)], dim=1)
 
-    def _edge(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Return the weights of the edge between two genes in each relation, [b, relations]."""
-        row, found = _look_up(self.edge_keys, first * self.n_genes + second)
-        return self.edge_weights[row] * found[:, None]
-
     def _known(self, size: int) -> _KnownSets:
         return _KnownSets(*(getattr(self, f"{name}{size}") for name in ("keys", "scores", "folds")))
 
+    def _buffer(self, name: str, array: AnyArray) -> None:
+        self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)), persistent=False)
 
-class _Context(NamedTuple):
-    """What a step holds fixed.
-
-    That is the fold of each set, the genes that count as measured, which measured sets are left
-    out, by size, and the key of each gene as a neighbour, [genes, heads, 8].
-    """
-
-    fold: torch.Tensor
-    kept: torch.Tensor
-    own: dict[int, torch.Tensor]
-    key: torch.Tensor
-
-
-class _KnownSets(NamedTuple):
-    """The measured sets of one size by ascending key."""
-
-    keys: torch.Tensor
-    scores: torch.Tensor
-    folds: torch.Tensor
-
-
-class _Edges(NamedTuple):
-    """The edges of all relations by key, and the neighbours of each gene with their edges."""
-
-    keys: Ints
-    weights: Floats
-    candidates: Ints
-    edges: Ints
-
-    @classmethod
-    def of(cls, neighbours: Neighbours, order: GeneOrder, nearest: int) -> _Edges:
+    def _add_edges(self, neighbours: Neighbours, order: GeneOrder, nearest: int) -> None:
+        """Store the edges of all relations by key, and each gene's neighbours with their edges."""
         n = len(order)
         # In the numbering of the cell, which the genotypes use.
         matrices = [sp.coo_array(matrix) for matrix in neighbours.matrices]
         keys = [order.gene[m.row] * n + order.gene[m.col] for m in matrices]
-        distinct = np.unique(np.concatenate([np.zeros(1, dtype=np.int64), *keys]))
+        distinct: Ints = np.unique(np.concatenate([np.zeros(1, dtype=np.int64), *keys]))
         weights = np.zeros((len(distinct), len(matrices)), dtype=np.float32)
         for i, (key, matrix) in enumerate(zip(keys, matrices, strict=True)):
             weights[np.searchsorted(distinct, key), i] = matrix.data
@@ -391,13 +314,33 @@ class _Edges(NamedTuple):
         row, column, total = distinct // n, distinct % n, weights.sum(axis=1)
         best = np.lexsort((column, -total, row))
         rank = np.arange(len(best)) - np.searchsorted(row[best], row[best])
-        chosen = best[(rank < nearest) & (total[best] > 0)]
-        rank = rank[(rank < nearest) & (total[best] > 0)]
-        # A gene with fewer neighbours is its own, which never is a set and never votes.
+        near = (rank < nearest) & (total[best] > 0)
+        chosen, rank = best[near], rank[near]
+        # A gene with fewer neighbours is its own, which is never a set and never votes.
         candidates = np.repeat(np.arange(n)[:, None], nearest, axis=1)
         edges = np.zeros((n, nearest), dtype=np.int64)
         candidates[row[chosen], rank], edges[row[chosen], rank] = column[chosen], chosen
-        return cls(distinct, np.log1p(weights), candidates, edges)
+        self._buffer("edge_keys", distinct)
+        self._buffer("edge_weights", np.log1p(weights))
+        self._buffer("candidates", candidates)
+        self._buffer("candidate_edges", edges)
+
+
+class _Context(NamedTuple):
+    """What a step holds fixed."""
+
+    fold: Tensor  # the fold of each set
+    kept: Tensor  # which genes count as measured
+    own: dict[int, Tensor]  # which measured sets are left out, by size
+    key: Tensor  # the key of each gene as a neighbour, [genes, heads, 8]
+
+
+class _KnownSets(NamedTuple):
+    """The measured sets of one size by ascending key."""
+
+    keys: Tensor
+    scores: Tensor
+    folds: Tensor
 
 
 def _gene_inputs(
@@ -418,11 +361,12 @@ def _gene_inputs(
     return standard.astype(np.float32)
 
 
-def _keys(genes: torch.Tensor, n_genes: int) -> torch.Tensor:
+def _keys(genes: Tensor, n_genes: int) -> Tensor:
     """Return one number per set of ascending genes, [b, size]."""
     if n_genes ** genes.shape[1] >= 2**63:
         raise InputError(
-            f"sets of {genes.shape[1]} of {n_genes} genes are beyond what PairCell can number"
+            f"PairCell cannot number sets of {genes.shape[1]} of {n_genes} genes",
+            code="genotype-too-large",
         )
     key = genes[:, 0]
     for i in range(1, genes.shape[1]):
@@ -430,7 +374,7 @@ def _keys(genes: torch.Tensor, n_genes: int) -> torch.Tensor:
     return key
 
 
-def _look_up(keys: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _look_up(keys: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """Return where each wanted key is among ascending keys, and whether it is there."""
     row = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
     return row, keys[row] == wanted

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-import torch
 
-from deltacell.arrays import Floats
+from deltacell.arrays import AnyArray, Doubles, Floats
 from deltacell.cell import Cell
-from deltacell.errors import InputError
+from deltacell.models.base import check_range
+from deltacell.models.baselines.additive import GeneEffects
 from deltacell.models.baselines.baseline import (
-    Doubles,
+    FitData,
     FittedPredictor,
     Part,
     Parts,
-    Report,
     State,
     Values,
     loaded,
     saved,
 )
 from deltacell.models.baselines.boosted_trees import boosted, predicted
-from deltacell.models.baselines.gene_effects import GeneEffects, check_penalty
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
-from deltacell.models.pairs.columns import Known, PairColumns, residuals_of, training_columns
+from deltacell.models.pairs.columns import (
+    Known,
+    PairColumns,
+    TrainingColumns,
+    residuals_of,
+    training_columns,
+)
 from deltacell.models.pairs.messages import Measured, voters
 from deltacell.screen.genotypes import Genotypes
 
@@ -37,22 +42,15 @@ _NONE = GeneSets(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
 
 
 class Zeros(NamedTuple):
-    """Sets that were tested and are not hits, drawn from all of them.
-
-    Parameters
-    ----------
-    training, validation
-        Those of the training and of the validation part.
-    each_training, each_validation
-        How many there are in the part for each one that was drawn.
-    """
+    """Sets that were tested and are not hits, drawn from all of them."""
 
     training: Genotypes
     validation: Genotypes
-    each_training: float
+    each_training: float  # how many there are in the part for each one that was drawn
     each_validation: float
 
 
+@dataclass(eq=False)
 class PairTrees(FittedPredictor):
     """Gradient-boosted trees (LightGBM) on pair messages, effects, features and networks.
 
@@ -60,16 +58,16 @@ class PairTrees(FittedPredictor):
     and that some genes of the training sets are unseen, see `training_columns`. The trees learn
     what the additive model leaves over.
 
-    Of a list of hits they learn the score that a set has if it is a hit. With zeros, further trees
-    learn which sets are hits; their probabilities hold on the grid of tested sets, and the score
-    to expect of a set is the product of both parts.
+    From a list of hits they learn the score that a set has if it is a hit. With zeros, further
+    trees learn which sets are hits; their probabilities hold on the grid of tested sets, and the
+    expected score of a set is the product of both parts.
 
     Parameters
     ----------
     rounds, patience
         The most trees of each part, and how many may follow the best one by validation.
     leaves
-        Most leaves of a tree.
+        The most leaves of a tree.
     learning_rate
         Share of each tree that is added.
     column_share, row_share
@@ -77,55 +75,35 @@ class PairTrees(FittedPredictor):
     penalty
         The penalty of the additive effects, as in `Additive`.
     folds
-        Folds of sets, for what a set's own score must not enter.
+        Folds of sets, which keep a set's own score out of its columns.
     gene_folds, gene_rounds
-        Folds of genes, which are taken for unseen in turn, and how often they are drawn.
+        Folds of genes, which are treated as unseen in turn, and how often they are drawn.
     zeros
-        Tested sets that are not hits to draw for each hit; none where 0.
+        Tested sets that are not hits to draw for each hit; 0 for none.
     features
-        Features of the cell to use, by name; all where not given.
+        Features of the cell to use, by name; by default all.
     """
 
-    def __init__(
-        self,
-        rounds: int = 400,
-        patience: int = 40,
-        leaves: int = 63,
-        learning_rate: float = 0.05,
-        column_share: float = 0.3,
-        row_share: float = 0.6,
-        penalty: float = 3.0,
-        folds: int = 5,
-        gene_folds: int = 5,
-        gene_rounds: int = 1,
-        zeros: float = 1.0,
-        features: Sequence[str] | None = None,
-    ) -> None:
-        for name, value, least in (
-            ("rounds", rounds, 1),
-            ("patience", patience, 1),
-            ("leaves", leaves, 2),
-            ("folds", folds, 2),
-            ("gene_folds", gene_folds, 2),
-            ("gene_rounds", gene_rounds, 0),
-            ("zeros", zeros, 0),
-        ):
-            if not value >= least:
-                raise InputError(f"{name} is {value}; expected at least {least}")
-        for name, share in (
-            ("learning_rate", learning_rate),
-            ("column_share", column_share),
-            ("row_share", row_share),
-        ):
-            if not 0 < share <= 1:
-                raise InputError(f"{name} is {share}; expected above 0, at most 1")
-        self.rounds, self.patience, self.leaves = rounds, patience, leaves
-        self.learning_rate = learning_rate
-        self.column_share, self.row_share = column_share, row_share
-        self.penalty = check_penalty(penalty)
-        self.folds, self.gene_folds, self.gene_rounds = folds, gene_folds, gene_rounds
-        self.zeros = zeros
-        self.features = None if features is None else tuple(features)
+    rounds: int = 400
+    patience: int = 40
+    leaves: int = 63
+    learning_rate: float = 0.05
+    column_share: float = 0.3
+    row_share: float = 0.6
+    penalty: float = 3.0
+    folds: int = 5
+    gene_folds: int = 5
+    gene_rounds: int = 1
+    zeros: float = 1.0
+    features: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_range("[1, inf)", rounds=self.rounds, patience=self.patience)
+        check_range("[2, inf)", leaves=self.leaves, folds=self.folds, gene_folds=self.gene_folds)
+        check_range("[0, inf)", gene_rounds=self.gene_rounds, zeros=self.zeros)
+        check_range("(0, 1]", learning_rate=self.learning_rate)
+        check_range("(0, 1]", column_share=self.column_share, row_share=self.row_share)
+        check_range("(0, inf)", penalty=self.penalty)
 
     def fit(
         self,
@@ -137,45 +115,32 @@ class PairTrees(FittedPredictor):
         zeros: Zeros | None = None,
         **options: Any,
     ) -> Self:
-        """Learn from the training part of a screen; see `FittedPredictor.fit`.
-
-        Parameters
-        ----------
-        cell, genotypes, targets, weights, **options
-            As there.
-        zeros
-            Tested sets that are not hits. Without them there is one part: the score.
-        """
+        """Learn from the training part of a screen; see `FittedPredictor.fit`."""
         self._given_zeros = zeros
         return super().fit(cell, genotypes, targets, weights, **options)
 
-    def _fit(
-        self,
-        cell: Cell,
-        order: GeneOrder,
-        training: Part,
-        validation: Part | None,
-        seed: int,
-        progress: Report,
-    ) -> None:
+    def _fit(self, data: FitData) -> None:
+        cell, order, training, validation, seed, report = data
         zeros = self._given_zeros
-        n, n_hits = len(order), len(training.sets)
-        others = _NONE if zeros is None else order.sets(zeros.training)
-        parts = 1 if zeros is None else 2
-        progress("columns", 0, parts * self.rounds)
+        report("columns", 0, (1 if zeros is None else 2) * self.rounds)
         self._columns = PairColumns(cell, order, int(training.sets.sizes.max()), self.features)
         rows = training_columns(
             self._columns,
             training,
-            others,
+            _NONE if zeros is None else order.sets(zeros.training),
             penalty=self.penalty,
             folds=self.folds,
             gene_folds=self.gene_folds,
             rounds=self.gene_rounds,
             seed=seed,
         )
-        self._learn_from(training, n)
-        held_out = None if validation is None else self._table(validation.sets)
+        self._training = training
+        self._known = Known.of(training, len(order), self.penalty)
+        self._measured = Measured.of(training, len(order))
+        n_hits, checks, held_out = len(training.sets), None, None
+        if validation is not None:
+            held_out = self._table(validation.sets)
+            checks = held_out, validation.targets - held_out[:, 0]
         parameters = {
             "num_leaves": self.leaves,
             "learning_rate": self.learning_rate,
@@ -194,55 +159,45 @@ class PairTrees(FittedPredictor):
             training.weights[of_hits],
             parameters,
             self.rounds,
-            progress,
-            validation=None
-            if validation is None or held_out is None
-            else (held_out, validation.targets - held_out[:, 0], None),
+            report,
+            validation=checks,
             patience=self.patience,
         )
         self._hit: Booster | None = None
         self._shift, self._slope = 0.0, 1.0
         if zeros is not None:
-            self._fit_hit(rows, n_hits, zeros, order, held_out, parameters, progress)
+            self._fit_hit(data, zeros, rows, held_out, parameters)
 
     def _fit_hit(
         self,
-        rows: Any,
-        n_hits: int,
+        data: FitData,
         zeros: Zeros,
-        order: GeneOrder,
+        rows: TrainingColumns,
         held_out: Floats | None,
         parameters: dict[str, Any],
-        progress: Report,
     ) -> None:
         """Learn which sets are hits, and bring the probabilities to the rate of the grid."""
-        checks, label, weight = None, np.zeros(0), np.zeros(0)
+        checks, weight = None, np.zeros(0)
         if held_out is not None and len(zeros.validation):
-            none = self._table(order.sets(zeros.validation))
-            checks = np.concatenate([held_out, none])
-            label = np.repeat([1.0, 0.0], [len(held_out), len(none)])
-            weight = np.repeat([1.0, zeros.each_validation], [len(held_out), len(none)])
+            none = self._table(data.order.sets(zeros.validation))
+            counts = [len(held_out), len(none)]
+            checks = np.concatenate([held_out, none]), np.repeat([1.0, 0.0], counts)
+            weight = np.repeat([1.0, zeros.each_validation], counts)
         self._hit = boosted(
             rows.columns,
-            (rows.row < n_hits).astype(np.float64),
+            (rows.row < len(data.training.sets)).astype(np.float64),
             np.ones(len(rows.row)),
             {**parameters, "objective": "binary"},
             self.rounds,
-            progress,
-            validation=None if checks is None else (checks, label, None),
+            data.report,
+            validation=checks,
             patience=self.patience,
         )
-        # The trees saw more hits than the grid has: a shift of the log odds puts that right.
+        # The trees saw more hits than the grid has: a shift of the log odds corrects that.
         self._shift = -float(np.log(zeros.each_training))
         if checks is not None:
-            odds = np.asarray(self._hit.predict(checks, raw_score=True)) + self._shift
-            self._shift, self._slope = _calibrated(odds, label, weight, self._shift)
-
-    def _learn_from(self, training: Part, n_genes: int) -> None:
-        """Keep what was measured, for the columns of the sets to predict."""
-        self._training = training
-        self._known = Known.of(training, n_genes, self.penalty)
-        self._measured = Measured.of(training.sets, training.targets, training.weights, n_genes)
+            odds = predicted(self._hit, checks[0], raw_score=True) + self._shift
+            self._shift, self._slope = _calibrated(odds, checks[1], weight, self._shift)
 
     def _table(self, sets: GeneSets) -> Floats:
         return self._columns(self._known, sets, self._columns.votes(self._measured, sets))
@@ -259,48 +214,38 @@ class PairTrees(FittedPredictor):
             table = self._table(sets.take(rows))
             size[rows] = predicted(self._size, table) + table[:, 0]
             if self._hit is not None:
-                odds = self._hit.predict(table, raw_score=True, num_threads=torch.get_num_threads())
-                hit[rows] = 1 / (1 + np.exp(-(self._slope * np.asarray(odds) + self._shift)))
+                odds = predicted(self._hit, table, raw_score=True)
+                hit[rows] = 1 / (1 + np.exp(-(self._slope * odds + self._shift)))
         return Parts(size) if self._hit is None else Parts(hit * size, hit, size)
 
     def evidence(self, cell: Cell, genotype: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the measured sets next to a set of genes, those that weigh most first.
-
-        Parameters
-        ----------
-        cell
-            The wild type.
-        genotype
-            Genes of the cell, two or more.
-        """
+        """Return the measured sets next to a set of two genes or more, largest weight first."""
         order = self._order_for(cell)
         places = tuple(sorted(int(order.place[gene]) for gene in genotype))
         neighbours = self._columns.neighbours.joined(self._known.alike)
         return [
-            {
-                "genes": [int(order.gene[place]) for place in voter.genes],
-                "replaced": int(order.gene[voter.replaced]),
-                "by": int(order.gene[voter.by]),
-                "relation": voter.relation,
-                "weight": voter.weight,
-                "score": voter.score,
-            }
+            voter._asdict()
+            | {"genes": order.gene[list(voter.genes)].tolist()}
+            | {"replaced": int(order.gene[voter.replaced]), "by": int(order.gene[voter.by])}
             for voter in voters(self._measured, neighbours, places)
         ]
 
     def _state(self) -> State:
-        training = self._training
+        training, known = self._training, self._known
+        arrays: dict[str, AnyArray] = {
+            "sets": training.sets.genes,
+            "offsets": training.sets.offsets,
+            "targets": training.targets,
+            "weights": training.weights,
+            "count": known.count,
+            "negative": known.negative,
+            "factors": known.factors,
+            "values": known.values,
+            "components": self._columns.components,
+        }
         return {
-            "sets": saved(training.sets.genes),
-            "offsets": saved(training.sets.offsets),
-            "targets": saved(training.targets),
-            "weights": saved(training.weights),
-            **self._known.effects.state(),
-            "count": saved(self._known.count),
-            "negative": saved(self._known.negative),
-            "factors": saved(self._known.factors),
-            "values": saved(self._known.values),
-            "components": saved(self._columns.components),
+            **{name: saved(array) for name, array in arrays.items()},
+            **known.effects.state(),
             "size": self._size.model_to_string(),
             "hit": None if self._hit is None else self._hit.model_to_string(),
             "shift": self._shift,
@@ -312,20 +257,15 @@ class PairTrees(FittedPredictor):
 
         sets = GeneSets(loaded(state["sets"]), loaded(state["offsets"]))
         self._training = Part(sets, loaded(state["targets"]), loaded(state["weights"]))
-        self._measured = Measured.of(
-            sets, self._training.targets, self._training.weights, len(order)
-        )
+        self._measured = Measured.of(self._training, len(order))
         self._columns = PairColumns(cell, order, int(sets.sizes.max()), self.features)
         # A decomposition may round differently elsewhere, and the trees were made for these.
         self._columns.components = loaded(state["components"])
-        effects = GeneEffects.of_state(state)
+        effects = GeneEffects.from_state(state)
         self._known = Known(
-            effects,
-            loaded(state["count"]),
-            loaded(state["negative"]),
-            loaded(state["factors"]),
-            loaded(state["values"]),
-            residuals_of(self._training, effects, len(order)),
+            effects=effects,
+            residuals=residuals_of(self._training, effects, len(order)),
+            **{name: loaded(state[name]) for name in ("count", "negative", "factors", "values")},
         )
         self._size = Booster(model_str=state["size"])
         self._hit = None if state["hit"] is None else Booster(model_str=state["hit"])
@@ -337,14 +277,7 @@ def _calibrated(
 ) -> tuple[float, float]:
     """Return the shift and slope of log odds that fit weighted labels best (Platt's scaling).
 
-    Parameters
-    ----------
-    odds
-        Log odds after ``shift``.
-    label, weight
-        1 for a hit and 0 for another set, and how many sets each stands for.
-    shift
-        What was added to the log odds already.
+    ``shift`` has already been added to the log odds.
     """
     a, b = 1.0, 0.0
     for _ in range(50):

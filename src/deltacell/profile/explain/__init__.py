@@ -10,8 +10,13 @@ from deltacell.profile.explain.account import (
     compare,
 )
 from deltacell.profile.explain.explanation import Explanation, explain
-from deltacell.profile.explain.measurements import Measurements, read_measurements
-from deltacell.profile.explain.reconcile import Contradiction, Reconciliation, reconcile
+from deltacell.profile.explain.reconcile import (
+    Contradiction,
+    Measurements,
+    Reconciliation,
+    read_measurements,
+    reconcile,
+)
 
 __all__ = [
     "Account",

@@ -11,11 +11,10 @@ import polars as pl
 
 from deltacell.words import ratio_text
 
-WITHIN = 0.01
-"""The share of the wall time by which parts may miss it before that is a warning."""
+WITHIN = 0.01  # the share of the wall time by which parts may miss it before that is a warning
+OUTSIDE = "outside the steps: "  # prefix of a part of an epoch that lies outside of its steps
 
-OUTSIDE = "outside the steps: "
-"""Prefix of a part of an epoch that lies outside of its steps."""
+SAMPLES = "samples per step"
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,43 +25,28 @@ class Table:
     title: str
     frame: pl.DataFrame
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dict."""
+        rows = [list(row) for row in self.frame.rows()]
+        return {"key": self.key, "title": self.title, "columns": self.frame.columns, "rows": rows}
+
 
 @dataclass(frozen=True)
 class Account:
-    """Where the time of a training goes.
+    """Where the time of a training goes; nothing is in two parts.
 
     A step takes ``sum(parts)`` seconds. An epoch takes ``steps_per_epoch`` of them and
-    ``sum(outside)`` seconds more. Nothing is in two parts.
-
-    Parameters
-    ----------
-    name, source
-        The name used in sentences; ``run``, ``trace`` or ``figures``.
-    parts
-        Seconds of a steady step, by category.
-    samples_per_step
-        All processes together; None where unknown.
-    steps_per_epoch
-        None where unknown, and then nothing is said about epochs.
-    outside
-        Seconds of an epoch outside of its training steps, by category.
-    measured_s
-        The wall time of a steady step by a clock; None where there are only the parts.
-    facts
-        What two trainings should have in common to be compared, such as ``device``; None is
-        unknown.
-    warnings
-        Sentences.
+    ``sum(outside)`` seconds more. None is unknown.
     """
 
-    name: str
-    source: str
-    parts: Mapping[str, float]
-    samples_per_step: float | None = None
+    name: str  # used in sentences
+    source: str  # run, trace or figures
+    parts: Mapping[str, float]  # seconds of a steady step by category
+    samples_per_step: float | None = None  # all processes together
     steps_per_epoch: float | None = None
-    outside: Mapping[str, float] = field(default_factory=dict)
-    measured_s: float | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    outside: Mapping[str, float] = field(default_factory=dict)  # seconds per epoch by category
+    measured_s: float | None = None  # a steady step by a clock
+    facts: Mapping[str, Any] = field(default_factory=dict)  # to be equal for a fair comparison
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -93,26 +77,26 @@ class Account:
         return self.steps_per_epoch * self.step_s + self.outside_s
 
     @property
+    def epoch_parts(self) -> dict[str, float]:
+        """Seconds of an epoch by category; nothing where its steps are unknown."""
+        if not self.steps_per_epoch:
+            return {}
+        within = {part: self.steps_per_epoch * seconds for part, seconds in self.parts.items()}
+        return within | {f"{OUTSIDE}{part}": seconds for part, seconds in self.outside.items()}
+
+    @property
     def residual(self) -> float:
         """The share of the measured step that is in no part, or in several."""
         return abs(self.measured_s - self.step_s) / self.measured_s if self.measured_s else 0.0
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether the parts add up to the measured step within 1 %."""
-        return self.residual <= WITHIN
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON-serialisable dict."""
         names = ("step_s", "sample_s", "epoch_s", "samples_per_step", "steps_per_epoch", "residual")
         return {
-            "name": self.name,
-            "source": self.source,
-            "parts_s": dict(self.parts),
-            "outside_s": dict(self.outside),
+            **{"name": self.name, "source": self.source},
+            **{"parts_s": dict(self.parts), "outside_s": dict(self.outside)},
             **{name: getattr(self, name) for name in names},
-            "facts": dict(self.facts),
-            "warnings": list(self.warnings),
+            **{"facts": dict(self.facts), "warnings": list(self.warnings)},
         }
 
 
@@ -140,6 +124,22 @@ class Waterfall:
     per: str
     bars: tuple[Bar, ...]
 
+    @classmethod
+    def between(
+        cls,
+        per: str,
+        a: Mapping[str, float],
+        b: Mapping[str, float],
+        scale: tuple[float, float] = (1.0, 1.0),
+    ) -> Waterfall:
+        """Return the waterfall between two sets of parts, each multiplied by its scale."""
+        bars = (
+            Bar(part, scale[0] * a.get(part, 0.0), scale[1] * b.get(part, 0.0))
+            for part in dict.fromkeys([*a, *b])
+        )
+        shown = [bar for bar in bars if bar.a or bar.b]
+        return cls(per, tuple(sorted(shown, key=lambda bar: (-abs(bar.change), bar.part))))
+
     @property
     def a(self) -> float:
         """Seconds in A."""
@@ -166,37 +166,24 @@ class Waterfall:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON-serialisable dict."""
-        bars = [{"part": x.part, "a_s": x.a, "b_s": x.b, "change_s": x.change} for x in self.bars]
-        shares = [self.share(bar) for bar in self.bars]
-        return {
-            "per": self.per,
-            "a_s": self.a,
-            "b_s": self.b,
-            "gap_s": self.gap,
-            "ratio": self.ratio,
-            "bars": [
-                {**bar, "share_of_gap": share} for bar, share in zip(bars, shares, strict=True)
-            ],
-        }
+        bars = self.frame().rename({"share of the gap": "share_of_gap"}).to_dicts()[:-1]
+        whole = {"a_s": self.a, "b_s": self.b, "gap_s": self.gap, "ratio": self.ratio}
+        return {"per": self.per, **whole, "bars": bars}
 
     def frame(self) -> pl.DataFrame:
         """Return the bars and their sum as a table."""
-        gap = self.gap
-        rows = [
-            *((x.part, x.a, x.b, x.change, x.change / gap if gap else None) for x in self.bars),
-            ("all", self.a, self.b, gap, 1.0 if gap else None),
-        ]
+        rows = [(x.part, x.a, x.b, x.change, self.share(x)) for x in self.bars]
+        rows.append(("all", self.a, self.b, self.gap, 1.0 if self.gap else None))
         numbers = dict.fromkeys(("a_s", "b_s", "change_s", "share of the gap"), pl.Float64())
         return pl.DataFrame(rows, schema={"part": pl.String(), **numbers}, orient="row")
 
 
 @dataclass(frozen=True)
 class EpochRatio:
-    """Why an epoch of B takes longer than one of A: ``epoch = steps * step * outside``, all B by A.
+    """Why an epoch of B takes longer than one of A: ``epoch = steps * step * outside``, B by A.
 
-    ``outside`` is the time of an epoch by that of its steps: 1 where nothing, or the same share,
-    lies outside of the steps, below 1 where A spends the larger share there. ``outside_a`` and
-    ``outside_b`` are the shares of an epoch outside of its steps.
+    ``outside`` is the time of an epoch by that of its steps: below 1 where A spends the larger
+    share outside of its steps. ``outside_a`` and ``outside_b`` are these shares.
     """
 
     steps: float
@@ -225,25 +212,18 @@ class EpochRatio:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON-serialisable dict."""
-        return {
-            "epoch": self.epoch,
-            "steps": self.steps,
-            "time_per_step": self.step,
-            "outside": self.outside,
-            "of_steps": self.of_steps,
-            "outside_share_a": self.outside_a,
-            "outside_share_b": self.outside_b,
-            "line": self.line,
-        }
+        factors = {"steps": self.steps, "time_per_step": self.step, "outside": self.outside}
+        shares = {"outside_share_a": self.outside_a, "outside_share_b": self.outside_b}
+        said = {"of_steps": self.of_steps, "line": self.line}
+        return {"epoch": self.epoch, **factors, **shares, **said}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two accounts.
+    """Two accounts, and what changes from A to B.
 
-    ``steps`` is the waterfall per sample where both know their samples, per step otherwise;
-    ``epochs`` and ``epoch_ratio`` are None where one of them knows no epoch; ``unequal`` names
-    the facts that differ.
+    ``steps`` is per sample where both know their samples, per step otherwise; ``epochs`` and
+    ``epoch_ratio`` are None where either knows no epoch; ``unequal`` names the facts that differ.
     """
 
     a: Account
@@ -271,64 +251,40 @@ def compare(a: Account, b: Account) -> Comparison:
     """Return what changes from A to B."""
     if a.samples_per_step and b.samples_per_step:
         scale = (1 / a.samples_per_step, 1 / b.samples_per_step)
-        steps = waterfall("sample", a.parts, b.parts, scale)
+        steps = Waterfall.between("sample", a.parts, b.parts, scale)
     else:
-        steps = waterfall("step", a.parts, b.parts)
+        steps = Waterfall.between("step", a.parts, b.parts)
     epochs, ratio = None, None
     if a.steps_per_epoch and b.steps_per_epoch:
-        epochs = waterfall("epoch", _epoch_parts(a), _epoch_parts(b))
-        within = [one.step_s * (one.steps_per_epoch or 0.0) for one in (a, b)]
-        whole = [inside + one.outside_s for inside, one in zip(within, (a, b), strict=True)]
-        if min(*within, *whole) > 0:
+        epochs = Waterfall.between("epoch", a.epoch_parts, b.epoch_parts)
+        within_a, within_b = a.step_s * a.steps_per_epoch, b.step_s * b.steps_per_epoch
+        whole_a, whole_b = within_a + a.outside_s, within_b + b.outside_s
+        if min(within_a, within_b, whole_a, whole_b) > 0:
             ratio = EpochRatio(
-                steps=b.steps_per_epoch / a.steps_per_epoch,
-                step=b.step_s / a.step_s,
-                outside=(whole[1] / within[1]) / (whole[0] / within[0]),
-                outside_a=a.outside_s / whole[0],
-                outside_b=b.outside_s / whole[1],
+                b.steps_per_epoch / a.steps_per_epoch,
+                b.step_s / a.step_s,
+                (whole_b / within_b) / (whole_a / within_a),
+                a.outside_s / whole_a,
+                b.outside_s / whole_b,
             )
     return Comparison(a, b, steps, epochs, ratio, _unequal(a, b))
 
 
-def waterfall(
-    per: str,
-    a: Mapping[str, float],
-    b: Mapping[str, float],
-    scale: tuple[float, float] = (1.0, 1.0),
-) -> Waterfall:
-    """Return the waterfall between two sets of parts."""
-    bars = [
-        Bar(part, scale[0] * a.get(part, 0.0), scale[1] * b.get(part, 0.0))
-        for part in dict.fromkeys([*a, *b])
-    ]
-    shown = [bar for bar in bars if bar.a or bar.b]
-    return Waterfall(per, tuple(sorted(shown, key=lambda bar: (-abs(bar.change), bar.part))))
-
-
-def _epoch_parts(account: Account) -> dict[str, float]:
-    steps = account.steps_per_epoch or 0.0
-    within = {part: steps * seconds for part, seconds in account.parts.items()}
-    return within | {f"{OUTSIDE}{part}": seconds for part, seconds in account.outside.items()}
-
-
-_SAMPLES = "samples per step"
-
-
 def _unequal(a: Account, b: Account) -> tuple[str, ...]:
-    facts = [
-        {"steps per epoch": one.steps_per_epoch, _SAMPLES: one.samples_per_step, **one.facts}
+    facts_a, facts_b = (
+        {"steps per epoch": one.steps_per_epoch, SAMPLES: one.samples_per_step, **one.facts}
         for one in (a, b)
-    ]
+    )
     found = []
-    for name in dict.fromkeys([*facts[0], *facts[1]]):
-        in_a, in_b = (one.get(name) for one in facts)
+    for name in {**facts_a, **facts_b}:
+        in_a, in_b = facts_a.get(name), facts_b.get(name)
         # The last batch of an epoch is short, so the mean depends on which steps were counted.
-        near = name == _SAMPLES and in_a and in_b and abs(in_a - in_b) <= 0.05 * max(in_a, in_b)
+        near = name == SAMPLES and in_a and in_b and abs(in_a - in_b) <= 0.05 * max(in_a, in_b)
         if in_a == in_b or near:
             continue
         if in_a is None or in_b is None:
             only, value = (a, in_a) if in_b is None else (b, in_b)
-            found.append(f"{name}: known of {only.name} only ({_fact(value)})")
+            found.append(f"{name}: known for {only.name} only ({_fact(value)})")
         else:
             found.append(f"{name}: {_fact(in_a)} against {_fact(in_b)}")
     return tuple(found)

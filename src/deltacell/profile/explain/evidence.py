@@ -1,4 +1,4 @@
-"""What stands beside the cause: evidence, advice, doubts, and the tables of a trace."""
+"""What stands beside the cause: evidence, advice, doubts, and tables."""
 
 from __future__ import annotations
 
@@ -7,90 +7,33 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from deltacell.profile.explain.account import Account, Table
+from deltacell.profile.explain.account import WITHIN, Account, Table
 from deltacell.profile.explain.judge import FEW, MUCH, late_rank
+from deltacell.profile.explain.sentences import ADVICE, RUN_ADVICE, say
 from deltacell.profile.explain.subject import (
     CATEGORIES,
     DEVICE_PARTS,
+    TITLES,
     Subject,
     device_means,
-    device_parts,
-    title_of,
 )
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
+from deltacell.profile.trace.device import PARTS
 from deltacell.profile.trace.host import NOT_RECORDED
 from deltacell.profile.trace.trace import Kind
-from deltacell.words import capital, count_text, listed, seconds_text, share_text, short_name
+from deltacell.words import capital, count_text, short_name
 
 ONE_PROGRAM = 0.5
 """Traces with less of their time in operations of the same names are of different programs."""
 
-LOST = 0.02
-"""The share of launches without a kernel from which on events of the device were lost."""
-
-ROWS = 50
-"""The most rows of a table without a bound of its own."""
-
-MACHINE_ADVICE = (
-    "the machine: See what else ran on it at that time, and train again while it is quiet."
-)
-"""Advice where a run became slower in every part."""
-
-CAUSE_ADVICE = {
-    "compute": "Profile the named operation alone; look at its sizes, types and algorithm.",
-    "communication": "Overlap it with the backward, make it smaller, or find who comes late.",
-    "copies": "Pin the memory of batches, copy without waiting, and keep on the device what stays.",
-    "idle": "Take what the host does meanwhile out of the step, or let workers do it.",
-    "uniform": "Compare the clocks, the power limits and the load of both machines.",
-    "machine": "See what else ran on the machine, and record both again while it is quiet.",
-    "batch": "Compare per sample, or with the same batch.",
-    "type": "Compare with the same precision.",
-    "recompute": "Checkpoint fewer layers where memory allows it.",
-}
-"""Advice by the kind of cause."""
-
-_ANYWHERE = {
-    "data loading": "Let more loader workers read ahead, or make what a sample carries smaller: "
-    "what is the same for all samples need not go through the loader.",
-    "transfer to device": "Pin the memory of batches and send them without waiting; send indices "
-    "and keep what they point to on the device.",
-    "graph preparation": "Prepare graphs once and keep them, instead of for every batch.",
-    "forward": "See which part of the model it is by named ranges; try a larger batch, lower "
-    "precision or torch.compile.",
-    "loss": "Look for what the loss computes over all pairs, and for values it copies to the host.",
-    "backward": "Backward follows forward: what makes that cheaper helps here; recomputation of "
-    "activations costs time here.",
-    "gradient communication": "Accumulate gradients over several batches, use larger buckets, or "
-    "find the rank that the others wait for.",
-    "optimizer": "Use the fused or foreach variant of the optimizer.",
-    "logging and callbacks": "Log less often, and do not copy values of the device to the host in "
-    "every step.",
-    "validation": "Validate less often, or on fewer samples.",
-    "checkpoints and figures": "Draw figures and write checkpoints less often.",
-    "other": "Give the work a name with torch.profiler.record_function, or record stacks.",
-    "device idle": "The device waits for the host: launch fewer and larger kernels (a larger "
-    "batch, torch.compile, CUDA graphs) and remove synchronisation.",
-}
-_HERE = {
-    "data loading": "`deltacell train ... mode=data` shows the loader alone.",
-    "gradient communication": "Try a larger data.batch_size, optimizer.accumulate, or fewer ranks.",
-    "validation": "Try a larger trainer.validate_every.",
-    "checkpoints and figures": "trainer.figures_every=0 draws no figures, and a larger "
-    "trainer.checkpoint_every_minutes writes fewer checkpoints.",
-    "other": "`deltacell train ... profiler.trace=true` shows what is in it.",
-}
-_IDLE_ADVICE = {
-    "sync": "remove what makes the host wait for the device, such as .item() and .cpu() in a step.",
-    "launch": "launch fewer and larger kernels: a larger batch, torch.compile, CUDA graphs, fused "
-    "optimizers.",
-    "host": "move the work of the host off the step, or to workers.",
-}
+LOST = 0.02  # the share of launches without a kernel from which on events of the device were lost
+ROWS = 50  # the most rows of a table of a trace
 
 
-def advice_on(part: str, *, of_run: bool) -> str:
-    """Return what to try where a part is slow."""
-    here = _HERE if of_run else {}
-    return here.get(part) or _ANYWHERE.get(part, _ANYWHERE["other"])
+def advice_on(part: str, *, of_run: bool = False) -> str:
+    """Return a part and what to try where it is slow."""
+    known = ADVICE | RUN_ADVICE if of_run else ADVICE
+    return f"{part}: {known.get(part, known['other'])}"
 
 
 def category_advice(subject: Subject) -> list[str]:
@@ -99,109 +42,68 @@ def category_advice(subject: Subject) -> list[str]:
     With a device, what the host is busy with is not what takes the time, except for the loader.
     """
     account, of_run, traces = subject.account, subject.run is not None, subject.traces
-    parts = sorted(account.parts, key=lambda name: -account.parts[name])
-    worth = [part for part in parts[:3] if account.parts[part] > MUCH * account.step_s]
+    parts = sorted(account.parts, key=lambda name: -account.parts[name])[:3]
     if not of_run and traces is not None and traces.ranks[0].device is not None:
-        enough = account.parts.get("data loading", 0.0) > MUCH * account.step_s
-        worth = ["data loading"] if enough else []
-    elif account.epoch_s:
+        parts = [part for part in ("data loading",) if part in account.parts]
+    worth = [part for part in parts if account.parts[part] > MUCH * account.step_s]
+    if account.epoch_s:
         outside = sorted(account.outside, key=lambda name: -account.outside[name])
         worth += [part for part in outside if account.outside[part] > MUCH * account.epoch_s]
-    return [f"{part}: {advice_on(part, of_run=of_run)}" for part in dict.fromkeys(worth)]
+    return [advice_on(part, of_run=of_run) for part in dict.fromkeys(worth)]
 
 
 def trace_advice(traces: RanksAttribution) -> Iterator[str]:
     """Return what to try by what the device waits for; `category_advice` has the categories."""
-    one, parts = traces.ranks[0], device_parts(traces)
-    if one.device is not None and parts:
+    one, parts = traces.ranks[0], device_means(traces, PARTS)
+    if one.device is not None:
         wall = sum(parts.values())
         for reason, time in one.device.idle.select("reason", "time").rows():
-            if time / 1e9 / one.n_counted > MUCH * wall and reason in _IDLE_ADVICE:
-                yield f"idle device: {_IDLE_ADVICE[reason]}"
+            if time / 1e9 / one.n_counted > MUCH * wall and f"idle {reason}" in ADVICE:
+                yield f"idle device: {ADVICE[f'idle {reason}']}"
         if parts["communication"] > MUCH * wall:
-            yield (
-                "communication: overlap it with the backward (buckets), make it smaller, or find "
-                "who comes late."
-            )
+            yield advice_on("communication")
         if parts["compute"] > 0.7 * wall:
-            yield (
-                "computing: the device is busy, so only less or cheaper work helps: lower "
-                "precision, torch.compile, a cheaper algorithm."
-            )
+            yield advice_on("computing")
     late = late_rank(traces)
     if late is not None and late.waited_share > MUCH / 2:
         where = f" ({late.category})" if late.category else ""
-        yield f"rank {late.rank}: give it less work, or look at what delays it{where}."
+        yield f"rank {late.rank}: Give it less work, or find what delays it{where}."
 
 
 def trace_evidence(traces: RanksAttribution) -> Iterator[str]:
     """Return what else a trace shows, in sentences."""
-    one, shares = traces.ranks[0], traces.shares
-    parts = device_parts(traces)
+    loader, shares, parts = traces.ranks[0].loader, traces.shares, device_means(traces, PARTS)
     if parts:
-        wall = sum(parts.values())
-        told = [
-            f"{DEVICE_PARTS[p]} {seconds_text(s)} ({share_text(s / wall)})"
-            for p, s in parts.items()
-        ]
-        yield f"In a step the device is {listed(told)}, which adds up to it."
+        wall, of = sum(parts.values()), [(DEVICE_PARTS[part], s) for part, s in parts.items()]
+        said = [say("part", part=part, seconds=s, share=s / wall) for part, s in of]
+        yield say("device", parts=said)
     if shares and len(traces.ranks) > 1:
-        yield (
-            "From the first event of the device to the last, on average over ranks: idle "
-            f"{100 * shares['idle']:.1f} %, communication and copies that nothing hides "
-            f"{100 * shares['non_compute']:.1f} %, compute {100 * shares['compute']:.1f} %."
-        )
+        yield say("shares", **shares)
     late = late_rank(traces)
     if late is not None and 0.01 < late.waited_share <= MUCH:
         yield f"{capital(late.sentence)}."
-    if one.loader.names:
-        yield (
-            f"The training waits {seconds_text(one.loader.per_step / 1e9)} per step for its loader "
-            f"({share_text(one.loader.share)})."
-        )
+    if loader.names:
+        yield say("loader", seconds=loader.per_step / 1e9, share=loader.share)
     else:
-        yield "The trace has no range of a loader, so a wait for batches does not show in it."
-    steps = one.n_counted
-    if len(one.syncs):
-        count, time = float(one.syncs["per_step"].sum()), int(one.syncs["time"].sum()) / 1e9 / steps
-        top = one.syncs.row(0, named=True)
-        site = "" if top["site"] is None else f" at {short_name(top['site'])}"
-        yield (
-            f"The host waits for the device at {count:.3g} sync points per step, "
-            f"{seconds_text(time)} in all; the longest are of {short_name(top['operation'])}{site}."
-        )
-    if one.device is not None and len(one.device.small):
-        launched = int(one.device.steps.filter("counted")["launches"].sum())
-        small = int(one.device.small["count"].sum())
-        if launched and small >= MUCH * launched:
-            yield (
-                f"{small / steps:,.0f} of {launched / steps:,.0f} kernels per step are shorter "
-                "than the call that launches them."
-            )
+        yield say("no loader")
 
 
 def pair_evidence(a: RanksAttribution, b: RanksAttribution) -> Iterator[str]:
     """Return how the waits for the loader and the kernels of two compare."""
     loaders = (a.ranks[0].loader, b.ranks[0].loader)
     if all(one.names for one in loaders):
-        times = [seconds_text(one.per_step / 1e9) for one in loaders]
-        yield f"Waiting for the loader takes {times[0]} against {times[1]} per step."
-    kernels = [device_means(one, ("kernels",)).get("kernels") for one in (a, b)]
-    if kernels[0] is not None and kernels[1] is not None:
-        same = abs(kernels[0] - kernels[1]) <= 0.02 * max(kernels[0], kernels[1])
-        yield (
-            f"Kernels launched in a step take {seconds_text(kernels[0])} against "
-            f"{seconds_text(kernels[1])}{': the work of the device is the same' if same else ''}."
-        )
+        yield say("loaders", a=loaders[0].per_step / 1e9, b=loaders[1].per_step / 1e9)
+    in_a, in_b = (device_means(one, ("kernels",)).get("kernels") for one in (a, b))
+    if in_a is not None and in_b is not None:
+        same = abs(in_a - in_b) <= 0.02 * max(in_a, in_b)
+        yield say("kernels", a=in_a, b=in_b, same=": the work of the device is the same" * same)
 
 
 def doubts_of_one(subject: Subject) -> list[str]:
     """Return why the account of one is to be doubted."""
-    found = []
-    account = subject.account
-    if not account.adds_up:
-        missed = share_text(account.residual)
-        found.append(f"the parts of {account.name} miss its wall time by {missed}")
+    found, account = [], subject.account
+    if account.residual > WITHIN:
+        found.append(say("residual", of=account.name, share=account.residual))
     if subject.traces is not None and subject.run is None:
         found += dict.fromkeys(d for one in subject.traces.ranks for d in _trace_doubts(one))
     return found
@@ -209,27 +111,23 @@ def doubts_of_one(subject: Subject) -> list[str]:
 
 def doubts_of_two(a: Subject, b: Subject) -> Iterator[str]:
     """Return why a comparison is to be doubted, the doubts of either included."""
-    modes = [one.account.facts.get("mode") for one in (a, b)]
-    if a.account.source != b.account.source:
-        yield (
-            f"{a.name} is a {a.account.source} and {b.name} a {b.account.source}, which count "
-            "differently"
-        )
+    names = {"a": a.name, "b": b.name}
+    source_a, source_b = a.account.source, b.account.source
+    mode_a, mode_b = (one.account.facts.get("mode") for one in (a, b))
+    if source_a != source_b:
+        yield say("other source", source_a=source_a, source_b=source_b, **names)
     else:
-        if modes[0] != modes[1]:
-            yield (
-                f"{a.name} was run in mode '{modes[0]}' and {b.name} in mode '{modes[1]}', so the "
-                "gap is a marginal cost, which is a share of the step only where nothing overlaps"
-            )
+        if mode_a != mode_b:
+            yield say("other mode", mode_a=mode_a, mode_b=mode_b, **names)
         if a.run is None and a.traces is not None and b.traces is not None:
             one, other = a.traces.ranks[0], b.traces.ranks[0]
-            if _in_common(one, other) < ONE_PROGRAM:
-                yield f"{a.name} and {b.name} are different programs"
+            if min(_known(one, other), _known(other, one)) < ONE_PROGRAM:
+                yield say("other program", **names)
             devices = [view.trace.device_name for view in (one, other)]
             if devices[0] != devices[1] and None not in devices:
-                yield f"the devices differ ({listed([short_name(str(x)) for x in devices])})"
-            if difference := rank_difference(a, b):
-                yield difference
+                yield say("other device", devices=[short_name(str(x)) for x in devices])
+            if ranks := rank_difference(a, b):
+                yield ranks
     for subject in (a, b):
         yield from (f"{subject.name}: {doubt}" for doubt in doubts_of_one(subject))
 
@@ -239,33 +137,28 @@ def rank_difference(a: Subject, b: Subject) -> str | None:
     if a.traces is None or b.traces is None:
         return None
     seen = [(v.world_size, [o.trace.rank for o in v.ranks]) for v in (a.traces, b.traces)]
-    if seen[0] == seen[1]:
-        return None
-    told = [
-        f"{one.name} is "
-        + (
-            f"{len(numbers)} of {count_text(size, 'rank')}"
-            if len(numbers) > 1
-            else f"rank {numbers[0] or 0} of {size}"
-        )
-        for one, (size, numbers) in zip((a, b), seen, strict=True)
+    which = [
+        f"{len(ranks)} of {count_text(size, 'rank')}"
+        if len(ranks) > 1
+        else f"rank {ranks[0] or 0} of {size}"
+        for size, ranks in seen
     ]
-    return ", ".join(told)
+    return None if seen[0] == seen[1] else f"{a.name} is {which[0]}, {b.name} is {which[1]}"
 
 
 def _trace_doubts(one: Attribution) -> Iterator[str]:
     trace, steps = one.trace, one.steps
     if trace.damage:
-        yield f"events were lost ({trace.damage})"
+        yield say("damage", damage=trace.damage)
     elif (lost := _lost(one)) > LOST:
-        yield f"{share_text(lost)} of the launches have no kernel in the trace, so events were lost"
+        yield say("lost", share=lost)
     if steps.how != "ProfilerStep":
-        yield f"the trace does not mark its steps; they were found from {short_name(steps.how)}"
+        yield say("no marks", how=steps.how)
     if one.n_counted < FEW:
-        yield f"only {count_text(one.n_counted, 'step was', 'steps were')} measured"
+        yield say("few steps", steps=one.n_counted)
     if trace.strange:
-        told = [f"{count:,} of '{short_name(name)}'" for name, count in trace.strange.items()]
-        yield f"events of unknown categories were left out ({listed(told[:3])})"
+        events = [f"{count:,} of '{short_name(name)}'" for name, count in trace.strange.items()]
+        yield say("unknown events", events=events[:3])
 
 
 def _lost(one: Attribution) -> float:
@@ -279,49 +172,33 @@ def _lost(one: Attribution) -> float:
     return 1 - float(np.isin(trace.correlation[calls], done).mean())
 
 
-def _in_common(a: Attribution, b: Attribution) -> float:
-    """Return the share of the time of either whose operations the other has too, the smaller one.
-
-    Names of operations are what tells one program from another.
-    """
-    shares = []
-    for one, other in ((a, b), (b, a)):
-        named = one.operations.filter(~pl.col("operation").is_in([NOT_RECORDED, "ProfilerStep"]))
-        known = named.filter(pl.col("operation").is_in(other.operations["operation"].to_list()))
-        whole = int(named["time"].sum())
-        shares.append(int(known["time"].sum()) / whole if whole else 0.0)
-    return min(shares)
+def _known(one: Attribution, other: Attribution) -> float:
+    """Return the share of the time of one in operations whose names the other has too."""
+    named = one.operations.filter(~pl.col("operation").is_in([NOT_RECORDED, "ProfilerStep"]))
+    known = named.filter(pl.col("operation").is_in(other.operations["operation"].to_list()))
+    whole = int(named["time"].sum())
+    return int(known["time"].sum()) / whole if whole else 0.0
 
 
 def category_table(account: Account) -> pl.DataFrame:
     """Return the time of each category: per step, per sample, per epoch, and its shares."""
-    rows = []
     samples, steps, epoch = account.samples_per_step, account.steps_per_epoch, account.epoch_s
+    rows = []
     for part in dict.fromkeys([*CATEGORIES, *account.parts, *account.outside]):
         seconds, outside = account.parts.get(part, 0.0), account.outside.get(part, 0.0)
         if not seconds and not outside:
             continue
-        in_epoch = None if not steps else steps * seconds + outside
-        rows.append(
-            {
-                "category": part,
-                "ms per step": 1e3 * seconds,
-                "µs per sample": 1e6 * seconds / samples if samples else None,
-                "share of a step": seconds / account.step_s if account.step_s else 0.0,
-                "s per epoch": in_epoch,
-                "share of an epoch": in_epoch / epoch if in_epoch is not None and epoch else None,
-            }
-        )
-    numbers = (
-        "ms per step",
-        "µs per sample",
-        "share of a step",
-        "s per epoch",
-        "share of an epoch",
-    )
-    schema = {"category": pl.String(), **dict.fromkeys(numbers, pl.Float64())}
-    found = pl.DataFrame(rows, schema=schema)
-    return found.drop(name for name in found.columns if found[name].null_count() == len(found))
+        in_epoch = steps * seconds + outside if steps else None
+        row = {
+            "category": part,
+            "ms per step": 1e3 * seconds,
+            "µs per sample": 1e6 * seconds / samples if samples else None,
+            "share of a step": seconds / account.step_s if account.step_s else 0.0,
+            "s per epoch": in_epoch,
+            "share of an epoch": in_epoch / epoch if in_epoch is not None and epoch else None,
+        }
+        rows.append({name: value for name, value in row.items() if value is not None})
+    return pl.DataFrame(rows)
 
 
 def change_table(a: Mapping[str, float], b: Mapping[str, float]) -> pl.DataFrame:
@@ -337,159 +214,101 @@ def trace_tables(traces: RanksAttribution, *, suffix: str = "", of: str = "") ->
 
     Of several ranks, tables of one host or device are those of the first.
     """
-    one = traces.ranks[0]
-    steps = one.n_counted
+    one, found = traces.ranks[0], []
+    steps, work, device = one.n_counted, one.work, one.device
+    rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
 
     def per(column: str, name: str) -> pl.Expr:
         return (pl.col(column) / steps).alias(name)
 
-    def ms(column: str, name: str = "ms per step", by: float = 1e6 * steps) -> pl.Expr:
-        return (pl.col(column) / by).alias(name)
+    def ms(column: str, name: str = "ms per step") -> pl.Expr:
+        return (pl.col(column) / (1e6 * (steps if "per step" in name else 1))).alias(name)
 
-    def share(frame: pl.DataFrame, name: str) -> pl.Expr:
-        return (pl.col("time") / max(int(frame["time"].sum()), 1)).alias(name)
+    def share(name: str) -> pl.Expr:
+        return (pl.col("time") / pl.max_horizontal(pl.col("time").sum(), 1)).alias(name)
 
-    def owned(frame: pl.DataFrame) -> pl.DataFrame:
-        shown = frame.head(ROWS).select(
-            "name",
-            per("count", "kernels per step"),
-            ms("time", "device ms per step"),
-            ms("total", "with all inside"),
-            ms("host", "host ms per step"),
-            ms("host_total", "host with all inside"),
-        )
-        has_host = bool(frame["host"].sum())
-        return shown.drop(
-            n for n in shown.columns[1:] if not shown[n].sum() or ("host" in n and not has_host)
-        )
+    def named(column: str, name: str) -> pl.Expr:
+        return pl.col(column).alias(name)
 
-    title = pl.col("category").map_elements(title_of, return_dtype=pl.String)
-    work, path = one.work, one.critical_path.parts
-    found = [
-        ("operators", "device time by operator", owned(work.operators)),
-        (
-            "kernels",
-            "device time by kernel",
-            work.kernels.head(ROWS).select(
-                "name",
-                "part",
-                per("count", "times per step"),
-                ms("time"),
-                share(work.kernels, "share of device time"),
-            ),
-        ),
-        ("modules", "time by module", owned(work.modules)),
-        (
-            "operations",
-            "operations of the host by self time",
-            one.operations.head(ROWS).select(
-                "operation",
-                title,
-                per("count", "calls per step"),
-                ms("time"),
-                pl.col("share").alias("share of a step"),
-            ),
-        ),
-        (
-            "roofline",
-            "products against the peak of the device, estimated",
-            work.roofline.head(ROWS).select(
-                *("operation", "sizes", "type", per("count", "calls per step"), "gflop"),
-                *(ms("time"), ms("least", "ms at the peak"), "share of the peak"),
-            ),
-        ),
-    ]
-    if len(traces.device):
-        parts = [name for name in traces.device.columns if name not in ("rank", "wall")]
-        shares = [(pl.col(part) / pl.col("wall")).alias(f"share {part}") for part in parts]
-        frame = traces.device.select("rank", ms("wall", "ms", 1e6), *shares)
-        found.append(("device", "the device of each rank, from its first event to its last", frame))
-    if (device := one.device) is not None:
-        found += [
-            (
-                "idle",
-                "why the device is idle",
-                device.idle.select(
-                    pl.col("meaning").alias("reason"),
-                    ms("time"),
-                    per("gaps", "gaps per step"),
-                    share(device.idle, "share of idle"),
-                ),
-            ),
-            (
-                "gaps",
-                "longest idle gaps of the device",
-                device.gaps.head(20).select(
-                    "step",
-                    ms("length", "ms", 1e6),
-                    "reason",
-                    pl.col("host").alias("the host was in"),
-                    title,
-                    pl.col("next").alias("what ran next"),
-                    pl.col("launch").alias("launched by"),
-                ),
-            ),
-        ]
-    found.append(
-        (
-            "syncs",
-            "where the host waits for the device",
-            one.syncs.head(ROWS).select(
-                *("operation", "call", "site", "range"),
-                pl.col("per_step").alias("times per step"),
-                ms("time"),
-            ),
-        )
+    def add(
+        key: str, title: str, frame: pl.DataFrame, *columns: str | pl.Expr, of_all: bool = False
+    ) -> None:
+        if len(frame):
+            shown = frame.select(*columns).head(ROWS)
+            found.append(Table(key + suffix, f"{title}{'' if of_all else rank}{of}", shown))
+
+    def add_owners(key: str, title: str, frame: pl.DataFrame) -> None:
+        columns = {
+            "count": per("count", "kernels per step"),
+            "time": ms("time", "device ms per step"),
+            "total": (pl.col("total") / 1e6 / steps).alias("with all inside"),
+            "host": ms("host", "host ms per step"),
+            "host_total": (pl.col("host_total") / 1e6 / steps).alias("host with all inside"),
+        }
+        rows = frame.head(ROWS)
+        kept = [name for name in columns if rows[name].sum()]
+        if not frame["host"].sum():
+            kept = [name for name in kept if "host" not in name]
+        add(key, title, rows, "name", *(columns[name] for name in kept))
+
+    columns: tuple[str | pl.Expr, ...]
+    title = pl.col("category").replace(TITLES)
+    times, calls = per("count", "times per step"), per("count", "calls per step")
+    add_owners("operators", "device time by operator", work.operators)
+    columns = ("name", "part", times, ms("time"), share("share of device time"))
+    add("kernels", "device time by kernel", work.kernels, *columns)
+    add_owners("modules", "time by module", work.modules)
+    columns = ("operation", title, calls, ms("time"), named("share", "share of a step"))
+    add("operations", "operations of the host by self time", one.operations, *columns)
+    add(
+        "roofline",
+        "products against the peak of the device, estimated",
+        work.roofline,
+        *("operation", "sizes", "type", calls, "gflop", ms("time")),
+        *((pl.col("least") / 1e6 / steps).alias("ms at the peak"), "share of the peak"),
     )
+    parts = [name for name in traces.device.columns if name not in ("rank", "wall")]
+    shares = [(pl.col(part) / pl.col("wall")).alias(f"share {part}") for part in parts]
+    about = "the device of each rank, from its first event to its last"
+    add("device", about, traces.device, "rank", ms("wall", "ms"), *shares, of_all=True)
     if device is not None:
-        frame = device.small.head(ROWS).select(
-            "kernel",
-            per("count", "times per step"),
-            ms("time"),
-            ms("launch_time", "ms of launches per step"),
+        gaps = per("gaps", "gaps per step")
+        columns = (named("meaning", "reason"), ms("time"), gaps, share("share of idle"))
+        add("idle", "why the device is idle", device.idle, *columns)
+        add(
+            "gaps",
+            "longest idle gaps of the device",
+            device.gaps.head(20),
+            *("step", ms("length", "ms"), "reason", named("host", "the host was in"), title),
+            *(named("next", "what ran next"), named("launch", "launched by")),
         )
-        found.append(("small", "kernels shorter than their launch", frame))
-    on_host = pl.col("part").map_elements(title_of, return_dtype=pl.String)
-    frame = path.select(
-        "where",
-        pl.when(pl.col("where") == "host").then(on_host).otherwise("part").alias("part"),
-        ms("time", "ms", 1e6),
-        share(path, "share of the step"),
-    )
-    found.append(("critical_path", "critical path of a typical step", frame))
+    columns = ("operation", "call", "site", "range", named("per_step", "times per step"))
+    add("syncs", "where the host waits for the device", one.syncs, *columns, ms("time"))
+    if device is not None:
+        columns = ("kernel", times, ms("time"), ms("launch_time", "ms of launches per step"))
+        add("small", "kernels shorter than their launch", device.small, *columns)
+    on_host = pl.col("part").replace(TITLES)
+    part = pl.when(pl.col("where") == "host").then(on_host).otherwise("part").alias("part")
+    columns = ("where", part, ms("time", "ms"), share("share of the step"))
+    add("critical_path", "critical path of a typical step", one.critical_path.parts, *columns)
     if traces.alignment is not None:
-        frame = traces.alignment.ranks.select(
-            "rank",
-            pl.col("last").alias("times last"),
-            ms("waited_for", "ms it was waited for", 1e6),
-            ms("waited", "ms it waited", 1e6),
+        waited = (ms("waited_for", "ms it was waited for"), ms("waited", "ms it waited"))
+        columns = ("rank", named("last", "times last"), *waited)
+        add("waited_for", "ranks: who is waited for", traces.alignment.ranks, *columns, of_all=True)
+        add(
+            "collectives",
+            "collectives by how late the last rank comes",
+            traces.alignment.collectives.sort("late_by", descending=True),
+            *("step", "name", named("index", "number"), named("first_rank", "first")),
+            *(named("last_rank", "last"), ms("late_by", "ms late")),
+            *(named("doing", "the last was in"), title),
+            of_all=True,
         )
-        found.append(("waited_for", "ranks: who is waited for", frame))
-        latest = traces.alignment.collectives.sort("late_by", descending=True).head(ROWS)
-        frame = latest.select(
-            *("step", "name", pl.col("index").alias("number")),
-            *(pl.col(f"{end}_rank").alias(end) for end in ("first", "last")),
-            ms("late_by", "ms late", 1e6),
-            pl.col("doing").alias("the last was in"),
-            title,
-        )
-        found.append(("collectives", "collectives by how late the last rank comes", frame))
+    wall = (ms("wall", "ms"), ms("loader", "ms in the loader"))
+    add("steps", "steps", one.per_step, "number", "counted", *wall)
+    workers = one.loader.workers
+    add("workers", "threads of the loader", workers, "thread", ms("busy", "ms busy"), "share")
     schema = {"device": pl.String(), "MiB": pl.Float64(), "step": pl.Int64(), "during": pl.String()}
     peaks = [(peak.device, peak.size / 2**20, peak.step, peak.during) for peak in one.memory]
-    wall = (ms("wall", "ms", 1e6), ms("loader", "ms in the loader", 1e6))
-    found += [
-        ("steps", "steps", one.per_step.head(ROWS).select("number", "counted", *wall)),
-        (
-            "workers",
-            "threads of the loader",
-            one.loader.workers.select("thread", ms("busy", "ms busy", 1e6), "share"),
-        ),
-        ("memory", "memory peaks", pl.DataFrame(peaks, schema=schema, orient="row")),
-    ]
-    of_all = ("device", "waited_for", "collectives")
-    rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
-    return [
-        Table(f"{key}{suffix}", f"{title}{'' if key in of_all else rank}{of}", frame)
-        for key, title, frame in found
-        if len(frame)
-    ]
+    add("memory", "memory peaks", pl.DataFrame(peaks, schema=schema, orient="row"), pl.all())
+    return found

@@ -1,46 +1,267 @@
-"""Measurements that disagree, as one account: what each supports, and what adds up to the epoch."""
+"""Measurements that disagree, as one account: what each supports, and what adds up to the epoch.
+
+They are read from a YAML file in which people wrote down two trainings and what they measured.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
+import yaml  # type: ignore[import-untyped]
 
+from deltacell.errors import InputError, did_you_mean
 from deltacell.profile.explain.account import Account, Comparison, compare
-from deltacell.profile.explain.measurements import (
-    Measured,
-    Measurement,
-    Measurements,
-    Mode,
-    Reading,
-    Side,
-    Unit,
-    read_measurements,
-)
-from deltacell.words import change_text, count_text, listed, ratio_text, seconds_text, share_text
+from deltacell.profile.explain.sentences import say
+from deltacell.words import ratio_text, seconds_text
 
-CLOSE = 0.04
-"""Ratios that differ by less than this share are equal but for rounding."""
+LARGEST_FILE = 1 << 20
+
+CLOSE = 0.04  # ratios that differ by less than this share are equal but for rounding
 
 NOT_MEASURED = "not measured (validation, figures, checkpoints)"
 """The part of an epoch that its steps leave over."""
 
-MARGINAL = (
-    "The loader alone, and loader and forward minus the loader, are marginal costs. Each equals a "
-    "share of the step only where loader and compute do not overlap; the rest of the step includes "
-    "waiting for other ranks."
-)
+UNITS = {
+    "epoch seconds": ("s", "epochs per day"),
+    "it/s": ("it/s",),
+    "ms per step": ("ms", "s"),
+    "trace sum": ("ms", "s"),
+    "loader only": ("it/s", "ms", "s"),
+    "loader+model": ("it/s", "ms", "s"),
+    "saved batch": ("ms", "s", "it/s"),
+}
+"""The units that each measurement can be given in; the first is the default."""
+
+MODES = {
+    **dict.fromkeys(("epoch seconds", "it/s", "ms per step"), "train"),
+    **{"loader only": "data", "saved batch": "fixed"},
+}
+"""How much of a step was carried out, where a measurement does not say."""
+
+_OF = {
+    "epoch seconds": "the wall time of a whole epoch",
+    "it/s": "the training steps alone",
+    "ms per step": "the training steps alone",
+    "trace sum": "self times of a trace",
+    "loader only": "the loader alone",
+    "loader+model": "loader and model",
+    "loader+model forward": "loader and forward",
+    "loader+model step": "loader, forward and backward",
+    "saved batch": "the full step on a batch in memory",
+}
+
+Measured = Literal[
+    "epoch seconds",
+    "it/s",
+    "ms per step",
+    "trace sum",
+    "loader only",
+    "loader+model",
+    "saved batch",
+]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e300)]
+Count = Annotated[int, msgspec.Meta(gt=0, lt=10**15)]
+Name = Annotated[str, msgspec.Meta(pattern=r"\S")]
+
+
+class Conditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a time depends on: given by the reading, else by the measurement, else by the side."""
+
+    batch: Count | None = None  # of one process
+    ranks: Count | None = None
+    parameters: Count | None = None
+    window_steps: Count | None = None  # the steps covered
+    startup_seconds: Positive | None = None  # the profiler's own start, all of it in one step
+
+    @property
+    def samples_per_step(self) -> int | None:
+        """The batch of all processes together."""
+        return self.batch * self.ranks if self.batch and self.ranks else None
+
+
+class Side(Conditions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One of the two trainings, as it really trained."""
+
+    name: Name
+    steps_per_epoch: Count | None = None
+
+    @property
+    def samples_per_epoch(self) -> float | None:
+        """Steps times batch times ranks, the last step counted as full."""
+        samples = self.samples_per_step
+        return self.steps_per_epoch * samples if self.steps_per_epoch and samples else None
+
+
+class Reading(Conditions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What was measured of one side, and where it differs from the real training."""
+
+    value: Positive = 0.0
+    readings: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = ()
+
+    @property
+    def warmup(self) -> int:
+        """How many of the readings are warm-up.
+
+        Leading readings are, as long as they lie 1.5 times above or below the median of the
+        second half, up to half of them.
+        """
+        half = len(self.readings) // 2
+        usual = float(np.median(self.readings[half:])) if half else 0.0
+        steady = (i for i in range(half) if usual / 1.5 <= self.readings[i] <= 1.5 * usual)
+        return next(steady, half)
+
+    @property
+    def steady(self) -> float:
+        """The median of the readings that are not warm-up; the value where there are none."""
+        return float(np.median(self.readings[self.warmup :])) if self.readings else self.value
+
+    @property
+    def is_mean_with_warmup(self) -> bool:
+        """Whether the value is the average of all readings, those of the warm-up included."""
+        if not self.warmup:
+            return False
+        return abs(float(np.mean(self.readings)) - self.value) <= 0.02 * self.value
+
+
+class Measurement(Conditions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One way in which the two trainings were compared; once read, all is filled in."""
+
+    name: Name
+    measured: Measured
+    a: Positive | Reading
+    b: Positive | Reading
+    unit: Literal["s", "ms", "it/s", "epochs per day"] | None = None
+    mode: Literal["train", "step", "forward", "data", "fixed", "empty"] | None = None
+    sum: Literal["nested", "self"] | None = None
+    claimed: Positive | None = None  # the ratio B by A that was said to follow
+
+    @property
+    def readings(self) -> tuple[Reading, Reading]:
+        """The values of A and of B."""
+        return self.a, self.b  # type: ignore[return-value]
+
+    @property
+    def raw_ratio(self) -> float:
+        """The ratio of the values as they were given, B by A; of rates A by B."""
+        a, b = (reading.value for reading in self.readings)
+        return a / b if self.unit in ("it/s", "epochs per day") else b / a
+
+    def seconds(self, value: float) -> float:
+        """Return a value in seconds."""
+        if self.unit in ("it/s", "epochs per day"):
+            return (1.0 if self.unit == "it/s" else 86_400.0) / value
+        return value / 1e3 if self.unit == "ms" else value
+
+    def sum_per_step(self, reading: Reading) -> float | None:
+        """Return the sum of a trace per step, without the step of the profiler's start."""
+        if reading.window_steps is None:
+            return None
+        seconds, steps = self.seconds(reading.value), reading.window_steps
+        if reading.startup_seconds is not None:
+            seconds, steps = seconds - reading.startup_seconds, steps - 1
+        return seconds / steps
+
+
+class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All measurements of two trainings, in the order of the file."""
+
+    a: Side
+    b: Side
+    measurements: Annotated[tuple[Measurement, ...], msgspec.Meta(min_length=1)]
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """A and B."""
+        return self.a, self.b
+
+
+def read_measurements(path: str | os.PathLike[str]) -> Measurements:
+    """Read and check a YAML file of measurements; the how-to on slow runs describes its keys."""
+    path = Path(path)
+    try:
+        given = msgspec.convert(_read_yaml(path), Measurements)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$")
+        unknown = re.search(r"unknown field `(.*)`", what)
+        keys = {*Side.__struct_fields__, *Measurement.__struct_fields__, *Reading.__struct_fields__}
+        hint = did_you_mean(unknown[1], sorted(keys)) if unknown else ""
+        place = place.strip("`.") or "the file"
+        raise InputError(f"{place}: {what}{hint}", code="wrong-key", where=path) from error
+    names = [one.name for one in given.measurements]
+    if given.a.name == given.b.name or len(set(names)) < len(names):
+        what = "two trainings or two measurements have the same name"
+        raise InputError(what, code="same-name", where=path)
+    filled = tuple(_filled(one, given, path) for one in given.measurements)
+    return msgspec.structs.replace(given, measurements=filled)
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [str(key.value) for key, _ in node.value]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            what = f"the key '{twice}' is given twice"
+            raise yaml.constructor.ConstructorError(None, None, what, node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            what = f"larger than {LARGEST_FILE:,} bytes"
+            fix = "Explain a trace with `deltacell explain`."
+            raise InputError(what, code="file-too-large", where=path, fix=fix)
+        return yaml.load(path.read_bytes().decode("utf-8-sig"), Loader=_Loader)
+    except OSError as error:
+        what = f"cannot be read: {error.strerror or error}"
+        raise InputError(what, code="unreadable", where=path) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        what = f"not YAML: {getattr(error, 'problem', None) or str(error).splitlines()[0]}"
+        line = None if mark is None else mark.line + 1
+        raise InputError(what, code="not-yaml", where=path, line=line) from error
+
+
+def _filled(one: Measurement, given: Measurements, path: Path) -> Measurement:
+    def wrong(code: str, what: str) -> InputError:
+        return InputError(f"'{one.name}': {what}", code=code, where=path)
+
+    units = UNITS[one.measured]
+    unit = one.unit or units[0]
+    if unit not in units:
+        raise wrong("wrong-unit", f"the unit is {unit}; expected one of {', '.join(units)}")
+    if one.sum is not None and one.measured != "trace sum":
+        raise wrong("wrong-sum", f"'sum' is for a 'trace sum', and this is '{one.measured}'")
+    readings = []
+    for side, value in zip(given.sides, (one.a, one.b), strict=True):
+        reading = value if isinstance(value, Reading) else Reading(value=value)
+        number = reading.value or reading.steady
+        if not number:
+            raise wrong("no-value", f"{side.name} has neither a 'value' nor 'readings'")
+        known = {
+            name: getattr(reading, name) or getattr(one, name) or getattr(side, name)
+            for name in Conditions.__struct_fields__
+        }
+        made = msgspec.structs.replace(reading, value=number, **known)
+        if made.startup_seconds is not None:
+            whole = 0.0 if unit == "it/s" else number / (1e3 if unit == "ms" else 1.0)
+            if (made.window_steps or 0) < 2 or made.startup_seconds >= whole:
+                what = "'startup_seconds' needs a longer time, and window_steps of 2 or more"
+                raise wrong("wrong-startup", what)
+        readings.append(made)
+    mode = one.mode or MODES.get(one.measured)
+    return msgspec.structs.replace(one, unit=unit, mode=mode, a=readings[0], b=readings[1])
 
 
 @dataclass(frozen=True)
 class Times:
-    """A measurement of one side in seconds; None where it cannot be known.
-
-    ``epoch`` is the time that the samples of a real epoch would take at this rate.
-    """
+    """A measurement of one side in seconds; ``epoch`` is a real epoch's samples at this rate."""
 
     step: float | None = None
     sample: float | None = None
@@ -67,47 +288,24 @@ class Figure:
         a, b = getattr(self.a, per), getattr(self.b, per)
         return None if a is None or b is None else b / a
 
-    @property
-    def raw_ratio(self) -> float:
-        """The ratio of the values as they were given, B by A; of rates A by B."""
-        a, b = (reading.value for reading in self.measurement.readings)
-        return a / b if self.measurement.unit in (Unit.rate, Unit.per_day) else b / a
-
-    @property
-    def claimed_text(self) -> str:
-        """The ratio that was claimed, or else that of the values."""
-        claimed = self.measurement.claimed
-        return ratio_text(self.raw_ratio) if claimed is None else f"{claimed:g}x"
-
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON-serialisable dict."""
         one = self.measurement
         return {
-            "name": one.name,
-            "measured": one.measured.value,
-            "mode": None if one.mode is None else one.mode.value,
-            "claimed": one.claimed,
-            **{
-                side: {f"{per}_s": value for per, value in asdict(getattr(self, side)).items()}
-                for side in ("a", "b")
-            },
+            **{name: getattr(one, name) for name in ("name", "measured", "mode", "claimed")},
+            "a": {f"{per}_s": value for per, value in asdict(self.a).items()},
+            "b": {f"{per}_s": value for per, value in asdict(self.b).items()},
             **{f"{per}_ratio": self.ratio(per) for per in ("step", "sample", "epoch")},
-            "supports": self.supports,
-            "per": self.per,
-            "of": self.of,
+            **{"supports": self.supports, "per": self.per, "of": self.of},
         }
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Something that makes a comparison invalid, or two measurements disagree.
-
-    ``kind`` is a word for programs, such as ``nested_sum``; ``measurement`` is None where it is
-    about several.
-    """
+    """Something that makes a comparison invalid, or two measurements disagree."""
 
     kind: str
-    measurement: str | None
+    measurement: str | None  # None where it is about several
     sentence: str
 
 
@@ -153,36 +351,30 @@ class Reconciliation:
 
 def reconcile(measurements: Measurements | str | os.PathLike[str]) -> Reconciliation:
     """Return one account of measurements that disagree, given as read or as a YAML file."""
-    given = (
-        measurements if isinstance(measurements, Measurements) else read_measurements(measurements)
-    )
+    is_read = isinstance(measurements, Measurements)
+    given: Measurements = measurements if is_read else read_measurements(measurements)  # type: ignore
     figures = tuple(_figure(one, given) for one in given.measurements)
-    epoch = _first(figures, Measured.epoch)
-    whole = _first(figures, Measured.rate, Measured.step)
+    epoch = _first(figures, "epoch seconds")
+    whole = _first(figures, "it/s", "ms per step")
     compared = _comparison(given, figures, epoch, whole)
+    about_data = list(_of_data(given))
     found = [
-        Contradiction(kind, one.measurement.name, sentence)
-        for one in figures
-        for kind, sentence in _contradictions(one, given, whole)
+        *((None, *one) for one in about_data),
+        *((f.measurement.name, *one) for f in figures for one in _of_figure(f, given, whole)),
+        *((None, *one) for one in _of_epochs(compared if epoch is not None else None)),
     ]
-    around = [
-        Contradiction(kind, None, sentence)
-        for kind, sentence in _of_all(given, compared if epoch is not None else None)
-    ]
-    data = [one for one in around if one.kind == "different_data"]
-    found = [*data, *found, *(one for one in around if one not in data)]
     return Reconciliation(
         given,
         figures,
-        tuple(found),
+        tuple(Contradiction(kind, name, sentence) for name, kind, sentence in found),
         compared,
         _sentence(given, figures, compared, epoch),
-        tuple(_evidence(given, compared, is_same_data=not data)),
+        tuple(_evidence(given, compared, is_same_data=not about_data)),
         tuple(_advice(compared, epoch, whole)),
     )
 
 
-def _first(figures: Sequence[Figure], *kinds: Measured) -> Figure | None:
+def _first(figures: Sequence[Figure], *kinds: str) -> Figure | None:
     return next((one for one in figures if one.measurement.measured in kinds), None)
 
 
@@ -190,81 +382,34 @@ def _is_close(a: float, b: float) -> bool:
     return abs(a - b) <= CLOSE * max(abs(a), abs(b))
 
 
-def _seconds(measurement: Measurement, value: float) -> float:
-    if measurement.unit is Unit.rate:
-        return 1.0 / value
-    if measurement.unit is Unit.per_day:
-        return 86_400.0 / value
-    return value / 1e3 if measurement.unit is Unit.milliseconds else value
-
-
-def _steady_value(reading: Reading) -> float:
-    return float(np.median(reading.steady)) if reading.readings else reading.value
-
-
-def _sum_per_step(measurement: Measurement, reading: Reading) -> float | None:
-    # The step of the profiler's start is left out.
-    if reading.window_steps is None:
-        return None
-    seconds, steps = _seconds(measurement, reading.value), reading.window_steps
-    if reading.startup_seconds is not None:
-        seconds, steps = seconds - reading.startup_seconds, steps - 1
-    return seconds / steps
-
-
 def _figure(one: Measurement, given: Measurements) -> Figure:
-    times = [_times(one, *pair) for pair in zip(one.readings, given.sides, strict=True)]
-    of = _WHAT[one.measured]
-    if one.measured is Measured.loader_and_model and one.mode in _LOADER_AND:
-        of = _LOADER_AND[one.mode]
-    others = [
-        side.name
-        for side, reading in zip(given.sides, one.readings, strict=True)
-        if side.parameters and reading.parameters != side.parameters
-    ]
+    a, b = (_times(one, *pair) for pair in zip(one.readings, given.sides, strict=True))
+    if one.measured == "trace sum" and one.sum != "self":
+        nested, unknown = "a sum of nested events is not a time", "it may add up nested events"
+        return Figure(one, a, b, None, None, nested if one.sum else unknown)
+    if any(reading.is_mean_with_warmup for reading in one.readings):
+        return Figure(one, a, b, None, None, "the average includes warm-up")
+    of = _OF.get(f"{one.measured} {one.mode}", _OF[one.measured])
+    pairs = zip(given.sides, one.readings, strict=True)
+    others = [s.name for s, reading in pairs if s.parameters and reading.parameters != s.parameters]
     if others:
         of += f", with another model of {' and '.join(others)} than the one that trained"
-    found = Figure(one, times[0], times[1], None, None, of)
-    if one.measured is Measured.trace and one.is_nested_sum is not False:
-        why = (
-            "a sum of nested events is not a time"
-            if one.is_nested_sum
-            else "it is not known whether nested events were added up"
-        )
-        return Figure(one, times[0], times[1], None, None, why)
-    if any(reading.is_mean_with_warmup for reading in one.readings):
-        return Figure(one, times[0], times[1], None, None, "the average includes warm-up")
-    for per in ("epoch",) if one.measured is Measured.epoch else ("sample", "step"):
+    found = Figure(one, a, b, None, None, of)
+    for per in ("epoch",) if one.measured == "epoch seconds" else ("sample", "step"):
         if (ratio := found.ratio(per)) is not None:
-            return Figure(one, times[0], times[1], ratio, per, of)
+            return Figure(one, a, b, ratio, per, of)
     return found
-
-
-_WHAT = {
-    Measured.epoch: "the wall time of an epoch, all of it",
-    Measured.rate: "the training steps alone",
-    Measured.step: "the training steps alone",
-    Measured.trace: "self times of a trace",
-    Measured.loader: "the loader alone",
-    Measured.loader_and_model: "loader and model",
-    Measured.saved: "the full step on a batch that is there already",
-}
-_LOADER_AND: dict[Mode | None, str] = {
-    Mode.forward: "loader and forward",
-    Mode.step: "loader, forward and backward",
-}
 
 
 def _times(one: Measurement, reading: Reading, side: Side) -> Times:
     samples = side.samples_per_epoch
-    if one.measured is Measured.epoch:
-        epoch = _seconds(one, reading.value)
+    if one.measured == "epoch seconds":
+        epoch = one.seconds(reading.value)
         return Times(None, epoch / samples if samples else None, epoch)
-    if one.measured is Measured.trace:
-        step = None if one.is_nested_sum is not False else _sum_per_step(one, reading)
+    if one.measured == "trace sum":
+        step = one.sum_per_step(reading) if one.sum == "self" else None
     else:
-        value = _steady_value(reading) if reading.is_mean_with_warmup else reading.value
-        step = _seconds(one, value)
+        step = one.seconds(reading.steady if reading.is_mean_with_warmup else reading.value)
     if step is None:
         return Times()
     sample = step / reading.samples_per_step if reading.samples_per_step else None
@@ -274,249 +419,128 @@ def _times(one: Measurement, reading: Reading, side: Side) -> Times:
 _Found = Iterator[tuple[str, str]]
 
 
-def _of_all(given: Measurements, compared: Comparison | None) -> _Found:
-    a, b = given.sides
+def _of_data(given: Measurements) -> _Found:
     most = [side.samples_per_epoch or 0.0 for side in given.sides]
     # The last step of an epoch may be cut short, so each number is known up to one step.
-    least = [m - (s.batch or 0) * (s.ranks or 0) for m, s in zip(most, given.sides, strict=True)]
+    least = [m - (s.samples_per_step or 0) for m, s in zip(most, given.sides, strict=True)]
     if all(most) and not (least[0] < most[1] and least[1] < most[0]):
-        yield (
-            "different_data",
-            f"An epoch of {a.name} has {most[0]:,.0f} samples and one of {b.name} {most[1]:,.0f} "
-            "(steps * batch * ranks), so a ratio of epochs compares different amounts of data.",
-        )
+        said = "An epoch of {a.name} has {most[0]:,.0f} samples and one of {b.name} {most[1]:,.0f} "
+        said += "(steps * batch * ranks), so a ratio of epochs compares different amounts of data."
+        yield "different_data", say(said, a=given.a, b=given.b, most=most)
+
+
+def _of_epochs(compared: Comparison | None) -> _Found:
     if compared is None or compared.epoch_ratio is None:
         return
-    ratio = compared.epoch_ratio
-    for account in (compared.a, compared.b):
-        if account.outside_s < 0:
-            steps = (account.steps_per_epoch or 0) * account.step_s
-            yield (
-                "steps_longer_than_epoch",
-                f"The training steps of {account.name} take {seconds_text(steps)} by the time of a "
-                f"step, and its epoch takes {seconds_text(account.epoch_s or 0.0)}: they are not "
-                "of the same training.",
-            )
+    for one in (compared.a, compared.b):
+        if one.outside_s < 0:
+            said = "The training steps of {of.name} take {steps:time} by the time of a step, but "
+            said += "its epoch takes {of.epoch_s:time}: they are not from the same training."
+            steps = (one.steps_per_epoch or 0) * one.step_s
+            yield "steps_longer_than_epoch", say(said, of=one, steps=steps)
             return
+    ratio = compared.epoch_ratio
     if not _is_close(ratio.of_steps, ratio.epoch):
-        yield (
-            "outside_the_steps",
-            f"The training steps predict {ratio_text(ratio.of_steps)} per epoch where "
-            f"{ratio_text(ratio.epoch)} was observed. The rest lies outside the steps: "
-            f"{share_text(ratio.outside_a)} of an epoch of {a.name} "
-            f"({seconds_text(compared.a.outside_s)}) and {share_text(ratio.outside_b)} of one of "
-            f"{b.name} ({seconds_text(compared.b.outside_s)}).",
-        )
+        said = "The training steps predict {x.of_steps:ratio} per epoch where {x.epoch:ratio} was "
+        said += "observed. The rest lies outside the steps: {x.outside_a:share} of an epoch of "
+        said += "{a.name} ({a.outside_s:time}) and {x.outside_b:share} of an epoch of {b.name} "
+        said += "({b.outside_s:time})."
+        yield "outside_the_steps", say(said, x=ratio, a=compared.a, b=compared.b)
 
 
-def _contradictions(figure: Figure, given: Measurements, whole: Figure | None) -> _Found:
-    one, (a, b) = figure.measurement, figure.measurement.readings
+def _of_figure(figure: Figure, given: Measurements, whole: Figure | None) -> _Found:
+    m, (a, b), (ra, rb) = figure.measurement, given.sides, figure.measurement.readings
+    claim = ratio_text(m.raw_ratio) if m.claimed is None else f"{m.claimed:g}x"
+    env = {"m": m, "a": a, "b": b, "ra": ra, "rb": rb, "claim": claim}
     steps = (None, None) if whole is None else (whole.a.step, whole.b.step)
-    pairs = list(zip(given.sides, (a, b), (figure.a.step, figure.b.step), steps, strict=True))
-    claim = figure.claimed_text
-    if one.measured is Measured.trace and one.is_nested_sum is not False:
-        yield from _nested(figure, pairs)
-    if a.window_steps and b.window_steps and a.window_steps != b.window_steps:
-        sentence = (
-            f"'{one.name}' has windows of {count_text(a.window_steps, 'step')} of {given.a.name} "
-            f"and {count_text(b.window_steps, 'step')} of {given.b.name}"
-        )
-        if one.measured is Measured.trace:
-            sentence += (
-                f": {ratio_text(b.window_steps / a.window_steps)} of its "
-                f"{ratio_text(figure.raw_ratio)} is this alone, and per step it is "
-                f"{ratio_text(figure.raw_ratio * a.window_steps / b.window_steps)}"
-            )
-        yield "unequal_windows", f"{sentence}."
-    for side, reading, _, step in pairs:
-        if reading.startup_seconds is not None and reading.window_steps:
-            sentence = (
-                f"One of the {count_text(reading.window_steps, 'step')} of {side.name} in "
-                f"'{one.name}' is {seconds_text(reading.startup_seconds)} of the profiler's own "
-                "start"
-            )
-            sums = _sum_per_step(one, a), _sum_per_step(one, b)
-            if sums[0] and sums[1]:
-                sentence += f"; without it, the ratio per step is {ratio_text(sums[1] / sums[0])}"
-            yield "profiler_start", f"{sentence}."
+    pairs = list(zip(given.sides, m.readings, (figure.a.step, figure.b.step), steps, strict=True))
+    step, sample = figure.ratio("step"), figure.ratio("sample")
+
+    def found(kind: str, template: str, **more: Any) -> tuple[str, str]:
+        return kind, say(template, **env, **more)
+
+    def differs(name: str) -> bool:
+        in_a, in_b = getattr(ra, name), getattr(rb, name)
+        return bool(in_a and in_b and in_a != in_b)
+
+    if m.measured == "trace sum" and m.sum is None:
+        said = "'{m.name}' does not say whether durations of nested events were added up (sum: "
+        said += "nested) or self times (sum: self); only self times are comparable."
+        yield found("sum_not_said", said)
+    elif m.sum == "nested":
+        sums = [(m.sum_per_step(reading), side, x) for side, reading, _, x in pairs]
+        levels = [f"{y / x:.0f} times the step of {side.name}" for y, side, x in sums if x and y]
+        said = "'{m.name}' adds up durations of nested events, so one second counts once per level "
+        said += "of the stack: {claim} is a ratio of such sums and not of times."
+        said += " Per step the sums are {levels:list}." if levels else ""
+        yield found("nested_sum", said, levels=levels)
+    if differs("window_steps"):
+        windows = (rb.window_steps or 1) / (ra.window_steps or 1)
+        said = "'{m.name}' covers {ra.window_steps:count step} of {a.name} and "
+        said += "{rb.window_steps:count step} of {b.name}, which alone is a ratio of {x:ratio}."
+        yield found("unequal_windows", said, x=windows)
+    for side, reading, _, _ in pairs:
+        if reading.startup_seconds is not None:
+            said = "One of the {r.window_steps:count step} of {side.name} in '{m.name}' is "
+            said += "{r.startup_seconds:time} of profiler start-up."
+            yield found("profiler_start", said, side=side, r=reading)
         if reading.warmup:
-            yield "warmup_average", _warmup_sentence(figure, side, reading, step)
-    if a.ranks and b.ranks and a.ranks != b.ranks:
-        yield (
-            "ranks",
-            f"'{one.name}' has {a.ranks} ranks of {given.a.name} and {b.ranks} of the other.",
-        )
-    yield from _batch_sizes(figure, given)
+            said = "The {r.value:g} {m.unit} of {side.name} in '{m.name}' averages {n} readings, "
+            said += "of which the first {r.warmup} ({first}) are warm-up or sanity checks: the "
+            said += (
+                "median of the rest is {r.steady:g} {m.unit}, and {claim} is not a steady ratio."
+            )
+            first = ", ".join(f"{value:g}" for value in reading.readings[: reading.warmup][:5])
+            values = {"n": len(reading.readings), "first": first}
+            yield found("warmup_average", said, side=side, r=reading, **values)
+    if differs("ranks"):
+        said = "'{m.name}' has {ra.ranks} ranks of {a.name} and {rb.ranks} of {b.name}."
+        yield found("ranks", said)
+    if differs("samples_per_step") and m.measured != "epoch seconds" and figure.supports and step:
+        said = "'{m.name}' compares steps of unequal size, batch {ra.batch} against {rb.batch}: "
+        said += "{step:ratio} per step is {sample:ratio} per sample"
+        if m.mode == "train" and figure.a.epoch and figure.b.epoch:
+            said += ", and the training steps of an epoch ({a.steps_per_epoch:,} against "
+            said += "{b.steps_per_epoch:,}) take {f.a.epoch:time} against {f.b.epoch:time}"
+        yield found("batch_sizes", f"{said}.", step=step, sample=sample, f=figure)
     for side, reading, _, _ in pairs:
         if side.parameters and reading.parameters and side.parameters != reading.parameters:
-            size = "smaller" if reading.parameters < side.parameters else "larger"
-            yield (
-                "other_model",
-                f"'{one.name}' measures a {size} {side.name} ({reading.parameters:,} parameters) "
-                f"than the one that trained ({side.parameters:,}), so {claim} says nothing about "
-                "that one.",
-            )
-    if one.measured is Measured.saved:
-        batches = [
-            f"{reading.batch} where {side.name} trained with {side.batch}"
-            for side, reading, _, _ in pairs
-            if side.batch and reading.batch and side.batch != reading.batch
-        ]
-        also = f", and a batch of {listed(batches)}" if batches else ""
-        yield (
-            "no_loader",
-            f"'{one.name}' has no loader, no collation and no transfer{also}: it is about the "
-            "model alone.",
-        )
-    if one.measured is Measured.loader_and_model and one.mode is None:
-        yield (
-            "mode_not_said",
-            f"'{one.name}' does not say how much of a step the model did (mode: forward, step or "
-            "train), so it is not clear what was timed.",
-        )
-    elif one.measured is Measured.loader_and_model and one.mode in _LEFT_OUT:
-        ended, missing = _LEFT_OUT[one.mode]
-        yield (
-            "forward_only" if one.mode is Mode.forward else "not_whole",
-            f"The model of '{one.name}' returned {ended} (mode '{one.mode}'), so its {claim} is "
-            f"without {missing}.",
-        )
-    for side, reading, part, step in pairs:
-        # Where readings were cut, the sentence on warm-up says this.
-        is_part = one.measured in (Measured.loader, Measured.loader_and_model)
-        if not is_part or reading.warmup or reading.batch != side.batch or not part or not step:
+            said = "'{m.name}' measures another {side.name} ({r.parameters:,} parameters) than the "
+            said += "one that trained ({side.parameters:,}), so {claim} does not apply to that one."
+            yield found("other_model", said, side=side, r=reading)
+    if m.measured == "saved batch":
+        said = "'{m.name}' has no loader, no collation and no transfer, and batches of {ra.batch} "
+        said += "and {rb.batch} where {a.batch} and {b.batch} trained: it times the model alone."
+        yield found("no_loader", said)
+    if m.measured == "loader+model" and m.mode is None:
+        said = "'{m.name}' does not say how much of a step the model did (mode: forward, step or "
+        yield found("mode_not_said", said + "train), so it is unclear what was timed.")
+    elif m.measured == "loader+model" and m.mode == "forward":
+        said = "The model of '{m.name}' returned before backward (mode 'forward'), so its {claim} "
+        yield found("forward_only", said + "does not include backward and the optimizer.")
+    elif m.measured == "loader+model" and m.mode != "train":
+        said = "The steps of '{m.name}' are not whole (mode '{m.mode}'), so {claim} is not a ratio "
+        yield found("not_whole", said + "of training steps.")
+    for side, reading, part, in_training in pairs:
+        is_part = m.measured in ("loader only", "loader+model") and not reading.warmup
+        if not is_part or not part or not in_training or reading.batch != side.batch:
             continue
-        if part > step * (1 + CLOSE):
-            yield (
-                "part_longer_than_whole",
-                f"'{one.name}' gives {seconds_text(part)} per step of {side.name} for a part of a "
-                f"step that takes {seconds_text(step)} in training.",
-            )
-    ratios = [figure.raw_ratio, *(figure.ratio(per) for per in ("step", "sample", "epoch"))]
-    if one.claimed is not None and not any(r and _is_close(one.claimed, r) for r in ratios):
-        yield (
-            "claim_differs",
-            f"'{one.name}' claims {claim}, and its own values give {ratio_text(figure.raw_ratio)}.",
-        )
-
-
-_LEFT_OUT: dict[Mode | None, tuple[str, str]] = {
-    Mode.step: ("before the optimizer", "the optimizer"),
-    Mode.forward: ("before backward", "backward and the optimizer"),
-    Mode.data: ("before forward", "the model"),
-    Mode.fixed: ("to the same batch", "the loader"),
-    Mode.empty: ("before forward", "the model"),
-}
-
-
-def _nested(figure: Figure, pairs: Sequence[tuple[Side, Reading, Any, float | None]]) -> _Found:
-    one = figure.measurement
-    if one.is_nested_sum is None:
-        yield (
-            "sum_not_said",
-            f"'{one.name}' does not say whether durations of nested events were added up (sum: "
-            "nested) or self times (sum: self); only the latter are comparable.",
-        )
-        return
-    levels = [
-        f"{total / step:.0f} times the step of {side.name}"
-        for side, reading, _, step in pairs
-        if (total := _sum_per_step(one, reading)) and step and total > 1.05 * step
-    ]
-    also = f" Per step the sums are {listed(levels)}." if levels else ""
-    yield (
-        "nested_sum",
-        f"'{one.name}' adds up durations of nested events, so one second counts once per level of "
-        f"the stack: {figure.claimed_text} is a ratio of such sums and not of times.{also}",
-    )
-
-
-def _warmup_sentence(figure: Figure, side: Side, reading: Reading, step: float | None) -> str:
-    one, readings = figure.measurement, reading.readings or ()
-    first = ", ".join(f"{value:g}" for value in readings[: reading.warmup][:5])
-    what = "is the plain average of" if reading.is_mean_with_warmup else "comes with"
-    sentence = (
-        f"The {reading.value:g} {one.unit} of {side.name} in '{one.name}' {what} {len(readings)} "
-        f"readings from {min(readings):g} to {max(readings):g}: the first {reading.warmup} "
-        f"({first}) are warm-up or sanity check, the median of the rest is "
-        f"{_steady_value(reading):g} {one.unit}"
-    )
-    if reading.is_mean_with_warmup:
-        sentence += f", so {figure.claimed_text} is a ratio of the warm-up"
-    steady = _seconds(one, _steady_value(reading))
-    if step and one.mode is Mode.data and steady > step:
-        sentence += (
-            f". Nor is the rest a measure of the training: {seconds_text(steady)} per step for a "
-            f"part of a step that takes {seconds_text(step)}"
-        )
-    return f"{sentence}."
-
-
-def _batch_sizes(figure: Figure, given: Measurements) -> _Found:
-    one, (a, b) = figure.measurement, figure.measurement.readings
-    sample, step = figure.ratio("sample"), figure.ratio("step")
-    if one.measured is Measured.epoch or a.samples_per_step == b.samples_per_step:
-        return
-    if figure.supports is None or sample is None or step is None:
-        return
-    sentence = (
-        f"'{one.name}' compares steps of unequal size, batch {a.batch} against {b.batch}: "
-        f"{ratio_text(step)} per {'step' if one.mode is Mode.train else 'batch'} is "
-        f"{ratio_text(sample)} per sample"
-    )
-    steps = (given.a.steps_per_epoch, given.b.steps_per_epoch)
-    if one.mode is Mode.train and all(steps) and figure.a.epoch and figure.b.epoch:
-        sentence += (
-            f", and with {steps[0]:,} against {steps[1]:,} steps per epoch the training steps of "
-            f"an epoch take {seconds_text(figure.a.epoch)} against {seconds_text(figure.b.epoch)}"
-        )
-    yield "batch_sizes", f"{sentence}."
+        if part > in_training * (1 + CLOSE):
+            said = "'{m.name}' gives {part:time} per step of {side.name} for a part of a step that "
+            said += "takes {whole:time} in training."
+            yield found("part_longer_than_whole", said, side=side, part=part, whole=in_training)
+    ratios = [m.raw_ratio, step, sample, figure.ratio("epoch")]
+    if m.claimed is not None and not any(r and _is_close(m.claimed, r) for r in ratios):
+        said = "'{m.name}' claims {claim}, but its own values give {m.raw_ratio:ratio}."
+        yield found("claim_differs", said)
 
 
 def _comparison(
     given: Measurements, figures: Sequence[Figure], epoch: Figure | None, whole: Figure | None
 ) -> Comparison | None:
-    if whole is None:
+    if whole is None or whole.a.step is None or whole.b.step is None:
         return None
-    loader, forward = _loader_and_forward(given, figures)
-    accounts = []
-    for at, side in zip(("a", "b"), given.sides, strict=True):
-
-        def of(figure: Figure | None, per: str = "step", at: str = at) -> float | None:
-            value: float | None = None if figure is None else getattr(getattr(figure, at), per)
-            return value
-
-        step = of(whole)
-        if step is None:
-            return None
-        alone, both, all_of_it = of(loader), of(forward), of(epoch, "epoch")
-        parts = {"training step": step}
-        if alone is not None and both is not None:
-            parts = {"data loading": alone, "forward": both - alone}
-            parts["rest of the step"] = step - both
-        elif alone is not None:
-            parts = {"data loading": alone, "rest of the step": step - alone}
-        outside = {}
-        if all_of_it is not None and side.steps_per_epoch:
-            outside = {NOT_MEASURED: all_of_it - side.steps_per_epoch * step}
-        accounts.append(
-            Account(
-                side.name,
-                "figures",
-                parts,
-                samples_per_step=side.batch * side.ranks if side.batch and side.ranks else None,
-                steps_per_epoch=side.steps_per_epoch,
-                outside=outside,
-                facts={"batch": side.batch, "ranks": side.ranks, "parameters": side.parameters},
-            )
-        )
-    return compare(accounts[0], accounts[1])
-
-
-def _loader_and_forward(
-    given: Measurements, figures: Sequence[Figure]
-) -> tuple[Figure | None, Figure | None]:
-    """Return the loader alone and the loader with the forward, where both fit the training."""
+    # The loader alone, and the loader with the forward, where they fit the training.
     usable = [
         one
         for one in figures
@@ -526,18 +550,28 @@ def _loader_and_forward(
             for side, reading in zip(given.sides, one.measurement.readings, strict=True)
         )
     ]
-    loader = _first(usable, Measured.loader)
-    if loader is None:
-        return None, None
-    ranks = [reading.ranks for reading in loader.measurement.readings]
-    forward = [
-        one
-        for one in usable
-        if one.measurement.measured is Measured.loader_and_model
-        and one.measurement.mode is Mode.forward
-        and [reading.ranks for reading in one.measurement.readings] == ranks
-    ]
-    return loader, forward[0] if forward else None
+    loader, forward = _first(usable, "loader only"), None
+    if loader is not None:
+        ranks = [reading.ranks for reading in loader.measurement.readings]
+        alike = [x for x in usable if [r.ranks for r in x.measurement.readings] == ranks]
+        forward = _first([x for x in alike if x.measurement.mode == "forward"], "loader+model")
+    accounts = []
+    for at, side in zip(("a", "b"), given.sides, strict=True):
+        alone, both, took = (getattr(x, at, None) for x in (loader, forward, epoch))
+        step = getattr(whole, at).step
+        parts = {"training step": step}
+        if alone is not None:
+            parts = {"data loading": alone.step}
+            parts |= {} if both is None else {"forward": both.step - alone.step}
+            parts["rest of the step"] = step - (both or alone).step
+        outside = {}
+        if took is not None and side.steps_per_epoch:
+            outside = {NOT_MEASURED: took.epoch - side.steps_per_epoch * step}
+        facts = {"batch": side.batch, "ranks": side.ranks, "parameters": side.parameters}
+        samples, steps = side.samples_per_step, side.steps_per_epoch
+        account = Account(side.name, "figures", parts, samples, steps, outside, facts=facts)
+        accounts.append(account)
+    return compare(accounts[0], accounts[1])
 
 
 def _sentence(
@@ -546,38 +580,26 @@ def _sentence(
     compared: Comparison | None,
     epoch: Figure | None,
 ) -> str:
-    a, b = given.a.name, given.b.name
     if compared is not None and compared.epoch_ratio is not None and epoch is not None:
-        ratio = compared.epoch_ratio
-        return (
-            f"An epoch of {b} takes {ratio_text(ratio.epoch)} as long as one of {a}, "
-            f"{seconds_text(compared.b.epoch_s or 0)} against "
-            f"{seconds_text(compared.a.epoch_s or 0)}: {ratio.steps:.3g} times as many steps, each "
-            f"{ratio.step:.3g} times as long, predict {ratio_text(ratio.of_steps)}, and the rest "
-            f"lies outside the steps, {share_text(ratio.outside_a)} of an epoch of {a} and "
-            f"{share_text(ratio.outside_b)} of one of {b}."
-        )
+        said = "An epoch of {b.name} takes {x.epoch:ratio} as long as one of {a.name}, "
+        said += "{b.epoch_s:time} against {a.epoch_s:time}: {x.steps:.3g} times as many steps, "
+        said += "each {x.step:.3g} times as long, predict {x.of_steps:ratio}, and the rest lies "
+        said += "outside the steps, {x.outside_a:share} of an epoch of {a.name} and "
+        said += "{x.outside_b:share} of one of {b.name}."
+        return say(said, a=compared.a, b=compared.b, x=compared.epoch_ratio)
     if compared is not None and compared.steps.ratio is not None:
-        fall = compared.steps
-        return (
-            f"A {fall.per} of {b} takes {ratio_text(compared.steps.ratio)} as long as one of {a} "
-            f"in the training steps, {seconds_text(fall.b)} against {seconds_text(fall.a)}; the "
-            "time of a whole epoch was not measured."
-        )
+        said = "A {x.per} of {b.name} takes {x.ratio:ratio} as long as one of {a.name} in the "
+        said += "training steps, {x.b:time} against {x.a:time}; the time of a whole epoch was not "
+        return say(said + "measured.", a=given.a, b=given.b, x=compared.steps)
     if epoch is not None and epoch.supports is not None:
-        return (
-            f"An epoch of {b} takes {ratio_text(epoch.supports)} as long as one of {a}; no step "
-            "of the training was measured, so it is unknown where the difference lies."
-        )
-    valid = [
-        f"{ratio_text(one.supports)} per {one.per}, of {one.of}"
-        for one in figures
-        if one.supports is not None
-    ]
-    said = (
-        f"The measurements support {listed(valid)}" if valid else "No measurement supports a ratio"
-    )
-    return f"{said}; neither an epoch nor a step of the real training of {b} and {a} was measured."
+        said = "An epoch of {b.name} takes {x:ratio} as long as one of {a.name}; no step of the "
+        said += "training was measured, so it is unknown where the difference lies."
+        return say(said, a=given.a, b=given.b, x=epoch.supports)
+    valid = [(one.supports, one.per, one.of) for one in figures if one.supports is not None]
+    ratios = [f"{ratio_text(ratio)} per {per}, of {of}" for ratio, per, of in valid] or ["no ratio"]
+    said = "The measurements support {ratios:list}; neither an epoch nor a step of the real "
+    said += "training of {b.name} and {a.name} was measured."
+    return say(said, a=given.a, b=given.b, ratios=ratios)
 
 
 def _evidence(
@@ -587,24 +609,18 @@ def _evidence(
         return
     if compared.epoch_ratio is not None:
         yield f"{compared.epoch_ratio.line}."
-    fall = compared.epochs if compared.epochs is not None else compared.steps
-    if len(fall.bars) > 1 and fall.gap:
-        bars = [
-            f"{bar.part} {change_text(bar.change)} ({share_text(bar.change / fall.gap)})"
-            for bar in fall.bars
-        ]
-        yield f"The gap of {seconds_text(fall.gap)} per {fall.per} is {listed(bars)}."
     if "data loading" in compared.a.parts:
         for account in (compared.a, compared.b):
             terms = " + ".join(f"{seconds_text(s)} {part}" for part, s in account.parts.items())
             yield f"A step of {account.name} takes {seconds_text(account.step_s)} = {terms}."
-        yield MARGINAL
+        yield (
+            "The loader alone, and loader and forward minus the loader, are marginal costs: each "
+            "equals a share of the step only where loader and compute do not overlap."
+        )
     samples = [side.samples_per_epoch for side in given.sides]
     if is_same_data and all(samples):
-        yield (
-            f"Both epochs go through the same data: {samples[0]:,.0f} and {samples[1]:,.0f} "
-            "samples by steps * batch * ranks, which agree but for the last step."
-        )
+        said = "Both epochs go through the same data: {x[0]:,.0f} and {x[1]:,.0f} samples by steps "
+        yield say(said + "* batch * ranks, which agree but for the last step.", x=samples)
 
 
 def _advice(

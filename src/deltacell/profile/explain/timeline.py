@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import polars as pl
 
+from deltacell.arrays import Bools, Ints
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.categories import Category, classify, is_collective
 from deltacell.profile.trace.device import typical
-from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Ints, Kind, Trace
+from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Kind, Trace
 from deltacell.words import short_name
 
-MOST_BARS = 5000
-"""Bars of all ranks together."""
-MOST_LANES = 12
-"""Threads and streams of a rank that are drawn: those with the most time in events."""
-MOST_LEVELS = 24
-"""How deep calls are drawn."""
+MOST_BARS = 5000  # bars of all ranks together
+MOST_LANES = 12  # threads and streams of a rank that are drawn: those with the most time in events
+MOST_LEVELS = 24  # how deep calls are drawn
+MOST_EVENTS = 200_000  # events of a step that are looked at: the longest
 
-
-MOST_EVENTS = 200_000
-"""Events of a step that are looked at: the longest."""
+_COLOURS = (*(category.title for category in Category), "compute", "communication", "copies")
 
 
 def typical_steps(
@@ -34,57 +30,23 @@ def typical_steps(
 
     It is the counted step whose wall time is nearest to the median; the same one of all ranks
     where they number their steps alike, and then on one clock where their clocks agree.
-
-    Returns
-    -------
-    None where there is no rank; else ``ranks``, of each ``name``, ``step`` (its number),
-    ``begin_ms`` and ``step_ms``; ``lanes``, names of threads and streams; ``bars``, each with
-    ``lane`` (an index), ``name``, ``begin_ms``, ``duration_ms``, ``category``, ``depth``, ``count``
-    and ``busy_ms``; ``events`` in the step, ``events_left_out`` and ``lanes_left_out``. A bar whose
-    count is above 1 stands for several short events next to one another, whose time is
-    ``busy_ms``. Times count from where the first step of the run begins.
     """
     count = sum(len(run.ranks) for _, run in runs)
-    if not count:
-        return None
-    share = max(most // count, 1)
-    ranks = []
-    for name, run in runs:
-        ranks += _run(name if len(runs) > 1 else "", run.ranks, share)
-    return {"ranks": ranks}
-
-
-def _run(of: str, ranks: Sequence[Attribution], most: int) -> list[dict[str, Any]]:
-    places = _typical(ranks)
-    begins = [
-        rank.trace.origin + int(rank.steps.begin[place])
-        for rank, place in zip(ranks, places, strict=True)
-    ]
-    ends = [
-        begin + int(rank.steps.wall[place])
-        for rank, place, begin in zip(ranks, places, begins, strict=True)
-    ]
-    together = max(begins) < min(ends)
     found = []
-    for i, (rank, place, begin) in enumerate(zip(ranks, places, begins, strict=True)):
-        number = rank.trace.rank
-        name = f"rank {i if number is None else number}" if len(ranks) > 1 or number else ""
-        called = ", ".join(part for part in (short_name(of), name) if part)
-        offset = begin - min(begins) if together else 0
-        found.append({"name": called or "The program", **_step(rank, place, most, offset)})
-    return found
-
-
-@dataclass(frozen=True, eq=False)
-class _Bars:
-    lane: Ints
-    depth: Ints
-    begin: Ints
-    end: Ints
-    row: Ints
-    kind: Ints
-    count: Ints
-    busy: Ints
+    for of, run in runs:
+        places = _typical(run.ranks)
+        ranks = list(zip(run.ranks, places, strict=True))
+        begins = [rank.trace.origin + int(rank.steps.begin[place]) for rank, place in ranks]
+        walls = [int(rank.steps.wall[place]) for rank, place in ranks]
+        together = max(begins) < min(x + wall for x, wall in zip(begins, walls, strict=True))
+        for i, (rank, place) in enumerate(ranks):
+            number = rank.trace.rank
+            name = f"rank {i if number is None else number}" if len(ranks) > 1 or number else ""
+            called = ", ".join(x for x in (short_name(of) if len(runs) > 1 else "", name) if x)
+            offset = begins[i] - min(begins) if together else 0
+            step = _step(rank, place, max(most // count, 1), offset)
+            found.append({"name": called or "The program", **step})
+    return {"ranks": found} if found else None
 
 
 def _typical(ranks: Sequence[Attribution]) -> list[int]:
@@ -94,64 +56,60 @@ def _typical(ranks: Sequence[Attribution]) -> list[int]:
         pairs = zip(steps.number[counted].tolist(), steps.wall[counted].tolist(), strict=True)
         walls.append(dict(pairs))
     shared = sorted(set.intersection(*(set(wall) for wall in walls)))
-    if shared:
-        means = np.array([np.mean([wall[number] for wall in walls]) for number in shared])
-        number = shared[int(np.abs(means - np.median(means)).argmin())]
-        return [int(np.flatnonzero(rank.steps.number == number)[-1]) for rank in ranks]
-    return [typical(rank.steps) for rank in ranks]
+    if not shared:
+        return [typical(rank.steps) for rank in ranks]
+    means = np.array([np.mean([wall[number] for wall in walls]) for number in shared])
+    number = shared[int(np.abs(means - np.median(means)).argmin())]
+    return [int(np.flatnonzero(rank.steps.number == number)[-1]) for rank in ranks]
 
 
 def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, Any]:
-    trace = rank.trace
+    trace, nesting = rank.trace, rank.nesting
     begin, end = int(rank.steps.begin[place]), int(rank.steps.end[place])
-    number = int(rank.steps.number[place])
     every = _rows(rank, begin, end)
     lanes, names = _lanes(rank, every)
-    rows = every[np.isin(rank.nesting.lane[every], lanes)]
+    rows = every[np.isin(nesting.lane[every], lanes)]
     if len(rows) > MOST_EVENTS:
-        span = rank.nesting.cut[rows] - trace.begin[rows]
+        span = nesting.cut[rows] - trace.begin[rows]
         rows = np.sort(rows[np.argpartition(-span, MOST_EVENTS)[:MOST_EVENTS]])
-    looked_at = len(rows)
     kept = _kept(rank, rows)
-    depth = _depths(rank, rows, kept)
-    colours = _colours(rank, rows, begin, end)
-    shown = kept[rows] & (depth < MOST_LEVELS)
-    rows, depth, colours = rows[shown], depth[shown], colours[shown]
-    lane_of = {lane: i for i, lane in enumerate(lanes.tolist())}
-    lane = np.array([lane_of[lane] for lane in rank.nesting.lane[rows].tolist()], dtype=np.int64)
-    first, last = np.maximum(trace.begin[rows], begin), np.minimum(rank.nesting.cut[rows], end)
-    one = np.ones(len(rows), dtype=np.int64)
-    bars = _bounded(_Bars(lane, depth, first, last, rows, colours, one, last - first), most)
+    bars = pl.DataFrame(
+        {
+            "lane": nesting.lane[rows],
+            "depth": _depths(rank, rows, kept),
+            "begin": np.maximum(trace.begin[rows], begin),
+            "end": np.minimum(nesting.cut[rows], end),
+            "row": rows,
+            "colour": _colours(rank, rows, begin, end),
+        }
+    ).filter(pl.Series(kept[rows]) & (pl.col("depth") < MOST_LEVELS))
+    bars = bars.with_columns(
+        pl.col("lane").replace_strict(lanes, range(len(lanes))),
+        (pl.col("end") - pl.col("begin")).alias("busy"),
+        pl.lit(1).alias("count"),
+    )
     return {
-        "step": number,
+        "step": int(rank.steps.number[place]),
         "begin_ms": offset / 1e6,
         "step_ms": (end - begin) / 1e6,
         "lanes": names,
-        "lanes_left_out": len(np.unique(rank.nesting.lane[every])) - len(lanes),
+        "lanes_left_out": len(np.unique(nesting.lane[every])) - len(lanes),
         "events": len(every),
-        "events_left_out": len(every) - looked_at,
+        "events_left_out": len(every) - len(rows),
         "bars": [
             {
-                "lane": lane,
-                "name": _called(trace, row, count),
-                "begin_ms": (start - begin + offset) / 1e6,
-                "duration_ms": (stop - start) / 1e6,
-                "category": _COLOURS[kind],
-                "depth": level,
-                "count": count,
-                "busy_ms": busy / 1e6,
+                "lane": bar["lane"],
+                "name": _called(trace, bar["row"], bar["count"]),
+                "begin_ms": (bar["begin"] - begin + offset) / 1e6,
+                "duration_ms": (bar["end"] - bar["begin"]) / 1e6,
+                "category": _COLOURS[bar["colour"]],
+                "depth": bar["depth"],
+                "count": bar["count"],
+                "busy_ms": bar["busy"] / 1e6,
             }
-            for lane, level, start, stop, row, kind, count, busy in zip(
-                *(getattr(bars, name).tolist() for name in _FIELDS), strict=True
-            )
+            for bar in _bounded(bars, most).iter_rows(named=True)
         ],
     }
-
-
-_FIELDS = tuple(_Bars.__dataclass_fields__)
-_COLOURS = (*(category.title for category in Category), "compute", "communication", "copies")
-_HARDLY_LONGER = 0.95
-_ONE_CATEGORY = 0.9
 
 
 def _called(trace: Trace, row: int, count: int) -> str:
@@ -165,30 +123,26 @@ def _rows(rank: Attribution, begin: int, end: int) -> Ints:
     first, cut = trace.begin[:last], rank.nesting.cut[:last]
     inside = (cut > begin) & (cut > first) & ~((first < begin) & (cut > end))
     # The device's copy of a range of the host would be drawn twice.
-    inside &= trace.kind[:last] != Kind.device_annotation
-    return np.flatnonzero(inside)
+    return np.flatnonzero(inside & (trace.kind[:last] != Kind.device_annotation))
 
 
-def _lanes(rank: Attribution, rows: Ints) -> tuple[Ints, list[str]]:
-    trace, nesting = rank.trace, rank.nesting
-    there = np.unique(nesting.lane[rows])
+def _lanes(rank: Attribution, rows: Ints) -> tuple[list[int], list[str]]:
+    trace, nesting, mine = rank.trace, rank.nesting, rank.steps.thread
     busy = np.bincount(nesting.lane[rows], weights=nesting.self_time[rows])
-    mine = rank.steps.thread
-    most = sorted(there.tolist(), key=lambda lane: (lane != mine, -busy[lane]))[:MOST_LANES]
-    ordered = sorted(most, key=lambda lane: (_is_device(trace, lane), lane != mine, -busy[lane]))
-    return np.array(ordered, dtype=np.int64), [_lane_name(trace, lane, mine) for lane in ordered]
-
-
-def _is_device(trace: Trace, lane: int) -> bool:
-    return trace.threads[lane % len(trace.threads)].is_device
+    there: list[int] = np.unique(nesting.lane[rows]).tolist()
+    most = sorted(there, key=lambda lane: (lane != mine, -busy[lane]))[:MOST_LANES]
+    devices = {lane: trace.threads[lane % len(trace.threads)].is_device for lane in most}
+    ordered = sorted(most, key=lambda lane: (devices[lane], lane != mine, -busy[lane]))
+    return ordered, [_lane_name(trace, lane, mine) for lane in ordered]
 
 
 def _lane_name(trace: Trace, lane: int, mine: int) -> str:
     thread = trace.threads[lane % len(trace.threads)]
+    word = "stream" if thread.is_device else "thread"
+    name = thread.tid if thread.tid.startswith(word) else f"{word} {thread.tid}"
     if thread.is_device:
         device = "device" if thread.device is None else f"device {thread.device}"
-        return short_name(f"{device}, {_with_word('stream', thread.tid)}")
-    name = _with_word("thread", thread.tid)
+        return short_name(f"{device}, {name}")
     if thread.name:
         # PyTorch's names of threads have the number in them already.
         name = thread.name if thread.tid in thread.name else f"{name} ({thread.name})"
@@ -197,24 +151,20 @@ def _lane_name(trace: Trace, lane: int, mine: int) -> str:
     return short_name(f"{name}, where the steps are" if lane == mine else name)
 
 
-def _with_word(word: str, text: str) -> str:
-    return text if text.startswith(word) else f"{word} {text}"
-
-
-def _kept(rank: Attribution, rows: Ints) -> npt.NDArray[np.bool_]:
+def _kept(rank: Attribution, rows: Ints) -> Bools:
+    """Return which events are drawn: not calls of Python that only pass on to another."""
     trace, nesting = rank.trace, rank.nesting
     kept = np.zeros(len(trace), dtype=bool)
     kept[rows] = True
     python = rows[(trace.kind[rows] == Kind.python) & (nesting.within[rows] >= 0)]
     above = nesting.within[python]
-    passes = (trace.kind[above] == Kind.python) & kept[above]
-    span = nesting.cut[python] - trace.begin[python]
-    passes &= span >= _HARDLY_LONGER * (nesting.cut[above] - trace.begin[above])
+    span, above_span = (nesting.cut[x] - trace.begin[x] for x in (python, above))
+    passes = (trace.kind[above] == Kind.python) & kept[above] & (span >= 0.95 * above_span)
     kept[python[passes]] = False
     return kept
 
 
-def _depths(rank: Attribution, rows: Ints, kept: npt.NDArray[np.bool_]) -> Ints:
+def _depths(rank: Attribution, rows: Ints, kept: Bools) -> Ints:
     depth = np.zeros(len(rows), dtype=np.int64)
     above = rank.nesting.within[rows]
     while (inside := above >= 0).any():
@@ -224,22 +174,18 @@ def _depths(rank: Attribution, rows: Ints, kept: npt.NDArray[np.bool_]) -> Ints:
 
 
 def _colours(rank: Attribution, rows: Ints, begin: int, end: int) -> Ints:
-    trace, nesting = rank.trace, rank.nesting
-    names, kinds = trace.name[rows], trace.kind[rows]
-    told: dict[tuple[int, int], int] = {}
-    for pair in set(zip(names.tolist(), kinds.tolist(), strict=True)):
-        told[pair] = _own(trace.names[pair[0]], Kind(pair[1]))
-    own = [told[pair] for pair in zip(names.tolist(), kinds.tolist(), strict=True)]
-    found = np.full(len(rows) + 1, NOTHING, dtype=np.int64)
-    found[:-1] = own
+    """Return the category of each event, or of its nearest classified parent."""
+    trace = rank.trace
+    pairs = list(zip(trace.name[rows].tolist(), trace.kind[rows].tolist(), strict=True))
+    own = {pair: _own(trace.names[pair[0]], Kind(pair[1])) for pair in set(pairs)}
+    found = np.array([*(own[pair] for pair in pairs), NOTHING], dtype=np.int64)
     # A parent that is not among the rows is the last place, which tells nothing.
-    above = np.full(len(rows) + 1, len(rows), dtype=np.int64)
-    place = np.minimum(np.searchsorted(rows, nesting.parent[rows]), len(rows) - 1)
-    above[:-1] = np.where(rows[place] == nesting.parent[rows], place, len(rows))
-    climbs = above.copy()
-    while ((untold := found == NOTHING) & (climbs < len(rows))).any():
-        found = np.where(untold, found[climbs], found)
-        climbs = climbs[climbs]
+    parent = rank.nesting.parent[rows]
+    place = np.minimum(np.searchsorted(rows, parent), len(rows) - 1)
+    above = np.append(np.where(rows[place] == parent, place, len(rows)), len(rows))
+    while ((unknown := found == NOTHING) & (above < len(rows))).any():
+        found = np.where(unknown, found[above], found)
+        above = above[above]
     return np.where(found[:-1] == NOTHING, _by_host(rank, rows, begin, end), found[:-1])
 
 
@@ -252,6 +198,7 @@ def _own(name: str, kind: Kind) -> int:
 
 
 def _by_host(rank: Attribution, rows: Ints, begin: int, end: int) -> Ints:
+    """Return the category that the host's time during an event has nearly all of."""
     found = np.full(len(rows), int(Category.other), dtype=np.int64)
     places, inside = rank.host.between(begin, end)
     if not len(places):
@@ -265,51 +212,37 @@ def _by_host(rank: Attribution, rows: Ints, begin: int, end: int) -> Ints:
     last = np.searchsorted(starts, rank.nesting.cut[rows[mine]])
     during = spent[last] - spent[first]
     total = during.sum(axis=1)
-    clear = (total > 0) & (during.max(axis=1) >= _ONE_CATEGORY * total)
+    clear = (total > 0) & (during.max(axis=1) >= 0.9 * total)
     found[mine[clear]] = during[clear].argmax(axis=1)
     return found
 
 
-def _bounded(bars: _Bars, most: int) -> _Bars:
-    order = np.lexsort((bars.begin, bars.depth, bars.lane))
-    bars = _Bars(*(getattr(bars, name)[order] for name in _FIELDS))
-    if len(bars.lane) <= most:
+def _bounded(bars: pl.DataFrame, most: int) -> pl.DataFrame:
+    """Merge short bars next to one another until there are few enough."""
+    bars = bars.sort("lane", "depth", "begin", maintain_order=True)
+    if len(bars) <= most:
         return bars
-    longest = int(bars.end.max() - bars.begin.min()) + 1
-    for within_category in (True, False):
+    longest = int(bars.select(pl.max("end") - pl.min("begin")).item()) + 1
+    for columns in (("lane", "depth", "colour"), ("lane", "depth")):
         short = max(longest // 8000, 1)
         while short < 2 * longest:
-            group = _groups(bars, short, within_category=within_category)
-            if int(group[-1]) < most:
+            is_long = pl.col("end") - pl.col("begin") >= short
+            apart = is_long | is_long.shift() | (pl.col("begin") - pl.col("end").shift() >= short)
+            for name in columns:
+                apart |= pl.col(name) != pl.col(name).shift()
+            group = bars.select(apart.fill_null(value=True).cum_sum()).to_series()
+            if group[-1] <= most:
                 return _merged(bars, group)
             short *= 2
-    # One bar a lane and level is left, so this is reached only with a budget below that.
-    merged = _merged(bars, group)
-    largest = np.sort(np.argsort(-merged.busy, kind="stable")[:most])
-    return _Bars(*(getattr(merged, name)[largest] for name in _FIELDS))
+    # One bar per lane and level is left, so this is reached only with a budget below that.
+    merged = _merged(bars, group).with_row_index()
+    largest = merged.sort("busy", descending=True, maintain_order=True).head(most)
+    return largest.sort("index")
 
 
-def _groups(bars: _Bars, short: int, *, within_category: bool) -> Ints:
-    is_short = bars.end - bars.begin < short
-    apart = ~(is_short[1:] & is_short[:-1])
-    apart |= bars.begin[1:] - bars.end[:-1] >= short
-    apart |= (bars.lane[1:] != bars.lane[:-1]) | (bars.depth[1:] != bars.depth[:-1])
-    if within_category:
-        apart |= bars.kind[1:] != bars.kind[:-1]
-    return np.concatenate([[0], np.cumsum(apart)])
-
-
-def _merged(bars: _Bars, group: Ints) -> _Bars:
-    first = np.flatnonzero(np.diff(group, prepend=-1))
+def _merged(bars: pl.DataFrame, group: pl.Series) -> pl.DataFrame:
     # The longest of each group names and colours it.
-    lead = np.lexsort((-bars.busy, group))[first]
-    return _Bars(
-        bars.lane[first],
-        bars.depth[first],
-        bars.begin[first],
-        np.maximum.reduceat(bars.end, first),
-        bars.row[lead],
-        bars.kind[lead],
-        np.add.reduceat(bars.count, first),
-        np.add.reduceat(bars.busy, first),
+    longest = pl.col("row", "colour").get(pl.col("busy").arg_max())
+    return bars.group_by(group.alias("group"), maintain_order=True).agg(
+        pl.first("lane", "depth", "begin"), pl.max("end"), longest, pl.sum("count", "busy")
     )

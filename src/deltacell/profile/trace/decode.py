@@ -1,4 +1,7 @@
-"""An event as the file has it: only what is needed of it, and what its category means."""
+"""The events of a trace file, decoded a piece at a time.
+
+Files may be packed, cut off, damaged or still growing, and may hold what JSON does not allow.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import operator
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -16,10 +19,10 @@ from typing import Any
 import msgspec
 
 from deltacell.errors import InputError
-from deltacell.profile.trace.trace import NOTHING, Kind
+from deltacell.profile.trace.trace import NOTHING
+from deltacell.words import Progress
 
 NO_TEXT = msgspec.Raw(b"")
-"""Of an event that says nothing of its inputs."""
 
 
 class Arguments(
@@ -33,15 +36,13 @@ class Arguments(
         "old_dims": "Input dims",
         "types": "Input type",
         "stack": "Call stack",
-        "python_id": "Python id",
-        "python_parent": "Python parent id",
         "changed": "Bytes",
         "allocated": "Total Allocated",
         "device_type": "Device Type",
         "device_id": "Device Id",
     },
 ):
-    """What an event says beside its name and time, under the words of PyTorch's profiler."""
+    """What an event has beside its name and time, under the words of PyTorch's profiler."""
 
     # In the order in which they are written, which is the fastest to read.
     external: int = NOTHING
@@ -52,8 +53,6 @@ class Arguments(
     old_dims: msgspec.Raw = NO_TEXT
     types: msgspec.Raw = NO_TEXT
     stack: str | None = None
-    python_id: int = NOTHING
-    python_parent: int | None = None
     changed: int = 0
     allocated: int | None = None
     device_type: int = NOTHING
@@ -65,7 +64,7 @@ WITHOUT_ARGUMENTS = Arguments()
 
 
 class Event(msgspec.Struct, gc=False, tag_field="ph", tag=""):
-    """An event of the Chrome trace format, one class for each phase; times in microseconds."""
+    """An event of the Chrome trace format, with a class per phase; times in microseconds."""
 
     cat: str | None = None
     name: str = ""
@@ -76,122 +75,31 @@ class Event(msgspec.Struct, gc=False, tag_field="ph", tag=""):
     args: Arguments = WITHOUT_ARGUMENTS
 
 
-class Complete(Event, gc=False, tag="X"):
-    """An event with a duration."""
+CLASSES: dict[str, Any] = {
+    phase: msgspec.defstruct(f"Event{phase}", [], bases=(Event,), gc=False, tag=phase)
+    for phase in "XBEMiI"
+}
+"""By phase: complete events, beginnings, ends, metadata, and instants of new and old traces."""
 
-
-class Begin(Event, gc=False, tag="B"):
-    """The beginning of an event."""
-
-
-class End(Event, gc=False, tag="E"):
-    """The end of an event."""
-
-
-class Metadata(Event, gc=False, tag="M"):
-    """A name of a process or thread."""
-
-
-class Instant(Event, gc=False, tag="i"):
-    """A moment, such as an allocation."""
-
-
-class OldInstant(Event, gc=False, tag="I"):
-    """A moment in old traces."""
-
-
-CLASSES = {"X": Complete, "B": Begin, "E": End, "M": Metadata, "i": Instant, "I": OldInstant}
-"""Events of which something is needed, by phase."""
-
-PASSED_OVER = frozenset([*"CbnestfPNODSTpFRcVva()=", ","])
-"""Phases of the Chrome trace format of which nothing is needed."""
-
-_EMPTY = (
+# Of these phases nothing is kept.
+_PASSED_OVER = frozenset([*"CbnestfPNODSTpFRcVva()=", ","])
+_EMPTY = [
     msgspec.defstruct(f"Phase{ord(phase)}", [], gc=False, tag_field="ph", tag=phase)
-    for phase in sorted(PASSED_OVER)
-)
-ANY_EVENT: Any = functools.reduce(operator.or_, [*CLASSES.values(), *_EMPTY])
-"""What a piece of a trace is decoded as: of a phase that is passed over nothing is kept."""
-
-
-def kind_of(category: str | None) -> Kind:
-    """Return what a category means, whichever version of PyTorch, Kineto or ROCm wrote it."""
-    if category is None:
-        return Kind.operator
-    return _KINDS[word] if (word := category.strip().lower()) in _KINDS else Kind.other
-
-
-def is_known(category: str) -> bool:
-    """Return whether a category is one that PyTorch writes."""
-    return (word := category.strip().lower()) in _KINDS or word in _OF_THE_PROFILER
-
-
-def kind_by_name(name: str, kind: Kind) -> Kind:
-    """Return the kind of an event whose category is too wide for it.
-
-    Old versions wrote named ranges as operators; ROCm writes copies and fills as kernels.
-    """
-    if kind is Kind.operator and name.startswith(_RANGES):
-        return Kind.annotation
-    if kind is Kind.kernel and name.startswith(_COPIES):
-        return Kind.copy
-    if kind is Kind.kernel and name.startswith(_FILLS):
-        return Kind.fill
-    return kind
-
-
-_KINDS = {
-    word: kind
-    for kind, words in {
-        Kind.operator: "operator cpu_op",
-        Kind.runtime: "runtime cuda_runtime cuda_driver hip_runtime hip_driver xpu_runtime "
-        "xpu_driver privateuse1_runtime privateuse1_driver mtia_runtime",
-        Kind.kernel: "kernel gpu_op mtia_ccp_events hpu_op xpu_op privateuse1_kernel",
-        Kind.copy: "memcpy gpu_memcpy",
-        Kind.fill: "memset gpu_memset",
-        Kind.annotation: "user_annotation record_function",
-        Kind.device_annotation: "gpu_user_annotation",
-        Kind.python: "python_function",
-    }.items()
-    for word in words.split()
-}
-_OF_THE_PROFILER = {
-    *("trace", "overhead", "cuda_sync", "cuda_profiler_range", "external_correlation", "ac2g"),
-    *("cpu_instant_event", "cpu_op_instant", "fwdbwd", "async_gpu", "async_cpu_to_gpu", ""),
-    *("forward_backward", "collective_comm", "mtia_insight", "glow_runtime", "function_events"),
-}
-_RANGES = (
-    *("ProfilerStep#", "ProfilerStep*", "enumerate(DataLoader)#", "Optimizer.step#"),
-    *("Optimizer.zero_grad#", "DistributedDataParallel.forward", "phase.", "## ", "[pl]["),
-    *("nccl:", "gloo:"),
-)
-_COPIES = (
-    *("Memcpy ", "CopyHostToDevice", "CopyDeviceToHost", "CopyDeviceToDevice"),
-    "__amd_rocclr_copyBuffer",
-)
-_FILLS = ("Memset ", "FillBuffer", "__amd_rocclr_fillBuffer")
-
-
-Progress = Callable[[str, int, int], None]
-"""Called with a label, what is done and what there is in all."""
+    for phase in sorted(_PASSED_OVER)
+]
+_ANY: Any = functools.reduce(operator.or_, [*CLASSES.values(), *_EMPTY])
 
 
 class Source:
-    """A file to read from its beginning to where its end was when it was opened.
+    """A file, read from its beginning to where its end was when it was opened.
 
-    Its first bytes say whether it is gzip, not its name. ``size`` is that of the file; ``given``
-    counts the bytes handed out, unpacked; ``damage`` says what is wrong with the packing.
+    Its first bytes decide whether it is gzip. ``given`` counts the unpacked bytes handed out.
     """
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
-        self.path = path
+        self.path, self._progress = path, progress
         self.given = 0
-        self.damage = ""
-        self._progress = progress
-        if path.is_dir():
-            raise InputError(
-                "this is a directory, not a trace", where=path, fix="Name one of its files."
-            )
+        self.damage = ""  # what is wrong with the packing
         try:
             self._file = path.open("rb")
             self.size = self._left = os.fstat(self._file.fileno()).st_size
@@ -209,7 +117,7 @@ class Source:
         self._file.close()
 
     def read(self, n: int) -> bytes:
-        """Return the next bytes, `n` of them or what is left; nothing at the end."""
+        """Return the next `n` bytes or what is left; nothing at the end."""
         read = self._raw(n) if self._unpacker is None else self._unpack(n)
         self.given += len(read)
         if self._progress is not None:
@@ -217,14 +125,15 @@ class Source:
         return read
 
     def grown(self) -> int:
-        """Return how many bytes the file has gained since it was opened; less than 0 if lost."""
+        """Return how many bytes the file has gained since it was opened, or lost if negative."""
         try:
             return self.path.stat().st_size - self.size
         except OSError:
             return -self.size
 
     def _unreadable(self, error: OSError) -> InputError:
-        return InputError(f"the trace cannot be read: {error.strerror or error}", where=self.path)
+        what = f"the trace cannot be read: {error.strerror or error}"
+        return InputError(what, code="unreadable-file", where=self.path)
 
     def _raw(self, n: int) -> bytes:
         try:
@@ -236,9 +145,8 @@ class Source:
 
     def _unpack(self, n: int) -> bytes:
         parts: list[bytes] = []
-        missing = n
-        while missing > 0 and self._unpacker is not None and not self.damage:
-            packed = self._packed or self._raw(_PACKED)
+        while n > 0 and self._unpacker is not None and not self.damage:
+            packed = self._packed or self._raw(1 << 18)
             if self._unpacker.eof:
                 # A packed file may be several, one after the other, and be padded with zeros.
                 packed = packed.lstrip(b"\0")
@@ -249,110 +157,91 @@ class Source:
                     self.damage = "its packing (gzip) ends too early"
                 break
             try:
-                part = self._unpacker.decompress(packed, missing)
+                parts.append(self._unpacker.decompress(packed, n))
             except zlib.error:
                 self.damage = "its packing (gzip) is damaged"
                 break
             self._packed = self._unpacker.unconsumed_tail or self._unpacker.unused_data
-            missing -= len(part)
-            parts.append(part)
+            n -= len(parts[-1])
         return b"".join(parts)
 
 
 _GZIP = 31
-_PACKED = 1 << 18
-
-
 PIECE = 1 << 20
 """Bytes of text to decode at once."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Some events in a row, and the array they are from; empty where they were repaired."""
+    """Consecutive events, and the array they were decoded from; empty where they were repaired."""
 
     events: Sequence[Event]
-    text: bytes | bytearray | memoryview = b""
+    text: bytes | memoryview = b""
 
-    def written_times(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the times and the durations of the events with all their digits."""
-        if not self.text:
-            return [e.ts for e in self.events], [e.dur for e in self.events]
-        times = _TIMES.decode(self.text)
-        return [e.ts for e in times], [e.dur for e in times]
+    def written_times(self) -> tuple[list[Any], list[Any]]:
+        """Return the times and durations of the events with all their digits."""
+        events: Any = _TIMES.decode(self.text) if self.text else self.events
+        return [e.ts for e in events], [e.dur for e in events]
 
     def put_right(self) -> Piece:
-        """Return the same events with numbers that do not fit left out."""
+        """Return the same events without numbers that fit no column."""
         return Piece(_one_by_one(self.text)[0]) if self.text else self
 
 
 @dataclass
 class Decoder:
-    """The events of a trace and what it says of itself.
-
-    ``about`` is what stands before and after the events, complete when all have been given, and
-    ``unclear`` where some of it could not be decoded; ``lost`` counts events that could not be,
-    ``repaired`` pieces with signs that JSON does not allow; ``cut`` is a text without its end.
-    """
+    """The events of a trace, and what it says of itself."""
 
     source: Source
-    about: dict[str, Any] = field(default_factory=dict)
-    lost: int = 0
-    repaired: int = 0
-    cut: bool = False
-    unclear: bool = False
+    about: dict[str, Any] = field(default_factory=dict)  # complete after the last piece
+    lost: int = 0  # events that could not be decoded
+    repaired: int = 0  # pieces with signs that JSON does not allow
+    cut: bool = False  # the text has no end
+    unclear: bool = False  # some of `about` could not be decoded
 
     def pieces(self) -> Iterator[Piece]:
-        """Give the events, and free each piece before the next is asked for."""
+        """Yield the events; free each piece before asking for the next."""
         text, is_bare = self._begin()
         ended = False
         while True:
-            if not ended and len(text) < PIECE:
+            while not ended and len(text) < PIECE:
                 ended = not self._more(text)
-                if not ended and len(text) < PIECE:
-                    continue
             piece, used = self._guess(text, 1)
             if piece is None:
                 self.repaired += _repair(text, text.rfind(b"}") + 1)
-                piece, used = self._guess(text, _GUESSES)
-            if piece is not None:
-                yield piece
-                text = _rest(text, used + 1)
-                continue
-            end = _scan(text)
-            if (
-                end.closed is not None
-                and (piece := self._decode(_up_to(text, end.closed))) is not None
-            ):
-                yield piece
-                self._after(text[end.closed + 1 :], is_bare)
-                return
-            if end.closed is None and end.last and not end.broken:
-                piece = self._decode(_up_to(text, end.last))
-                if piece is not None:
+                piece, used = self._guess(text, 3)
+            if piece is None:
+                last, closed, broken = _scan(text)
+                if closed is not None and (piece := self._decode(text[:closed] + b"]")):
                     yield piece
-                    text = _rest(text, end.last)
-                    continue
-            waits = end.closed is None and not end.last and not end.broken
-            if waits and not ended and len(text) < _LONGEST:
-                ended = not self._more(text)
-                continue
-            piece, used = self._save(text)
+                    self._after(text[closed + 1 :], is_bare)
+                    return
+                if closed is None and not broken:
+                    if last:
+                        piece, used = self._decode(text[:last] + b"]"), last - 1
+                    elif not ended and len(text) < _LONGEST:
+                        ended = not self._more(text)
+                        continue
+            if piece is None:
+                piece, used = self._save(text)
             if piece is not None:
                 yield piece
-                text = _rest(text, used + 1)
-            elif ended:
-                self._give_up(text, is_bare, end)
-                return
+                text = bytearray(b"[") + text[used + 1 :].lstrip(_GAP)
+                continue
+            if not ended:
+                given = self.source.given - len(text)
+                raise self._not_a_trace(f"no event ends within 64 MiB after byte {given:,}")
+            if closed is not None or broken:
+                # The array ends, so the last thing in it is not an event.
+                self.lost += 1
+                self.unclear = not is_bare
             else:
-                raise InputError(
-                    f"no end of an event within {_LONGEST >> 20} MiB, after "
-                    f"{self.source.given - len(text):,} bytes: not a trace, or damaged",
-                    where=self.source.path,
-                )
+                # In a bare array the last bracket may be missing.
+                self.cut = not is_bare or len(text) > 1
+            return
 
     def _more(self, text: bytearray) -> bool:
-        # As much again as there is, so that a very long event is not looked at too often.
+        # As much again as there is, so that a very long event is not scanned too often.
         more = self.source.read(max(PIECE, len(text)))
         text += more.lstrip(_GAP) if len(text) == 1 else more
         return bool(more)
@@ -360,64 +249,55 @@ class Decoder:
     def _begin(self) -> tuple[bytearray, bool]:
         text = bytearray()
         searched = 0
-        while True:
+        more = b"{"
+        while more and searched <= _LONGEST:
             more = self.source.read(PIECE)
             text += more
             if text.startswith(b"\xef\xbb\xbf"):
                 del text[:3]
-            first = bytes(text.lstrip()[:1])
-            if first == b"[":
+            first = bytes(text.lstrip()[:20])
+            if first.startswith(b"["):
                 return text[text.index(b"[") :], True
-            if first not in (b"{", b""):
-                raise self._no_trace(f"it begins with {bytes(text.lstrip()[:20])!r}")
+            if first and not first.startswith(b"{"):
+                raise self._not_a_trace(f"it begins with {first!r}")
             if found := _EVENTS.search(text, max(0, searched - 64)):
                 self._learn(bytes(text[: found.end() - 1]) + b"[]}")
                 return text[found.end() - 1 :], False
             searched = len(text)
-            if not more or searched > _LONGEST:
-                break
         if not text.strip():
-            raise InputError(
-                "the trace is empty", where=self.source.path, fix="Was its writing stopped?"
-            )
-        raise self._no_trace(
-            f"there is no list of traceEvents in it{self._why_cut()}"
-            if not more
-            else f"there is no list of traceEvents in its first {_LONGEST >> 20} MiB"
-        )
+            raise InputError("the trace is empty", code="empty-trace", where=self.source.path)
+        why = f", and {self.source.damage}" if self.source.damage else ""
+        raise self._not_a_trace(f"it has no list of traceEvents{why}")
 
-    def _no_trace(self, why: str) -> InputError:
+    def _not_a_trace(self, why: str) -> InputError:
         return InputError(
             f"this is not a trace: {why}",
+            code="not-a-trace",
             where=self.source.path,
-            fix="Expected a Chrome trace, as torch.profiler's export_chrome_trace writes it.",
+            fix="Expected a Chrome trace as written by torch.profiler's export_chrome_trace.",
         )
 
-    def _why_cut(self) -> str:
-        return f", and {self.source.damage}" if self.source.damage else ""
-
     def _guess(self, text: bytearray, guesses: int) -> tuple[Piece | None, int]:
+        """Decode up to one of the last commas that seem to stand between events."""
         found = [m.start(1) for m in _BETWEEN.finditer(text, max(0, len(text) - _NEAR))]
         if not found:
             found = [m.start(1) for m in _BETWEEN.finditer(text)]
         for comma in reversed(found[-guesses:]):
-            text[comma] = _CLOSE
+            text[comma] = ord("]")
             view = memoryview(text)[: comma + 1]
             if (piece := self._decode(view)) is not None:
                 return piece, comma
             view.release()
-            text[comma] = _COMMA
+            text[comma] = ord(",")
         return None, 0
 
-    def _decode(self, array: bytes | memoryview) -> Piece | None:
+    def _decode(self, array: bytearray | memoryview) -> Piece | None:
         try:
-            return Piece(_EVENT_LIST.decode(array), array)
+            return Piece(_EVENT_LIST.decode(array), memoryview(array))
         except msgspec.ValidationError:
-            return self._decode_each(array)
+            pass
         except _UNDECODABLE:
             return None
-
-    def _decode_each(self, array: bytes | memoryview) -> Piece | None:
         try:
             events, lost = _one_by_one(array)
         except _UNDECODABLE:
@@ -426,26 +306,17 @@ class Decoder:
         return Piece(events)
 
     def _save(self, text: bytearray) -> tuple[Piece | None, int]:
+        """Decode every event alone that ends with a comma, and leave out those that are damaged."""
         commas = [m.start(1) for m in _BETWEEN.finditer(text)]
-        events: list[Event] = []
-        begin = 1
-        for comma in commas:
-            event = _alone(text[begin:comma])
-            if event is None:
-                self.lost += 1
-            else:
-                events.append(event)
-            begin = comma + 1
-        return (Piece(events), commas[-1]) if commas else (None, 0)
-
-    def _give_up(self, text: bytearray, is_bare: bool, end: _End) -> None:
-        if end.closed is not None or end.broken:
-            # The array ends, so what stands last is not an event.
-            self.lost += 1
-            self.unclear = not is_bare
-        else:
-            # In a bare array the last bracket may be left out.
-            self.cut = not is_bare or len(text) > 1
+        begins = [1, *(comma + 1 for comma in commas)]
+        events = []
+        for begin, comma in zip(begins, commas, strict=False):
+            alone = text[begin:comma].strip()
+            _repair(alone, len(alone))
+            events.append(_tidy(alone))
+        saved = [event for event in events if event is not None]
+        self.lost += len(events) - len(saved)
+        return (Piece(saved), commas[-1]) if commas else (None, 0)
 
     def _after(self, rest: bytearray, is_bare: bool) -> None:
         while len(rest) < _LONGEST and (more := self.source.read(PIECE)):
@@ -454,14 +325,14 @@ class Decoder:
         if is_bare and not rest:
             return
         rest = bytearray(b"{") + rest.removeprefix(b",")
-        self.cut = _scan(rest).closed is None
+        self.cut = _scan(rest)[1] is None
         self._learn(bytes(rest))
         self.unclear &= not self.cut
 
     def _learn(self, text: bytes) -> None:
         repaired = bytearray(text)
         _repair(repaired, len(repaired))
-        for attempt in (text, bytes(repaired)):
+        for attempt in (text, repaired):
             try:
                 about = msgspec.json.decode(attempt)
             except _UNDECODABLE:
@@ -476,43 +347,31 @@ _MISSING = msgspec.Raw(b"null")
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class _Loose(msgspec.Struct, gc=False):
+class _Times(msgspec.Struct, gc=False):
+    ts: msgspec.Raw = _MISSING
+    dur: msgspec.Raw = _MISSING
+
+
+class _Loose(_Times, gc=False):
     ph: Any = None
     name: Any = None
     cat: Any = None
     pid: Any = None
     tid: Any = None
-    ts: msgspec.Raw = _MISSING
-    dur: msgspec.Raw = _MISSING
     args: Any = None
 
 
-class _TimesAsText(msgspec.Struct, gc=False):
-    ts: msgspec.Raw = _MISSING
-    dur: msgspec.Raw = _MISSING
-
-
-@dataclass(frozen=True)
-class _End:
-    last: int
-    closed: int | None = None
-    broken: bool = False
-
-
-_EVENT_LIST = msgspec.json.Decoder(list[ANY_EVENT])
+_EVENT_LIST = msgspec.json.Decoder(list[_ANY])
 _RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _LOOSE = msgspec.json.Decoder(_Loose)
-_TIMES = msgspec.json.Decoder(list[_TimesAsText])
+_TIMES = msgspec.json.Decoder(list[_Times])
 
 _LONGEST = 64 << 20
 _NEAR = 1 << 13
-_GUESSES = 3
-_CLOSE = ord("]")
-_COMMA = ord(",")
 _GAP = b", \t\r\n"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:)')
-# After the array of events another key follows, or the end.
+# After the array of events comes another key, or the end.
 _AFTER = re.compile(rb'\s*(?:,\s*"|\}|\Z|,\s*\Z)')
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]"]', re.DOTALL)
 # Between events a line break is as good as a space, and within a name it is not allowed.
@@ -522,6 +381,7 @@ _WITHOUT_BREAKS = bytes.maketrans(b"\t\n\r", b"   ")
 _NO_NUMBER = re.compile(
     rb"(?<=[:,\[])(\s*)[+-]?(?:inf(?:inity)?|nan)(?:\([a-z0-9]*\))?(?=\s*[,}\]])", re.IGNORECASE
 )
+# A valid escape, half of a surrogate pair, or a lone backslash.
 _ESCAPE = re.compile(
     rb'\\(?:["\\/bfnrt]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
     rb"|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}|(u[dD][0-9a-fA-F]{3})|(.))",
@@ -530,9 +390,9 @@ _ESCAPE = re.compile(
 
 
 def _repair(text: bytearray, end: int) -> bool:
-    """Put right what JSON does not allow and traces have all the same; return if there was any.
+    """Correct what JSON does not allow and traces have all the same; return if there was any.
 
-    Only up to a place, because what follows may go on in the next piece.
+    What follows ``end`` is left alone because it may continue in the next piece.
     """
     before = bytes(text[:end])
     repaired = before.translate(_WITHOUT_CONTROL)
@@ -553,32 +413,25 @@ def _escaped(found: re.Match[bytes]) -> bytes:
     return found[0] if found[2] is None else rb"\\" + found[2]
 
 
-def _up_to(text: bytearray, end: int) -> bytes:
-    return bytes(text[:end]) + b"]"
-
-
-def _rest(text: bytearray, begin: int) -> bytearray:
-    return bytearray(b"[") + text[begin:].lstrip(_GAP)
-
-
-def _scan(text: bytearray) -> _End:
+def _scan(text: bytearray) -> tuple[int, int | None, bool]:
+    """Return the end of the last whole element, of the array, and whether brackets do not match."""
     depth = last = 0
     for token in _TOKENS.finditer(text):
         sign = text[token.start()]
-        if sign == 0x22:
+        if sign == ord('"'):
             if token.end() - token.start() == 1:
                 break
         elif sign in b"{[":
             depth += 1
         else:
             depth -= 1
-            if depth == 1 and sign == 0x7D:
+            if depth == 1 and sign == ord("}"):
                 last = token.end()
             elif depth == 0:
                 # Each closing bracket is two signs after its opening one.
                 fits = sign == text[0] + 2 and _AFTER.match(text, token.end())
-                return _End(last, token.start()) if fits else _End(last, broken=True)
-    return _End(last)
+                return (last, token.start(), False) if fits else (last, None, True)
+    return last, None, False
 
 
 def _one_by_one(array: bytes | bytearray | memoryview) -> tuple[list[Event], int]:
@@ -587,22 +440,17 @@ def _one_by_one(array: bytes | bytearray | memoryview) -> tuple[list[Event], int
     return whole, len(events) - len(whole)
 
 
-def _alone(text: bytearray) -> Event | None:
-    repaired = bytearray(text.strip())
-    _repair(repaired, len(repaired))
-    return _tidy(repaired)
-
-
 def _tidy(text: msgspec.Raw | bytearray) -> Event | None:
+    """Return an event whose fields may be of other types; None where it cannot be decoded."""
     try:
         loose = _LOOSE.decode(text)
     except _UNDECODABLE:
         return None
-    # The phase says which class it is; an unknown one is an event of no class.
     phase = _text(loose.ph)
-    made = Metadata if phase in PASSED_OVER else CLASSES.get(phase, Event)
-    return made(
-        name="" if phase in PASSED_OVER else _text(loose.name),
+    passed_over = phase in _PASSED_OVER
+    kind: type[Event] = CLASSES.get("M" if passed_over else phase, Event)
+    return kind(
+        name="" if passed_over else _text(loose.name),
         cat=None if loose.cat is None else _text(loose.cat),
         pid=_text(loose.pid),
         tid=_text(loose.tid),
@@ -625,34 +473,21 @@ def _number(raw: msgspec.Raw) -> Any:
 
 
 def _arguments(args: Any) -> Arguments:
-    if not isinstance(args, Mapping):
-        return WITHOUT_ARGUMENTS
-    values = {}
+    values: dict[str, Any] = {}
     for known in msgspec.structs.fields(Arguments):
-        if known.encode_name not in args:
+        value = args.get(known.encode_name) if isinstance(args, Mapping) else None
+        if value is None:
             continue
-        value = args[known.encode_name]
-        if known.name in _NUMBERS:
-            value = _whole(value)
-        elif known.name in _RAW:
+        if known.name in ("dims", "old_dims", "types"):
             value = msgspec.Raw(msgspec.json.encode(value))
-        elif known.name == "stack" and value is not None:
+        elif known.name == "stack":
             value = _text(value)
-        if value is not None:
-            values[known.name] = value
+        elif known.name != "name":
+            try:
+                value = int(value)
+            except (TypeError, ValueError, OverflowError):
+                continue
+            if not -(2**63) <= value < 2**63:
+                continue
+        values[known.name] = value
     return Arguments(**values)
-
-
-_RAW = {"dims", "old_dims", "types"}
-_NUMBERS = {
-    *("correlation", "device", "sequence", "external", "python_id"),
-    *("python_parent", "changed", "allocated", "device_type", "device_id"),
-}
-
-
-def _whole(value: Any) -> int | None:
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if -(2**63) <= number < 2**63 else None

@@ -1,6 +1,6 @@
 """The device's time: compute, communication and copies that nothing hides, and idle.
 
-compute + exposed communication + exposed copies + idle = wall, of every window. Communication is
+compute + exposed communication + exposed copies + idle = wall, in every window. Communication is
 exposed where no computation runs at the same time, a copy where neither does.
 """
 
@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from deltacell.arrays import Bools, Indices, Ints
 from deltacell.profile.trace.categories import Category, is_collective
 from deltacell.profile.trace.host import Doing, HostTime, waiting_calls
 from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.steps import Steps
-from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Codes, Ints, Kind, Trace
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 REASONS = {
     "data": "the host waited for the loader",
     "sync": "the host had waited for the device and had nothing ready after it",
-    "launch": "the host was busy with operators and launches: kernels are shorter than these",
-    "host": "the host was busy with something that no operator is",
+    "launch": "the host was busy with operators and launches, which take longer than the kernels",
+    "host": "the host was busy with something other than operators",
     "device": "it was launched, and waited for another stream, rank or for its start",
     "end": "nothing follows in the trace",
 }
@@ -39,143 +39,80 @@ PARTS = ("compute", "communication", "copies", "idle")
 """What a device's time is made of; communication and copies as far as they are exposed."""
 
 
-@dataclass(frozen=True)
-class DeviceAccount:
-    """What a device did in a window, in nanoseconds; see `PARTS`."""
-
-    begin: int
-    end: int
-    compute: int
-    communication: int
-    copies: int
-    idle: int
-
-    @property
-    def wall(self) -> int:
-        """The length of the window."""
-        return self.end - self.begin
-
-    def share(self, part: str) -> float:
-        """Return a part as a share of the wall, 0 to 1."""
-        value: int = getattr(self, part)
-        return value / self.wall if self.wall else 0.0
-
-
 @dataclass(frozen=True, eq=False)
 class DeviceTime:
-    """Where the time of the busiest device of a trace goes.
+    """Where the time of the busiest device of a trace goes, in nanoseconds.
 
-    Parameters
-    ----------
-    device
-        Which one; None where the trace does not say.
-    steps
-        One row per step: its ``number``, whether it is ``counted``, ``wall``, ``compute``,
-        ``communication``, ``copies``, ``idle``; ``kernels`` and ``launches``, the time covered by
-        kernels that the host launched in this step and how many; all times in nanoseconds.
-    windows
-        The steps as the device went through them. They are those of the host, but where the host
-        runs ahead of a device that falls behind more with every step: then a step is from the
-        first of its kernels to the first of the next.
-    queued
-        Whether that is so.
-    kernels
-        From the first event of the device to its last, as HolisticTraceAnalysis counts.
-    idle
-        Of counted steps, one row per reason: ``reason``, ``time``, ``gaps``; times add up to the
-        idle time.
-    idle_by_name
-        Of counted steps: ``reason``, ``name`` of what the host did meanwhile, and ``time``.
-    gaps
-        The longest in counted steps: ``begin``, ``length``, ``step``, ``reason``; the ``host``
-        call that most of it waits for and its ``category``; what runs ``next`` and its ``launch``.
-    small
-        Kernels that take less time than the call that launched them, by name: ``kernel``,
-        ``count``, ``time``, ``launch_time``; of counted steps.
-    others
-        How many other devices the trace has.
+    ``windows`` are the steps as the device went through them. They are those of the host, unless
+    the device falls further behind with every step (``queued``): then a step is from its first
+    kernel to the first of the next.
     """
 
-    device: int | None
-    steps: pl.DataFrame
+    steps: pl.DataFrame  # by step: PARTS, and kernels and launches that the host launched in it
     windows: Steps
     queued: bool
-    kernels: DeviceAccount
-    idle: pl.DataFrame
-    idle_by_name: pl.DataFrame
-    gaps: pl.DataFrame
-    small: pl.DataFrame
-    others: int
+    kernels: dict[str, int]  # wall and PARTS from the first event of the device to its last
+    idle: pl.DataFrame  # counted steps by reason; adds up to the idle time
+    idle_by_name: pl.DataFrame  # by reason and what the host did meanwhile
+    gaps: pl.DataFrame  # the longest, with what is waited for and what runs next
+    small: pl.DataFrame  # kernels that take less time than the call that launched them, by name
+    others: int  # how many other devices the trace has
 
 
 def device_time(
-    trace: Trace,
-    steps: Steps,
-    host: HostTime,
-    *,
-    launch: Codes | None = None,
-    doing: Doing | None = None,
-    longest: int = 50,
+    trace: Trace, steps: Steps, host: HostTime, launch: Indices, doing: Doing
 ) -> DeviceTime | None:
-    """Tell where the time of the device goes, and what it waits for when it is idle.
-
-    None where the trace has no device.
-    """
-    rows, device, others = _busiest(trace)
+    """Return where the time of the device goes, and what it waits for; None without a device."""
+    rows = np.flatnonzero(trace.on_device & (trace.duration >= 0))
     if not len(rows):
         return None
-    launch = launches(trace) if launch is None else launch
+    devices = np.array([NOTHING if t.device is None else t.device for t in trace.threads])
+    numbers, place = np.unique(devices[trace.thread[rows]], return_inverse=True)
+    busiest = int(np.bincount(place, weights=trace.duration[rows]).argmax())
+    rows = rows[place == busiest]
     collective = trace.named(is_collective)
     is_kernel = trace.kind[rows] == Kind.kernel
-    compute = is_kernel & ~collective[rows]
     start, stop = trace.begin[rows], trace.ends(rows)
     # Computing; computing or communicating; doing anything.
     busy = [
-        Covered.of(start[which], stop[which])
-        for which in (compute, is_kernel, np.ones(len(rows), dtype=bool))
+        Covered.union(start[which], stop[which])
+        for which in (is_kernel & ~collective[rows], is_kernel, np.ones(len(rows), dtype=bool))
     ]
     windows = _windows(trace, steps, rows, launch)
     parts = _parts(busy, windows.begin, windows.end)
-    first, last = int(start.min()), int(stop.max())
-    whole = _parts(busy, np.array([first]), np.array([last]))
+    span = np.array([start.min(), stop.max()])
+    whole = {"wall": np.diff(span), **_parts(busy, span[:1], span[1:])}
     launched = rows[is_kernel & (launch[rows] >= 0)]
     gaps = _gaps(trace, windows, host, rows, busy[2], launch)
+    idle = _by_reason(gaps)
+    if int(idle["time"].sum()) != int(parts["idle"][windows.counted].sum()):
+        raise AssertionError("the gaps miss the device's idle time")
     return DeviceTime(
-        device=device,
         steps=_step_frame(trace, steps, launched[~collective[launched]], launch, parts, windows),
         windows=windows,
         queued=windows is not steps,
-        kernels=DeviceAccount(first, last, *(int(whole[part][0]) for part in PARTS)),
-        idle=_by_reason(gaps, parts, windows),
+        kernels={part: int(time[0]) for part, time in whole.items()},
+        idle=idle,
         idle_by_name=_by_name(gaps, host, doing),
-        gaps=_longest(trace, windows, host, gaps, launch, longest),
+        gaps=_longest(trace, host, gaps, launch),
         small=_small(trace, steps, launched, launch),
-        others=others,
+        others=len(numbers) - 1,
     )
 
 
-def launches(trace: Trace) -> Codes:
+def launches(trace: Trace) -> Indices:
     """Return the row of the host's call that caused each event of the device, or `NOTHING`."""
     found = np.full(len(trace), NOTHING, dtype=np.int32)
     calls = np.flatnonzero((trace.kind == Kind.runtime) & (trace.correlation >= 0))
-    work = np.flatnonzero(on_device(trace) & (trace.correlation >= 0))
-    if not len(calls) or not len(work):
-        return found
-    calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
-    numbers = trace.correlation[calls]
-    place = np.searchsorted(numbers, trace.correlation[work])
-    place = np.minimum(place, len(calls) - 1)
-    same = numbers[place] == trace.correlation[work]
-    found[work[same]] = calls[place[same]]
+    work = np.flatnonzero(trace.on_device & (trace.correlation >= 0))
+    if len(calls):
+        calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
+        numbers = trace.correlation[calls]
+        place = np.searchsorted(numbers, trace.correlation[work])
+        place = np.minimum(place, len(calls) - 1)
+        same = numbers[place] == trace.correlation[work]
+        found[work[same]] = calls[place[same]]
     return found
-
-
-def on_device(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Return which events are work of a device, bool [n]."""
-    table = np.zeros(len(Kind), dtype=bool)
-    table[[int(kind) for kind in ON_DEVICE]] = True
-    there: npt.NDArray[np.bool_] = table[trace.kind]
-    return there
 
 
 def collective_rows(trace: Trace) -> Ints:
@@ -183,44 +120,23 @@ def collective_rows(trace: Trace) -> Ints:
     return np.flatnonzero(trace.named(is_collective) & (trace.kind == Kind.kernel))
 
 
-@dataclass(frozen=True, eq=False)
-class _Gaps:
-    """Idle stretches within counted steps; ``late`` is until when the host is waited for."""
-
-    begin: Ints
-    end: Ints
-    step: Ints
-    following: Ints
-    late: Ints
-    reason: Ints
-
-
-_REASONS = tuple(REASONS)
-
-
-def _busiest(trace: Trace) -> tuple[Ints, int | None, int]:
-    """Return the events of the device with most time, which one it is, and how many others."""
-    rows = np.flatnonzero(on_device(trace) & (trace.duration >= 0))
-    if not len(rows):
-        return rows, None, 0
-    devices = np.array([NOTHING if t.device is None else t.device for t in trace.threads])
-    numbers, place = np.unique(devices[trace.thread[rows]], return_inverse=True)
-    chosen = int(np.bincount(place, weights=trace.duration[rows]).argmax())
-    device = int(numbers[chosen])
-    return rows[place == chosen], None if device == NOTHING else device, len(numbers) - 1
+def typical(steps: Steps) -> int:
+    """Return the place of the counted step that is nearest to the median of them."""
+    counted = np.flatnonzero(steps.counted)
+    wall = steps.wall[counted]
+    return int(counted[np.abs(wall - np.median(wall)).argmin()])
 
 
 def _parts(busy: list[Covered], begin: Ints, end: Ints) -> dict[str, Ints]:
     computing, working, any_work = (x.within(begin, end) for x in busy)
-    idle = end - begin - any_work
-    found = (computing, working - computing, any_work - working, idle)
-    if (np.sum(found, axis=0) != end - begin).any() or any((part < 0).any() for part in found):
+    found = (computing, working - computing, any_work - working, end - begin - any_work)
+    if (np.sum(found, axis=0) != end - begin).any() or np.min(found) < 0:
         raise AssertionError("the parts of the device's time miss the wall")
     return dict(zip(PARTS, found, strict=True))
 
 
-def _windows(trace: Trace, steps: Steps, rows: Ints, launch: Codes) -> Steps:
-    """Return the steps, or the device's own where it falls behind the host more and more."""
+def _windows(trace: Trace, steps: Steps, rows: Ints, launch: Indices) -> Steps:
+    """Return the steps, or the device's own where it falls further behind with every step."""
     known = rows[launch[rows] >= 0]
     step = steps.place(trace.begin[launch[known]])
     known, step = known[step >= 0], step[step >= 0]
@@ -238,17 +154,18 @@ def _windows(trace: Trace, steps: Steps, rows: Ints, launch: Codes) -> Steps:
 
 
 def _step_frame(
-    trace: Trace, steps: Steps, kernels: Ints, launch: Codes, parts: dict[str, Ints], windows: Steps
+    trace: Trace,
+    steps: Steps,
+    kernels: Ints,
+    launch: Indices,
+    parts: dict[str, Ints],
+    windows: Steps,
 ) -> pl.DataFrame:
     step = steps.place(trace.begin[launch[kernels]])
-    covered, count = [], []
     order = np.argsort(step, kind="stable")
-    bounds = np.searchsorted(step[order], np.arange(len(steps) + 1))
-    for first, last in pairwise(bounds.tolist()):
-        mine = kernels[order[first:last]]
-        union = Covered.of(trace.begin[mine], trace.ends(mine))
-        covered.append(int((union.end - union.begin).sum()))
-        count.append(len(mine))
+    bounds = np.searchsorted(step[order], np.arange(len(steps) + 1)).tolist()
+    mine = [kernels[order[first:last]] for first, last in pairwise(bounds)]
+    covered = [Covered.union(trace.begin[rows], trace.ends(rows)).total for rows in mine]
     return pl.DataFrame(
         {
             "number": steps.number,
@@ -256,21 +173,21 @@ def _step_frame(
             "wall": windows.wall,
             **parts,
             "kernels": pl.Series(covered, dtype=pl.Int64),
-            "launches": pl.Series(count, dtype=pl.Int64),
+            "launches": pl.Series([len(rows) for rows in mine], dtype=pl.Int64),
         }
     )
 
 
 def _gaps(
-    trace: Trace, steps: Steps, host: HostTime, rows: Ints, busy: Covered, launch: Codes
-) -> _Gaps:
+    trace: Trace, steps: Steps, host: HostTime, rows: Ints, busy: Covered, launch: Indices
+) -> pl.DataFrame:
+    """Return the idle stretches of counted steps, what runs next and how late the host is."""
     begin, end, step = _idle_pieces(steps, busy)
     # What runs next begins where an interval of the union does.
-    starts = trace.begin[rows]
     place = np.searchsorted(busy.begin, end - 1, side="right")
     follows = place < len(busy.begin)
     following = np.full(len(begin), NOTHING, dtype=np.int64)
-    following[follows] = rows[np.searchsorted(starts, busy.begin[place[follows]])]
+    following[follows] = rows[np.searchsorted(trace.begin[rows], busy.begin[place[follows]])]
     call = np.where(following >= 0, launch[following], NOTHING)
     called = np.where(call >= 0, trace.ends(call), end)
     late = np.clip(called, begin, end)
@@ -279,30 +196,31 @@ def _gaps(
     begin = np.concatenate([begin, late[own]])
     end = np.concatenate([end, end[own]])
     end[own] = late[own]
-    step, following = (np.concatenate([x, x[own]]) for x in (step, following))
-    call, late = np.concatenate([call, call[own]]), np.concatenate([late, late[own]])
-    reason = np.full(len(begin), _REASONS.index("host"))
-    loading = _spent(host, host.category == Category.data_loading, begin, late)
+    step, following, call, late = (np.append(x, x[own]) for x in (step, following, call, late))
+
+    def spent(which: Bools, since: Ints, until: Ints) -> Ints:
+        return host.covered(which).within(since, np.maximum(since, until))
+
     kind = trace.kind[host.row]
-    working = (host.row >= 0) & ((kind == Kind.operator) | (kind == Kind.runtime))
-    operating = _spent(host, working, begin, late)
-    reason[2 * operating >= late - begin] = _REASONS.index("launch")
+    at_work = (host.row >= 0) & ((kind == Kind.operator) | (kind == Kind.runtime))
     syncing = (host.row >= 0) & waiting_calls(trace)[host.row]
+    loading = spent(host.category == Category.data_loading, begin, late)
+    reason = np.full(len(begin), "host", dtype=object)
+    reason[2 * spent(at_work, begin, late) >= late - begin] = "launch"
     # A call that waits returns a moment after the device is done.
-    synced = _spent(host, syncing, begin - 1, np.minimum(begin + 1, late)) > 0
-    reason[synced] = _REASONS.index("sync")
-    reason[2 * loading > late - begin] = _REASONS.index("data")
-    reason[late == begin] = _REASONS.index("device")
-    # Not a call that is too late, but no call that is known.
-    reason[(following >= 0) & (call < 0)] = _REASONS.index("device")
-    reason[following < 0] = _REASONS.index("end")
-    return _Gaps(begin, end, step, following, late, reason)
+    reason[spent(syncing, begin - 1, np.minimum(begin + 1, late)) > 0] = "sync"
+    reason[2 * loading > late - begin] = "data"
+    # Launched in time, or by no known call.
+    reason[(late == begin) | ((following >= 0) & (call < 0))] = "device"
+    reason[following < 0] = "end"
+    columns = {"begin": begin, "end": end, "step": steps.number[step], "following": following}
+    reasons = pl.Series(reason.tolist(), dtype=pl.String)
+    return pl.DataFrame({**columns, "late": late, "reason": reasons})
 
 
 def _idle_pieces(steps: Steps, busy: Covered) -> tuple[Ints, Ints, Ints]:
-    far = np.iinfo(np.int64).max
     begin = np.concatenate([[np.int64(-1)], busy.end])
-    end = np.concatenate([busy.begin, [np.int64(far)]])
+    end = np.append(busy.begin, np.iinfo(np.int64).max)
     pieces = []
     for place in np.flatnonzero(steps.counted).tolist():
         start, stop = steps.begin[place], steps.end[place]
@@ -312,246 +230,178 @@ def _idle_pieces(steps: Steps, busy: Covered) -> tuple[Ints, Ints, Ints]:
         right = np.minimum(end[first:last], stop)
         inside = right > left
         pieces.append((left[inside], right[inside], np.full(int(inside.sum()), place)))
-    lefts, rights, places = zip(*pieces, strict=True)
-    return np.concatenate(lefts), np.concatenate(rights), np.concatenate(places)
+    lefts, rights, places = (np.concatenate(x) for x in zip(*pieces, strict=True))
+    return lefts, rights, places
 
 
-def _spent(host: HostTime, which: npt.NDArray[np.bool_], begin: Ints, end: Ints) -> Ints:
-    return host.covered(which).within(begin, np.maximum(begin, end))
-
-
-def _by_reason(gaps: _Gaps, parts: dict[str, Ints], steps: Steps) -> pl.DataFrame:
-    length = gaps.end - gaps.begin
-    time = np.bincount(gaps.reason, weights=length, minlength=len(_REASONS)).astype(np.int64)
-    count = np.bincount(gaps.reason, minlength=len(_REASONS))
-    if int(time.sum()) != int(parts["idle"][steps.counted].sum()):
-        raise AssertionError("the gaps miss the device's idle time")
-    frame = pl.DataFrame(
-        {"reason": _REASONS, "meaning": list(REASONS.values()), "time": time, "gaps": count}
+def _by_reason(gaps: pl.DataFrame) -> pl.DataFrame:
+    reasons = pl.DataFrame({"reason": list(REASONS), "meaning": list(REASONS.values())})
+    count = pl.len().cast(pl.Int64).alias("gaps")
+    found = gaps.group_by("reason").agg(
+        (pl.col("end") - pl.col("begin")).sum().alias("time"), count
     )
-    return frame.filter(pl.col("gaps") > 0).sort("time", descending=True)
+    found = reasons.join(found, on="reason", maintain_order="left")
+    return found.sort("time", descending=True, maintain_order=True)
 
 
-def _by_name(gaps: _Gaps, host: HostTime, doing: Doing | None) -> pl.DataFrame:
+def _by_name(gaps: pl.DataFrame, host: HostTime, doing: Doing) -> pl.DataFrame:
     """Return idle time by reason and by what the host did meanwhile.
 
     After a wait for the device it is what asked for the wait.
     """
     rows: list[tuple[str, str, int]] = []
-    for code, reason in enumerate(_REASONS[:4] if doing is not None else ()):
-        mine = gaps.reason == code
-        begin, late = gaps.begin[mine], gaps.late[mine]
-        if doing is None or not len(begin):
-            continue
+    for reason in ("data", "sync", "launch", "host"):
+        mine = gaps.filter(pl.col("reason") == reason).sort("begin", maintain_order=True)
+        begin, late = mine["begin"].to_numpy(), mine["late"].to_numpy()
         if reason == "sync":
             place = np.clip(np.searchsorted(host.begin, begin, side="right") - 1, 0, None)
             time, codes = late - begin, doing.code[place]
         else:
-            order = np.argsort(begin, kind="stable")
-            time = Covered.of(begin[order], late[order]).within(host.begin, host.end)
+            time = Covered.union(begin, late).within(host.begin, host.end)
             codes = doing.code
         spent = np.bincount(codes, weights=time, minlength=len(doing.names))
         rows += [(reason, doing.names[i], int(spent[i])) for i in np.flatnonzero(spent).tolist()]
-    schema = {"reason": pl.String(), "name": pl.String(), "time": pl.Int64()}
+    schema = {"reason": pl.String, "name": pl.String, "time": pl.Int64}
     found = pl.DataFrame(rows, schema=schema, orient="row")
     return found.sort("time", "name", descending=[True, False])
 
 
-def _longest(
-    trace: Trace, steps: Steps, host: HostTime, gaps: _Gaps, launch: Codes, longest: int
-) -> pl.DataFrame:
-    length = gaps.end - gaps.begin
+def _longest(trace: Trace, host: HostTime, gaps: pl.DataFrame, launch: Indices) -> pl.DataFrame:
     rows = []
-    for place in np.argsort(-length, kind="stable")[:longest].tolist():
-        begin, late, end = (int(x[place]) for x in (gaps.begin, gaps.late, gaps.end))
-        row, category = host_row(host, begin, late if late > begin else end)
-        following = int(gaps.following[place])
+    length = (pl.col("end") - pl.col("begin")).alias("length")
+    gaps = gaps.with_columns(length).sort("length", descending=True, maintain_order=True)
+    for gap in gaps.head(50).iter_rows(named=True):
+        begin, late = gap["begin"], gap["late"]
+        row, category = host.busiest(begin, late if late > begin else gap["end"])
+        following = gap["following"]
         call = int(launch[following]) if following >= 0 else NOTHING
-        about = (begin, int(length[place]), int(steps.number[gaps.step[place]]))
-        named = [None if one < 0 else trace.text(one) for one in (row, following, call)]
-        reason = _REASONS[int(gaps.reason[place])]
-        kind = None if category is None else category.name
-        rows.append((*about, reason, named[0], kind, named[1], named[2]))
+        busy, runs, launched = (
+            None if one < 0 else trace.text(one) for one in (row, following, call)
+        )
+        about = (begin, gap["length"], gap["step"], gap["reason"])
+        rows.append((*about, busy, None if category is None else category.name, runs, launched))
     schema = {
-        **dict.fromkeys(("begin", "length", "step"), pl.Int64()),
-        **dict.fromkeys(("reason", "host", "category", "next", "launch"), pl.String()),
+        **dict.fromkeys(("begin", "length", "step"), pl.Int64),
+        **dict.fromkeys(("reason", "host", "category", "next", "launch"), pl.String),
     }
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def host_row(host: HostTime, begin: int, end: int) -> tuple[int, Category | None]:
-    """Return the event of the host that most of a stretch belongs to, and its category.
-
-    Of the pieces of the category that has most of the stretch, the event with most of it.
-    """
-    places, inside = host.between(begin, end)
-    if not len(places):
-        return NOTHING, None
-    per_category = np.bincount(host.category[places], weights=inside, minlength=len(Category))
-    category = int(per_category.argmax())
-    mine = host.category[places] == category
-    rows, place = np.unique(host.row[places[mine]], return_inverse=True)
-    most = int(np.bincount(place, weights=inside[mine]).argmax())
-    return int(rows[most]), Category(category)
-
-
-def _small(trace: Trace, steps: Steps, kernels: Ints, launch: Codes) -> pl.DataFrame:
+def _small(trace: Trace, steps: Steps, kernels: Ints, launch: Indices) -> pl.DataFrame:
     """Return kernels that are shorter than the call that launched them, by name."""
     kernels = kernels[steps.in_counted(trace.begin[launch[kernels]])]
     call = trace.duration[launch[kernels]]
     short = trace.duration[kernels] < call
     kernels, call = kernels[short], call[short]
-    codes, place = np.unique(trace.name[kernels], return_inverse=True)
-    sums = {
-        name: np.bincount(place, weights=weights, minlength=len(codes)).astype(np.int64)
-        for name, weights in (
-            ("count", None),
-            ("time", trace.duration[kernels]),
-            ("launch_time", call),
-        )
-    }
-    names = pl.Series([trace.names[code] for code in codes.tolist()], dtype=pl.String)
-    return pl.DataFrame({"kernel": names, **sums}).sort(
-        "launch_time", "kernel", descending=[True, False]
+    columns = {"code": trace.name[kernels], "time": trace.duration[kernels], "launch_time": call}
+    found = (
+        pl.DataFrame(columns)
+        .group_by("code")
+        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("time", "launch_time").sum())
     )
+    names = [trace.names[code] for code in found["code"].to_list()]
+    kernel = pl.Series("kernel", names, dtype=pl.String)
+    found = found.select(kernel, "count", "time", "launch_time")
+    return found.sort("launch_time", "kernel", descending=[True, False])
 
 
 @dataclass(frozen=True, eq=False)
 class CriticalPath:
     """The chain of work, on host and device, that the length of one step is made of.
 
-    ``stretches`` has by time: ``where`` (host, device, or launch: from the host's call to its
-    beginning), ``begin``, ``end`` in nanoseconds, ``part`` (a category of the host; compute,
-    communication or copies of the device; waiting) and ``name`` of the event. ``parts`` is the
-    same summed: ``where``, ``part``, ``time``; they add up to the step.
+    ``stretches`` are by time; ``where`` is host, device, or launch (from the host's call to its
+    beginning), ``part`` a category of the host, a part of the device, or waiting. ``parts`` sums
+    them up, and adds up to the step.
     """
 
-    number: int
     stretches: pl.DataFrame
     parts: pl.DataFrame
-    residual: int
 
 
-def critical_path(
-    trace: Trace, steps: Steps, host: HostTime, launch: Codes, place: int | None = None
-) -> CriticalPath:
-    """Follow the critical path of a step, by default a typical one, backwards from its end.
+def critical_path(trace: Trace, steps: Steps, host: HostTime, launch: Indices) -> CriticalPath:
+    """Follow the critical path of a typical step backwards from its end.
 
     The host did what it did until it last waited for the device; there the path goes to the event
     of the device that it waited for. That event began when the one before it on the device had
     ended, or when the host had launched it, whichever was later.
     """
-    if place is None:
-        place = typical(steps)
+    place = typical(steps)
     begin, end = int(steps.begin[place]), int(steps.end[place])
     chain = _chain(trace, host, launch, begin, end)
-    rows = [piece for stretch in reversed(chain) for piece in _pieces(trace, host, stretch)]
-    stretches = pl.DataFrame(rows, schema=_COLUMNS, orient="row")
-    length = pl.col("end") - pl.col("begin")
+    rows = [piece for stretch in reversed(chain) for piece in _pieces(trace, host, *stretch)]
+    schema = {
+        **{"where": pl.String, "begin": pl.Int64, "end": pl.Int64},
+        **{"part": pl.String, "name": pl.String},
+    }
+    stretches = pl.DataFrame(rows, schema=schema, orient="row")
     parts = (
         stretches.group_by("where", "part")
-        .agg(length.sum().alias("time"))
+        .agg((pl.col("end") - pl.col("begin")).sum().alias("time"))
         .sort("time", "where", "part", descending=[True, False, False])
     )
-    residual = end - begin - int(parts["time"].sum())
-    if residual:
-        raise AssertionError(f"the critical path misses its step by {residual} ns")
-    return CriticalPath(int(steps.number[place]), stretches, parts, residual)
+    if int(parts["time"].sum()) != end - begin:
+        raise AssertionError("the critical path misses its step")
+    return CriticalPath(stretches, parts)
 
 
-def typical(steps: Steps) -> int:
-    """Return the place of the counted step that is nearest to the median of them."""
-    counted = np.flatnonzero(steps.counted)
-    wall = steps.wall[counted]
-    return int(counted[np.abs(wall - np.median(wall)).argmin()])
-
-
-_COLUMNS = {
-    **{"where": pl.String(), "begin": pl.Int64(), "end": pl.Int64()},
-    **{"part": pl.String(), "name": pl.String()},
-}
 _Stretch = tuple[str, int, int, int]
 """Where, begin, end, and the row of an event of the device or nothing."""
 
 
-def _chain(trace: Trace, host: HostTime, launch: Codes, begin: int, end: int) -> list[_Stretch]:
-    work = np.flatnonzero(on_device(trace) & (trace.duration > 0))
+def _chain(trace: Trace, host: HostTime, launch: Indices, begin: int, end: int) -> list[_Stretch]:
+    work = np.flatnonzero(trace.on_device & (trace.duration > 0))
     ends = trace.ends(work)
     work = work[(ends > begin) & (ends <= end)]
     work = work[np.argsort(trace.ends(work), kind="stable")]
     ends = trace.ends(work)
-    waits = _waits(trace, host, begin, end)
+
+    def end_of(row: int) -> int:
+        return int(trace.begin[row] + trace.duration[row])
+
+    def last_until(time: int) -> int:
+        place = int(np.searchsorted(ends, time, side="right")) - 1
+        return int(work[place]) if place >= 0 else NOTHING
+
+    rows = host.row[host.between(begin, end)[0]]
+    waits = np.unique(rows[(rows >= 0) & waiting_calls(trace)[rows]]).tolist()
     chain: list[_Stretch] = []
-    at, wait = end, len(waits) - 1
+    at = end
     while at > begin:
         row = NOTHING
-        while wait >= 0 and row == NOTHING:
-            start, stop = waits[wait]
-            wait -= 1
-            if stop <= at:
-                row = _last(work, ends, stop)
-                if row != NOTHING and _end(trace, row) <= start:
+        while waits and row == NOTHING:
+            wait = waits.pop()
+            if end_of(wait) <= at:
+                row = last_until(end_of(wait))
+                if row != NOTHING and end_of(row) <= trace.begin[wait]:
                     row = NOTHING
         if row == NOTHING:
             chain.append(("host", begin, at, NOTHING))
             break
-        done = _end(trace, row)
-        chain.append(("host", done, at, NOTHING))
-        at = _on_device(trace, launch, work, ends, row, begin, chain)
+        chain.append(("host", end_of(row), at, NOTHING))
+        at = end_of(row)
+        while row != NOTHING and at > begin:
+            start = max(int(trace.begin[row]), begin)
+            chain.append(("device", start, at, row))
+            call = int(launch[row])
+            ready = min(end_of(call), start) if call >= 0 else begin
+            before = last_until(start)
+            if before != NOTHING and end_of(before) < ready:
+                before = NOTHING
+            at = min(max(ready if before == NOTHING else end_of(before), begin), start)
+            chain.append(("launch", at, start, row))
+            row = before
     return [stretch for stretch in chain if stretch[2] > stretch[1]]
 
 
-def _on_device(
-    trace: Trace, launch: Codes, work: Ints, ends: Ints, row: int, begin: int, chain: list[_Stretch]
-) -> int:
-    at = _end(trace, row)
-    while True:
-        start = max(int(trace.begin[row]), begin)
-        chain.append(("device", start, at, row))
-        at = start
-        if at <= begin:
-            return at
-        call = int(launch[row])
-        ready = min(_end(trace, call), at) if call >= 0 else begin
-        before = _last(work, ends, at)
-        if before == NOTHING or _end(trace, before) < ready:
-            ready = max(ready, begin)
-            chain.append(("launch", ready, at, row))
-            return ready
-        done = max(_end(trace, before), begin)
-        chain.append(("launch", done, at, row))
-        at, row = done, before
-        if at <= begin:
-            return at
-
-
-def _end(trace: Trace, row: int) -> int:
-    return int(trace.begin[row] + trace.duration[row])
-
-
-def _last(work: Ints, ends: Ints, time: int) -> int:
-    place = int(np.searchsorted(ends, time, side="right")) - 1
-    return int(work[place]) if place >= 0 else NOTHING
-
-
-def _waits(trace: Trace, host: HostTime, begin: int, end: int) -> list[tuple[int, int]]:
-    places, _ = host.between(begin, end)
-    rows = host.row[places]
-    found = np.unique(rows[(rows >= 0) & waiting_calls(trace)[rows]])
-    return [(int(trace.begin[row]), _end(trace, row)) for row in found.tolist()]
-
-
 def _pieces(
-    trace: Trace, host: HostTime, stretch: _Stretch
+    trace: Trace, host: HostTime, where: str, begin: int, end: int, row: int
 ) -> list[tuple[str, int, int, str, str | None]]:
-    where, begin, end, row = stretch
-    if where == "device":
-        is_compute = not is_collective(trace.text(row))
-        part = "compute" if is_compute else "communication"
-        part = part if trace.kind[row] == Kind.kernel else "copies"
-        return [(where, begin, end, part, trace.text(row))]
     if where == "launch":
         return [(where, begin, end, "waiting", trace.text(row))]
+    if where == "device":
+        part = "communication" if is_collective(trace.text(row)) else "compute"
+        part = part if trace.kind[row] == Kind.kernel else "copies"
+        return [(where, begin, end, part, trace.text(row))]
     places, inside = host.between(begin, end)
     found: list[tuple[str, int, int, str, str | None]] = []
     cuts = np.flatnonzero(np.diff(host.category[places])) + 1

@@ -1,7 +1,7 @@
 """The host's time: what the program was busy with at every moment of a step, and its names for it.
 
-It is the time of the thread the steps are on. Where that thread only waits for the threads that
-run the backward, it is theirs; where it waits for a collective of the host, it is the
+It is the time of the thread that the steps are on. Where that thread only waits for the threads
+that run the backward, it is theirs; where it waits for a collective of the host, it is the
 collective's. Also here: where the host waits for the device, and the peaks of memory.
 """
 
@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from deltacell.arrays import Bools, Indices, Ints
 from deltacell.profile.trace.categories import (
+    Categories,
     Category,
     categories,
     classify,
@@ -24,27 +25,16 @@ from deltacell.profile.trace.categories import (
     nearest,
     own_categories,
 )
-from deltacell.profile.trace.self_time import (
-    Covered,
-    Nesting,
-    Timeline,
-    merge,
-    moments,
-    parts,
-    timeline,
-)
+from deltacell.profile.trace.self_time import Covered, Nesting, Timeline, climb, moments, timeline
 from deltacell.profile.trace.steps import Steps
-from deltacell.profile.trace.trace import NOTHING, Codes, Ints, Kind, Trace
-
-Flags = npt.NDArray[np.bool_]
-Categories = npt.NDArray[np.int8]
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 PAUSE = (100_000, 500_000, 0.02)
 """How long a pause between two operators of the forward may be and belong to it: nanoseconds at
 least and at most, and the share of a step."""
 
 BARE = 0.02
-"""The share of a step from which on a stretch without any event is named by what is around it."""
+"""The share of a step from which a stretch without any event is named by what is around it."""
 
 NOT_RECORDED = "(nothing recorded)"
 """The name of moments in which no event is open."""
@@ -52,75 +42,62 @@ NOT_RECORDED = "(nothing recorded)"
 
 @dataclass(frozen=True, eq=False)
 class HostTime:
-    """Pieces of time, one after another, that fill all steps; arrays have one entry per piece.
-
-    Parameters
-    ----------
-    begin, end
-        In nanoseconds, int64 [k].
-    row
-        The event that the piece belongs to, int32 [k]; `NOTHING` where none was recorded.
-    category, step
-        int8 [k], and the place of the step, int32 [k].
-    inferred
-        Whether the category is not from a name but from what lies around, bool [k].
-    loader
-        Nanoseconds of each step that the training was in its loader, int64 [s].
-    helpers
-        The threads that ran the backward for it.
-    residual
-        Nanoseconds by which the pieces and the steps differ.
-    """
+    """Consecutive pieces of time that fill all steps, one entry per piece."""
 
     begin: Ints
     end: Ints
-    row: Codes
+    row: Indices  # the event that the piece belongs to, or NOTHING
     category: Categories
-    step: Codes
-    inferred: Flags
-    loader: Ints
-    helpers: tuple[int, ...]
-    residual: int
+    step: Indices  # the place of the step
+    loader: Ints  # nanoseconds of each step that the training was in its loader
+    helpers: tuple[int, ...]  # the threads that ran the backward
 
     def by_category(self, steps: int) -> Ints:
         """Return the nanoseconds of each step and category, int64 [s, 12]."""
-        total = np.zeros(steps * len(Category), dtype=np.int64)
-        for part in parts(len(self.begin)):
-            place = self.step[part].astype(np.int64) * len(Category) + self.category[part]
-            length = self.end[part] - self.begin[part]
-            total += np.bincount(place, weights=length, minlength=len(total)).astype(np.int64)
+        place = self.step.astype(np.int64) * len(Category) + self.category
+        length, count = self.end - self.begin, steps * len(Category)
+        total = np.bincount(place, weights=length, minlength=count).astype(np.int64)
         return total.reshape(steps, len(Category))
 
-    def covered(self, which: Flags) -> Covered:
+    def covered(self, which: Bools) -> Covered:
         """Return when the host was in these of its pieces."""
         first, last = which.copy(), which.copy()
-        goes_on = which[1:] & which[:-1]
-        goes_on &= self.begin[1:] == self.end[:-1]
-        first[1:] ^= goes_on
-        last[:-1] ^= goes_on
+        continues = which[1:] & which[:-1] & (self.begin[1:] == self.end[:-1])
+        first[1:] ^= continues
+        last[:-1] ^= continues
         return Covered(self.begin[first], self.end[last])
 
     def between(self, begin: int, end: int) -> tuple[Ints, Ints]:
-        """Return the places of the pieces of a stretch of time, and how much of each is in it."""
+        """Return the pieces of a stretch of time, and how much of each is in it."""
         first = int(np.searchsorted(self.end, begin, side="right"))
         last = int(np.searchsorted(self.begin, end, side="left"))
         places = np.arange(first, max(first, last))
         inside = np.minimum(self.end[places], end) - np.maximum(self.begin[places], begin)
         return places, inside
 
+    def busiest(self, begin: int, end: int) -> tuple[int, Category | None]:
+        """Return the category with most of a stretch, and its event with most of it."""
+        places, inside = self.between(begin, end)
+        if not len(places):
+            return NOTHING, None
+        category = int(np.bincount(self.category[places], weights=inside).argmax())
+        mine = self.category[places] == category
+        rows, place = np.unique(self.row[places[mine]], return_inverse=True)
+        return int(rows[np.bincount(place, weights=inside[mine]).argmax()]), Category(category)
+
 
 def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
-    """Tell what the host was busy with at every moment of every step."""
-    told = own_categories(trace)
-    found = _with_forward(trace, nesting, steps, told, categories(trace, nesting, told))
-    backward = (told == Category.backward) & (trace.kind == Kind.operator)
-    threads = np.unique(trace.thread[backward & (trace.thread != steps.thread)])
-    helpers = tuple(int(thread) for thread in threads)
+    """Find what the host was busy with at every moment of every step."""
+    own = own_categories(trace)
+    found = _with_forward(trace, nesting, steps, own, categories(trace, nesting, own))
+    backward = (own == Category.backward) & (trace.kind == Kind.operator)
+    helpers = np.unique(trace.thread[backward & (trace.thread != steps.thread)]).tolist()
     main = timeline(trace, nesting, steps.thread)
     others = [timeline(trace, nesting, lane) for lane in helpers]
     collectives = _collectives(trace, nesting, steps)
     times = moments(
-        main.times, steps.begin, steps.end, *(line.times for line in others), *collectives
+        *(main.times, steps.begin, steps.end, collectives.begin, collectives.end),
+        *(line.times for line in others),
     )
     # The bounds of steps are among the times.
     first, last = np.searchsorted(times, steps.begin), np.searchsorted(times, steps.end)
@@ -129,32 +106,25 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     end = np.concatenate([times[1:][place] for place in places])
     step = np.repeat(np.arange(len(steps), dtype=np.int32), np.maximum(last - first, 0))
     del times
-    row = np.empty(len(begin), dtype=np.int32)
-    category = np.empty(len(begin), dtype=np.int8)
-    waits = np.empty(len(begin), dtype=bool)
-    for part in parts(len(begin)):
-        row[part], category[part], waits[part] = _busy(trace, found, main, others, begin[part])
+    row, category, waits = _busy(trace, found, main, others, begin)
     del main, others
-    exposed = _exposed(told, row, waits, begin, collectives)
-    category[exposed] = Category.communication
+    category[_exposed(own, row, waits, begin, collectives)] = Category.communication
     least, most, share = PAUSE
     pause = min(max(least, share * float(np.median(steps.wall))), most)
-    category, inferred = _fill(category, step, begin, end, pause)
-    inferred |= exposed
-    filled = sum(int((end[part] - begin[part]).sum()) for part in parts(len(begin)))
-    residual = abs(filled - int(steps.wall.sum()))
-    if residual:
-        raise AssertionError(f"the host's time misses that of the steps by {residual} ns")
+    _fill(category, step, begin, end, pause)
+    if int((end - begin).sum()) != int(steps.wall.sum()):
+        raise AssertionError("the host's time misses that of the steps")
     loading = trace.named(is_loader) & (nesting.lane == steps.thread)
     loading &= trace.kind != Kind.runtime
-    loader = Covered.of(trace.begin[loading], nesting.cut[loading]).within(steps.begin, steps.end)
-    return HostTime(begin, end, row, category, step, inferred, loader, helpers, residual)
+    loader = Covered.union(trace.begin[loading], nesting.cut[loading])
+    waited = loader.within(steps.begin, steps.end)
+    return HostTime(begin, end, row, category, step, waited, tuple(helpers))
 
 
 def _busy(
     trace: Trace, found: Categories, main: Timeline, others: Sequence[Timeline], begin: Ints
-) -> tuple[Codes, Categories, Flags]:
-    """Return of pieces the event and category of each, and whether the program waits in it."""
+) -> tuple[Indices, Categories, Bools]:
+    """Return the event and category of pieces, and whether the program waits in each."""
     row = main.at(begin)
     category = np.where(row >= 0, found[row], np.int8(NOTHING))
     kind = trace.kind[row]
@@ -172,15 +142,15 @@ def _busy(
 
 
 def _with_forward(
-    trace: Trace, nesting: Nesting, steps: Steps, told: Categories, found: Categories
+    trace: Trace, nesting: Nesting, steps: Steps, own: Categories, found: Categories
 ) -> Categories:
-    """Call forward what no name tells and what has a backward later in the same step.
+    """Classify as forward what has a backward later in the same step, where no name tells.
 
-    An operator that needs no gradient has the number of the next one that does, so that of those
-    with one number the last is meant, with all that lies in it.
+    An operator that needs no gradient has the number of the next one that does, so the last of
+    those with one number is meant, with all that lies in it.
     """
     numbered = trace.sequence >= 0
-    back = np.flatnonzero(numbered & (told == Category.backward))
+    back = np.flatnonzero(numbered & (own == Category.backward))
     untold = numbered & (found == NOTHING)
     untold &= (trace.kind == Kind.operator) & (trace.thread == steps.thread)
     rows = np.flatnonzero(untold)
@@ -201,141 +171,110 @@ def _with_forward(
     inside[inside] = keys[np.searchsorted(rows, outer[inside])] == keys[inside]
     rows, keys = rows[~inside], keys[~inside]
     _, from_end = np.unique(keys[::-1], return_index=True)
-    own = found.copy()
-    own[rows[len(rows) - 1 - from_end]] = Category.forward
-    return nearest(own, nesting.parent)
+    named = found.copy()
+    named[rows[len(rows) - 1 - from_end]] = Category.forward
+    return nearest(named, nesting)
 
 
-def _collectives(trace: Trace, nesting: Nesting, steps: Steps) -> tuple[Ints, Ints]:
+def _collectives(trace: Trace, nesting: Nesting, steps: Steps) -> Covered:
     """Return when a collective of the host runs beside the thread of the steps."""
     # Those of NCCL are only the launch; what they launch is on the device.
     rows = trace.named(lambda name: is_collective(name) and not name.startswith(("nccl:", "rccl:")))
     rows &= (trace.kind == Kind.annotation) & (nesting.lane != steps.thread)
     chosen = np.flatnonzero(rows)
-    return merge(trace.begin[chosen], trace.ends(chosen))
+    return Covered.union(trace.begin[chosen], trace.ends(chosen))
 
 
 def _exposed(
-    told: Categories, row: Codes, waits: Flags, begin: Ints, collectives: tuple[Ints, Ints]
-) -> Flags:
+    own: Categories, row: Indices, waits: Bools, begin: Ints, collectives: Covered
+) -> Bools:
     """Return where the host waits for a collective, and not only between two of its operators."""
-    starts, stops = collectives
-    if not len(starts):
+    if not len(collectives.begin):
         return np.zeros(len(begin), dtype=bool)
-    place = np.searchsorted(starts, begin, side="right") - 1
-    is_open = (place >= 0) & (begin < stops[place])
-    # The backward goes on where the next thing at work is one of its operators.
+    place = np.searchsorted(collectives.begin, begin, side="right") - 1
+    is_open = (place >= 0) & (begin < collectives.end[place])
+    # The backward continues where the next thing at work is one of its operators.
     works = np.flatnonzero(~waits)
     following = np.searchsorted(works, np.arange(len(row)))
-    last = following >= len(works)
-    after = row[works[np.minimum(following, len(works) - 1)]] if len(works) else row
-    goes_on = ~last & (after >= 0) & (told[after] == Category.backward)
-    exposed: Flags = is_open & waits & ~goes_on
+    after = np.append(row[works], NOTHING)[following]
+    continues = (after >= 0) & (own[after] == Category.backward)
+    exposed: Bools = is_open & waits & ~continues
     return exposed
 
 
-def _fill(
-    category: Categories, step: Codes, begin: Ints, end: Ints, pause: float
-) -> tuple[Categories, Flags]:
-    """Give what no name tells to what lies before and after it, where both are the same.
+def _fill(category: Categories, step: Indices, begin: Ints, end: Ints, pause: float) -> None:
+    """Give unclassified pieces the category before and after them where both are the same.
 
-    Only of forward and backward: their operators have Python between them that no range holds.
-    A long pause in the forward may be anything, so that it is not filled.
+    Only forward and backward: their operators have Python between them that no range holds. A long
+    pause in the forward may be anything, so it is not filled.
     """
     told = np.flatnonzero(category != NOTHING).astype(np.int32)
     untold = np.flatnonzero(category == NOTHING).astype(np.int32)
-    filled = category.copy()
-    inferred = np.zeros(len(category), dtype=bool)
-    filled[untold] = Category.other
-    if len(told) and len(untold):
-        after = np.searchsorted(told, untold)
-        inner = (after > 0) & (after < len(told))
-        untold, after = untold[inner], after[inner]
-        left, right = told[after - 1], told[after]
-        same = (
-            (category[left] == category[right])
-            & (step[left] == step[untold])
-            & (step[right] == step[untold])
-            & np.isin(category[left], (Category.forward, Category.backward))
-            & ((category[left] == Category.backward) | (begin[right] - end[left] <= pause))
-        )
-        filled[untold[same]] = category[left[same]]
-        inferred[untold[same]] = True
-    return filled, inferred
+    after = np.searchsorted(told, untold)
+    inner = (after > 0) & (after < len(told))
+    between, after = untold[inner], after[inner]
+    left, right = told[after - 1], told[after]
+    same = (
+        (category[left] == category[right])
+        & (step[left] == step[between])
+        & (step[right] == step[between])
+        & np.isin(category[left], (Category.forward, Category.backward))
+        & ((category[left] == Category.backward) | (begin[right] - end[left] <= pause))
+    )
+    filled = category[left[same]]
+    category[untold] = Category.other
+    category[between[same]] = filled
 
 
 def operations(trace: Trace, steps: Steps, host: HostTime) -> pl.DataFrame:
-    """Return the operations of counted steps by self time.
-
-    Returns
-    -------
-    ``operation``, ``category``, ``count`` of events, ``time`` in nanoseconds of all counted steps,
-    ``per_step`` in nanoseconds, ``share`` of the wall; shares add up to 1.
-    """
-    names = plain_names(trace)
+    """Return the operations of counted steps by self time; their shares add up to 1."""
+    names = [NOT_RECORDED, *plain_names(trace)]
     first: dict[str, int] = {}
     # All steps have one name; code 0 is that of no event.
-    shared = [first.setdefault(name, code) for code, name in enumerate(names)]
-    codes = np.array(shared, dtype=np.int32)[trace.name] + 1
-    names.insert(0, NOT_RECORDED)
+    codes = np.array([first.setdefault(n, i) for i, n in enumerate(names)], dtype=np.int32)
+    codes = np.append(codes[1:][trace.name], np.int32(0))
     counted = steps.counted[host.step]
     rows = []
     for category in Category:
-        places = np.flatnonzero(counted & (host.category == category)).astype(np.int32)
-        if not len(places):
-            continue
-        time = np.zeros(len(names), dtype=np.int64)
-        # The last is of no event: -1 is the last place.
-        seen = np.zeros(len(codes) + 1, dtype=bool)
-        for part in parts(len(places)):
-            place = places[part]
-            row = host.row[place]
-            seen[row] = True
-            code = np.where(row >= 0, codes[row], 0)
-            length = host.end[place] - host.begin[place]
-            time += np.bincount(code, weights=length, minlength=len(names)).astype(np.int64)
-        count = np.bincount(codes[seen[:-1]], minlength=len(names))
-        count[0] += int(seen[-1])
+        mine = counted & (host.category == category)
+        row, length = host.row[mine], host.end[mine] - host.begin[mine]
+        time = np.bincount(codes[row], weights=length, minlength=len(names)).astype(np.int64)
+        seen = np.zeros(len(codes), dtype=bool)
+        seen[row] = True
+        count = np.bincount(codes[seen], minlength=len(names))
         rows += [
             (names[i], category.name, int(count[i]), int(time[i]))
             for i in np.flatnonzero(count).tolist()
         ]
-    schema = {
-        **dict.fromkeys(("operation", "category"), pl.String()),
-        **dict.fromkeys(("count", "time"), pl.Int64()),
-    }
-    return (
-        pl.DataFrame(rows, schema=schema, orient="row")
-        .with_columns(
-            (pl.col("time") / int(steps.counted.sum())).alias("per_step"),
-            (pl.col("time") / int(steps.wall[steps.counted].sum())).alias("share"),
-        )
-        .sort("time", "operation", "category", descending=[True, False, False])
-    )
+    schema = {"operation": pl.String, "category": pl.String, "count": pl.Int64, "time": pl.Int64}
+    share = pl.col("time") / int(steps.wall[steps.counted].sum())
+    frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(share.alias("share"))
+    return frame.sort("time", "operation", "category", descending=[True, False, False])
 
 
 @dataclass(frozen=True, eq=False)
 class Doing:
-    """What the host does, in names for people: ``code`` indexes ``names``, int32 [k] by piece."""
+    """What the host does, in names for people; ``code`` indexes ``names``, one entry per piece."""
 
     names: list[str]
-    code: Codes
+    code: Indices
 
 
 def doing(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Doing:
     """Name every piece of the host's time.
 
     A call into the driver is its operator. Python is the innermost function that is not of a
-    library, or the one whose name says what it is for, such as ``torch.save``. Where nothing is
-    recorded, it is what lies before and after.
+    library, or one whose name tells its purpose, such as ``torch.save``. Where nothing is recorded,
+    it is what lies before and after.
     """
-    names = list(dict.fromkeys(shown := [_spoken(name) for name in plain_names(trace)]))
-    of_name = {name: code for code, name in enumerate(names)}
-    codes = np.array([of_name[name] for name in shown] or [0], dtype=np.int32)
-    row = _told_by(trace, nesting)
-    piece = np.where(host.row >= 0, row[host.row], NOTHING)
-    code = np.where(piece >= 0, codes[trace.name[piece]], np.int32(len(names)))
-    names.append(NOT_RECORDED)
+    plain = plain_names(trace)
+    shown = [_SPOKEN.sub(r"torch.\1", name) if len(name) < 300 else name for name in plain]
+    names = [*dict.fromkeys(shown), NOT_RECORDED]
+    of_name = {name: code for code, name in enumerate(names[:-1])}
+    codes = np.array([*(of_name[name] for name in shown), len(names) - 1], dtype=np.int32)
+    row = np.append(_named_by(trace, nesting), np.int32(NOTHING))
+    piece = row[host.row]
+    code = codes[np.append(trace.name, np.int32(len(shown)))[piece]]
     bare = np.flatnonzero(piece < 0)
     first = bare[np.flatnonzero(np.diff(bare, prepend=-2) > 1)]
     last = bare[np.flatnonzero(np.diff(bare, append=len(code) + 1) > 1)]
@@ -349,13 +288,12 @@ def doing(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Doing
             known[text] = len(names)
             names.append(text)
         code[begin : end + 1] = known[text]
-    return Doing(names, code.astype(np.int32))
+    return Doing(names, code)
 
 
-def _told_by(trace: Trace, nesting: Nesting) -> Codes:
-    """Return the event whose name tells what each is about, int32 [n]; `NOTHING` where none."""
-    parent = nesting.parent
-    above = np.where(parent >= 0, trace.kind[parent], np.int8(NOTHING))
+def _named_by(trace: Trace, nesting: Nesting) -> Indices:
+    """Return the event whose name tells what each is about; `NOTHING` where none."""
+    above = np.where(nesting.parent >= 0, trace.kind[nesting.parent], np.int8(NOTHING))
     climbs = trace.kind == Kind.runtime
     climbs |= trace.named(lambda name: name == "aten::_local_scalar_dense")
     climbs &= above == Kind.operator
@@ -363,10 +301,8 @@ def _told_by(trace: Trace, nesting: Nesting) -> Codes:
         lambda name: classify(name, Kind.python) is None and _LIBRARY.search(name[:1000])
     )
     climbs |= (trace.kind == Kind.python) & untold & (above == Kind.python)
-    place = np.where(climbs, parent, np.arange(len(trace), dtype=np.int32))
-    while not np.array_equal(further := place[place], place):
-        place = further
-    found: Codes = np.where(trace.named(_STEP.match)[place], np.int32(NOTHING), place)
+    place = climb(climbs, nesting.parent)
+    found: Indices = np.where(trace.named(_STEP.match)[place], np.int32(NOTHING), place)
     return found
 
 
@@ -382,27 +318,20 @@ _VENDOR = re.compile(r"^(?:hip|xpu|musa|mtia)(?=[A-Z])")
 _LIBRARY = re.compile(
     r"(?:site|dist)-packages/|^torch/|/torch/|^<|/lib/python3|^(?:threading|contextlib|runpy)\.py"
 )
-_SPOKEN = re.compile(r"torch/serialization\.py\(\d+\): (save|load)$")
-
-
-def _spoken(name: str) -> str:
-    # Names are untrusted; the ones that are looked for are short.
-    found = _SPOKEN.search(name) if len(name) < 300 else None
-    return name if found is None else f"torch.{found[1]}"
-
-
-def plain_name(name: str) -> str:
-    """Return a name without what differs from run to run: numbers of steps, addresses, vendors."""
-    if _STEP.match(name):
-        return "ProfilerStep"
-    if " at 0x" in name:
-        name = _ADDRESS.sub("", name)
-    return _VENDOR.sub("cuda", name).replace("rccl", "nccl")
+_SPOKEN = re.compile(r"^.*torch/serialization\.py\(\d+\): (save|load)$", re.DOTALL)
 
 
 def plain_names(trace: Trace) -> list[str]:
-    """Return the names of a trace as `plain_name` has them."""
-    return [plain_name(name) for name in trace.names]
+    """Return names without what differs from run to run: step numbers, addresses and vendors."""
+
+    def plain(name: str) -> str:
+        if _STEP.match(name):
+            return "ProfilerStep"
+        if " at 0x" in name:
+            name = _ADDRESS.sub("", name)
+        return _VENDOR.sub("cuda", name).replace("rccl", "nccl")
+
+    return [plain(name) for name in trace.names]
 
 
 def is_sync_call(name: str) -> bool:
@@ -410,11 +339,11 @@ def is_sync_call(name: str) -> bool:
     return len(name) <= 100 and bool(_CALLS.match(name))
 
 
-def waiting_calls(trace: Trace) -> Flags:
-    """Return which events are calls that wait for the device, blocking copies too, bool [n]."""
+def waiting_calls(trace: Trace) -> Bools:
+    """Return which events are calls that wait for the device, including blocking copies."""
     is_call = trace.kind == Kind.runtime
-    waits: Flags = trace.named(is_sync_call) & is_call
-    # A copy to pageable memory of the host returns when it is there.
+    waits: Bools = trace.named(is_sync_call) & is_call
+    # A copy to pageable memory of the host returns when it is done.
     to_host = trace.named(lambda name: _TO_HOST.search(name[:200])) & (trace.kind == Kind.copy)
     copies = trace.correlation[to_host]
     if len(copies):
@@ -423,36 +352,23 @@ def waiting_calls(trace: Trace) -> Flags:
 
 
 def sync_points(trace: Trace, nesting: Nesting, steps: Steps) -> pl.DataFrame:
-    """Return where the host waits for the device, by what asked for it and from where.
+    """Return where the host waits for the device in counted steps, by time waited.
 
-    They are calls that wait, such as ``cudaStreamSynchronize``, and operators that need a value on
-    the host: ``.item()``, ``nonzero``, a copy to the host. What asked is the outermost operator
-    around the call. Without a device ``.item()`` costs nothing, so a trace of the host only has
-    none.
-
-    Returns
-    -------
-    By time waited: ``operation``, ``call`` (what waits), ``site`` (file, line and function, where
-    the trace has stacks), ``range`` (the innermost named range around it), ``count``, ``time`` in
-    nanoseconds, ``per_step`` (how many).
+    The ``operation`` is the outermost operator around the ``call`` that waits, ``site`` the file,
+    line and function where the trace has stacks, ``range`` the innermost named range around it.
     """
     calls = np.flatnonzero(waiting_calls(trace))
     calls = calls[steps.in_counted(trace.begin[calls])]
-    found: dict[tuple[str, str, str | None, str | None], list[int]] = {}
-    for row in calls.tolist():
-        operation, site, around = _asked_by(trace, nesting, row)
-        entry = found.setdefault((operation, trace.text(row), site, around), [0, 0])
-        entry[0] += 1
-        entry[1] += int(trace.duration[row])
-    counted = int(steps.counted.sum())
-    rows = [(*key, count, time, count / counted) for key, (count, time) in found.items()]
-    by = ["time", "operation", "call", "site", "range"]
-    schema = {
-        **dict.fromkeys(("operation", "call", "site", "range"), pl.String()),
-        **{"count": pl.Int64(), "time": pl.Int64(), "per_step": pl.Float64()},
-    }
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return frame.sort(by, descending=[True, *[False] * 4])
+    schema = dict.fromkeys(("operation", "call", "site", "range"), pl.String)
+    asked = [_asked_by(trace, nesting, row) for row in calls.tolist()]
+    frame = pl.DataFrame(asked, schema=schema, orient="row")
+    return (
+        frame.with_columns(pl.Series("time", trace.duration[calls], dtype=pl.Int64))
+        .group_by(*schema)
+        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("time").sum())
+        .with_columns((pl.col("count") / int(steps.counted.sum())).alias("per_step"))
+        .sort("time", *schema, descending=[True, *[False] * 4])
+    )
 
 
 _CALLS = re.compile(
@@ -463,8 +379,8 @@ _TO_HOST = re.compile(r"(?:DtoH|DeviceToHost)(?!.*Pinned)")
 _TORCH = re.compile(r"(?:site-packages|dist-packages)/|^torch/|/torch/|^<|nn\.Module: |<built-in")
 
 
-def _asked_by(trace: Trace, nesting: Nesting, row: int) -> tuple[str, str | None, str | None]:
-    """Return the outermost operator around a call, the call site, and the named range around."""
+def _asked_by(trace: Trace, nesting: Nesting, row: int) -> tuple[str, str, str | None, str | None]:
+    """Return the outermost operator around a call, the call, its site, and the range around."""
     operation, site, around = trace.text(row), None, None
     outside = False
     at = int(nesting.parent[row])
@@ -478,36 +394,28 @@ def _asked_by(trace: Trace, nesting: Nesting, row: int) -> tuple[str, str | None
         if kind == Kind.python and site is None and not _TORCH.search(text):
             site = text
         if site is None and len(trace.stack) and trace.stack[at] != NOTHING:
-            calls = [call.strip() for call in trace.stacks[trace.stack[at]].split(";")]
-            mine = [call for call in calls if call and not _TORCH.search(call)]
-            site = next(iter([*mine, *filter(None, calls)]), None)
+            calls = [c.strip() for c in trace.stacks[trace.stack[at]].split(";") if c.strip()]
+            mine = [call for call in calls if not _TORCH.search(call)]
+            site = next(iter([*mine, *calls]), None)
         at = int(nesting.parent[at])
-    return operation, site, around
+    return operation, trace.text(row), site, around
 
 
 @dataclass(frozen=True)
 class MemoryPeak:
-    """The most memory that was allocated on one device.
+    """The most memory that was allocated on one device."""
 
-    ``device`` is ``cpu``, or the device's type and number; ``size`` is in bytes and ``time`` in
-    nanoseconds; ``step`` is None outside of all; ``during`` is what the host was busy with.
-    ``since_begin`` says that only what was allocated after the trace began is counted.
-    """
-
-    device: str
-    size: int
-    time: int
+    device: str  # "cpu", or the device's type and number
+    size: int  # bytes
     step: int | None
-    during: str | None
-    since_begin: bool
+    during: str | None  # what the host was busy with
 
 
 def memory_peaks(trace: Trace, steps: Steps, host: HostTime) -> tuple[MemoryPeak, ...]:
-    """Return the peak of each device, the highest first; none where memory was not recorded."""
-    if "total" not in trace.memory or not len(trace.memory["total"]):
+    """Return the peak of each device, the highest first."""
+    if not len(trace.memory.get("total", ())):
         return ()
-    total, time, kind = (trace.memory[name] for name in ("total", "time", "device"))
-    number = trace.memory["device_id"] if "device_id" in trace.memory else np.zeros_like(kind)
+    total, time, kind, number = (trace.memory[n] for n in ("total", "time", "device", "device_id"))
     peaks = []
     for device, which in sorted(set(zip(kind.tolist(), number.tolist(), strict=True))):
         rows = np.flatnonzero((kind == device) & (number == which))
@@ -516,17 +424,9 @@ def memory_peaks(trace: Trace, steps: Steps, host: HostTime) -> tuple[MemoryPeak
             continue
         at = int(time[top])
         place = int(steps.place(np.array([at]))[0])
-        pieces, _ = host.between(at, at + 1)
-        row = int(host.row[pieces[0]]) if len(pieces) else NOTHING
+        row, _ = host.busiest(at, at + 1)
         called = {0: "cpu", 1: f"cuda:{which}"}.get(device, f"device type {device}:{which}")
-        peaks.append(
-            MemoryPeak(
-                device=called,
-                size=int(total[top]),
-                time=at,
-                step=int(steps.number[place]) if place >= 0 else None,
-                during=None if row == NOTHING else trace.text(row),
-                since_begin=bool(trace.settings.get("memory_since_begin")),
-            )
-        )
+        step = int(steps.number[place]) if place >= 0 else None
+        during = None if row == NOTHING else trace.text(row)
+        peaks.append(MemoryPeak(called, int(total[top]), step, during))
     return tuple(sorted(peaks, key=lambda peak: -peak.size))

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from deltacell.profile.trace.trace import Ints, Kind, Trace
+from deltacell.arrays import Bools, Ints
+from deltacell.profile.trace.trace import Kind, Trace
 
 WARM_UP = 1.4
 """A leading step that takes this many times the median of those after the first is warm-up."""
@@ -24,30 +24,14 @@ class CutStep:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps of a trace, by time.
-
-    Parameters
-    ----------
-    begin, end
-        In nanoseconds, int64 [s].
-    number
-        What the program calls each, int64 [s]; counted from 0 where it does not say.
-    counted
-        Whether a step is neither warm-up nor the profiler's first, bool [s]; at least one is.
-    how
-        How they were found, in words.
-    thread
-        The thread of the steps, which everything waits for.
-    cut
-        The steps that do not count.
-    """
+    """The steps of a trace by time, in nanoseconds."""
 
     begin: Ints
     end: Ints
-    number: Ints
-    counted: npt.NDArray[np.bool_]
-    how: str
-    thread: int
+    number: Ints  # as the program numbers them, or from 0
+    counted: Bools  # neither warm-up nor cut off; at least one step counts
+    how: str  # how they were found
+    thread: int  # the thread of the steps, which everything waits for
     cut: tuple[CutStep, ...]
 
     def __len__(self) -> int:
@@ -55,7 +39,7 @@ class Steps:
 
     @property
     def wall(self) -> Ints:
-        """Nanoseconds of each step, int64 [s]."""
+        """Nanoseconds of each step."""
         return self.end - self.begin
 
     def place(self, times: Ints) -> Ints:
@@ -63,7 +47,7 @@ class Steps:
         step = np.searchsorted(self.begin, times, side="right") - 1
         return np.where((step >= 0) & (times < self.end[step]), step, -1)
 
-    def in_counted(self, times: Ints) -> npt.NDArray[np.bool_]:
+    def in_counted(self, times: Ints) -> Bools:
         """Return which of these times are in a step that counts."""
         step = self.place(times)
         return np.asarray((step >= 0) & self.counted[step], dtype=bool)
@@ -72,32 +56,26 @@ class Steps:
 def find_steps(trace: Trace) -> Steps:
     """Find the steps of a trace.
 
-    They are its ``ProfilerStep`` ranges; else the ranges that are named as a step and follow one
-    another; else they end where the calls of the optimizer that come last in each round end; else
-    the whole trace is one step. Between two ``ProfilerStep`` is only the profiler's own work,
-    which belongs to no step.
+    They are its ``ProfilerStep`` ranges; else ranges named as steps that follow one another; else
+    they end with the last optimizer of each round; else the whole trace is one step.
 
-    The profiler starts in the first step, so that one is cut. So are leading ones of at least
-    `WARM_UP` times the median of those after the first, at most half of the steps; and a last one
-    with less than half the time and half the events of the others, because the profiler stopped
-    in it. The only step is never cut.
+    The first step is cut because the profiler starts in it. So are leading steps of at least
+    `WARM_UP` times the median of those after the first, up to half of the steps, and a last step
+    with less than half the time and half the events of the others. The only step is never cut.
     """
-    for find in (_profiler_steps, _named_steps, _optimizer_steps):
-        found = find(trace)
-        if found is not None:
-            break
-    else:
-        found = _whole(trace)
-    begin, end, number, how, thread = found
-    events = _events(trace, thread, begin, end)
+    found = _profiler_steps(trace) or _named_steps(trace) or _optimizer_steps(trace)
+    begin, end, number, how, thread = found or _whole(trace)
+    times = trace.begin[trace.thread == thread]
+    events = np.searchsorted(times, end) - np.searchsorted(times, begin)
     counted = np.ones(len(begin), dtype=bool)
     cut: list[CutStep] = []
     # Each profiler cycle has its own start and end.
     cycle = np.searchsorted(trace.cycles, begin, side="right")
     for one in np.unique(cycle).tolist():
         mine = np.flatnonzero(cycle == one)
-        counted[mine], why = _count((end - begin)[mine], number[mine], events[mine])
-        cut += why
+        for place, why in _uncounted((end - begin)[mine], events[mine]):
+            counted[mine[place]] = False
+            cut.append(CutStep(int(number[mine[place]]), why))
     return Steps(begin, end, number, counted, how, thread, tuple(cut))
 
 
@@ -111,17 +89,14 @@ _OPTIMIZER = re.compile(
     r"^Optimizer\.step#|^phase\.optimizer$|^\W*optimizer\W*$|optimizer_step|^opt(?:im)?[._ ]step$"
 )
 _OPTIMIZER_FUNCTION = re.compile(r"torch/optim/\w+\.py\(\d+\): step$")
-_RANGES = (int(Kind.annotation), int(Kind.operator))
 
 
-def _rows(trace: Trace, pattern: re.Pattern[str], kinds: tuple[int, ...] = _RANGES) -> Ints:
-    # Names are untrusted; the ones that are looked for are short.
+def _rows(trace: Trace, pattern: re.Pattern[str], *kinds: Kind) -> tuple[Ints, int]:
+    """Return the events of these kinds and names on the thread that has most of them."""
+    # Names are untrusted, and the wanted ones are short.
     named = trace.named(lambda name: len(name) <= 1000 and pattern.search(name))
-    return np.flatnonzero(named & np.isin(trace.kind, kinds))
-
-
-def _on_one_thread(trace: Trace, rows: Ints) -> tuple[Ints, int]:
-    thread = int(np.bincount(trace.thread[rows]).argmax())
+    rows = np.flatnonzero(named & np.isin(trace.kind, kinds))
+    thread = int(np.bincount(trace.thread[rows]).argmax()) if len(rows) else 0
     return rows[trace.thread[rows] == thread], thread
 
 
@@ -133,26 +108,21 @@ def _outermost(trace: Trace, rows: Ints) -> Ints:
 
 
 def _profiler_steps(trace: Trace) -> _Found | None:
-    rows = _rows(trace, _PROFILER_STEP)
-    if not len(rows):
-        return None
-    rows, thread = _on_one_thread(trace, rows)
+    rows, thread = _rows(trace, _PROFILER_STEP, Kind.annotation, Kind.operator)
     rows = rows[trace.duration[rows] > 0]
     if not len(rows):
         return None
     begin, end = trace.begin[rows], trace.ends(rows)
     # One that outlasts the beginning of the next would be counted twice.
     end[:-1] = np.minimum(end[:-1], begin[1:])
-    numbers = np.array([_number(_PROFILER_STEP, trace.text(row)) for row in rows.tolist()])
+    # Names are untrusted: only as many digits as a column holds.
+    numbers = [int(trace.text(row).rpartition("#")[2][-18:]) for row in rows.tolist()]
     lasting = end > begin
-    return begin[lasting], end[lasting], numbers[lasting], "ProfilerStep", thread
+    return begin[lasting], end[lasting], np.array(numbers)[lasting], "ProfilerStep", thread
 
 
 def _named_steps(trace: Trace) -> _Found | None:
-    rows = _rows(trace, _STEP, (int(Kind.annotation),))
-    if not len(rows):
-        return None
-    rows, thread = _on_one_thread(trace, rows)
+    rows, thread = _rows(trace, _STEP, Kind.annotation)
     rows = _outermost(trace, rows)
     rows = rows[trace.duration[rows] > 0]
     if len(rows) < 2:
@@ -165,18 +135,16 @@ def _named_steps(trace: Trace) -> _Found | None:
 
 
 def _optimizer_steps(trace: Trace) -> _Found | None:
-    rows = _rows(trace, _OPTIMIZER)
+    rows, thread = _rows(trace, _OPTIMIZER, Kind.annotation, Kind.operator)
     if not len(rows):
-        rows = _rows(trace, _OPTIMIZER_FUNCTION, (int(Kind.python),))
+        rows, thread = _rows(trace, _OPTIMIZER_FUNCTION, Kind.python)
     if not len(rows):
         return None
-    rows, thread = _on_one_thread(trace, rows)
     rows = _outermost(trace, rows)
     # Several optimizers take turns; a round ends with the one that the trace ends with.
     last = rows[trace.name[rows] == trace.name[rows[-1]]]
     end = trace.ends(last)
-    first = trace.begin[trace.thread == thread].min()
-    begin = np.append(first, end[:-1])
+    begin = np.append(trace.begin[trace.thread == thread].min(), end[:-1])
     lasting = end > begin
     if not lasting.any():
         return None
@@ -196,37 +164,20 @@ def _whole(trace: Trace) -> _Found:
     return begin, end, np.zeros(1, dtype=np.int64), how, int(busy.argmax())
 
 
-def _number(pattern: re.Pattern[str], text: str) -> int:
-    found = pattern.search(text)
-    # Names are untrusted: a number that no column holds is none.
-    return int(found[1][-18:]) if found else 0
-
-
-def _events(trace: Trace, thread: int, begin: Ints, end: Ints) -> Ints:
-    times = trace.begin[trace.thread == thread]
-    return np.searchsorted(times, end) - np.searchsorted(times, begin)
-
-
-def _count(
-    wall: Ints, number: Ints, events: Ints
-) -> tuple[npt.NDArray[np.bool_], tuple[CutStep, ...]]:
-    counted = np.ones(len(wall), dtype=bool)
-    cut: list[CutStep] = []
+def _uncounted(wall: Ints, events: Ints) -> list[tuple[int, str]]:
+    cut = []
     whole = len(wall)
     if whole > 1 and all(2 * x[-1] < np.median(x[:-1]) for x in (wall, events)):
         whole -= 1
-        counted[-1] = False
     rest = float(np.median(wall[1:whole])) if whole > 1 else 0.0
     for place in range(whole // 2):
         times = wall[place] / rest if rest else float("inf")
         if times >= WARM_UP:
-            why = f"warm-up: {times:.1f} times the median of the steps after the first"
+            cut.append((place, f"warm-up: {times:.1f} times the median after the first step"))
         elif place == 0:
-            why = "the profiler starts in it"
+            cut.append((place, "the profiler starts in it"))
         else:
             break
-        counted[place] = False
-        cut.append(CutStep(int(number[place]), why))
     if whole < len(wall):
-        cut.append(CutStep(int(number[-1]), "it is incomplete: the profiler stopped in it"))
-    return counted, tuple(cut)
+        cut.append((whole, "it is incomplete: the profiler stopped in it"))
+    return cut

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import AnyArray, Bools, Ints, offsets_of
-from deltacell.cell.readers.head import stem_of
-from deltacell.cell.readers.names import is_systematic
+from deltacell.arrays import AnyArray, Bools, offsets_of
+from deltacell.cell.readers.names import is_systematic, stem_of
 from deltacell.errors import InputError, PhenotypeError
-from deltacell.screen.readers.fields import NO_SCORE
-from deltacell.screen.readers.strains import COLLECTIONS
-from deltacell.screen.readers.written import WrittenScreen
+from deltacell.screen.readers.published import COLLECTIONS
+from deltacell.screen.readers.written import NO_SCORE, WrittenScreen, deleted_genes, refuse_empty
 from deltacell.sheet import (
     MISSING,
     BadRows,
@@ -59,18 +56,19 @@ _ROLE = re.compile(
 )
 _ROLES = {"anchor": "query", "donor": "query", "library": "array", "recipient": "array"}
 _JOINED = ("genes", "genepair", "pair", "genotype", "deletedgenes")
-# Of each phenotype, the first pattern counts before the other.
 _GREEK = r"(?:ε|epsilon|eps|τ|tau|epsilonortau|π|pi)"
+# Of each phenotype, the word that counts before all others, and those.
 _SCORES = {
     "interaction": (
-        re.compile("score"),
+        "score",
         re.compile(
-            rf"(?:adjusted)?(?:genetic|gene)?interactions?(?:score)?{_GREEK}?|{_GREEK}(?:score)?"
-            rf"|(?:sga|gi|s|gemini|bliss){_GREEK}?scores?{_GREEK}?|gis?|(?:d|δ|delta)lfc"
+            rf"score|(?:adjusted)?(?:genetic|gene)?interactions?(?:score)?{_GREEK}?"
+            rf"|{_GREEK}(?:score)?|(?:sga|gi|s|gemini|bliss){_GREEK}?scores?{_GREEK}?|gis?"
+            r"|(?:d|δ|delta)lfc"
         ),
     ),
     "fitness": (
-        re.compile("fitness"),
+        "fitness",
         re.compile(
             r"(?:(?:double|triple|combined|observed)?mutant)?fitness|[dt]mf"
             r"|(?:mean|median)?(?:lfc|log2?fc|log2?foldchange)"
@@ -90,24 +88,16 @@ _STRAIN = r"^([^_]+)_([A-Za-z]*)\w*$"
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """The positions of the columns, by what they are; the role and the kind of each of genes."""
-
-    genes: tuple[int, ...]
-    roles: tuple[str, ...]
-    strains: tuple[bool, ...]
-    scores: Mapping[str, int] = field(default_factory=dict)
-    others: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class _Form:
-    """How a sheet is to be read."""
+    """How a sheet is to be read: the header's row and the positions of the columns."""
 
-    kind: Literal["rows", "matrix", "counted"]
     sheet: Sheet
     at: int | None = None
-    columns: _Columns | None = None
+    genes: tuple[tuple[int, str, bool], ...] = ()  # position, role, whether it holds strain IDs
+    scores: Mapping[str, int] = field(default_factory=dict)  # by phenotype
+    others: Mapping[str, int] = field(default_factory=dict)
+    counts: bool = False  # whether the first column is the number of genes, as DCell writes it
+    matrix: bool = False
 
 
 def recognise(path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ()) -> bool:
@@ -117,14 +107,8 @@ def recognise(path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ())
     ``Array ORF``; or ``genes``, joined by ``+`` or ``;``) and a column of scores (``score``,
     ``epsilon``, ``SGA score``, ``LFC``, …). A table with two scores of which none is called
     ``score`` is not guessed at. Matrices with genes in rows and columns, and rows such as
-    ``2 YAL001C YBR160W -0.1``, need no header.
-
-    Parameters
-    ----------
-    path
-        Text, plain or packed, or a workbook.
-    columns
-        What the user says the columns are, for tables that have them.
+    ``2 YAL001C YBR160W -0.1``, need no header. `columns` is what the user says the columns are,
+    for tables that have them.
     """
     return bool(_forms(path, columns))
 
@@ -138,102 +122,57 @@ def read(
 ) -> list[WrittenScreen]:
     """Read a table; of a workbook, every sheet that is one.
 
-    A field of a gene may be missing, as the third gene of a pair is. Rows without a score are
-    dropped and counted. All rows that cannot be read are reported at once.
-
-    Parameters
-    ----------
-    path
-        The file.
-    study
-        What to call the study; the file's name without its ending where not given, and with the
-        sheet's name where several sheets are read.
-    phenotype
-        ``interaction`` or ``fitness`` (of the mutant); where not given, the first that is there.
-    columns
-        What the user says the columns are, for tables that have them.
+    A gene may be missing, as the third of a pair is. Rows without a score are dropped and counted.
+    All rows that cannot be read are reported at once.
     """
     path = Path(path)
     forms = _forms(path, columns)
     if not forms:
         raise InputError(
             asks(path) or "the header does not name two columns of genes and one of scores",
+            code="not-a-screen",
             where=path,
             fix="Name them gene1, gene2, score, or see docs/how-to/screen.md.",
         )
     stem = study or stem_of(path.name)
-    names = [f"{stem}_{f.sheet.name}" if len(forms) > 1 else stem for f in forms]
     unread = sorted({s.name for s in sheets(path)} - {f.sheet.name for f in forms} - {""})
-    read_form = {"rows": _read_rows, "matrix": _read_matrix, "counted": _read_counted}
+    notes = {"sheets_left_out": ", ".join(unread)} if unread else {}
     return [
-        read_form[form.kind](form, name, phenotype, {"sheets_left_out": ", ".join(unread)})
-        if unread
-        else read_form[form.kind](form, name, phenotype, {})
-        for form, name in zip(forms, names, strict=True)
+        (_read_matrix if form.matrix else _read_rows)(
+            form, f"{stem}_{form.sheet.name}" if len(forms) > 1 else stem, phenotype, notes
+        )
+        for form in forms
     ]
 
 
-def read_parts(
-    path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ()
-) -> tuple[list[list[str]], list[str]]:
+def read_parts(path: str | os.PathLike[str]) -> tuple[list[list[str]], list[str]]:
     """Return the gene sets of a table that names their part of a split, and the parts.
 
-    Parameters
-    ----------
-    path
-        A table with columns of genes and one called ``split``; it needs no score.
-    columns
-        What the user says the columns are, for tables that have them.
+    The table has columns of genes and one called ``split``; it needs no score.
     """
     form = _split_form(path)
-    if form is None or form.columns is None:
+    if form is None:
         raise InputError(
             "there is no header with genes and a column 'split' of train, validation and test",
+            code="not-a-split",
             where=path,
             fix="Call the columns gene1, gene2 and split.",
         )
     bad = BadRows(Path(path))
     table, _ = form.sheet.below(form.at, bad)
-    split = _column(table, form.columns, "split")
-    assert split is not None
-    parts = _parts(table, split, bad)
+    parts = _parts(table, form, bad)
     bad.refuse()
-    lists = pl.DataFrame([_names(table, at).alias(str(at)) for at in form.columns.genes])
+    lists = pl.DataFrame([_names(table, at).alias(str(at)) for at, *_ in form.genes])
     names = lists.select(pl.concat_list(pl.all())).to_series()
-    strains = np.zeros(int(names.list.len().sum()), dtype=bool)
-    flat = _told_by_name(names.explode(), strains)[0].to_list()
-    ends = np.cumsum(names.list.len().to_numpy()).tolist()
-    sets = [flat[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    ends = offsets_of(names.list.len().to_numpy()).tolist()
+    flat = _told_by_name(names.explode(), np.zeros(ends[-1], dtype=bool))["name"].to_list()
     kept = [i for i, part in enumerate(parts) if part]
-    return [sets[i] for i in kept], [parts[i] for i in kept]
+    return [flat[ends[i] : ends[i + 1]] for i in kept], [parts[i] for i in kept]
 
 
 def is_split(path: str | os.PathLike[str]) -> bool:
     """Whether a table names genes and their part of a split, and no score."""
     return _split_form(path) is not None
-
-
-def _split_form(path: str | os.PathLike[str]) -> _Form | None:
-    for sheet in sheets(path):
-        for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
-            header, rows = sheet.header(at), sheet.rows[at + 1 :]
-            genes, others = _genes(header, rows), _other_columns(header, rows)
-            if genes is not None and "split" in others:
-                columns = _Columns(genes.genes, genes.roles, genes.strains, others=others)
-                return _Form("rows", sheet, at, columns)
-    return None
-
-
-def _parts(table: Table, split: pl.Series, bad: BadRows) -> pl.Series:
-    """Return the part of each row, empty where there is none; other words are bad."""
-    part = split.map_elements(word, return_dtype=pl.String)
-    strange = ~part.is_in([*PARTS, ""]).to_numpy()
-    bad.add(
-        f"column '{split.name}' is not train, validation or test",
-        table.lines[strange],
-        split.filter(pl.Series(strange)).to_list(),
-    )
-    return part.replace_strict({**PARTS, "": ""}, default="", return_dtype=pl.String)
 
 
 def asks(path: str | os.PathLike[str]) -> str | None:
@@ -242,90 +181,93 @@ def asks(path: str | os.PathLike[str]) -> str | None:
     None where a file is not such a table.
     """
     for sheet in sheets(path):
-        for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
-            header, rows = sheet.header(at), sheet.rows[at + 1 :]
-            genes = _genes(header, rows)
+        for form, header, rows in _with_genes(sheet):
             numbers = [i for i in range(len(header)) if _are_mostly_numbers(_below(rows, i))]
-            if genes is None or not numbers:
+            if not numbers:
                 continue
-            for phenotype, patterns in _SCORES.items():
-                several = _scores(header, rows, patterns)
+            why = "its header names genes, and no column that is known as a score or a weight"
+            for phenotype in _SCORES:
+                several = _scores(header, rows, phenotype)
                 if len(several) > 1:
-                    one, other = header[several[0]], header[several[1]]
-                    told = f"it has two columns of {phenotype}, '{one}' and '{other}'"
-                    return f"{told}. {_example(header, genes.genes, several[0])}"
+                    numbers = several
+                    one, other = (header[i] for i in several[:2])
+                    why = f"it has two columns of {phenotype}, '{one}' and '{other}'"
+                    break
+            named = [f"gene{n}={header[at]}" for n, (at, *_) in enumerate(form.genes, 1)]
+            given = ",".join([*named, f"score={header[numbers[0]]}"])
             return (
-                "its header names genes, and no column that is known as a score or a weight. "
-                + _example(header, genes.genes, numbers[0])
+                f'{why}. Say which columns are meant: --columns "{given}" for a screen, with '
+                "weight= in place of score= for a network"
             )
     return None
-
-
-def _example(header: Sequence[str], genes: Sequence[int], number: int) -> str:
-    named = [f"gene{n}={header[i]}" for n, i in enumerate(genes, 1)]
-    given = ",".join([*named, f"score={header[number]}"])
-    return (
-        f'Say which columns are meant: --columns "{given}" for a screen, with weight= in place of '
-        "score= for a network"
-    )
 
 
 def _forms(path: str | os.PathLike[str], given: Sequence[ColumnNames]) -> list[_Form]:
     """Return how each sheet of a workbook is to be read, or the one way to read a text."""
     found = sheets(path)
-    ways = [_told, _by_words, _counted, _matrix]
+    ways = (lambda sheet: _by_names(sheet, given), _by_words, _counted, _matrix)
     if any(sheet.workbook is not None for sheet in found):
-        each = [next((f for way in ways if (f := way(s, given))), None) for s in found]
+        each = [next((f for way in ways if (f := way(s))), None) for s in found]
         return [form for form in each if form is not None]
-    first = next((form for way in ways for sheet in found if (form := way(sheet, given))), None)
+    first = next((form for way in ways for sheet in found if (form := way(sheet))), None)
     return [] if first is None else [first]
 
 
-def _told(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
+def _by_names(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
+    """Return the form that the user says it has."""
     for names in given:
-        if "score" not in names.names and "fitness" not in names.names:
+        if not {"score", "fitness"} & names.names.keys():
             continue
+        headers = {at: sheet.header(at) for at in range(min(len(sheet.rows), _HEADER_WITHIN))}
+        found: tuple[int | None, dict[str, int]] | None = next(
+            ((at, p) for at, h in headers.items() if (p := names.at(h))), None
+        )
         if names.are_numbers:
-            numbered = [str(i) for i in range(1, len(sheet.rows[0]) + 1)]
-            positions = names.at(numbered)
+            positions = names.at([str(i) for i in range(1, len(sheet.rows[0]) + 1)])
             if positions is not None and names.fit(sheet.rows[0], positions):
-                return _Form("rows", sheet, None, _given_columns(names, positions))
-        for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
-            positions = names.at(sheet.header(at))
-            if positions is not None:
-                return _Form("rows", sheet, at, _given_columns(names, positions))
-    return None
-
-
-def _given_columns(names: ColumnNames, at: Mapping[str, int]) -> _Columns:
-    roles = [re.sub(r"\d|gene.*", "", key) or "unknown" for key in names.genes]
-    scores = {"interaction": "score", "fitness": "fitness"}
-    return _Columns(
-        tuple(at[key] for key in names.genes),
-        tuple(roles),
-        (True,) * len(roles),
-        {phenotype: at[key] for phenotype, key in scores.items() if key in at},
-        {key: at[key] for key in _OTHERS if key in at},
-    )
-
-
-def _by_words(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
-    for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
-        header, rows = sheet.header(at), sheet.rows[at + 1 :]
-        genes = _genes(header, rows)
-        if genes is None:
-            continue
-        found = {p: _scores(header, rows, patterns) for p, patterns in _SCORES.items()}
-        others = _other_columns(header, rows)
-        if all(len(columns) <= 1 for columns in found.values()) and any(found.values()):
-            scores = {p: columns[0] for p, columns in found.items() if columns}
+                found = None, positions
+        if found is not None:
+            header_at, at = found
+            roles = (re.sub(r"\d|gene.*", "", key) or "unknown" for key in names.genes)
             return _Form(
-                "rows", sheet, at, _Columns(genes.genes, genes.roles, genes.strains, scores, others)
+                sheet,
+                header_at,
+                tuple((at[k], role, True) for k, role in zip(names.genes, roles, strict=True)),
+                {
+                    phenotype: at[key]
+                    for phenotype, key in (("interaction", "score"), ("fitness", "fitness"))
+                    if key in at
+                },
+                {key: at[key] for key in _OTHERS if key in at},
             )
     return None
 
 
-def _genes(header: Sequence[str], rows: Sequence[Sequence[str]]) -> _Columns | None:
+def _by_words(sheet: Sheet) -> _Form | None:
+    for form, header, rows in _with_genes(sheet):
+        found = {phenotype: _scores(header, rows, phenotype) for phenotype in _SCORES}
+        if all(len(columns) <= 1 for columns in found.values()) and any(found.values()):
+            return replace(form, scores={p: columns[0] for p, columns in found.items() if columns})
+    return None
+
+
+def _split_form(path: str | os.PathLike[str]) -> _Form | None:
+    forms = (form for sheet in sheets(path) for form, *_ in _with_genes(sheet))
+    return next((form for form in forms if "split" in form.others), None)
+
+
+def _with_genes(sheet: Sheet) -> Iterator[tuple[_Form, list[str], list[list[str]]]]:
+    """Yield the headers that name columns of genes, and the rows below each."""
+    for at in range(min(len(sheet.rows), _HEADER_WITHIN)):
+        header, rows = sheet.header(at), sheet.rows[at + 1 :]
+        genes = _genes(header, rows)
+        if genes:
+            yield _Form(sheet, at, genes, others=_other_columns(header, rows)), header, rows
+
+
+def _genes(
+    header: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[tuple[int, str, bool], ...]:
     """Return the columns of genes; of several that name one gene, the most exact."""
     words = [word(name) for name in header]
     candidates: dict[tuple[str, str], list[tuple[int, int, bool]]] = {}
@@ -341,45 +283,42 @@ def _genes(header: Sequence[str], rows: Sequence[Sequence[str]]) -> _Columns | N
         candidates.setdefault(key, []).append((-exact, i, "strain" in kind))
     with_role = [key for key in candidates if key[0]]
     if 2 <= len(with_role) <= len(candidates) - 2:
-        return None
+        return ()
     if len(candidates) >= 2:
-        chosen = sorted(min(columns)[1:] + key for key, columns in candidates.items())
-        return _Columns(
-            tuple(i for i, *_ in chosen),
-            tuple(role or "unknown" for _, _, role, _ in chosen),
-            tuple(strain for _, strain, *_ in chosen),
-        )
+        chosen = sorted((*min(columns)[1:], key[0]) for key, columns in candidates.items())
+        return tuple((i, role or "unknown", strain) for i, strain, role in chosen)
     joined = [i for i, w in enumerate(words) if w in _JOINED]
     if len(joined) != 1 or candidates:
-        return None
+        return ()
     if not any(re.search(_JOINS, name) for name in _below(rows, joined[0])):
-        return None
-    return _Columns((joined[0],), ("unknown",), (False,))
+        return ()
+    return ((joined[0], "unknown", False),)
 
 
-def _scores(
-    header: Sequence[str], rows: Sequence[Sequence[str]], patterns: Sequence[re.Pattern[str]]
-) -> list[int]:
-    """Return the columns of scores: those of the first pattern, or else those of any."""
+def _scores(header: Sequence[str], rows: Sequence[Sequence[str]], phenotype: str) -> list[int]:
+    """Return the columns of scores: those with the word that counts first, or else with any.
+
+    One bad number among others is for `read` to name.
+    """
+    first, pattern = _SCORES[phenotype]
     words = [word(name) for name in header]
-    there = [
-        i
-        for i, w in enumerate(words)
-        if any(p.fullmatch(w) for p in patterns) and _may_be_numbers(_below(rows, i))
-    ]
-    return [i for i in there if patterns[0].fullmatch(words[i])] or there
+    there = []
+    for i, w in enumerate(words):
+        fields = _below(rows, i)
+        if pattern.fullmatch(w) and (not fields or any(map(is_number, fields))):
+            there.append(i)
+    return [i for i in there if words[i] == first] or there
 
 
 def _other_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, int]:
     words = [word(name) for name in header]
     found = {}
     for key, known in _OTHERS.items():
-        at = next((i for name in known for i, w in enumerate(words) if w == name), None)
+        at = next((words.index(name) for name in known if name in words), None)
         if at is None:
             continue
-        if key == "split" and not all(word(name) in PARTS for name in _below(rows, at)):
-            continue
-        found[key] = at
+        if key != "split" or all(word(name) in PARTS for name in _below(rows, at)):
+            found[key] = at
     return found
 
 
@@ -388,213 +327,27 @@ def _below(rows: Sequence[Sequence[str]], column: int) -> list[str]:
     return [name for name in fields if name.lower() not in MISSING]
 
 
-def _may_be_numbers(fields: Sequence[str]) -> bool:
-    """Whether there is a number or nothing; one bad number among others is for `read` to name."""
-    return not fields or any(map(is_number, fields))
-
-
 def _are_mostly_numbers(fields: Sequence[str]) -> bool:
     return 2 * sum(map(is_number, fields)) > len(fields)
 
 
-def _read_rows(
-    form: _Form, study: str, phenotype: str | None, notes: Mapping[str, str]
-) -> WrittenScreen:
-    columns = form.columns
-    assert columns is not None
-    phenotype = next(iter(columns.scores)) if phenotype is None else phenotype
-    if phenotype not in columns.scores:
-        raise PhenotypeError(
-            f"the header names {' and '.join(columns.scores)}, and no '{phenotype}'",
-            where=form.sheet.path,
-        )
-    bad = BadRows(form.sheet.path)
-    table, told = form.sheet.below(form.at, bad)
-    if not len(table):
-        bad.refuse()
-        raise InputError("the screen is empty: there is a header and no row", where=table.path)
-    numbers = {
-        key: _numbers(table, at, form.sheet, bad)
-        for key, at in {**columns.others, "score": columns.scores[phenotype]}.items()
-        if key in ("score", "p_value", "sd")
-    }
-    score = numbers["score"]
-    _check_p_values(table, columns, numbers, bad)
-    scored = ~np.isnan(score)
-    lists = [_names(table, at) for at in columns.genes]
-    sizes = np.stack([names.list.len().to_numpy() for names in lists], axis=1).astype(np.int64)
-    alone = scored & (sizes.sum(axis=1) == 0)
-    named = [table.frame.columns[at] for at in columns.genes]
-    bad.add(f"no gene in {', '.join(named)}", table.lines[alone], [""] * int(alone.sum()))
-    split = _column(table, columns, "split")
-    parts = None if split is None else _parts(table, split, bad)
-    bad.refuse()
-    rows = np.flatnonzero(scored)
-    per_field = sizes[rows].ravel()
-    fields = pl.concat([names.gather(rows) for names in lists])
-    order = np.arange(len(fields)).reshape(len(lists), len(rows)).T.ravel()
-    written = fields.gather(order)
-    names = written.filter(written.list.len() > 0).explode()
-    owner = np.repeat(np.arange(len(per_field)), per_field) % len(lists)
-    names, perturbation, allele = _told_by_name(names, np.array(columns.strains)[owner])
-    studies = _column(table, columns, "study")
-    return WrittenScreen(
-        names,
-        offsets_of(sizes[rows].sum(axis=1)),
-        pl.Series(columns.roles, dtype=pl.String).gather(owner),
-        perturbation,
-        allele,
-        table.lines[rows],
-        table.path,
-        table.sha256,
-        NAME,
-        study,
-        phenotype,
-        score=score[rows],
-        standard_deviation=numbers["sd"][rows] if "sd" in numbers else np.nan,
-        p_value=numbers["p_value"][rows] if "p_value" in numbers else np.nan,
-        studies=None if studies is None else _with_default(studies, study).gather(rows),
-        parts=None if parts is None else parts.gather(rows),
-        dropped={NO_SCORE: len(table) - len(rows)},
-        notes={**told, **notes},
-    )
-
-
-def _numbers(table: Table, at: int, sheet: Sheet, bad: BadRows) -> AnyArray:
-    column = table.frame.columns[at]
-    values, wrong = numbers_of(table.frame[column], decimal_comma=sheet.decimal_comma)
-    bad.add(
-        f"column '{column}' is not a finite number",
-        table.lines[wrong],
-        table.frame[column].filter(pl.Series(wrong)).to_list(),
-    )
-    return values
-
-
-def _check_p_values(
-    table: Table, columns: _Columns, numbers: Mapping[str, AnyArray], bad: BadRows
-) -> None:
-    if "p_value" not in numbers:
-        return
-    column = table.frame.columns[columns.others["p_value"]]
-    wrong: Bools = (numbers["p_value"] < 0) | (numbers["p_value"] > 1)
-    bad.add(
-        f"the p-value in column '{column}' is not between 0 and 1",
-        table.lines[wrong],
-        table.frame[column].filter(pl.Series(wrong)).to_list(),
-    )
-
-
-def _column(table: Table, columns: _Columns, key: str) -> pl.Series | None:
-    if key not in columns.others:
-        return None
-    written = table.frame[table.frame.columns[columns.others[key]]].str.strip_chars()
-    return (
-        pl.select(
-            pl.when(pl.lit(pl.Series(is_missing(written)))).then(pl.lit("")).otherwise(written)
-        )
-        .to_series()
-        .alias(written.name)
-    )
-
-
-def _with_default(values: pl.Series, default: str) -> pl.Series:
-    return values.replace("", default)
-
-
-def _names(table: Table, at: int) -> pl.Series:
-    """Return the names in each field of a column, none where it is missing."""
-    written = table.frame[table.frame.columns[at]].str.strip_chars()
-    present = pl.select(
-        pl.when(pl.lit(pl.Series(is_missing(written)))).then(pl.lit("")).otherwise(written)
-    ).to_series()
-    split = present.str.replace_all(_JOINS, ";").str.split(";")
-    return split.list.eval(pl.element().filter(pl.element() != ""))
-
-
-def _told_by_name(names: pl.Series, strain: Bools) -> tuple[pl.Series, pl.Series, pl.Series]:
-    """Return genes without what marks a deletion or a strain, the perturbation and the allele.
-
-    What follows ``_`` is of a strain only in a column of strains, or behind a systematic name.
-    """
-    distinct = pl.DataFrame({"written": names, "strain": strain}).unique(maintain_order=True)
-    rows = []
-    for written, is_strain in distinct.iter_rows():
-        gene, perturbation = re.sub(_DELETED, "", written), "deletion"
-        # The digit of rad52delta is the gene's.
-        if written.lower().endswith("delta") and written[:-5][-1:].isdigit():
-            gene = written[:-5]
-        found = re.fullmatch(_STRAIN, gene)
-        if found and (is_strain or is_systematic(found[1])):
-            gene, perturbation = found[1], COLLECTIONS.get(found[2].lower(), "deletion")
-        gene = gene or written
-        rows.append((gene, perturbation, written if gene != written else ""))
-    told = pl.DataFrame(
-        rows,
-        schema={"gene": pl.String, "perturbation": pl.String, "allele": pl.String},
-        orient="row",
-    )
-    keyed = distinct.with_columns(told)
-    found_rows = pl.DataFrame({"written": names, "strain": strain}).join(
-        keyed, on=["written", "strain"], how="left", maintain_order="left"
-    )
-    return found_rows["gene"], found_rows["perturbation"], found_rows["allele"]
-
-
-def _counted(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
+def _counted(sheet: Sheet) -> _Form | None:
     """Return the form of rows that begin with the number of their genes, such as DCell's."""
-    rows = sheet.rows
-    if len(rows) < 2 or not all(map(_is_counted, rows)):
+
+    def is_counted(row: Sequence[str]) -> bool:
+        if len(row) < 3 or not row[0].isdigit() or int(row[0]) != len(row) - 2:
+            return False
+        score = is_number(row[-1]) or row[-1].lower() in MISSING
+        return score and not any(map(is_number, row[1:-1]))
+
+    if len(sheet.rows) < 2 or not all(map(is_counted, sheet.rows)):
         return None
-    return _Form("counted", sheet)
+    last = len(sheet.rows[0]) - 1
+    genes = tuple((i, "unknown", False) for i in range(1, last))
+    return _Form(sheet, None, genes, {"interaction": last, "fitness": last}, counts=True)
 
 
-def _is_counted(row: Sequence[str]) -> bool:
-    if len(row) < 3 or not row[0].isdigit() or int(row[0]) != len(row) - 2:
-        return False
-    return not any(map(is_number, row[1:-1])) and (is_number(row[-1]) or row[-1].lower() in MISSING)
-
-
-def _read_counted(
-    form: _Form, study: str, phenotype: str | None, notes: Mapping[str, str]
-) -> WrittenScreen:
-    bad = BadRows(form.sheet.path)
-    table, told = form.sheet.below(None, bad)
-    bad.refuse("Every row must have as many genes: give pairs and triples in files of their own.")
-    n = len(table.frame.columns) - 2
-    strange = (table.frame["1"].str.strip_chars() != str(n)).to_numpy()
-    bad.add(
-        f"the number of genes is not {n}",
-        table.lines[strange],
-        table.frame["1"].filter(pl.Series(strange)).to_list(),
-    )
-    score = _numbers(table, n + 1, form.sheet, bad)
-    genes = [table.frame[str(i)].str.strip_chars() for i in range(2, n + 2)]
-    absent = np.logical_or.reduce([is_missing(names) for names in genes])
-    bad.add("a gene is missing", table.lines[absent], [""] * int(absent.sum()))
-    bad.refuse()
-    rows = np.flatnonzero(~np.isnan(score))
-    names = pl.DataFrame(genes)[rows].select(pl.concat_list(pl.all())).to_series().explode()
-    names, perturbation, allele = _told_by_name(names, np.zeros(len(names), dtype=bool))
-    return WrittenScreen(
-        names,
-        np.arange(0, n * len(rows) + 1, n),
-        pl.repeat("unknown", len(names), eager=True),
-        perturbation,
-        allele,
-        table.lines[rows],
-        table.path,
-        table.sha256,
-        NAME,
-        study,
-        phenotype or "interaction",
-        score=score[rows],
-        dropped={NO_SCORE: len(table) - len(rows)},
-        notes={**told, **notes, "form": f"{n} genes per row behind their number"},
-    )
-
-
-def _matrix(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
+def _matrix(sheet: Sheet) -> _Form | None:
     """Return the form of a matrix of scores: genes in the header and in the first column."""
     for at in range(min(len(sheet.rows) - 1, 6)):
         header, rows = sheet.header(at)[1:], sheet.rows[at + 1 :]
@@ -608,67 +361,128 @@ def _matrix(sheet: Sheet, given: Sequence[ColumnNames]) -> _Form | None:
         both = sum(_bare(label) in named for label in labels)
         systematic = all(is_systematic(_bare(name)) for name in (*header, *labels))
         if systematic or 2 * both > len(labels):
-            return _Form("matrix", sheet, at)
+            return _Form(sheet, at, matrix=True)
     return None
 
 
-def _bare(name: str) -> str:
-    return re.sub(_DELETED, "", name.strip()).split("_")[0].upper()
+def _read_rows(
+    form: _Form, study: str, phenotype: str | None, notes: Mapping[str, int | str]
+) -> WrittenScreen:
+    phenotype = next(iter(form.scores)) if phenotype is None else phenotype
+    if phenotype not in form.scores:
+        raise PhenotypeError(
+            f"the header names {' and '.join(form.scores)}, and no '{phenotype}'",
+            code="missing-phenotype",
+            where=form.sheet.path,
+        )
+    bad = BadRows(form.sheet.path)
+    table, told = form.sheet.below(form.at, bad)
+    if form.counts:
+        bad.refuse("Every row must have as many genes: give pairs and triples in separate files.")
+        told["form"] = f"{len(form.genes)} genes per row behind their number"
+    if not len(table):
+        bad.refuse()
+    refuse_empty(table)
+    score = _numbers(table, form.scores[phenotype], form.sheet, bad)
+    numbers = {"score": score}
+    for name, key in (("standard_deviation", "sd"), ("p_value", "p_value")):
+        if key in form.others:
+            numbers[name] = _numbers(table, form.others[key], form.sheet, bad)
+    if "p_value" in numbers:
+        outside = (numbers["p_value"] < 0) | (numbers["p_value"] > 1)
+        column = table.frame.columns[form.others["p_value"]]
+        _add(
+            bad, f"the p-value in column '{column}' is not between 0 and 1", table, column, outside
+        )
+    lists = [_names(table, at) for at, *_ in form.genes]
+    sizes = np.stack([names.list.len().to_numpy() for names in lists], axis=1).astype(np.int64)
+    n_genes, scored = sizes.sum(axis=1), ~np.isnan(score)
+    named = [table.frame.columns[at] for at, *_ in form.genes]
+    if form.counts:
+        wrong = (
+            table.frame["1"].str.strip_chars() != pl.Series(n_genes).cast(pl.String)
+        ).to_numpy()
+        _add(bad, "the number of genes is not that of the first column", table, "1", wrong)
+    else:
+        alone = scored & (n_genes == 0)
+        _add(bad, f"no gene in {', '.join(named)}", table, named[0], alone)
+    parts = _parts(table, form, bad) if "split" in form.others else None
+    bad.refuse()
+    rows = np.flatnonzero(scored)
+    per_field = sizes[rows].ravel()
+    fields = pl.concat([names.gather(rows) for names in lists])
+    written = fields.gather(np.arange(len(fields)).reshape(len(lists), len(rows)).T.ravel())
+    names = written.filter(written.list.len() > 0).explode()
+    owner = np.repeat(np.arange(len(per_field)), per_field) % len(lists)
+    deleted = _told_by_name(names, np.array([strain for *_, strain in form.genes])[owner])
+    roles = pl.Series([role for _, role, _ in form.genes], dtype=pl.String).gather(owner)
+    studies = None
+    if "study" in form.others:
+        studies = _present(table, form.others["study"]).replace("", study).gather(rows)
+    return WrittenScreen(
+        table,
+        rows,
+        deleted.with_columns(role=roles),
+        offsets_of(n_genes[rows]),
+        NAME,
+        study,
+        phenotype,
+        {name: values[rows] for name, values in numbers.items()},
+        studies=studies,
+        parts=None if parts is None else parts.gather(rows),
+        dropped={NO_SCORE: len(table) - len(rows)},
+        notes={**told, **notes},
+    )
 
 
 def _read_matrix(
-    form: _Form, study: str, phenotype: str | None, notes: Mapping[str, str]
+    form: _Form, study: str, phenotype: str | None, notes: Mapping[str, int | str]
 ) -> WrittenScreen:
     bad = BadRows(form.sheet.path)
     assert form.at is not None
     table, told = form.sheet.below(form.at, bad)
     column_genes = form.sheet.header(form.at)[1:]
-    row_genes = table.frame[table.frame.columns[0]].str.strip_chars()
-    unnamed = is_missing(row_genes)
-    bad.add(
-        "no gene in the first column",
-        table.lines[unnamed],
-        row_genes.filter(pl.Series(unnamed)).to_list(),
-    )
-    score = np.stack(
-        [_numbers(table, i, form.sheet, bad) for i in range(1, len(column_genes) + 1)], axis=1
-    )
+    first = table.frame.columns[0]
+    row_genes = table.frame[first].str.strip_chars()
+    _add(bad, "no gene in the first column", table, first, is_missing(row_genes))
+    positions = range(1, len(column_genes) + 1)
+    score = np.stack([_numbers(table, i, form.sheet, bad) for i in positions], axis=1)
     bad.refuse()
     row, column = np.indices(score.shape).reshape(2, -1)
-    codes = {
-        name: i for i, name in enumerate(dict.fromkeys(map(_bare, [*row_genes, *column_genes])))
-    }
-    one = np.array([codes[_bare(name)] for name in row_genes])[row]
-    other = np.array([codes[_bare(name)] for name in column_genes])[column]
-    value = score.ravel()
+    names = [*row_genes, *column_genes]
+    bare = [_bare(name) for name in names]
+    number = {name: i for i, name in enumerate(dict.fromkeys(bare))}
+    codes = np.array([number[name] for name in bare])
+    one, other, value = codes[row], codes[len(row_genes) + column], score.ravel()
     diagonal, absent = one == other, np.isnan(value)
     if diagonal.any() and (value[diagonal] == 1).all():
         raise InputError(
             "the matrix has 1 on its diagonal, as correlations have, so these are not scores of "
             "a screen",
+            code="correlation-matrix",
             where=table.path,
             fix="Write it as a network of gene1, gene2, weight; or leave the diagonal empty.",
         )
-    half = _other_half(one, other, value, ~diagonal & ~absent, len(codes))
-    kept = np.flatnonzero(~(diagonal | absent | half))
+    half: Bools = np.zeros(len(value), dtype=bool)
+    there = ~diagonal & ~absent
+    n = len(number)
+    mirrored = dict(zip((one * n + other)[there].tolist(), value[there].tolist(), strict=True))
+    for i in np.flatnonzero(there & (one > other)).tolist():
+        half[i] = mirrored.get(int(other[i] * n + one[i])) == value[i]
     symmetric = bool(half.any())
+    kept = np.flatnonzero(there & ~half)
     pairs = np.stack([row[kept], len(row_genes) + column[kept]], axis=1).ravel()
-    names = pl.concat([row_genes, pl.Series(column_genes, dtype=pl.String)])
-    names, perturbation, allele = _told_by_name(names, np.ones(len(names), dtype=bool))
+    deleted = _told_by_name(pl.Series(names, dtype=pl.String), np.ones(len(names), dtype=bool))
     roles = ["unknown", "unknown"] if symmetric else ["query", "array"]
     return WrittenScreen(
-        names.gather(pairs),
+        table,
+        row[kept],
+        deleted[pairs].with_columns(role=pl.Series(roles * len(kept), dtype=pl.String)),
         np.arange(0, 2 * len(kept) + 1, 2),
-        pl.Series(roles * len(kept), dtype=pl.String),
-        perturbation.gather(pairs),
-        allele.gather(pairs),
-        table.lines[row[kept]],
-        table.path,
-        table.sha256,
         NAME,
         study,
         phenotype or "interaction",
-        score=value[kept],
+        {"score": value[kept]},
         dropped={
             NO_SCORE: int((absent & ~diagonal).sum()),
             DIAGONAL: int(diagonal.sum()),
@@ -679,10 +493,66 @@ def _read_matrix(
     )
 
 
-def _other_half(one: Ints, other: Ints, value: AnyArray, there: Bools, n: int) -> Bools:
-    """Return the fields below the diagonal whose mirrored field holds the same number."""
-    mirrored = dict(zip((one * n + other)[there].tolist(), value[there].tolist(), strict=True))
-    half: Bools = np.zeros(len(value), dtype=bool)
-    for i in np.flatnonzero(there & (one > other)).tolist():
-        half[i] = mirrored.get(int(other[i] * n + one[i])) == value[i]
-    return half
+def _add(bad: BadRows, kind: str, table: Table, column: str, wrong: Bools) -> None:
+    written = table.frame[column].filter(pl.Series(wrong, dtype=pl.Boolean)).to_list()
+    bad.add(kind, table.lines[wrong], written)
+
+
+def _numbers(table: Table, at: int, sheet: Sheet, bad: BadRows) -> AnyArray:
+    column = table.frame.columns[at]
+    values, wrong = numbers_of(table.frame[column], decimal_comma=sheet.decimal_comma)
+    _add(bad, f"column '{column}' is not a finite number", table, column, wrong)
+    return values
+
+
+def _parts(table: Table, form: _Form, bad: BadRows) -> pl.Series:
+    """Return the part of a split of each row, empty where there is none; other words are bad."""
+    split = _present(table, form.others["split"])
+    part = split.map_elements(word, return_dtype=pl.String)
+    strange = ~part.is_in([*PARTS, ""]).to_numpy()
+    column = table.frame.columns[form.others["split"]]
+    _add(bad, f"column '{column}' is not train, validation or test", table, column, strange)
+    return part.replace_strict({**PARTS, "": ""}, default="", return_dtype=pl.String)
+
+
+def _present(table: Table, at: int) -> pl.Series:
+    """Return the texts of a column, empty where they stand for a missing value."""
+    written = table.frame[table.frame.columns[at]].str.strip_chars()
+    missing = pl.lit(pl.Series(is_missing(written), dtype=pl.Boolean))
+    return pl.select(pl.when(missing).then(pl.lit("")).otherwise(written)).to_series()
+
+
+def _names(table: Table, at: int) -> pl.Series:
+    """Return the names in each field of a column, none where it is missing."""
+    split = _present(table, at).str.replace_all(_JOINS, ";").str.split(";")
+    return split.list.eval(pl.element().filter(pl.element() != ""))
+
+
+def _bare(name: str) -> str:
+    return re.sub(_DELETED, "", name.strip()).split("_")[0].upper()
+
+
+def _told_by_name(names: pl.Series, strain: Bools) -> pl.DataFrame:
+    """Return genes without what marks a deletion or a strain, the perturbation and the allele.
+
+    What follows ``_`` is of a strain only in a column of strains, or behind a systematic name.
+    """
+    fields = pl.DataFrame({"written": names, "strain": strain})
+    distinct = fields.unique(maintain_order=True)
+    told = []
+    for written, is_strain in distinct.iter_rows():
+        gene, perturbation = re.sub(_DELETED, "", written), "deletion"
+        # The digit of rad52delta is the gene's.
+        if written.lower().endswith("delta") and written[:-5][-1:].isdigit():
+            gene = written[:-5]
+        found = re.fullmatch(_STRAIN, gene)
+        if found and (is_strain or is_systematic(found[1])):
+            gene, perturbation = found[1], COLLECTIONS.get(found[2].lower(), "deletion")
+        gene = gene or written
+        told.append((gene, perturbation, written if gene != written else ""))
+    schema = {"name": pl.String, "perturbation": pl.String, "allele": pl.String}
+    keyed = distinct.with_columns(pl.DataFrame(told, schema=schema, orient="row"))
+    joined = fields.join(keyed, on=["written", "strain"], how="left", maintain_order="left")
+    return deleted_genes(
+        joined["name"], perturbation=joined["perturbation"], allele=joined["allele"]
+    )

@@ -1,0 +1,313 @@
+"""The losses: their formulas, schedules and buffer, and that several processes are one."""
+
+from __future__ import annotations
+
+import io
+import math
+from itertools import permutations
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import distributed, multiprocessing, nn
+
+from deltacell import InputError
+from deltacell.models import DangoLoss, LogCosh, PointDistributionContrast, Prediction
+from deltacell.models.losses import gather_rows, log_cosh, supcr, wasserstein
+
+
+@pytest.mark.parametrize("x", [0.0, 1e-6, 0.3, 0.999999, 1.0, 1.000001, 5.0, 80.0, 1e6, 3e38])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_cosh_is_exact_near_0_and_finite_far_away(x: float, dtype: torch.dtype) -> None:
+    for signed in (x, -x):
+        t = torch.tensor(signed, dtype=dtype, requires_grad=True)
+        y = log_cosh(t)
+        y.backward()
+        with mpmath.workdps(60):
+            far = abs(mpmath.mpf(t.item())) - mpmath.log(2)
+            exact = far if x > 1e5 else mpmath.log(mpmath.cosh(mpmath.mpf(t.item())))
+        rtol = 1e-6 if dtype == torch.float32 else 1e-13
+        assert y.item() == pytest.approx(float(exact), rel=rtol, abs=1e-30)
+        assert t.grad is not None
+        assert t.grad.item() == pytest.approx(float(mpmath.tanh(t.item())), rel=rtol)
+
+
+def test_the_log_cosh_loss_is_the_weighted_sum() -> None:
+    prediction, targets = Prediction(torch.tensor([1.0, 2.0])), torch.tensor([0.5, 4.0])
+    each, loss = log_cosh(torch.tensor([0.5, -2.0])), LogCosh()
+    weighted = loss(prediction, targets, torch.tensor([0.25, 0.5]), epoch=0)
+    torch.testing.assert_close(weighted.total, 0.25 * each[0] + 0.5 * each[1])
+    torch.testing.assert_close(loss(prediction, targets, epoch=3).total, each.mean())
+    assert set(weighted.parts) == {"log_cosh"}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "alphas"),
+    [
+        ("pre_then_post", {0: 1.0, 9: 1.0, 10: 0.0, 500: 0.0}),
+        ("linear_until_uniform", {0: 1.0, 5: 0.75, 10: 0.5, 500: 0.5}),
+        ("linear_until_flipped", {0: 1.0, 5: 0.5, 10: 0.0, 500: 0.0}),
+    ],
+)
+def test_alpha_over_epochs(schedule: str, alphas: dict[int, float]) -> None:
+    prediction = Prediction(
+        torch.tensor([0.2, -0.4]), {"reconstruction": torch.tensor([0.01, 0.05])}
+    )
+    targets, interaction = torch.tensor([0.0, 0.1]), log_cosh(torch.tensor([0.2, -0.5])).mean()
+    for epoch, alpha in alphas.items():
+        value = DangoLoss(schedule)(prediction, targets, epoch=epoch)
+        torch.testing.assert_close(value.total, alpha * 0.03 + (1 - alpha) * interaction)
+        torch.testing.assert_close(value.parts["interaction"], interaction)
+        additive = DangoLoss("additive")(prediction, targets, epoch=epoch)
+        torch.testing.assert_close(additive.total, interaction + 0.001 * 0.03)
+    assert DangoLoss("linear_until_flipped", turn=4).factors(1) == (0.75, 0.25)
+
+
+def test_ranks_add_up_to_the_whole_batch() -> None:
+    score, given = torch.tensor([0.2, -0.4, 0.7]), {"reconstruction": torch.tensor([0.01, 0.03])}
+    targets, weights = torch.tensor([0.0, 0.1, 0.2]), torch.tensor([0.5, 0.3, 0.2])
+    totals = [
+        DangoLoss()(Prediction(score[at], given), targets[at], weights[at], epoch=4).total
+        for at in (slice(0, 2), slice(2, 3), slice(3, 3), slice(0, 3))
+    ]
+    torch.testing.assert_close(sum(totals[:3]), totals[3])
+
+
+def test_wasserstein_is_the_cheapest_of_all_plans() -> None:
+    torch.manual_seed(0)
+    for n in range(1, 6):
+        x, y = torch.randn(2, n, dtype=torch.float64, requires_grad=True)
+        costs = [(x - y[list(p)]).square().mean() / 2 for p in permutations(range(n))]
+        found, best = wasserstein(x, y), torch.stack(costs).min()
+        torch.testing.assert_close(found, best)
+        torch.testing.assert_close(torch.autograd.grad(found, x), torch.autograd.grad(best, x))
+    assert wasserstein(torch.zeros(0), torch.zeros(0)) == 0
+
+
+def naive_supcr(z: torch.Tensor, y: torch.Tensor, t: float) -> torch.Tensor:
+    unit, n = z / z.norm(dim=1, keepdim=True), len(z)
+    terms = []
+    for i, j in permutations(range(n), 2):
+        far = [k for k in range(n) if k != i and abs(y[i] - y[k]) >= abs(y[i] - y[j])]
+        similarity = [torch.exp(unit[i] @ unit[k] / t) for k in far]
+        terms.append(-torch.log(torch.exp(unit[i] @ unit[j] / t) / sum(similarity)))
+    return torch.stack(terms).mean()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.integers(-2, 2) | st.floats(-2, 2), min_size=2, max_size=7),
+    st.sampled_from([0.1, 0.5, 1.0]),
+    st.integers(0, 2**32),
+)
+def test_supcr_is_the_formula_with_ties(levels: list[float], t: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    z = torch.randn(len(levels), 3, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor(levels, dtype=torch.float64)
+    fast, slow = supcr(z, y, t), naive_supcr(z, y, t)
+    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
+    gradients = (torch.autograd.grad(loss, z) for loss in (fast, slow))
+    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-10)
+
+
+def test_supcr_of_few_vectors_and_inside_autocast() -> None:
+    for n in (0, 1):
+        loss = supcr(torch.randn(n, 3, requires_grad=True), torch.zeros(n), 0.1)
+        loss.backward()
+        assert loss == 0
+    z, y = torch.randn(6, 8), torch.randn(6)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = supcr(z, y, 0.1)
+    assert torch.equal(cast, supcr(z, y, 0.1))
+
+
+def batch_of(n: int, seed: int = 0) -> tuple[Prediction, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    score = torch.randn(n, generator=generator, requires_grad=True)
+    z = torch.randn(n, 4, generator=generator, requires_grad=True)
+    return Prediction(score, {"z": z}), torch.randn(n, generator=generator)
+
+
+def test_the_terms_of_a_first_batch() -> None:
+    prediction, y = batch_of(6)
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.1, 0.2, 0.1])
+    value = PointDistributionContrast(2.0, 0.1, 0.05, width=4)(prediction, y, weights, epoch=0)
+    mse = (weights * (prediction.score - y).square()).sum()
+    w, c = wasserstein(prediction.score, y), supcr(prediction.intermediate["z"], y, 1.0)
+    torch.testing.assert_close(value.total, 2 * mse + 0.1 * w + 0.05 * c)
+    torch.testing.assert_close(value.parts["supcr"], c.detach())
+    alone = PointDistributionContrast(1.0, 0.0, 0.0)(prediction, y, epoch=0)
+    assert set(alone.parts) == {"mse"}
+    torch.testing.assert_close(alone.total, (prediction.score - y).square().mean())
+    halves = Prediction(prediction.score.bfloat16(), {"z": prediction.intermediate["z"].bfloat16()})
+    rounded = PointDistributionContrast(1.0, 1.0, 1.0, width=4)(halves, y, epoch=0)
+    assert rounded.total.dtype == torch.float32
+
+
+def test_the_buffer_has_its_share_of_the_rows_and_no_gradient() -> None:
+    loss = PointDistributionContrast(0.0, 1.0, 1.0, width=4, warmup=10, stable=20, buffer=100)
+    batches = [batch_of(8, seed) for seed in range(12)]
+    for prediction, y in batches[:-1]:
+        loss(prediction, y, epoch=0)
+    prediction, y = batches[-1]
+    value = loss(prediction, y, epoch=15)
+    # A share of 0.6: one and a half rows of the buffer for each of the batch, the latest.
+    assert loss.buffer_share(15) == pytest.approx(0.6)
+    score = torch.cat([p.score for p, _ in batches[:-1]])[-12:]
+    z = torch.cat([p.intermediate["z"] for p, _ in batches[:-1]])[-12:]
+    all_y = torch.cat([y, torch.cat([t for _, t in batches[:-1]])[-12:]])
+    w = wasserstein(torch.cat([prediction.score, score]), all_y)
+    c = supcr(torch.cat([prediction.intermediate["z"], z]), all_y, loss.temperature(15))
+    torch.testing.assert_close([*value.parts.values()][1:], [w.detach(), c.detach()])
+    value.total.backward()
+    assert batches[-2][0].score.grad is None
+    assert prediction.score.grad is not None
+    assert prediction.score.grad.any()
+    loss.eval()
+    alone = loss(prediction, y, epoch=15).parts["wasserstein"]
+    torch.testing.assert_close(alone, wasserstein(prediction.score, y).detach())
+    assert loss.buffer.written == 96
+
+
+def test_the_ring_goes_round_and_may_be_empty() -> None:
+    loss = PointDistributionContrast(0.0, 1.0, warmup=1, stable=1, buffer=10)
+    for seed in range(5):
+        loss(*batch_of(7, seed), epoch=1)
+    expected = torch.cat([batch_of(7, 3)[0].score, batch_of(7, 4)[0].score])[-10:].detach()
+    assert torch.equal(loss.buffer.latest(99)["score"], expected)
+    prediction, y = batch_of(33, 9)
+    loss(prediction, y, epoch=1)
+    assert torch.equal(loss.buffer.latest(10)["target"], y[-10:])
+    none = PointDistributionContrast(1.0, 1.0, 1.0, width=4, buffer=0)
+    for _ in range(2):
+        value = none(prediction, y, epoch=999)
+        expected = wasserstein(prediction.score, y).detach()
+        torch.testing.assert_close(value.parts["wasserstein"], expected)
+    value = none(*batch_of(0), epoch=0)
+    value.total.backward()
+    assert value.total == 0
+
+
+def test_a_resumed_loss_equals_one_that_never_stopped() -> None:
+    straight, resumed = (
+        PointDistributionContrast(1.0, 1.0, 1.0, width=4, warmup=1, stable=1, buffer=20)
+        for _ in range(2)
+    )
+    for seed in range(4):
+        straight(*batch_of(7, seed), epoch=2)
+    file = io.BytesIO()
+    torch.save(straight.state_dict(), file)
+    file.seek(0)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    batch = batch_of(7, 9)
+    assert torch.equal(resumed(*batch, epoch=2).total, straight(*batch, epoch=2).total)
+    assert resumed.steps == straight.steps
+
+
+def test_the_schedules() -> None:
+    loss = PointDistributionContrast(warmup=100, stable=500, max_epochs=1000)
+    middle = {100: 5.0, 300: 0.0, 400: -2.5}
+    shares = {0: 0.1, 50: 0.2, 500: 0.9, 9999: 0.9}
+    shares |= {epoch: 0.3 + 0.6 / (1 + math.exp(x)) for epoch, x in middle.items()}
+    assert {epoch: loss.buffer_share(epoch) for epoch in shares} == pytest.approx(shares)
+    temperatures = {0: 1.0, 500: math.sqrt(0.1), 1000: 0.1, 2000: 0.1}
+    assert {e: loss.temperature(e) for e in temperatures} == pytest.approx(temperatures)
+
+
+def test_bad_input() -> None:
+    two, odd = torch.zeros(2), PointDistributionContrast(lambda_c=0.1, width=4, vectors="y")
+    for code, function, arguments, options in (
+        ("wrong-shape", LogCosh(), (Prediction(two), torch.zeros(3)), {}),
+        ("wrong-shape", LogCosh(), (Prediction(two), two, torch.zeros(2, 1)), {}),
+        ("wrong-shape", wasserstein, (two, torch.zeros(3)), {}),
+        ("wrong-shape", supcr, (torch.zeros(4, 2), torch.zeros(3), 0.1), {}),
+        ("unknown-choice", DangoLoss, ("flipped",), {}),
+        ("out-of-range", DangoLoss, (), {"turn": 0}),
+        ("no-reconstruction", DangoLoss(), (Prediction(two), two), {"epoch": 0}),
+        ("no-width", PointDistributionContrast, (), {"lambda_c": 0.1}),
+        ("out-of-range", PointDistributionContrast, (), {"warmup": 10, "stable": 5}),
+        ("out-of-range", PointDistributionContrast, (), {"temperature": 0.0}),
+        ("out-of-range", PointDistributionContrast, (), {"lambda_w": -1}),
+        ("no-vectors", odd, batch_of(3), {"epoch": 0}),
+    ):
+        with pytest.raises(InputError) as caught:
+            function(*arguments, **options)
+        assert caught.value.code == code
+
+
+STEPS, BATCH, WIDTH = 6, 7, 4
+
+
+class Tiny(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.vector = nn.Linear(3, WIDTH)
+        self.score = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> Prediction:
+        z = torch.tanh(self.vector(x))
+        return Prediction(self.score(z).squeeze(-1), {"z": z})
+
+
+def gradients_of_steps(rank: int, world_size: int, gather_interval: int) -> list[torch.Tensor]:
+    """The gradients after each step, summed over the ranks, and the buffer at the end."""
+    model = Tiny().double()
+    loss = PointDistributionContrast(
+        1.0, 0.5, 0.3, width=WIDTH, buffer=16, gather_interval=gather_interval
+    ).double()
+    found = []
+    for step in range(STEPS):
+        rng = np.random.default_rng(step)
+        x, y, weights = (
+            torch.from_numpy(rng.random(shape)) for shape in ((BATCH, 3), BATCH, BATCH)
+        )
+        mine = slice(BATCH * rank // world_size, BATCH * (rank + 1) // world_size)
+        if step % 3 == 2:
+            # One rank has nothing at all.
+            mine = slice(0, BATCH if rank == 0 else 0)
+        model.zero_grad()
+        weights /= weights.sum()
+        loss(model(x[mine]), y[mine], weights[mine], epoch=300).total.backward()
+        for parameter in model.parameters():
+            gradient = parameter.grad.clone()
+            if world_size > 1:
+                distributed.all_reduce(gradient)
+            found.append(gradient)
+    # Every rank must hold the same buffer, or their losses would not be those of one batch.
+    return [*found, *loss.buffer.latest(99).values()]
+
+
+def run_rank(rank: int, world_size: int, folder: str) -> None:
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world_size
+    )
+    try:
+        found = {every: gradients_of_steps(rank, world_size, every) for every in (0, 1, 3)}
+        rows = gather_rows(torch.arange(rank + 1), torch.full((rank + 1, 2), float(rank)))
+        torch.save((found, rows), f"{folder}/{rank}.pt")
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_several_processes_have_the_gradients_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    multiprocessing.spawn(run_rank, (2, str(tmp_path)), nprocs=2)
+    (found, (numbers, vectors)), (other, _) = (torch.load(tmp_path / f"{r}.pt") for r in (0, 1))
+    torch.testing.assert_close(other, found)
+    alone = gradients_of_steps(0, 1, 1)
+    assert len(alone) == STEPS * 4 + 3
+    torch.testing.assert_close(found[1], alone, rtol=1e-10, atol=1e-12)
+    # Gathering now and then is exact when it happens; without it not even the first step is.
+    torch.testing.assert_close(found[3][:4], alone[:4], rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(found[3][4], alone[4])
+    assert not torch.allclose(found[0][0], alone[0])
+    assert numbers.tolist() == [0, 0, 1]
+    assert vectors.tolist() == [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]

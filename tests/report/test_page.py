@@ -1,0 +1,92 @@
+"""What pages and tables are made of: axes, scales, numbers, blocks of JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltacell.report.bench import print_rates
+from deltacell.report.page import Axis, ScoreScale, json_block
+
+VALUES = st.lists(st.floats(-1e6, 1e6).map(lambda x: round(x, 6)), min_size=1, max_size=20)
+
+
+@given(VALUES)
+def test_all_values_lie_inside_and_in_order(values: list[float]) -> None:
+    axis = Axis.over(values, 200, 10)
+    places = [axis.at(value) for value in sorted(values)]
+    assert all(10 <= place <= 200 for place in places)
+    assert places == sorted(places, reverse=True)
+
+
+@given(VALUES, st.integers(2, 8))
+def test_ticks_are_few_inside_and_what_they_say(values: list[float], about: int) -> None:
+    axis = Axis.over(values, 0, 1000)
+    ticks = axis.ticks(about)
+    assert len(ticks) <= about + 1
+    assert len({text for _, text in ticks}) == len(ticks)
+    for place, text in ticks:
+        assert -0.1 <= place <= 1000.1
+        said = float(text.replace(",", "").replace("−", "-"))
+        assert axis.at(said) == pytest.approx(place, abs=0.2)
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [3.0, 3.0], [-1e-9]])
+def test_one_value_or_none_is_an_axis_too(values: list[float]) -> None:
+    axis = Axis.over(values, 0, 100)
+    assert axis.low < axis.high
+    assert axis.ticks()
+
+
+@pytest.mark.parametrize(
+    ("scores", "score", "text"),
+    [
+        ([-0.8, 0.4], -0.81251, "−0.813"),
+        ([-0.8, 0.4], 0.25, "+0.250"),
+        ([-0.8, 0.4], -0.0001, "0.000"),
+        ([12.0], 3.14159, "+3.1"),
+        ([1234.0], 1234.4, "+1,234"),
+        ([0.00123], 0.00123, "+0.00123"),
+        ([], 0.5, "+0.50"),
+        ([None, math.nan, 0.5], None, "–"),
+        ([None, math.nan, 0.5], math.nan, "–"),
+    ],
+)
+def test_as_many_decimals_as_the_largest_needs(scores: Any, score: Any, text: str) -> None:
+    assert ScoreScale(scores).text(score) == text
+
+
+def test_a_bar_goes_from_zero_to_the_score() -> None:
+    scale = ScoreScale.of([{"score": -0.5, "spread": 0.25}, {"score": 0.25, "spread": None}])
+    ends = {"from": "0.000%", "to": "50.000%"}
+    bar = {"zero": "75.000%", "x": "25.000%", "width": "50.000%", "side": "less", **ends}
+    assert scale.bar(-0.5, 0.25) == bar
+    other = scale.bar(0.25, None) or {}
+    assert (other["x"], other["width"], other["side"]) == ("75.000%", "25.000%", "more")
+    assert scale.bar(None, None) is None
+    assert (ScoreScale([0.0, 0.0]).bar(0.0, None) or {})["width"] == "0.000%"
+
+
+@given(st.lists(st.text()))
+def test_nothing_ends_a_block_of_json(texts: list[str]) -> None:
+    block = str(json_block(texts))
+    assert block.isascii()
+    assert not set("<>&") & set(block)
+    for text, read in zip(texts, json.loads(block), strict=True):
+        assert read.isprintable()
+        assert read == text or not text.isprintable()
+
+
+def test_the_median_rate_stands_beside_the_median_time(capsys: Any) -> None:
+    rate = SimpleNamespace(median=640.0, low=600.0, high=700.0)
+    counts = {"steps": 9, "warmup_steps": 1, "profiled_steps": 2}
+    summary = SimpleNamespace(samples_per_s=rate, median_s=0.1, ms_per_step=150.0, **counts)
+    print_rates([("train", summary)])
+    row = ["train", "640", "600", "700", "100", "150", "9", "3"]
+    assert capsys.readouterr().out.split()[-8:] == row
