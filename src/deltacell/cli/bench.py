@@ -164,7 +164,7 @@ def pairs(
 ) -> None:
     """Measure the columns of a screen, a training, and the scoring of all pairs of its genes.
 
-    Example: deltacell bench pairs --folder data --screen costanzo2010 --json pairs.json
+    Example: deltacell bench pairs --folder data --json pairs.json
     """
     from deltacell.bench import pairs as bench
 
