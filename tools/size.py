@@ -10,6 +10,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMITS = {"src": {"lines": 30_000, "files": 200}, "tests": {"lines": 22_000}}
+"""What the design aims for."""
+
+HELD = {"src": {"lines": 50_000, "files": 220}, "tests": {"lines": 32_500}}
+"""What a test holds the totals to. These only ever go down, until they are the limits."""
+
 COLUMNS = ("files", "lines", "code", "docstring", "comment", "blank")
 
 
@@ -53,7 +58,8 @@ def main() -> None:
         for package, found in counted.items():
             print(f"{package:<28}" + "".join(f"{found[column]:>11,}" for column in COLUMNS))
         allowed = ", ".join(f"{most:,} {what}" for what, most in limits.items())
-        print(f"limit: {allowed}\n")
+        held = ", ".join(f"{most:,} {what}" for what, most in HELD[name].items())
+        print(f"aim: {allowed}; held to {held}\n")
 
 
 if __name__ == "__main__":
