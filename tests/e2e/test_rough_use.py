@@ -27,7 +27,7 @@ def folder_with(tmp_path: Path, **files: str) -> Path:
         ("a\tb\tc\td\teps\tsd\tp\n" + ROW, "in/s.txt, line 1: a header was found"),
         (ROW.replace("-0.2", "x") + ROW, "in/s.txt, line 1: column 'epsilon': 'x'"),
         ("YAL001C\tYAL002W\n" + ROW, "in/s.txt, line 1: 2 columns where 7"),
-        ("#id" + "\tx" * 15 + "\n" + SGD, "line 1: '#id' is not an SGDID such as S000002635; it "),
+        ("#id" + "\tx" * 15 + "\n" + SGD, "in/s.txt, line 1: column 'sgdid': '#id'"),
     ],
 )
 def test_a_bad_first_line_does_not_hide_the_file(
@@ -84,7 +84,7 @@ def test_any_result_of_a_query_is_shown(deltacell: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["import", "in/s.txt", "--out", "out"], "this is a file, and a folder was expected"),
+        (["import", "in/s.txt", "--out", "out"], "in/s.txt: not a folder"),
         (["synthetic", "demo", "--out", "out", "--genotypes", "-5"], "-5 rows were asked for"),
         (["get", "sgd-features", "--out", "in/s.txt"], "the folder cannot be made"),
     ],
