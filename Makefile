@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One thread a worker: several that each take all cores only wait for each other.
+# One thread per worker: several that each take all cores only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 READY := $(VENV)/.ready
 DEMO ?= demo

@@ -12,7 +12,7 @@ import pytest
 import deltacell as dc
 from deltacell.cli.app import app
 from deltacell.screen.genotypes import Genotypes
-from deltacell.train.suited import suited, suited_config, with_settings
+from deltacell.train.compose import suited, suited_config, with_settings
 
 
 def typed(*words: str) -> int:

@@ -26,9 +26,9 @@ from deltacell.screen import Genotypes
 from deltacell.screen.import_folder import import_folder
 from deltacell.store import MANIFEST
 from deltacell.train.build import build_fitted
+from deltacell.train.compose import suited_config
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, load_data
-from deltacell.train.suited import suited_config
 from deltacell.verbs import Run, evaluate, trained
 from deltacell.words import duration_text
 

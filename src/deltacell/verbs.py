@@ -32,13 +32,12 @@ from deltacell.report.progress import progress_bar
 from deltacell.report.terminal import as_html
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.screen.convert import need
-from deltacell.train.compose import compose, with_settings
+from deltacell.train.compose import MODEL, compose, suited, with_settings
 from deltacell.train.config import MODELS, Config, SplitConfig, is_fitted
 from deltacell.train.data import TrainingData, load_data
 from deltacell.train.loaded_run import AnyRun, LoadedRun, load_run, load_runs
 from deltacell.train.run import fit_run, resume_fit
 from deltacell.train.run_directory import Outcome, new_path, resumed_config
-from deltacell.train.suited import MODEL, suited
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,14 +10,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from deltacell.bench import hta
+from deltacell.bench import trace as hta
 from deltacell.bench import trace as trace_bench
-from deltacell.bench.tile import make_trace, parse_size
-from deltacell.bench.trace import measure, run
+from deltacell.bench.trace import make_trace, measure, parse_size, run
 from deltacell.cli import bench_trace
 from deltacell.errors import DeltacellError, InputError
+from deltacell.profile.trace.columns import Kind
 from deltacell.profile.trace.read import read_trace
-from deltacell.profile.trace.trace import Kind
 
 app = typer.Typer()
 app.command()(bench_trace.trace)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from deltacell.bench import propagation
-from deltacell.bench.roofline import roofline
+from deltacell.bench.propagation import roofline
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell

@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from deltacell import Cell, Screen
 from deltacell.cli.app import app
-from deltacell.demo import results as module
-from deltacell.demo.results import FIRST, head_of_ranking, recovered
-from deltacell.demo.steps import clear, steps
+from deltacell.demo import steps as module
+from deltacell.demo.steps import FIRST, clear, head_of_ranking, recovered, steps
 from deltacell.errors import InputError
 from deltacell.predict.gene_sets import Combinations
 from deltacell.screen import Genotypes

@@ -205,7 +205,7 @@ def test_modes_are_shown_side_by_side(
         return subprocess.CompletedProcess(command, typed(*command[3:]).exit_code)
 
     # The page on training has them in processes of their own, as they are typed.
-    monkeypatch.setattr("deltacell.train.modes.subprocess", SimpleNamespace(run=here))
+    monkeypatch.setattr("deltacell.train.run.subprocess", SimpleNamespace(run=here))
     file = tmp_path / "modes.json"
     said = deltacell("modes", *training.SMALL, "--steps", "8", "--json", file).stdout
     for mode in MODES:

@@ -27,7 +27,7 @@ from deltacell.predict.request import (
 )
 from deltacell.predict.sentences import ranking_sentences, ranking_title
 from deltacell.predict.status import STATUSES
-from deltacell.screen.keys import sorted_matrix
+from deltacell.screen.genotypes import sorted_matrix
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from deltacell.propagate.pool import Terms, pool_changes, pool_difference, wild_pool
+from deltacell.propagate.hop import Terms, pool_changes, pool_difference, wild_pool
 
 N, T, H = 9, 3, 4
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltacell.screen.keys import comparable_keys, repeats_a_gene, set_keys
+from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, set_keys
 
 LAW = settings(max_examples=80, deadline=None)
 

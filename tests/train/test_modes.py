@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from deltacell.errors import DeltacellError
-from deltacell.train import modes
-from deltacell.train.modes import ORDER, ModeTime, marginals, run_modes
+from deltacell.train import run as modes
+from deltacell.train.run import ORDER, ModeTime, marginals, run_modes
 
 
 @dataclass

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from deltacell.bench.data import random_triples
-from deltacell.bench.machine import machine
-from deltacell.bench.process import PeakMemory, in_own_process
+from deltacell.bench.process import PeakMemory, in_own_process, machine
 from deltacell.cell import Cell
 from deltacell.models import Dango, DangoLoss
 from deltacell.models.base import check_range

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from deltacell.bench.machine import machine
+from deltacell.bench.process import machine
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.screen import Genotypes, Loader, Screen

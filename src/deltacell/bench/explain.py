@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from deltacell.bench.machine import machine
+from deltacell.bench.process import machine
 from deltacell.bench.simulate import Program, write
 from deltacell.profile.explain import explain
 from deltacell.words import Progress

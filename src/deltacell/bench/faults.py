@@ -38,7 +38,7 @@ from deltacell.bench.faults_corpus import (
     text_of_state,
     write_artefacts,
 )
-from deltacell.bench.machine import machine
+from deltacell.bench.process import machine
 from deltacell.errors import DeltacellError
 
 FAULTS: dict[str, int | None] = {

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from deltacell.arrays import Doubles
-from deltacell.bench.machine import machine
+from deltacell.bench.process import machine
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.evaluate.evaluation import Estimate

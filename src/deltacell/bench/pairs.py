@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deltacell.bench.machine import machine
-from deltacell.bench.process import PeakMemory, in_own_process
+from deltacell.bench.process import PeakMemory, in_own_process, machine
 from deltacell.models.baselines.baseline import Part
 from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.models.pairs import Known, Measured, PairColumns, PairTrees

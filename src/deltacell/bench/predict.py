@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from deltacell.bench.data import random_triples
-from deltacell.bench.machine import machine
-from deltacell.bench.process import counted, in_own_process
+from deltacell.bench.process import counted, in_own_process, machine
 from deltacell.bench.train import CONFIGS, QUICK
 from deltacell.errors import InputError
 from deltacell.models import Dango

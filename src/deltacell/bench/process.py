@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
+import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from deltacell.errors import DeltacellError
 from deltacell.words import Progress
@@ -114,3 +118,15 @@ def _bytes_held(field: str) -> int:
 
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return held if sys.platform == "darwin" else held * 1024
+
+
+def machine() -> dict[str, Any]:
+    """Return the machine and the versions that matter to a measurement."""
+    return {
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }

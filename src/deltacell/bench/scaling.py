@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from deltacell.arrays import Ints
-from deltacell.bench.machine import machine
+from deltacell.bench.process import machine
 from deltacell.cell import Cell, Relation
 from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell

@@ -13,8 +13,7 @@ from typing import Any
 import lightning
 import torch
 
-from deltacell.bench.machine import machine
-from deltacell.bench.process import counted, in_own_process, peak_mib
+from deltacell.bench.process import counted, in_own_process, machine, peak_mib
 from deltacell.errors import InputError
 from deltacell.profile.phase_rows import PHASES, read_phases, steady_steps
 from deltacell.profile.phases import PhaseTimer

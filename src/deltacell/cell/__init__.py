@@ -1,8 +1,7 @@
 """The wild type: its genes, relations, metabolism, features and annotations."""
 
-from deltacell.cell.annotation import Annotation
+from deltacell.cell.annotation import Annotation, Feature
 from deltacell.cell.cell import Cell
-from deltacell.cell.feature import Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import LostReactions, Metabolism
 from deltacell.cell.relation import Edges, Relation

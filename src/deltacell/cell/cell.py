@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from deltacell import store
-from deltacell.cell.annotation import Annotation
-from deltacell.cell.feature import Feature
+from deltacell.cell.annotation import Annotation, Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.relation import Relation

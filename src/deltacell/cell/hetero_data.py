@@ -10,9 +10,8 @@ import torch
 from torch_geometric.data import HeteroData
 
 from deltacell.arrays import AnyArray
-from deltacell.cell.annotation import Annotation
+from deltacell.cell.annotation import Annotation, Feature
 from deltacell.cell.cell import Cell
-from deltacell.cell.feature import Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.relation import Relation

@@ -17,8 +17,8 @@ from zlib import crc32
 import numpy as np
 
 from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints
+from deltacell.cell.annotation import Feature
 from deltacell.cell.cell import Cell
-from deltacell.cell.feature import Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.relation import Relation

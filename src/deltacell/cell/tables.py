@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from deltacell.cell.annotation import Feature
 from deltacell.cell.cell import Cell
-from deltacell.cell.feature import Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.readers.edges import NamedEdges, names_of, relation_of
 from deltacell.cell.readers.names import OnUnresolved, in_capitals, name_error

@@ -13,21 +13,8 @@ from typer.core import TyperCommand
 
 from deltacell.cli import bench as bench_commands
 from deltacell.cli import data as data_commands
-from deltacell.cli import (
-    data_import,
-    data_query,
-    demo,
-    evaluate,
-    explain,
-    modes,
-    predict,
-    reconcile,
-    slurm,
-    start,
-    train,
-)
-from deltacell.cli.program import Program
-from deltacell.cli.settings import WithSettings
+from deltacell.cli import evaluate, explain, predict, slurm, start, train
+from deltacell.cli.program import Program, WithSettings
 from deltacell.errors import DeltacellError
 
 app = typer.Typer(
@@ -72,21 +59,21 @@ def _add(
     group.command(name, cls=kind, help=told, epilog=example.replace("[", "\\["))(function)
 
 
-_add(app, "demo", demo.demo)
+_add(app, "demo", start.demo)
 _add(app, "start", start.start)
 _add(app, "train", train.train, WithSettings)
 _add(app, "evaluate", evaluate.evaluate)
 _add(app, "predict", predict.predict)
 _add(app, "why", predict.why)
 _add(app, "explain", explain.explain)
-_add(app, "reconcile", reconcile.reconcile)
-_add(app, "modes", modes.modes)
+_add(app, "reconcile", explain.reconcile)
+_add(app, "modes", train.modes)
 _add(jobs, "train", slurm.train, WithSettings)
 _add(data, "get", data_commands.get)
-_add(data, "import", data_import.import_)
+_add(data, "import", data_commands.import_)
 _add(data, "synthetic", data_commands.synthetic)
 _add(data, "info", data_commands.info)
-_add(data, "query", data_query.query)
+_add(data, "query", data_commands.query)
 for _name in (
     *("data", "dango", "explain", "faults", "mutants", "pairs"),
     *("predict", "propagation", "scaling", "start", "trace", "train"),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deltacell.cli.output import write_json
+from deltacell.cli.program import write_json
 
 Json = Annotated[Path | None, typer.Option(help="Also write the result to a file.")]
 Figure = Annotated[Path | None, typer.Option(help="Also draw the result, as PNG or SVG.")]
@@ -318,7 +318,7 @@ def trace(
     Example: deltacell bench trace big.json --json trace.json
     """
     from deltacell.bench import trace as bench
-    from deltacell.bench.hta import hta_environment
+    from deltacell.bench.trace import hta_environment
 
     if make is not None:
         _make_trace(files, make, source)
@@ -333,7 +333,7 @@ def trace(
 
 
 def _make_trace(files: list[Path], size: str, source: Path | None) -> None:
-    from deltacell.bench.tile import find_real_trace, make_trace, parse_size
+    from deltacell.bench.trace import find_real_trace, make_trace, parse_size
     from deltacell.errors import InputError
     from deltacell.report.progress import progress_bar
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.output import write_json
+from deltacell.cli.program import write_json
 
 
 def evaluate(
@@ -50,7 +50,7 @@ def evaluate(
 
     Example: deltacell evaluate runs/demo-seed0 runs/demo-seed1 --figures figures
     """
-    from deltacell.cli.output import write_text
+    from deltacell.cli.program import write_text
     from deltacell.evaluate import draw_figures
     from deltacell.report.evaluate import markdown_evaluation, print_evaluation
     from deltacell.verbs import evaluate as verb

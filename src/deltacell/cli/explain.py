@@ -1,4 +1,4 @@
-"""`deltacell explain`: where the time goes, and why this is slower than that."""
+"""`deltacell explain` and `deltacell reconcile`: where the time goes, and why."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.output import write_json
+from deltacell.cli.program import write_json
 
 
 def explain(
@@ -32,7 +32,7 @@ def explain(
 
     Example: deltacell explain runs/before runs/after --fail-if "slower > 10%"
     """
-    from deltacell.cli.output import write_text
+    from deltacell.cli.program import write_text
     from deltacell.profile.explain.explanation import explain as explained
     from deltacell.profile.explain.explanation import read_condition
     from deltacell.report.explain import markdown_explanation, print_explanation
@@ -56,3 +56,23 @@ def explain(
             print_error(f"failed: {condition.told(explanation)}")
             raise typer.Exit(1)
         typer.echo(f"passed: {condition.told(explanation)}")
+
+
+def reconcile(
+    file: Annotated[Path, typer.Argument(help="YAML file: two trainings and what was measured.")],
+    json: Annotated[Path | None, typer.Option(help="Also write it to a JSON file.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Also write it as Markdown.")] = None,
+) -> None:
+    """Make one account of measurements that disagree: what each supports, and what is wrong.
+
+    Example: deltacell reconcile docs/how-to/dango-against-hetero.yaml
+    """
+    from deltacell.cli.program import write_text
+    from deltacell.profile.explain.reconcile import reconcile as made_consistent
+    from deltacell.report.explain import markdown_reconciliation, print_reconciliation
+
+    result = made_consistent(file).to_json()
+    print_reconciliation(result)
+    write_json(json, result)
+    if markdown is not None:
+        write_text(markdown, markdown_reconciliation(result), what="the tables")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.output import write_json
+from deltacell.cli.program import write_json
 
 
 def predict(
@@ -99,7 +99,7 @@ def predict(
 
     Example: deltacell predict runs/demo --sets pairs --html pairs.html
     """
-    from deltacell.cli.output import write_text
+    from deltacell.cli.program import write_text
     from deltacell.errors import InputError
     from deltacell.predict.ranking_file import write_network, write_table
     from deltacell.predict.request import WITH, Request, read_sets_option, read_status_option

@@ -93,7 +93,7 @@ def _takes(kind: Any) -> str:
 
 def _default(given: Any) -> str:
     if given.required:
-        return "has to be given"
+        return "required"
     if isinstance(given.show_default, str):
         return given.show_default
     value = given.default

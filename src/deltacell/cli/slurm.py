@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.settings import complete_override
+from deltacell.cli.program import complete_override
 
 
 def train(

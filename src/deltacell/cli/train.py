@@ -1,4 +1,4 @@
-"""`deltacell train`: from a config to a run."""
+"""`deltacell train`, `modes` and `slurm`: from a config to a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deltacell.cli.settings import complete_override
+from deltacell.cli.program import complete_override, write_json
 
 if TYPE_CHECKING:
     from deltacell.train.config import Config
@@ -72,7 +72,7 @@ def _composed(overrides: list[str], folder: Path | None) -> Config:
     chosen = named & {"experiment", "model", "loss", "ablation"}
     if chosen or not named & {"data.folder", "data.cell"}:
         return compose(overrides, folder=folder)
-    from deltacell.train.suited import suited_config
+    from deltacell.train.compose import suited_config
 
     config, sentences = suited_config(overrides, folder)
     for sentence in sentences:
@@ -148,3 +148,35 @@ def _run(config: Config, resume: Path | None, which: str) -> Outcome:
             saved=not is_fitted(config.model),
         )
     return outcome
+
+
+def modes(
+    overrides: Annotated[
+        list[str],
+        typer.Argument(
+            help="A config as for `deltacell train`: experiment=demo.",
+            autocompletion=complete_override,
+        ),
+    ],
+    steps: Annotated[int, typer.Option(help="Batches per mode.")] = 30,
+    json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
+) -> None:
+    """Run every execution mode of a config briefly: rates, marginal costs, exposed times.
+
+    Example: deltacell modes experiment=demo --steps 20
+    """
+    from dataclasses import asdict
+
+    from deltacell.report.bench import print_marginals, print_phases, print_rates
+    from deltacell.report.progress import progress_bar
+    from deltacell.train.compose import compose
+    from deltacell.train.run import marginals, run_modes
+
+    compose(overrides)
+    with progress_bar() as report:
+        times = run_modes(overrides, steps, report)
+    parts = marginals(times)
+    print_rates([(time.mode, time.summary) for time in times])
+    print_marginals(parts)
+    print_phases(next(time.summary for time in times if time.mode == "train"))
+    write_json(json, {"modes": [*map(asdict, times)], "marginals": [*map(asdict, parts)]})

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from deltacell.evaluate.bootstrap import Bootstrap
-from deltacell.evaluate.ceiling import Ceiling, replicate_ceiling
+from deltacell.evaluate.diagnostics import Ceiling, replicate_ceiling
 from deltacell.evaluate.evaluation import AmongTested, Estimate, Evaluation, GroupResult, Verdict
 from deltacell.evaluate.figures import draw_figures
 from deltacell.evaluate.hits import Positives, Threshold, Zeros

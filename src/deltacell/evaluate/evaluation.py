@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from deltacell.evaluate.metrics import CONSTANT
 
 if TYPE_CHECKING:
-    from deltacell.evaluate.ceiling import Ceiling
+    from deltacell.evaluate.diagnostics import Ceiling
 
 SCHEMA = 2
 

@@ -32,7 +32,7 @@ from deltacell.report.evaluate import print_evaluation
 from deltacell.report.terminal import as_html, as_text
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.convert import need
-from deltacell.screen.keys import comparable_keys, repeats_a_gene
+from deltacell.screen.genotypes import comparable_keys, repeats_a_gene
 from deltacell.train.build import build_fitted
 from deltacell.train.config import MODELS, Config, DataConfig, NoLossConfig
 from deltacell.train.data import Standard, TrainingData, load_data

@@ -14,15 +14,14 @@ from deltacell.arrays import AnyArray, Bools, Doubles, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.evaluate.bootstrap import Bootstrap, Comparison
-from deltacell.evaluate.ceiling import replicate_ceiling
-from deltacell.evaluate.diagnostics import not_additive
+from deltacell.evaluate.diagnostics import not_additive, replicate_ceiling
 from deltacell.evaluate.evaluation import By, Estimate, Evaluation, GroupResult, verdicts
 from deltacell.evaluate.hits import Columns, Positives, Threshold, Zeros, among_tested, positives
 from deltacell.evaluate.metrics import METRICS, Column, Weights
 from deltacell.models import Prediction
 from deltacell.screen import Screen, Split
 from deltacell.screen.columns import PERTURBATIONS
-from deltacell.screen.keys import sorted_matrix
+from deltacell.screen.genotypes import sorted_matrix
 from deltacell.words import Progress
 
 Values = npt.ArrayLike | torch.Tensor | Prediction

@@ -29,7 +29,7 @@ from deltacell.predict.request import gene_texts, trained_genes, trained_sizes
 from deltacell.predict.sentences import explanation_sentences
 from deltacell.predict.status import Evidence
 from deltacell.screen import Genotypes, Screen
-from deltacell.screen.keys import comparable_keys
+from deltacell.screen.genotypes import comparable_keys
 from deltacell.train.loaded_run import LoadedRun
 from deltacell.train.predictor import Predictor
 

@@ -13,7 +13,7 @@ from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints, offsets_of,
 from deltacell.cell import Cell, Genes
 from deltacell.screen import Screen
 from deltacell.screen.coverage import StudyCoverage
-from deltacell.screen.keys import matrix_keys, sorted_matrix
+from deltacell.screen.genotypes import matrix_keys, sorted_matrix
 
 MEASURED, TESTED, UNTESTED = "measured", "tested", "untested"
 STATUSES = (MEASURED, TESTED, UNTESTED)  # in the order of the codes that `Statuses.of` returns

@@ -12,11 +12,12 @@ from deltacell.propagate.hop import (
     Hop,
     Message,
     MessageGradients,
+    Readout,
     RowWise,
+    Terms,
     gradients_of,
 )
 from deltacell.propagate.late import Late, by_difference, smaller_sets
-from deltacell.propagate.pool import Readout, Terms
 from deltacell.propagate.product import SparseMatrix
 from deltacell.propagate.protocol import Deleted, DeletedNodes, Mutants, Propagation, WildType
 from deltacell.propagate.shared import Shared

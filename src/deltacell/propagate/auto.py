@@ -12,10 +12,9 @@ import torch
 from deltacell.errors import InputError, did_you_mean
 from deltacell.propagate.delta import Delta
 from deltacell.propagate.dense import Dense
-from deltacell.propagate.hop import GENE, Hop, State, place_of
+from deltacell.propagate.hop import GENE, Hop, Readout, State, place_of
 from deltacell.propagate.ladder import DeviceMask, EdgeMask, StoredEdges, StoredMasks, Subgraph
 from deltacell.propagate.late import Late, is_late
-from deltacell.propagate.pool import Readout
 from deltacell.propagate.protocol import Deleted, Mutants, Propagation, WildType
 from deltacell.propagate.shared import Shared
 

@@ -12,13 +12,19 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from deltacell.errors import InputError
 from deltacell.propagate.changed import Changes, Places, Rates, Received, Tile
-from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, State, place_of, sizes_of
-from deltacell.propagate.pool import (
+from deltacell.propagate.hop import (
+    ALL,
+    GENE,
+    Aggregate,
+    Hop,
     Readout,
+    State,
     Terms,
     WildPool,
+    place_of,
     pool_changes,
     pool_difference,
+    sizes_of,
     wild_pool,
 )
 from deltacell.propagate.product import SparseMatrix, product

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from deltacell.propagate.hop import GENE, Aggregate, Hop, State
-from deltacell.propagate.pool import Readout
+from deltacell.propagate.hop import GENE, Aggregate, Hop, Readout, State
 from deltacell.propagate.protocol import Deleted, Mutants, WildType
 
 Living = Mapping[str, torch.Tensor]

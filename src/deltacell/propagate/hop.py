@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -162,3 +163,89 @@ def place_of(hops: Sequence[Hop]) -> tuple[torch.device, torch.dtype]:
         for parameter in hop.parameters:
             return parameter.device, torch.promote_types(parameter.dtype, torch.float32)
     return torch.device("cpu"), torch.float32
+
+
+class Terms(NamedTuple):
+    """What each gene brings to the pool."""
+
+    gate: torch.Tensor  # logarithm of its weight, up to a constant of the cell, [m, ...]
+    value: torch.Tensor  # what is averaged, [m, ..., hidden]
+
+
+class Readout(Protocol):
+    """What is read from the genes of a cell, row by row, to be pooled."""
+
+    def terms(self, vectors: torch.Tensor, rows: Rows) -> Terms:
+        """Return the terms of genes with the given vectors [m, ..., hidden], in fp32 or better."""
+
+    def parameters(self) -> Iterable[torch.Tensor]:
+        """Return all tensors that `terms` reads and that want a gradient."""
+
+    def in_float64(self) -> Callable[[torch.Tensor, Rows], Terms]:
+        """Return `terms` with its parameters in float64, which pass their gradients on."""
+
+
+class WildPool(NamedTuple):
+    """The pooled wild type."""
+
+    total: torch.Tensor  # logarithm of the sum of exp(gate), float64
+    weight: torch.Tensor  # of each gene, float64 [n]
+    value: torch.Tensor  # of each gene, [n, hidden]
+    pooled: torch.Tensor  # their weighted mean, [hidden]
+
+    def at(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """Return what `pool_changes` reads of m genes: [m], [m], [m, hidden] and [m, hidden]."""
+        parts = self.weight, self.value, self.pooled - self.value
+        return [self.total.expand(len(rows)), *(x.index_select(0, rows) for x in parts)]
+
+
+def wild_pool(terms: Terms) -> WildPool:
+    """Pool the wild type from the terms of all its genes, gate [n] and value [n, hidden]."""
+    gate = terms.gate.double()
+    weight = gate.softmax(0)
+    with torch.autocast(gate.device.type, enabled=False):
+        pooled = weight.to(terms.value.dtype) @ terms.value
+    return WildPool(gate.logsumexp(0), weight, terms.value, pooled)
+
+
+def pool_difference(wild: WildPool, mutants: Terms, living: torch.Tensor) -> torch.Tensor:
+    r"""Return z [t, hidden] of t mutants from the terms of all genes.
+
+    ``z = sum_i (w_i v_i - w'_i v'_i) = -sum_i ((w'_i - w_i) v_i + w'_i (v'_i - v_i))``,
+    where deleted genes have ``w'_i = 0``. Each cell's weights have a stabiliser of their own, so
+    that no gate is too large. The terms are [n, t] and [n, t, hidden], `living` is bool [n, t];
+    those of deleted genes are not read. A mutant without a living gene has an empty pool, 0.
+    """
+    gate = mutants.gate.double()
+    # Not -inf: without any living gene the weights must stay numbers.
+    lowest = torch.finfo(gate.dtype).min
+    weight = gate.masked_fill(~living, lowest).softmax(0).masked_fill(~living, 0)
+    change = (weight - wild.weight.unsqueeze(1)).to(wild.value.dtype)
+    moved = mutants.value - wild.value.unsqueeze(1)
+    with torch.autocast(gate.device.type, enabled=False):
+        by_weight = change.t() @ wild.value
+        by_value = torch.bmm(weight.to(moved.dtype).t().unsqueeze(1), moved.transpose(0, 1))
+    return -(by_weight + by_value.squeeze(1))
+
+
+def pool_changes(
+    mutants: Terms,
+    living: torch.Tensor,
+    total: torch.Tensor,
+    weight: torch.Tensor,
+    value: torch.Tensor,
+    apart: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""Return what m changed genes add to N [m, hidden] and to D [m], in ``z = N / (1 + D)``.
+
+    With ``w'_i, v'_i`` for a mutant's terms, scaled as the wild type's are,
+    ``N = sum_i (w_i (v_i - p) - w'_i (v'_i - p))`` and ``D = sum_i (w'_i - w_i)``. Genes that did
+    not change add nothing to either sum, and deleted ones have ``w'_i = 0``. Rounding grows with
+    ``1 / (1 + D)``, which is about 1 unless the changed genes hold nearly all the weight;
+    `pool_difference` has no such limit. The wild type's part is that of `WildPool.at`.
+    """
+    new = (mutants.gate.double() - total).exp() * living
+    change = new - weight
+    by_weight = change.to(value.dtype).unsqueeze(1) * apart
+    by_value = new.to(value.dtype).unsqueeze(1) * (value - mutants.value)
+    return by_weight + by_value, change

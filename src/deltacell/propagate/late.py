@@ -15,8 +15,16 @@ from itertools import combinations
 import torch
 
 from deltacell.errors import InputError
-from deltacell.propagate.hop import ALL, GENE, Hop, State
-from deltacell.propagate.pool import Readout, WildPool, pool_changes, wild_pool
+from deltacell.propagate.hop import (
+    ALL,
+    GENE,
+    Hop,
+    Readout,
+    State,
+    WildPool,
+    pool_changes,
+    wild_pool,
+)
 from deltacell.propagate.protocol import Deleted, Mutants, Smaller, WildType
 from deltacell.propagate.shared import CPU_ROWS_AT_A_TIME, check_at_least, wild_type_in_parts
 from deltacell.propagate.touched import Interactions, Removed, Shares, Touched, Units, touched_by

@@ -11,8 +11,7 @@ import torch
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.propagate.hop import GENE, REACTION, Hop, State
-from deltacell.propagate.pool import Readout
+from deltacell.propagate.hop import GENE, REACTION, Hop, Readout, State
 from deltacell.screen import Genotypes
 
 

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 import torch
 
 from deltacell.errors import InputError
-from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, Message, State
-from deltacell.propagate.pool import Readout, pool_difference, wild_pool
+from deltacell.propagate.hop import (
+    ALL,
+    GENE,
+    Aggregate,
+    Hop,
+    Message,
+    Readout,
+    State,
+    pool_difference,
+    wild_pool,
+)
 from deltacell.propagate.product import SparseMatrix, product
 from deltacell.propagate.protocol import Deleted, DeletedNodes, Mutants, WildType
 from deltacell.propagate.workers import Pieces, in_graphs, one_core

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from deltacell.arrays import Bools, Ints, offsets_of
-from deltacell.screen.keys import comparable_keys, repeats_a_gene, set_keys
+from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, set_keys
 
 #: Rows that fill less of the grid of queries and array genes than this are a part of what a study
 #: crossed, and say nothing about the rest.

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 from deltacell.arrays import AnyArray, Ints
 from deltacell.errors import InputError
-from deltacell.screen.keys import Pairs
+from deltacell.screen.genotypes import Pairs
 
 PARTS = ("train", "test", "validation", "dropped")
 TRAIN, TEST, VALIDATION, DROPPED = range(4)

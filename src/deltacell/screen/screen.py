@@ -27,8 +27,7 @@ from deltacell.screen.columns import (
     is_impossible,
 )
 from deltacell.screen.coverage import Coverage
-from deltacell.screen.genotypes import Genotypes
-from deltacell.screen.keys import repeats_a_gene, set_keys
+from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys
 
 if TYPE_CHECKING:
     import anndata

@@ -28,7 +28,7 @@ from deltacell.screen.draw import (
     numbered,
     too_coarse,
 )
-from deltacell.screen.keys import Pairs, all_pairs, comparable_keys
+from deltacell.screen.genotypes import Pairs, all_pairs, comparable_keys
 from deltacell.screen.screen import Screen
 
 Method = Literal["random", "gene", "set", "source", "named"]

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints
-from deltacell.cell.feature import Feature
+from deltacell.cell.annotation import Feature
 from deltacell.cell.genes import Genes
 from deltacell.cell.readers.names import (
     OnUnresolved,

@@ -10,8 +10,7 @@ import scipy.sparse as sp
 
 from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Genes
-from deltacell.screen.genotypes import Genotypes
-from deltacell.screen.keys import set_keys
+from deltacell.screen.genotypes import Genotypes, set_keys
 
 
 class GeneOrder:

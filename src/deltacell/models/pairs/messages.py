@@ -14,7 +14,7 @@ from deltacell.models.baselines.baseline import Part
 from deltacell.models.baselines.gene_sets import GenePairs, GeneSets, look_up
 from deltacell.models.baselines.network_features import blocks_of
 from deltacell.models.pairs.neighbours import Neighbours
-from deltacell.screen.keys import set_keys
+from deltacell.screen.genotypes import set_keys
 
 SUMS = ("first", "first voters", "second", "second voters", "both", "both voters")
 """What `pair_votes` returns for each relation."""

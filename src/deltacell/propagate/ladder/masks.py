@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from deltacell.arrays import offsets_of
-from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, State
+from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, Readout, State
 from deltacell.propagate.ladder.subgraph import (
     Link,
     Receive,
@@ -20,7 +20,6 @@ from deltacell.propagate.ladder.subgraph import (
     propagate,
     read_out,
 )
-from deltacell.propagate.pool import Readout
 from deltacell.propagate.product import SparseMatrix
 from deltacell.propagate.protocol import Deleted, Mutants, WildType
 

@@ -11,8 +11,18 @@ from weakref import WeakKeyDictionary
 import torch
 
 from deltacell.errors import InputError
-from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, Rows, State
-from deltacell.propagate.pool import Readout, Terms, pool_difference, wild_pool
+from deltacell.propagate.hop import (
+    ALL,
+    GENE,
+    Aggregate,
+    Hop,
+    Readout,
+    Rows,
+    State,
+    Terms,
+    pool_difference,
+    wild_pool,
+)
 from deltacell.propagate.product import SparseMatrix
 from deltacell.propagate.protocol import Deleted, Mutants, WildType
 

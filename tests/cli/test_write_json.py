@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltacell import files
-from deltacell.cli.output import write_json
+from deltacell.cli.program import write_json
 from deltacell.errors import InputError
 
 
