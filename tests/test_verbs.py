@@ -71,6 +71,24 @@ def test_a_ranking_that_is_there_is_read_and_sets_can_be_given(made) -> None:
     assert {frozenset(row) for row in listed["genes"]} == {frozenset(one) for one in sets}
 
 
+def test_a_ranking_knows_the_genes_that_were_ranked(made, tmp_path) -> None:
+    *_, run = made
+    (loaded,) = dc.rank(run, sets="pairs", top=5, progress=False).runs
+    genes, file = loaded.data.cell.genes, tmp_path / "few.txt"
+    file.write_text("".join(f"{genes[i]}\n" for i in (5, 1, 3)))
+    measured = sorted(set(loaded.data.screen.genotypes.genes.tolist()))
+    for named, expected in (
+        ({"genes": "screen"}, measured),
+        ({"genes": "all"}, list(range(len(genes)))),
+        ({"genes": file}, [1, 3, 5]),
+        ({"sets": f"with {genes[0]}", "genes": file}, [0, 1, 3, 5]),
+        ({"sets": [(genes[4], genes[2]), (genes[2], genes[7])]}, [2, 4, 7]),
+    ):
+        for _ in range(2):  # The second time it is read from its file.
+            found = dc.rank(run, top=3, status="any", progress=False, **named)
+            assert list(found.genes) == expected
+
+
 def test_a_page_has_the_measured_sets_next_to_each_set(made, tmp_path) -> None:
     cell, *_, run = made
     top = dc.rank(run, sets="pairs", top=10, progress=False)

@@ -234,20 +234,22 @@ def test_differences_by_name():
     assert differences(was, was) == []
 
 
-def test_terms_that_the_head_of_a_ranking_has_too_often(tmp_path):
+@pytest.mark.parametrize("ranked", [40, 20])
+def test_terms_that_the_head_of_a_ranking_has_too_often(tmp_path, ranked):
     names = [f"Y{i:02d}" for i in range(40)]
     terms = Annotation.from_pairs(
         "go", [*range(40), 0, 1, 2, 3], [0] * 40 + [1] * 4, ["all", "rare"], n_genes=40
     )
     cell = Cell(names, [], annotations=[terms])
     rows = [{**ROW, "genes": ["Y00", "Y01"]}, {**ROW, "genes": ["Y02", "Y03"], "rank": 2}]
-    counts = {"genes": 40, "sets": 780, "rows": 2, "lowest": 2, "highest": 0, "listed": 0}
-    about = {**ABOUT, "counts": counts, "request": {"genes": "all"}}
+    counts = {"genes": ranked, "sets": 780, "rows": 2, "lowest": 2, "highest": 0, "listed": 0}
+    about = {**ABOUT, "counts": counts, "request": {"genes": "mine.txt"}}
     write_ranking(tmp_path / "r.parquet", [table(rows)], lambda: about)
     run = SimpleNamespace(data=SimpleNamespace(cell=cell))
-    found = Ranked(tmp_path / "r.parquet", read_about(tmp_path / "r.parquet"), runs=[run])
+    about = read_about(tmp_path / "r.parquet")
+    found = Ranked(tmp_path / "r.parquet", about, [run], range(ranked))
     (one,) = found.enrichment()
     assert (one["end"], one["term"], one["genes"], one["drawn"]) == ("lowest", "rare", 4, 4)
-    assert one["expected"] == pytest.approx(0.4)
+    assert one["expected"] == pytest.approx(4 * 4 / ranked)
     # Two terms are tested, and only the sets of these four genes have the rare one four times.
-    assert one["q_value"] == pytest.approx(2 / comb(40, 4))
+    assert one["q_value"] == pytest.approx(2 / comb(ranked, 4))

@@ -251,12 +251,39 @@ def test_weights_that_are_not_finite_are_never_saved(small: Small) -> None:
 
 
 @pytest.mark.parametrize("hetero", [False, True])
-def test_bfloat16_keeps_its_weights_in_single_precision(small: Small, hetero: bool) -> None:
+@pytest.mark.parametrize(
+    ("precision", "weight", "product"),
+    [
+        ("32", torch.float32, torch.float32),
+        ("64", torch.float64, torch.float64),
+        ("bf16", torch.float32, torch.bfloat16),
+    ],
+)
+def test_the_precision_of_weights_products_and_losses(
+    small: Small, hetero: bool, precision: str, weight: torch.dtype, product: torch.dtype
+) -> None:
     rows: list[dict[str, float]] = []
-    given = ["trainer.precision=bf16", "trainer.epochs=1"]
+    given = [f"trainer.precision={precision}", "trainer.epochs=1"]
     loop = loop_of(small(*given, hetero=hetero), row=rows.append)
-    loop.run()
-    assert {w.dtype for w in loop.task.parameters()} == {torch.float32}
+    products: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
+
+    def see(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        products[torch.is_grad_enabled()].add(output.dtype)
+
+    for module in loop.task.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(see)
+    # Without oneDNN, whose bf16 kernels some virtual machines announce and cannot run.
+    with torch.backends.mkldnn.flags(enabled=False):
+        loop.run()
+        values = loop._forward(loop._next(iter(loop.training))[0])
+    # The pooling head of a hetero cell is in full precision whatever the autocast.
+    assert product in products[True] <= {product, weight}
+    assert products[False] == {weight}  # A validation is in full precision.
+    assert not torch.is_autocast_enabled("cpu")
+    assert {w.dtype for w in loop.task.parameters()} == {weight}
+    assert values is not None
+    assert values["loss"].dtype == weight
     assert math.isfinite(rows[0]["train_loss"] + rows[0]["validation_mse"])
 
 

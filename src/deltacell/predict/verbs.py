@@ -24,7 +24,6 @@ from deltacell.predict.request import (
     Request,
     read_sets_option,
     read_status_option,
-    screen_genes,
     subject_of,
 )
 from deltacell.predict.search import rank_sets
@@ -46,9 +45,10 @@ SETS_AT_ONCE, VOTES = 50, 5  # of which evidence is looked up
 
 @dataclass(frozen=True, eq=False)
 class Ranked(Ranking):
-    """A ranking with the runs that made it."""
+    """A ranking with the runs that made it, and the indices of the genes that were ranked."""
 
     runs: Sequence[LoadedRun] = ()
+    genes: Sequence[int] = ()
 
     def why(self, *genes: str) -> Explanation:
         """Explain the score of one gene set; see `why`."""
@@ -82,11 +82,8 @@ class Ranked(Ranking):
         background is the genes of all ranked sets.
         """
         cell, found = self.runs[0].data.cell, []
-        of_screen = self.about["request"]["genes"] == "screen"
-        background = set(screen_genes(self.runs).tolist() if of_screen else range(cell.n_genes))
         for end, sets in self._first.items() if cell.annotations else ():
-            background |= {gene for one in sets for gene in one}
-            table = enrichment(cell, sets, background)
+            table = enrichment(cell, sets, self.genes)
             rows = table.filter(table["q_value"] <= MOST_Q).head(MOST_TERMS)
             columns = ["annotation", "term", "genes", "drawn", "expected", "p_value", "q_value"]
             found += [{"end": end, **row} for row in rows.select(columns).to_dicts()]
@@ -265,7 +262,7 @@ def rank(
             tell=say,
         )
     if ranking is not None:
-        return Ranked(ranking.path, ranking.about, runs=loaded)
+        return Ranked(ranking.path, ranking.about, loaded, subject.genes.tolist())
     if signals.received is not None:
         say(f"Stopped; rerun the command to resume from {out}.partial")
         raise Stopped(signals.received)

@@ -90,6 +90,8 @@ class Loop:
             self.epochs = -(-self.batches // len(training))
         self._fixed: Prepared | None = None
         self._compute, self._update = _MODES[config.mode]
+        # Fabric itself only does this where DDP wraps the module; 32 and 64 need nothing.
+        self._autocast = fabric.autocast if config.trainer.precision == "bf16" else nullcontext
         self._batches_done = self._own = self._genotypes = 0
         self._rows = torch.empty(0, dtype=torch.int64)
         self._began = self._saved = self._epoch_began = time.monotonic()
@@ -231,7 +233,8 @@ class Loop:
 
     def _forward(self, prepared: Prepared, share: float = 1.0, last: bool = True) -> Values | None:
         self.timer.switch("forward")
-        values: Values = self.module.training_step(prepared)
+        with self._autocast():
+            values: Values = self.module.training_step(prepared)
         return values
 
     def _forward_backward(self, prepared: Prepared, share: float, last: bool) -> Values | None:

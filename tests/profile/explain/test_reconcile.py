@@ -61,9 +61,9 @@ def test_per_step_per_sample_and_per_epoch(case):
         ("profiler_start", None, ["97.0 s"]),
         ("batch_sizes", "loader only, 1 GPU", ["64 against 28", "56x", "129x"]),
         ("batch_sizes", RATE, ["24x", "54x", "1,039 against 2,374", "104 s against 5,652 s"]),
-        ("warmup_average", None, ["1.59 it/s of hetero", "4.93, 2.95", "12.5x"]),
+        ("warmup_average", None, ["1.59 it/s of hetero", "4.93, 2.95", "12.5x is not a steady"]),
         ("other_model", None, ["669,917", "1,781,187"]),
-        ("no_loader", None, []),
+        ("no_loader", None, ["8 where DANGO trained with 64", "with 28"]),
         ("forward_only", None, ["backward"]),
         ("outside_the_steps", None, ["54x", "40x", "52 %", "35 %"]),
     ],
@@ -140,6 +140,38 @@ def test_a_few_measurements(tmp_path, rows, kinds, supports):
     assert found.figures[0].supports == (None if supports is None else pytest.approx(supports))
     has_step = any(one.measurement.mode == "train" and one.a.step for one in found.figures)
     assert (found.comparison is not None) == has_step
+
+
+@pytest.mark.parametrize(
+    ("values", "is_mean"),
+    [("{readings: [1, 9, 9, 9]}", False), ("{value: 7, readings: [1, 9, 9, 9]}", True)],
+)
+def test_only_a_mean_with_warmup_is_not_a_steady_ratio(tmp_path, values, is_mean):
+    rows = f"- {{name: m, measured: it/s, claimed: 3, a: {values}, b: 3}}"
+    found = reconcile(given(tmp_path, HEAD + rows))
+    (sentence,) = (c.sentence for c in found.contradictions if c.kind == "warmup_average")
+    assert ("3x is not a steady ratio" in sentence) == is_mean
+    assert ("averages 4 readings" in sentence) == is_mean
+    assert (found.figures[0].supports is None) == is_mean
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "batch", "there"),
+    [
+        ("", "", "", []),
+        ("", "", "batch: 4, ", []),
+        (", batch: 8", ", batch: 8", "", []),
+        (", batch: 8", ", batch: 4", "batch: 4, ", ["4 where x trained with 8"]),
+    ],
+)
+def test_a_saved_batch_names_only_the_batches_that_differ(tmp_path, a, b, batch, there):
+    text = f"a: {{name: x{a}}}\nb: {{name: y{b}}}\nmeasurements:\n"
+    text += f"- {{name: m, measured: saved batch, {batch}a: 1, b: 2}}"
+    found = reconcile(given(tmp_path, text))
+    (sentence,) = (c.sentence for c in found.contradictions if c.kind == "no_loader")
+    assert "None" not in sentence
+    assert ("batch of" in sentence) == bool(there)
+    assert all(part in sentence for part in there)
 
 
 def test_epochs_of_different_data(tmp_path):

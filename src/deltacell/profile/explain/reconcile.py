@@ -485,11 +485,12 @@ def _of_figure(figure: Figure, given: Measurements, whole: Figure | None) -> _Fo
             said += "{r.startup_seconds:time} of profiler start-up."
             yield found("profiler_start", said, side=side, r=reading)
         if reading.warmup:
-            said = "The {r.value:g} {m.unit} of {side.name} in '{m.name}' averages {n} readings, "
-            said += "of which the first {r.warmup} ({first}) are warm-up or sanity checks: the "
-            said += (
-                "median of the rest is {r.steady:g} {m.unit}, and {claim} is not a steady ratio."
-            )
+            is_mean = reading.is_mean_with_warmup
+            said = "The {r.value:g} {m.unit} of {side.name} in '{m.name}' "
+            said += "averages" if is_mean else "comes with"
+            said += " {n} readings, of which the first {r.warmup} ({first}) are warm-up or sanity "
+            said += "checks: the median of the rest is {r.steady:g} {m.unit}"
+            said += ", and {claim} is not a steady ratio." if is_mean else "."
             first = ", ".join(f"{value:g}" for value in reading.readings[: reading.warmup][:5])
             values = {"n": len(reading.readings), "first": first}
             yield found("warmup_average", said, side=side, r=reading, **values)
@@ -509,9 +510,15 @@ def _of_figure(figure: Figure, given: Measurements, whole: Figure | None) -> _Fo
             said += "one that trained ({side.parameters:,}), so {claim} does not apply to that one."
             yield found("other_model", said, side=side, r=reading)
     if m.measured == "saved batch":
-        said = "'{m.name}' has no loader, no collation and no transfer, and batches of {ra.batch} "
-        said += "and {rb.batch} where {a.batch} and {b.batch} trained: it times the model alone."
-        yield found("no_loader", said)
+        batches = [
+            f"{reading.batch} where {side.name} trained with {side.batch}"
+            for side, reading, _, _ in pairs
+            if side.batch and reading.batch and side.batch != reading.batch
+        ]
+        said = "'{m.name}' has no loader, no collation and no transfer"
+        said += ", and a batch of {batches:list}" if batches else ""
+        said += ": it times the model alone."
+        yield found("no_loader", said, batches=batches)
     if m.measured == "loader+model" and m.mode is None:
         said = "'{m.name}' does not say how much of a step the model did (mode: forward, step or "
         yield found("mode_not_said", said + "train), so it is unclear what was timed.")
