@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 from deltacell.bench import trace as hta
 from deltacell.bench import trace as trace_bench
 from deltacell.bench.trace import make_trace, measure, parse_size, run
-from deltacell.cli import bench_trace
+from deltacell.cli import bench as commands
 from deltacell.errors import DeltacellError, InputError
-from deltacell.profile.trace.columns import Kind
 from deltacell.profile.trace.read import read_trace
+from deltacell.profile.trace.trace import Kind
 
 app = typer.Typer()
-app.command()(bench_trace.trace)
+app.command()(commands.trace)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import torch
 from deltacell.cell import Cell, Genes, Metabolism, Relation
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import STRATEGIES, Deleted, Dense, Propagation
-from deltacell.propagate.ladder.stored import Stored
+from deltacell.propagate.ladder.masks import Stored
 from deltacell.screen import Genotypes
 
 EXACT = 1e-10

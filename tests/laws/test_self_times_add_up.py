@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "profile" / "trace"))
 from made import Event, make_trace
 
 from deltacell.profile.trace.attribution import attribute
-from deltacell.profile.trace.columns import NOTHING, Kind, Trace
 from deltacell.profile.trace.device import PARTS
 from deltacell.profile.trace.self_time import nest, timeline
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 HORIZON = 60
 

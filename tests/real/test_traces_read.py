@@ -11,8 +11,8 @@ import pytest
 
 from deltacell.bench.trace import make_trace
 from deltacell.errors import InputError
-from deltacell.profile.trace.columns import NOTHING, Kind
 from deltacell.profile.trace.read import read_trace, read_traces
+from deltacell.profile.trace.trace import NOTHING, Kind
 
 pytestmark = pytest.mark.real
 

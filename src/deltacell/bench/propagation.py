@@ -22,7 +22,7 @@ from deltacell.errors import InputError, did_you_mean
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import STRATEGIES, Deleted, Propagation, strategy
 from deltacell.propagate.hop import ALL, sizes_of
-from deltacell.propagate.ladder.stored import Stored
+from deltacell.propagate.ladder.masks import Stored
 from deltacell.screen import Genotypes
 
 #: What the best strategy has to reach beside the ladder, and all strategies beside each other.

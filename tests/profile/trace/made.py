@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deltacell.profile.trace.columns import NOTHING, Kind, Thread, Trace
+from deltacell.profile.trace.trace import NOTHING, Kind, Thread, Trace
 
 
 class Event(NamedTuple):

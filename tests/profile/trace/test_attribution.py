@@ -14,10 +14,10 @@ from deltacell.profile.phase_rows import PHASES
 from deltacell.profile.trace import self_time
 from deltacell.profile.trace.attribution import Attribution, attribute
 from deltacell.profile.trace.categories import Category, classify, is_collective
-from deltacell.profile.trace.columns import NOTHING, Kind, Trace
 from deltacell.profile.trace.host import is_sync_call
 from deltacell.profile.trace.self_time import Covered, nest
 from deltacell.profile.trace.steps import find_steps
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 
 def spent(trace: Trace) -> dict[str, int]:

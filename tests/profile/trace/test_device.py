@@ -9,9 +9,9 @@ import pytest
 from made import STEP, Event, make_trace, steps
 
 from deltacell.profile.trace.attribution import attribute
-from deltacell.profile.trace.columns import NOTHING, Kind, Trace
 from deltacell.profile.trace.device import PARTS, DeviceTime, launches, typical
 from deltacell.profile.trace.steps import find_steps
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 LOADER = "enumerate(DataLoader)#_Single.__next__"

@@ -7,7 +7,7 @@ from made import Event, make_trace, steps
 
 from deltacell.errors import InputError
 from deltacell.profile.trace.attribution import Alignment, attribute_ranks
-from deltacell.profile.trace.columns import Kind, Trace
+from deltacell.profile.trace.trace import Kind, Trace
 
 NCCL = "ncclKernel_AllReduce_RING_LL_Sum_float"
 LOADER = "enumerate(DataLoader)#_Single.__next__"

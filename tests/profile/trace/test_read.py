@@ -10,8 +10,8 @@ import pytest
 
 from deltacell.errors import InputError
 from deltacell.profile.trace import decode
-from deltacell.profile.trace.columns import NOTHING, Kind
 from deltacell.profile.trace.read import listed, read_trace, read_traces
+from deltacell.profile.trace.trace import NOTHING, Kind
 
 CUT = "The file is cut off"
 

@@ -15,7 +15,8 @@ from deltacell.cell import Cell
 from deltacell.errors import InputError, MissingExtraError, StoreError
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import Deleted, strategy
-from deltacell.propagate.ladder import StoredEdges, StoredMasks, stored
+from deltacell.propagate.ladder import StoredEdges, StoredMasks
+from deltacell.propagate.ladder import masks as stored
 from deltacell.screen import Genotypes
 
 BOTH = pytest.mark.parametrize("name", ["stored_edges", "stored_masks"])

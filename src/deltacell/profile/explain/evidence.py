@@ -18,9 +18,9 @@ from deltacell.profile.explain.subject import (
     device_means,
 )
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
-from deltacell.profile.trace.columns import Kind
 from deltacell.profile.trace.device import PARTS
 from deltacell.profile.trace.host import NOT_RECORDED
+from deltacell.profile.trace.trace import Kind
 from deltacell.words import capital, count_text, short_name
 
 ONE_PROGRAM = 0.5

@@ -11,8 +11,8 @@ import polars as pl
 from deltacell.arrays import Bools, Ints
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.categories import Category, classify, is_collective
-from deltacell.profile.trace.columns import NOTHING, ON_DEVICE, Kind, Trace
 from deltacell.profile.trace.device import typical
+from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Kind, Trace
 from deltacell.words import short_name
 
 MOST_BARS = 5000  # bars of all ranks together

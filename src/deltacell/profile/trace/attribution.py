@@ -17,7 +17,6 @@ import polars as pl
 from deltacell.arrays import Indices, Ints
 from deltacell.errors import InputError
 from deltacell.profile.trace.categories import Category, is_collective, is_loader
-from deltacell.profile.trace.columns import NOTHING, Kind, Trace
 from deltacell.profile.trace.device import (
     PARTS,
     CriticalPath,
@@ -40,6 +39,7 @@ from deltacell.profile.trace.host import (
 from deltacell.profile.trace.read import listed
 from deltacell.profile.trace.self_time import Covered, Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 from deltacell.profile.trace.work import DeviceWork, Traits, device_work, traits
 from deltacell.words import count_text
 

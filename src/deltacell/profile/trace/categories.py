@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deltacell.arrays import Ints
-from deltacell.profile.trace.columns import NOTHING, Kind, Trace
 from deltacell.profile.trace.self_time import Nesting, climb
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 Categories = npt.NDArray[np.int8]
 

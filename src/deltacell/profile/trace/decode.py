@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from deltacell.errors import InputError
-from deltacell.profile.trace.columns import NOTHING
+from deltacell.profile.trace.trace import NOTHING
 from deltacell.words import Progress
 
 NO_TEXT = msgspec.Raw(b"")

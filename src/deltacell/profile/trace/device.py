@@ -14,10 +14,10 @@ import polars as pl
 
 from deltacell.arrays import Bools, Indices, Ints
 from deltacell.profile.trace.categories import Category, is_collective
-from deltacell.profile.trace.columns import NOTHING, Kind, Trace
 from deltacell.profile.trace.host import Doing, HostTime, waiting_calls
 from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.steps import Steps
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 REASONS = {
     "data": "the host waited for the loader",

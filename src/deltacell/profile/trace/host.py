@@ -25,9 +25,9 @@ from deltacell.profile.trace.categories import (
     nearest,
     own_categories,
 )
-from deltacell.profile.trace.columns import NOTHING, Kind, Trace
 from deltacell.profile.trace.self_time import Covered, Nesting, Timeline, climb, moments, timeline
 from deltacell.profile.trace.steps import Steps
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 PAUSE = (100_000, 500_000, 0.02)
 """How long a pause between two operators of the forward may be and belong to it: nanoseconds at

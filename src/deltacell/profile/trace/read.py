@@ -13,8 +13,9 @@ import numpy as np
 
 from deltacell.arrays import Ints
 from deltacell.errors import InputError
-from deltacell.profile.trace.columns import NOTHING, Kind, Table, Trace
+from deltacell.profile.trace.columns import Table
 from deltacell.profile.trace.decode import Decoder, Source
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 from deltacell.words import Progress, count_text
 
 

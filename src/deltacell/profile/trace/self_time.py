@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from deltacell.arrays import Bools, Indices, Ints
-from deltacell.profile.trace.columns import NOTHING, Kind, Trace
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 
 @dataclass(frozen=True, eq=False)

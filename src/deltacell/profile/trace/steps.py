@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deltacell.arrays import Bools, Ints
-from deltacell.profile.trace.columns import Kind, Trace
+from deltacell.profile.trace.trace import Kind, Trace
 
 WARM_UP = 1.4
 """A leading step that takes this many times the median of those after the first is warm-up."""

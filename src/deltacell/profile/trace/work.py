@@ -17,10 +17,10 @@ import polars as pl
 
 from deltacell.arrays import Bools, Indices, Ints
 from deltacell.profile.trace.categories import is_collective, own_categories
-from deltacell.profile.trace.columns import NOTHING, Kind, Trace
 from deltacell.profile.trace.host import HostTime, plain_names
 from deltacell.profile.trace.self_time import Nesting, climb
 from deltacell.profile.trace.steps import Steps
+from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 NO_OPERATOR = "(no operator)"
 """Device time that no recorded operator launched."""

@@ -1,0 +1,109 @@
+"""A trace as columns: one row per event, names interned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deltacell.arrays import Bools, Indices, Ints
+
+NOTHING = -1
+"""The value of a column of numbers where an event has none."""
+
+
+class Kind(IntEnum):
+    """What an event is, whatever the version of PyTorch called its category."""
+
+    operator = 0
+    runtime = 1  # a call of the host into CUDA or ROCm
+    kernel = 2  # including collectives
+    copy = 3
+    fill = 4
+    annotation = 5  # a named range of the host
+    device_annotation = 6  # the same range as the device saw it
+    python = 7
+    other = 8  # such as the profiler's own overhead
+
+
+ON_DEVICE = (Kind.kernel, Kind.copy, Kind.fill)
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread of the host or a stream of a device, with ids as written."""
+
+    pid: str
+    tid: str
+    name: str = ""
+    is_device: bool = False
+    device: int | None = None
+
+
+def _no_codes() -> Indices:
+    return np.empty(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Events of one process by beginning; of those that begin together the longest is first.
+
+    Columns have one entry per event. Times are in nanoseconds, and the first event begins at 0.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    name: Indices  # an index into names
+    kind: npt.NDArray[np.int8]
+    begin: Ints
+    duration: Ints
+    thread: Indices  # an index into threads
+    threads: tuple[Thread, ...]
+    correlation: Ints  # shared by a call of the host and the device event that it caused
+    sequence: Ints  # shared by a forward operator and its backward
+    origin: int = 0  # the time of the first event, on a clock that the ranks share
+    rank: int | None = None
+    world_size: int | None = None
+    torch_version: str | None = None
+    device_name: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the profiler
+    memory: Mapping[str, Ints] = field(default_factory=dict)  # time, total, change, device, ...
+    warnings: tuple[str, ...] = ()
+    stack: Indices = field(default_factory=_no_codes)  # of old traces, or empty
+    stacks: tuple[str, ...] = ()  # calls separated by ";", the innermost first
+    shape: Indices = field(default_factory=_no_codes)  # of operators' inputs, or empty
+    shapes: tuple[tuple[str, str], ...] = ()  # sizes and types as written
+    damage: str = ""  # why events are missing, if any are
+    strange: Mapping[str, int] = field(default_factory=dict)  # events of unknown categories
+    cycles: tuple[int, ...] = (0,)  # when each profiler cycle begins
+    text_bytes: int = 0  # of the file, unpacked
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def ends(self, rows: Ints | Indices) -> Ints:
+        """Return the end of these events."""
+        found: Ints = self.begin[rows] + self.duration[rows]
+        return found
+
+    @property
+    def on_device(self) -> Bools:
+        """Which events are work of a device."""
+        table = np.zeros(len(Kind), dtype=bool)
+        table[list(ON_DEVICE)] = True
+        there: Bools = table[self.kind]
+        return there
+
+    def named(self, test: Callable[[str], object]) -> Bools:
+        """Return which events have a name that passes a test."""
+        found = np.array([bool(test(name)) for name in self.names], dtype=bool)
+        return found[self.name] if found.any() else np.zeros(len(self.name), dtype=bool)
+
+    def text(self, row: int) -> str:
+        """Return the name of an event, which is untrusted: escape it where it is shown."""
+        return self.names[int(self.name[row])]
