@@ -241,9 +241,11 @@ def estimate(hops: Sequence[Hop], tiles: Sequence[Tile], at_a_time: int | None) 
             [hop.parameters] if hop.messages is None else [m.parameters for m in hop.messages]
         )
     )
-    gradients = wild * width + sum(p.numel() for hop in hops for p in hop.parameters)
+    # A sum of gradients, and the one that is added to it.
+    gradients = 2 * wild * width + sum(p.numel() for hop in hops for p in hop.parameters)
+    # The wild type, its gradient, and the sums of two threads before they are joined.
     return Estimate(
-        2 * wild * width * item,
+        4 * wild * width * item,
         (_IN_A_HOP * rows * width + in_pieces * numbers + gradients) * item,
         tuple(_rows_kept(hops, tile, sizes) * width * item for tile in tiles),
     )
