@@ -135,6 +135,8 @@ def write_text(path: Path, text: str, *, what: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{what} cannot be written: {error.strerror}", code="not-writable", where=path
+            f"{what} could not be written: its folder cannot be created: {error.strerror}",
+            code="not-written",
+            where=path,
         ) from error
     write_whole(path, text, what=what)
