@@ -28,7 +28,7 @@ $(READY): pyproject.toml constraints.txt
 	    echo "Name another one: make setup PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,metabolism]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,metabolism,sql,tensorboard,xlsx]'
 	@touch $(READY)
 
 demo: setup

@@ -63,10 +63,10 @@ def draw() -> None:
     splits, rows = accuracy(README.read_text(encoding="utf-8"))
     settings = {"svg.hashsalt": "deltacell", "svg.fonttype": "none", "font.size": 10}
     with rc_context(settings):
-        figure = Figure(figsize=(10, 3.9), layout="constrained")
+        figure = Figure(figsize=(10, 4.3), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=[1, 1.25])
         _schema(left)
-        colours = ["#2a6f97", "#7aa9c4", "#b9c4cc", "#dddcd5"]
+        colours = ["#2a6f97", "#7aa9c4", "#9a8fb5", "#b9c4cc", "#dddcd5"]
         height = 0.8 / len(rows)
         for number, (name, values) in enumerate(rows):
             label = re.sub(r"\s*\(.*?\)|[*`]", "", name)
@@ -83,9 +83,9 @@ def draw() -> None:
                 right.text((value or 0) + 0.008, place, text, va="center", fontsize=8.5)
         right.set_yticks([i + 0.4 - height / 2 for i in range(len(splits))], splits)
         right.invert_yaxis()
-        right.set_xlim(0, 0.68)
+        right.set_xlim(0, 0.86)
         right.set_xlabel("Pearson correlation on test pairs (Costanzo 2010)")
-        right.legend(frameon=False, fontsize=8.5, loc="lower right")
+        right.legend(frameon=False, fontsize=8, loc="lower right")
         right.spines[["top", "right"]].set_visible(False)
         figure.savefig(PICTURE, metadata={"Date": None}, facecolor="white")
 

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 
@@ -12,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from deltacell import store
-from deltacell.errors import StoreError
 from deltacell.files import new_file, seal_of
 
 PARTS = {
@@ -44,60 +42,35 @@ def names_of(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def refused(code, call, *arguments, **options):
-    with pytest.raises(StoreError) as caught:
-        call(*arguments, **options)
-    assert caught.value.code == code
-    return caught.value
-
-
 def contents(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_what_is_written_is_read(stored):
+def test_what_is_written_is_read(stored, refused):
     back = store.read(stored, "cell")
     assert list(back.parts) == list(PARTS)
     assert all(back.parts[name].equals(table) for name, table in PARTS.items())
     assert back.meta == META
     assert back.checksum == store.checksum(PARTS) == manifest_of(stored)["checksum"]
-
-
-def test_a_checksum_is_that_of_the_contents():
     chunked = pa.concat_tables([PARTS["numbers"].slice(0, 10), PARTS["numbers"].slice(10)])
-    assert store.checksum({**PARTS, "numbers": chunked}) == store.checksum(PARTS)
-    assert store.checksum({"other": PARTS["numbers"]}) != store.checksum(
-        {"numbers": PARTS["numbers"]}
-    )
-
-
-def test_parts_are_mapped_and_not_copied(tmp_path):
-    big = {"big": pa.table({"n": pa.array(range(1_000_000), pa.int64())})}
-    store.write(tmp_path / "big", "cell", big, {})
-    before = pa.total_allocated_bytes()
-    back = store.read(tmp_path / "big", "cell")
-    assert pa.total_allocated_bytes() - before < 100_000
-    assert back.parts["big"].equals(big["big"])
-
-
-def test_another_kind_is_refused(stored):
+    assert store.checksum({**PARTS, "numbers": chunked}) == back.checksum
+    one, other = ({name: PARTS["numbers"]} for name in ("numbers", "other"))
+    assert store.checksum(one) != store.checksum(other)
     refused("wrong-kind", store.read, stored, "screen")
 
 
 @pytest.mark.parametrize("at", [0, 100, -1])
-def test_a_damaged_part_is_noticed(stored, at):
+def test_a_damaged_part_is_noticed(stored, at, refused):
     file = stored / "numbers.arrow"
-    data = bytearray(file.read_bytes())
+    whole = file.read_bytes()
+    data = bytearray(whole)
     data[at] ^= 1
     file.write_bytes(bytes(data))
     assert refused("damaged", store.read, stored, "cell").where == file
-
-
-def test_a_part_that_is_no_arrow_file_says_so_even_unverified(stored):
-    for data in (b"", b"junk" * 100, (stored / "numbers.arrow").read_bytes()[:200]):
-        (stored / "numbers.arrow").write_bytes(data)
+    for data in (b"", b"junk" * 100, whole[:200]):
+        file.write_bytes(data)
         refused("damaged", store.read, stored, "cell", verify=False)
-    (stored / "numbers.arrow").unlink()
+    file.unlink()
     refused("damaged", store.read, stored, "cell")
 
 
@@ -105,16 +78,12 @@ def test_a_part_that_is_no_arrow_file_says_so_even_unverified(stored):
     "edit",
     [
         lambda m: m["meta"]["relations"][0].update(directed=False),
-        lambda m: m["meta"].update(synthetic={"name": "demo"}),
         lambda m: m.update(kind="screen"),
-        lambda m: m["parts"]["numbers"].update(rows=5),
         lambda m: m["parts"].pop("numbers"),
-        lambda m: m["parts"]["numbers"].update(sha256="0" * 64),
         lambda m: m.update(checksum="0" * 64),
-        lambda m: m.update(seal="0" * 64),
     ],
 )
-def test_an_edited_manifest_is_noticed(stored, edit):
+def test_an_edited_manifest_is_noticed(stored, edit, refused):
     manifest = manifest_of(stored)
     edit(manifest)
     rewrite(stored, manifest_of(stored))
@@ -126,19 +95,13 @@ def test_an_edited_manifest_is_noticed(stored, edit):
 @pytest.mark.parametrize(
     "text",
     [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b"7",
-        b"\xff\xfe",
+        *(b"", b"{", b"[]", b"null", b"7", b"\xff\xfe", b"[" * 100_000),
         b'{"format": "deltacell"}',
         b'{"format": "deltacell", "schema": 1, "parts": [], "meta": {}, "kind": "cell"}',
         b'{"format": "deltacell", "schema": 1, "parts": {"a": 3}}',
-        b"[" * 100_000,
     ],
 )
-def test_a_damaged_manifest_is_a_store_error(stored, text):
+def test_a_damaged_manifest_is_a_store_error(stored, text, refused):
     (stored / "manifest.json").write_bytes(text)
     assert refused("damaged", store.read, stored, "cell").where == stored / "manifest.json"
 
@@ -146,25 +109,26 @@ def test_a_damaged_manifest_is_a_store_error(stored, text):
 @pytest.mark.parametrize(
     "change", [{"kind": 3}, {"meta": []}, {"parts": {"a": {"file": 5, "sha256": "0"}}}]
 )
-def test_a_sealed_manifest_of_the_wrong_shape_is_refused(stored, change):
+def test_a_sealed_manifest_of_the_wrong_shape_is_refused(stored, change, refused):
     manifest = manifest_of(stored) | change
-    shas = {name: part["sha256"] for name, part in manifest["parts"].items()}
-    manifest["checksum"] = store._checksum_of(shas)
+    manifest["checksum"] = store._checksum_of(manifest["parts"])
     rewrite(stored, manifest, seal=True)
     refused("damaged", store.read, stored, "cell")
 
 
-def test_another_version_and_a_manifest_of_someone_else_are_refused(stored):
-    rewrite(stored, manifest_of(stored) | {"schema": 99})
-    refused("other-version", store.read, stored, "cell")
-    rewrite(stored, {"format": "other", "schema": 1})
-    refused("not-a-store", store.read, stored, "cell")
+def test_what_is_no_directory_of_ours_says_so(stored, tmp_path, refused):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "file", tmp_path / "nowhere"):
+        refused("not-a-store", store.read, path, "cell")
+    for change in ({"schema": 99}, {"format": "other"}):
+        rewrite(stored, manifest_of(stored) | change)
+        refused("other-version", store.read, stored, "cell")
 
 
 @pytest.mark.parametrize(
     "outside", ["../secret.arrow", "/etc/hostname", "sub/numbers.arrow", "..", ""]
 )
-def test_a_file_that_is_not_beside_the_manifest_is_not_opened(stored, outside, monkeypatch):
+def test_a_file_not_beside_the_manifest_is_not_opened(stored, outside, monkeypatch, refused):
     store.write(stored.parent / "other", "cell", PARTS, {})
     (stored.parent / "other" / "numbers.arrow").rename(stored.parent / "secret.arrow")
     manifest = manifest_of(stored)
@@ -177,26 +141,15 @@ def test_a_file_that_is_not_beside_the_manifest_is_not_opened(stored, outside, m
     assert opened == []
 
 
-def test_what_is_no_directory_of_ours_says_so(tmp_path):
-    (tmp_path / "file").write_text("x")
-    for path in (tmp_path, tmp_path / "file", tmp_path / "nowhere"):
-        refused("not-a-store", store.read, path, "cell")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
-def test_what_may_not_be_read_says_so(stored):
-    (stored / "manifest.json").chmod(0)
-    refused("unreadable", store.read, stored, "cell")
-
-
-def test_an_empty_directory_is_taken_over(tmp_path):
+def test_an_empty_or_the_working_directory_is_taken_over(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
-    store.write(tmp_path / "empty", "cell", PARTS, META)
+    monkeypatch.chdir(tmp_path / "empty")
+    store.write(".", "cell", PARTS, META)
     assert store.read(tmp_path / "empty", "cell").meta == META
-    assert [p.name for p in tmp_path.iterdir()] == ["empty"]
+    assert names_of(tmp_path) == ["empty"]
 
 
-def test_nothing_else_is_written_over(tmp_path, stored):
+def test_nothing_else_is_written_over(tmp_path, stored, refused):
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("years of work")
     (tmp_path / "file").write_text("x")
@@ -212,7 +165,7 @@ def test_nothing_else_is_written_over(tmp_path, stored):
 
 
 @pytest.mark.parametrize("stranger", ["thesis.txt", "notes/today.txt"])
-def test_what_a_person_put_beside_it_is_not_deleted(stored, stranger):
+def test_what_a_person_put_beside_it_is_not_deleted(stored, stranger, refused):
     (stored / stranger).parent.mkdir(exist_ok=True)
     (stored / stranger).write_text("years of work")
     before = contents(stored)
@@ -220,7 +173,7 @@ def test_what_a_person_put_beside_it_is_not_deleted(stored, stranger):
     assert contents(stored) == before
 
 
-def test_directories_of_ours_within_are_replaced_and_strangers_among_them_are_not(tmp_path):
+def test_directories_of_ours_within_are_replaced_and_strangers_are_not(tmp_path, refused):
     def save(path, **options):
         with store.new_directory(path, "import", **options) as folder:
             store.write(folder / "cell", "cell", PARTS, META)
@@ -241,20 +194,10 @@ def test_overwriting_replaces_all_of_it(stored, monkeypatch, exchange):
     store.write(stored, "cell", {"new": PARTS["names"]}, {"new": 1}, overwrite=True)
     assert store.read(stored, "cell").meta == {"new": 1}
     assert {p.name for p in stored.iterdir()} == {"manifest.json", "new.arrow"}
-    assert [p.name for p in stored.parent.iterdir()] == ["thing"]
+    assert names_of(stored.parent) == ["thing"]
 
 
-def test_two_directories_swap_in_one_step(tmp_path):
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-    if not store._exchanged(tmp_path / "a", tmp_path / "b"):
-        pytest.skip("this file system cannot exchange two names")
-    assert (tmp_path / "a" / "b").exists()
-    assert (tmp_path / "b" / "a").exists()
-
-
-def test_when_the_new_one_cannot_be_put_there_the_old_one_comes_back(stored, monkeypatch):
+def test_when_the_new_one_cannot_be_put_there_the_old_one_comes_back(stored, monkeypatch, refused):
     monkeypatch.setattr(store, "_exchanged", lambda one, other: False)
     real = type(stored).rename
 
@@ -266,11 +209,11 @@ def test_when_the_new_one_cannot_be_put_there_the_old_one_comes_back(stored, mon
     monkeypatch.setattr(type(stored), "rename", rename)
     refused("not-written", store.write, stored, "cell", {}, {}, overwrite=True)
     assert store.read(stored, "cell").meta == META
-    assert [p.name for p in stored.parent.iterdir()] == ["thing"]
+    assert names_of(stored.parent) == ["thing"]
 
 
 @pytest.mark.parametrize("failing", ["new_file", "flush"])
-def test_a_disk_that_fills_up_leaves_nothing(tmp_path, stored, monkeypatch, failing):
+def test_a_disk_that_fills_up_leaves_nothing(tmp_path, stored, monkeypatch, failing, refused):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -285,23 +228,18 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path, stored, monkeypatch, fail
     ]:
         refused("not-written", store.write, path, "cell", PARTS, META, **options)
     assert contents(tmp_path) == before
-    assert [p.name for p in tmp_path.iterdir()] == ["thing"]
+    assert names_of(tmp_path) == ["thing"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_an_interruption_leaves_nothing_either(tmp_path, monkeypatch, error):
+def test_an_interruption_leaves_nothing_either(tmp_path, monkeypatch):
     def interrupted(*_):
-        raise error
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(store, "write_manifest", interrupted)
-    with pytest.raises(error):
-        store.write(tmp_path / "a" / "cell", "cell", PARTS, META)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_json_cannot_hold_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         store.write(tmp_path / "cell", "cell", PARTS, {"x": float("nan")})
+    monkeypatch.setattr(store, "write_manifest", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(tmp_path / "a" / "cell", "cell", PARTS, META)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -312,28 +250,11 @@ def test_a_link_to_a_directory_is_followed(tmp_path, stored):
     assert store.read(stored, "cell").meta == {"new": 1}
 
 
-def test_the_working_directory_can_be_written_to(tmp_path, monkeypatch):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    store.write(".", "cell", PARTS, META)
-    assert store.read(tmp_path / "here", "cell").meta == META
-
-
-def test_who_may_read_it_is_the_users_choice(tmp_path):
-    old = os.umask(0o077)
-    try:
-        store.write(tmp_path / "private", "cell", PARTS, META)
-    finally:
-        os.umask(old)
-    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o700
-    assert stat.S_IMODE((tmp_path / "private" / "numbers.arrow").stat().st_mode) == 0o600
-
-
 @pytest.mark.parametrize("exchange", [True, False])
 @pytest.mark.parametrize("came", ["thesis", "cell", "file", "screen"])
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_what_came_while_it_was_being_made_is_left_alone(
-    tmp_path, monkeypatch, exchange, came, overwrite
+    tmp_path, monkeypatch, exchange, came, overwrite, refused
 ):
     """Between the check of a place and the rename anything may be put there."""
     path = tmp_path / "thing"
@@ -341,11 +262,13 @@ def test_what_came_while_it_was_being_made_is_left_alone(
         store.write(path, "cell", PARTS, META)
     if not exchange:
         monkeypatch.setattr(store, "_exchanged", lambda one, other: False)
-    flush = store._flush
+    flush = store.flush
 
-    def then_something_comes(directory):
-        flush(directory)
-        monkeypatch.setattr(store, "_flush", flush)
+    def then_something_comes(entry):
+        flush(entry)
+        if not entry.name.endswith(".tmp"):
+            return
+        monkeypatch.setattr(store, "flush", flush)
         if overwrite:
             shutil.rmtree(path)
         if came == "file":
@@ -356,7 +279,7 @@ def test_what_came_while_it_was_being_made_is_left_alone(
         else:
             store.write(path, came, {}, {"by": "another"})
 
-    monkeypatch.setattr(store, "_flush", then_something_comes)
+    monkeypatch.setattr(store, "flush", then_something_comes)
     if overwrite and came == "cell":
         store.write(path, "cell", {}, {"by": "me"}, overwrite=True)
         assert store.read(path, "cell").meta == {"by": "me"}

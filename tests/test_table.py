@@ -1,28 +1,20 @@
+"""Any file as a table of text with the lines of its rows, and what is refused."""
+
 from __future__ import annotations
 
 import gzip
 import hashlib
 import io
-import math
 import zipfile
 
 import numpy as np
+import openpyxl
+import polars as pl
 import pytest
 
-from deltacell.errors import InputError
-from deltacell.table import open_text, open_workbook, peek, read_table
+from deltacell.table import BadRowsError, File, numbers_of, open_text
 
 TEXT = b"gene\tscore\nYAL001C\t1.5\nHO\t-2\n"
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(data, name="file.txt"):
-        path = tmp_path / name
-        path.write_bytes(data)
-        return path
-
-    return write
 
 
 def zipped(members, method=zipfile.ZIP_STORED):
@@ -33,129 +25,169 @@ def zipped(members, method=zipfile.ZIP_STORED):
     return memory.getvalue()
 
 
-def refused(call, path, code, line=None):
-    with pytest.raises(InputError) as caught:
-        call(path)
-    assert (caught.value.code, caught.value.where, caught.value.line) == (code, path, line)
+def workbook(*rows):
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    memory = io.BytesIO()
+    book.save(memory)
+    return memory.getvalue()
+
+
+def parquet(**columns):
+    memory = io.BytesIO()
+    pl.DataFrame(columns).write_parquet(memory)
+    return memory.getvalue()
+
+
+def below(path, at=0, **options):
+    return File(path).sheets[0].below(at, **options)
 
 
 @pytest.mark.parametrize(
     "data",
     [
         TEXT,
-        b"\xef\xbb\xbf" + TEXT,
         b"\xef\xbb\xbf" + TEXT.replace(b"\n", b"\r\n"),
         TEXT.replace(b"\n", b"\r"),
         TEXT.removesuffix(b"\n"),
         TEXT.replace(b"gene\t", b" gene \t"),
-        gzip.compress(TEXT),
+        TEXT.replace(b"\t", b";").replace(b"1.5", b"1,5"),
+        TEXT.replace(b"\t", b" | "),
+        TEXT.replace(b"\t", b"   "),
+        TEXT.replace(b"HO", b'"HO"'),
+        TEXT.decode().encode("utf-16"),
+        gzip.compress(TEXT, mtime=0),
         zipped({"a.txt": TEXT}),
         zipped({"folder/": b"", "folder/a.txt": TEXT, "__MACOSX/._a.txt": b"junk"}),
+        workbook(["gene", "score"], ["YAL001C", 1.5], ["HO", -2]),
+        zipped({"a.xlsx": workbook(["gene", "score"], ["YAL001C", "1.5"], ["HO", -2])}),
+        parquet(gene=["YAL001C", "HO"], score=[1.5, -2.0]),
     ],
-    ids=["plain", "bom", "bom+crlf", "cr", "no end", "spaces", "gz", "zip", "mac zip"],
 )
-def test_the_same_table_in_any_wrapping(write, data):
-    table = read_table(write(data, "told by content.dat"))
-    columns = {"gene": ["YAL001C", "HO"], "score": ["1.5", "-2"]}
-    assert table.frame.to_dict(as_series=False) == columns
-    assert (table.lines.tolist(), table.floats("score").tolist()) == ([2, 3], [1.5, -2])
+def test_the_same_table_in_any_form(write, data):
+    table = below(write(data, "told by content.dat"))
+    assert table.frame.columns == ["gene", "score"]
+    assert table.frame["gene"].to_list() == ["YAL001C", "HO"]
+    assert table.numbers("score").tolist() == [1.5, -2]
+    first = 1 if data.startswith(b"PAR1") else 2
+    assert table.lines.tolist() == [first, first + 1]
     assert table.sha256 == hashlib.sha256(data).hexdigest()
 
 
-def test_blank_lines_are_skipped_and_the_others_keep_their_numbers(write):
-    table = read_table(write(b"\n\na\tb\r\n\r\n1\tx\n\n\n2\ty\n\n"))
-    assert table.lines.tolist() == [5, 8]
-    assert table.error(1, "bad row").line == 8
-    table = read_table(write(b"1 2\n3 4\n"), separator=" ", columns=["i", "j"])
-    assert (table.lines.tolist(), table.strings("j").to_list()) == ([1, 2], ["2", "4"])
-    assert len(read_table(write(b"a\tb\n"))) == 0
+def test_lines_are_counted_over_titles_and_blank_lines(write):
+    table = below(write(b"A title\n\n#a\tb\r\n\r\n1\tx\n\t\n\n2\ty\n\n"), 1)
+    assert (table.frame.columns, table.lines.tolist()) == (["a", "b"], [5, 8])
+    assert table.notes == {"lines_above_the_header": 2}
+    table = below(write("größe\t1\n".encode("latin-1")), None, names=["a", "b"])
+    assert (table.frame.row(0), table.lines.tolist()) == (("größe", "1"), [1])
+    assert table.notes == {"encoding": "Latin-1"}
+    table = below(write(workbook(["A title"], [], ["a", "b"], [None, 1e-30], ["x", "4.5E-1"])), 1)
+    assert table.lines.tolist() == [4, 5]
+    # A number beside a text must not be rounded.
+    assert table.numbers("b").tolist() == [1e-30, 0.45]
 
 
-def test_fields_are_taken_as_written(write):
-    table = read_table(write(b"a\tb\n\"x\tNA\n\t y \nnull\tO'1\n"))
-    columns = {"a": ['"x', "", "null"], "b": ["NA", " y ", "O'1"]}
-    assert table.frame.to_dict(as_series=False) == columns
+def test_headers_without_names_twice_or_one_short_as_r_writes_them(write):
+    assert File(write(b"\ta\ta\n1\t2\t3\n")).sheets[0].header(0) == ["column 1", "a", "a (3)"]
+    assert File(write(b"x\ty\nHO\t1\t2\n")).sheets[0].header(0) == ["column 1", "x", "y"]
+
+
+def test_quotes_are_text_where_no_field_is_quoted(write):
+    data = b'a\tb\n"x\tNA\nsay "y"\tO\'1\n'
+    assert below(write(data), quotes=False).frame["a"].to_list() == ['"x', 'say "y"']
+    assert below(write(b'a,b\n"x, y",1\n')).frame["b"].to_list() == ["1"]
+
+
+def test_rows_of_another_width_are_bad_and_told_with_their_lines(write):
+    path = write(b"a\tb\n\n1\t2\n\n3\n4\t5\t6\n")
+    table = below(path)
+    table.bad("small", "a", table.numbers("a") < 2)
+    with pytest.raises(BadRowsError) as caught:
+        table.refuse()
+    assert (caught.value.where, caught.value.line) == (path, 3)
+    assert caught.value.kinds == {"other than 2 columns": 2, "small": 1}
+    with pytest.raises(BadRowsError, match="Every row"):
+        below(write(b"a\tb\n1\n2\n"))
+
+
+@pytest.mark.parametrize("bad", ["x", "inf", "1e999", "1e39", "0x10", "--1", "1 2"])
+def test_what_is_not_a_finite_number_is_bad(write, bad):
+    table = below(write(f"a\tb\n1\t1.5\n\n1\t{bad}\n1\tNA\n1\t\n".encode()))
+    assert np.isnan(table.numbers("b")).tolist() == [False, True, True, True]
+    with pytest.raises(BadRowsError) as caught:
+        table.refuse()
+    assert (caught.value.line, list(caught.value.kinds.values())) == (4, [1])
+    table.numbers("b", required=True)
+    with pytest.raises(BadRowsError) as caught:
+        table.refuse()
+    assert list(caught.value.kinds.values()) == [4]
 
 
 @pytest.mark.parametrize(
-    ("data", "code", "line"),
+    ("written", "sure", "numbers"),
     [
-        (b"a\tb\n1\t2\n3\n", "wrong-width", 3),
-        (b"a\tb\n\n1\t2\n\n3\t4\t5\n", "wrong-width", 5),
-        (b"a\tb\n1\t2\n3\t4\r5\t6\t7\n", "wrong-width", 4),
-        (b"a\tb\n1\t\xff\n", "not-utf8", 2),
-        (b"\n\na\tb\n1\t\xe9t\xe9\n", "not-utf8", 4),
-        (b"", "empty-file", None),
-        (b"\n\n\r\n", "empty-file", None),
-        (b"\xef\xbb\xbf", "empty-file", None),
-        (b"\n\na\tb\tb\n", "duplicate-column", 3),
-        (b"a\tc\n1\t2\n", "missing-columns", 1),
-        (b"a\tb\n1\t" + b"x" * 3_000_000 + b"\n", "unreadable", None),
-        (gzip.compress(TEXT)[:-9], "unreadable", None),
-        (gzip.compress(TEXT)[:20], "unreadable", None),
-        (zipped({"a.txt": TEXT, "b.txt": TEXT}), "several-files", None),
-        (zipped({"folder/": b""}), "several-files", None),
-        (zipped({"a.txt": TEXT})[:40], "unreadable", None),
+        (["1,5", "\u22122,25"], False, [1.5, -2.25]),
+        (["1,234", "2,345"], False, None),
+        (["1,234", "2,345"], True, [1.234, 2.345]),
+        (["1,5", "2.5"], False, None),
+    ],
+)
+def test_commas_between_digits(written, sure, numbers):
+    values, bad = numbers_of(pl.Series(written), decimal_comma=sure)
+    assert bad.any() if numbers is None else values.tolist() == numbers
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (gzip.compress(TEXT, mtime=0)[:-9], "unreadable"),
+        (gzip.compress(TEXT, mtime=0)[:20], "unreadable"),
+        (zipped({"a.txt": TEXT, "b.txt": TEXT}), "several-files"),
+        (zipped({"folder/": b""}), "several-files"),
+        (zipped({"a.txt": TEXT})[:40], "unreadable"),
     ],
     # Packed bytes hold the time, and a test has to have one name in every process.
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_wrong_is_named_with_its_line(write, data, code, line):
-    refused(lambda path: read_table(path, required=["a", "b"]), write(data), code, line)
+def test_files_that_cannot_be_unpacked(write, data, code, refused):
+    refused(code, open_text, write(data))
 
 
-def test_files_that_cannot_be_read_say_so(write, tmp_path):
+def test_files_that_cannot_be_read_say_so(write, tmp_path, refused):
     data = bytearray(zipped({"a.txt": TEXT}))
     data[6] |= 1
     data[data.index(b"PK\x01\x02") + 8] |= 1
-    refused(open_text, write(bytes(data)), "unreadable")
+    refused("unreadable", open_text, write(bytes(data)))
     for path in (tmp_path / "nowhere", tmp_path):
-        for call in (open_text, peek):
-            refused(call, path, "unreadable")
-    for data in (b"no workbook", b"\xff" * 99):
-        book = open_workbook(write(zipped({"[Content_Types].xml": data})), "")
-        refused(lambda _, book=book: book.sheet_names(), book.path, "unreadable")
+        refused("unreadable", File, path)
+    book = zipped({"[Content_Types].xml": b"no workbook"})
+    for data in (book, parquet(a=[1])[:-9], b"PK\x03\x04 and no more"):
+        refused("unreadable", lambda path: File(path).sheets, write(data))
+    several = File(write(zipped({"a.npy": b"", "b.npy": b""})))
+    assert (several.sheets, several.holds_several_files) == ([], True)
+    assert File(write(bytes(range(256)))).sheets == []
 
 
-@pytest.mark.parametrize("bad", ["x", "", "NaN", "inf", "1,5", "1e999", "0x10", "--1", "1 2"])
-def test_what_is_not_a_finite_number_is_an_error_with_its_line(write, bad):
-    path = write(f"a\tb\n1\t1\n\n1\t{bad}\n".encode())
-    refused(lambda path: read_table(path).floats("b"), path, "not-a-number", 4)
-
-
-def test_missing_numbers_are_allowed_where_they_are(write):
-    numbers = read_table(write(b"a\tb\n1\t\n1\tNA\n1\tnan\n1\t 2e-3 \n")).floats("b", missing=True)
-    assert np.isnan(numbers).tolist() == [True, True, True, False]
-    assert math.isclose(numbers[3], 0.002)
-    path = write(b"a\tb\n1\tinf\n")
-    refused(lambda path: read_table(path).floats("b", missing=True), path, "not-a-number", 2)
-
-
-def test_peeking_unpacks_the_beginning(write):
+def test_the_head_unpacks_the_beginning(write, refused):
     long = TEXT + b"".join(b"A\t%d\n" % (i * i) for i in range(100_000))
-    utf16 = long.decode().encode("utf-16")
-    for data in (long, gzip.compress(long), zipped({"a": long}), b"\xef\xbb\xbf" + long, utf16):
-        assert peek(write(data), 2) == ["gene\tscore", "YAL001C\t1.5"]
-    assert peek(write(gzip.compress(long)[:-9]), 1) == ["gene\tscore"]
-    assert peek(write(b"")) == []
-    refused(peek, write(gzip.compress(TEXT)[:-9]), "unreadable")
+    for data in (
+        long,
+        gzip.compress(long, mtime=0),
+        zipped({"a": long}),
+        long.decode().encode("utf-16"),
+    ):
+        assert File(write(data)).head[:2] == ["gene\tscore", "YAL001C\t1.5"]
+    assert File(write(gzip.compress(long, mtime=0)[:-9])).head[0] == "gene\tscore"
+    refused("unreadable", lambda path: File(path).head, write(gzip.compress(TEXT, mtime=0)[:-9]))
 
 
-def test_a_workbook_is_handed_on_whole(write):
-    workbook = zipped({"[Content_Types].xml": b"<x/>", "xl/workbook.xml": b"<x/>"})
-    assert open_text(write(workbook)).is_spreadsheet
-    inside = open_text(write(zipped({"table.xlsx": workbook})))
-    assert inside.is_spreadsheet
-    assert inside.data == workbook
-
-
-def test_a_file_that_is_made_to_fill_the_memory_is_refused(write, monkeypatch):
+def test_a_file_that_is_made_to_fill_the_memory_is_refused(write, monkeypatch, refused):
     monkeypatch.setattr("deltacell.table._ALWAYS_UNPACKED", 1 << 20)
     bomb = b"YAL001C\tYAL002W\n" * 300_000
     members = {"edges.tsv": bomb}
-    for data in (gzip.compress(bomb), zipped(members, zipfile.ZIP_DEFLATED)):
-        refused(open_text, write(data), "decompression-bomb")
     book = zipped({**members, "[Content_Types].xml": b""}, zipfile.ZIP_DEFLATED)
-    refused(lambda path: open_workbook(path, "x"), write(book), "decompression-bomb")
+    for data in (gzip.compress(bomb, mtime=0), zipped(members, zipfile.ZIP_DEFLATED), book):
+        refused("decompression-bomb", open_text, write(data))
     # What is not packed is as large as it is.
     assert len(open_text(write(bomb)).data) == len(bomb)

@@ -10,51 +10,25 @@ if TYPE_CHECKING:
     from deltacell.errors import DeltacellError, InputError
     from deltacell.models import Dango, HeteroCell
     from deltacell.models.pairs import PairCell, PairTrees
-    from deltacell.predict.verbs import Explanation, Ranked, rank, why
     from deltacell.profile.explain import explain
     from deltacell.screen import Batch, Coverage, Genotypes, Loader, Screen, Split, StudyCoverage
-    from deltacell.verbs import Run, evaluate, fit
+    from deltacell.verbs import Explanation, Ranked, Run, evaluate, fit, rank, why
 
 _HOME = {
     "cell": ("Cell", "Feature", "Genes", "Metabolism", "Relation"),
     "errors": ("DeltacellError", "InputError"),
     "models": ("Dango", "HeteroCell"),
     "models.pairs": ("PairCell", "PairTrees"),
-    "predict.verbs": ("Explanation", "Ranked", "rank", "why"),
     "profile.explain": ("explain",),
     "screen": ("Batch", "Coverage", "Genotypes", "Loader", "Screen", "Split", "StudyCoverage"),
-    "verbs": ("Run", "fit"),
+    "verbs": ("Explanation", "Ranked", "Run", "fit", "rank", "why"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = [
-    "Batch",
-    "Cell",
-    "Coverage",
-    "Dango",
-    "DeltacellError",
-    "Explanation",
-    "Feature",
-    "Genes",
-    "Genotypes",
-    "HeteroCell",
-    "InputError",
-    "Loader",
-    "Metabolism",
-    "PairCell",
-    "PairTrees",
-    "Ranked",
-    "Relation",
-    "Run",
-    "Screen",
-    "Split",
-    "StudyCoverage",
-    "evaluate",
-    "explain",
-    "fit",
-    "rank",
-    "why",
-]
+__all__ = ["Batch", "Cell", "Coverage", "Dango", "DeltacellError", "Explanation", "Feature"]
+__all__ += ["Genes", "Genotypes", "HeteroCell", "InputError", "Loader", "Metabolism", "PairCell"]
+__all__ += ["PairTrees", "Ranked", "Relation", "Run", "Screen", "Split", "StudyCoverage"]
+__all__ += ["evaluate", "explain", "fit", "rank", "why"]
 
 
 def __getattr__(name: str) -> Any:

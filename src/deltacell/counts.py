@@ -20,9 +20,8 @@ class Counts:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dropped", {k: int(n) for k, n in self.dropped.items() if n})
-        if self.kept < 0 or any(n < 0 for n in self.dropped.values()):
-            raise ValueError(f"rows cannot be fewer than none: {self}")
-        if self.read != self.kept + sum(self.dropped.values()):
+        negative = min(self.kept, *self.dropped.values(), 0) < 0
+        if negative or self.read != self.kept + sum(self.dropped.values()):
             raise ValueError(f"rows do not add up: {self}")
 
     @property
@@ -39,17 +38,11 @@ class Counts:
         return Counts(self.read, later.kept, dropped)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict."""
-        return {
-            "read": self.read,
-            "resolved": self.resolved,
-            "kept": self.kept,
-            "dropped": dict(self.dropped),
-        }
+        numbers = {"read": self.read, "resolved": self.resolved, "kept": self.kept}
+        return {**numbers, "dropped": dict(self.dropped)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Counts:
-        """Inverse of `to_json`."""
         return cls(data["read"], data["kept"], data["dropped"])
 
 
@@ -58,24 +51,15 @@ class Source:
     """One file that went into a cell or a screen."""
 
     file: str  # without its folders
-    sha256: str  # of the file as it was read, compressed or not
+    sha256: str  # of the file as it is on disk, compressed or not
     reader: str
     counts: Counts
     into: str = ""  # a relation's name, "genes", "metabolism", a feature's or a study's name
     notes: Mapping[str, int | str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict."""
-        return {
-            "file": self.file,
-            "sha256": self.sha256,
-            "reader": self.reader,
-            "into": self.into,
-            "counts": self.counts.to_json(),
-            "notes": dict(self.notes),
-        }
+        return {**vars(self), "counts": self.counts.to_json(), "notes": dict(self.notes)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Source:
-        """Inverse of `to_json`."""
         return cls(**{**data, "counts": Counts.from_json(data["counts"])})

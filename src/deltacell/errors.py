@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 from collections.abc import Iterable
 from os import PathLike
 from typing import Any
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return " (did you mean 'delta'?)" where a known name is near, letter case aside; else ""."""
-    by_letters: dict[str, str] = {}
-    for name in known:
-        by_letters.setdefault(name.casefold(), name)
+    """Return " (did you mean 'delta'?)" if a known name is close, ignoring case; otherwise ""."""
+    by_letters = {name.casefold(): name for name in reversed(list(known))}
     near = difflib.get_close_matches(given.strip().casefold(), by_letters, n=1, cutoff=0.7)
     return f" (did you mean '{by_letters[near[0]]}'?)" if near else ""
 
@@ -29,13 +28,13 @@ class InputError(DeltacellError):
     what
         What was found and what was expected, in one sentence.
     code
-        The kind of error, such as ``unknown-key``: what programs and tests compare.
+        The kind of error, such as ``unknown-key``, which programs and tests compare.
     where, line
-        The file it was found in, and its line, counted from 1.
+        The file it was found in and its line, counted from 1.
     fix
         What to do about it.
     **fields
-        The values behind the sentence, such as ``key="lr"``, as `fields`.
+        The values behind the sentence, such as ``key="lr"``.
     """
 
     def __init__(
@@ -70,7 +69,11 @@ class MissingExtraError(DeltacellError):
     """An optional dependency is needed and not installed."""
 
     def __init__(self, purpose: str, extra: str) -> None:
-        super().__init__(
-            f"{purpose} needs the extra '{extra}'\n"
-            f"  Install it with: pip install 'deltacell[{extra}]'"
-        )
+        install = f"Install it with: pip install 'deltacell[{extra}]'"
+        super().__init__(f"{purpose} needs the extra '{extra}'\n  {install}")
+
+
+def need(module: str, purpose: str, extra: str) -> None:
+    # A folder of that name, such as W&B leaves behind, is not a package: it has no file.
+    if getattr(importlib.util.find_spec(module), "origin", None) is None:
+        raise MissingExtraError(purpose, extra)

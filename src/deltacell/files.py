@@ -1,7 +1,7 @@
 """Files that are written whole or not at all.
 
 A file is written under a temporary name beside its destination, flushed to the disk and renamed, so
-that a reader, or whoever comes after a kill, sees what was there before or all of what is new.
+that a reader, or whoever comes after a kill, sees the old file or all of the new one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ TEMPORARY = ".tmp"
 
 @contextmanager
 def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary name to fill, which becomes `path` when the block ends without an error.
+    """Yield a temporary name to fill, which becomes `path` when the block ends without an error.
 
-    Otherwise what was at `path` is still there, the temporary file is gone, and the error is
-    passed on.
+    After an error `path` is as it was and the temporary file is gone.
     """
     path = Path(path)
     temporary = temporary_name(path)
@@ -49,8 +48,8 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 def temporary_name(path: Path) -> Path:
     """Return a new hidden name beside a path, after removing what dead processes left there.
 
-    The name has the machine and the process it belongs to, so that whoever writes into the folder
-    next can tell what a killed process has left from what a living one is writing.
+    The name contains the machine and the process, so that the next writer can tell what a killed
+    process left from what a living one is writing.
     """
     _remove_abandoned(path.parent, os.getpid())
     owner = f"{_machine()}-{os.getpid()}"
@@ -65,21 +64,8 @@ def seal_of(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def write_text(path: str | os.PathLike[str], text: str, *, what: str) -> None:
-    """Write a whole text file, or raise a `StoreError` that says `what` could not be written."""
-    write_bytes(path, text.encode(), what=what)
-
-
-def write_figure(figure: Any, path: Path, **options: Any) -> None:
-    """Write a Matplotlib figure, as PNG or SVG by its name."""
-    # It is drawn in memory because Matplotlib hides a full disk behind errors of its own.
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=path.suffix[1:].lower() or "png", **options)
-    write_bytes(path, drawn.getvalue(), what="the figure")
-
-
 def write_bytes(path: str | os.PathLike[str], content: bytes, *, what: str) -> None:
-    """Write a whole file, or raise a `StoreError` that says `what` could not be written."""
+    """Write a whole file; a `StoreError` says that `what` could not be written."""
     try:
         with new_file(path) as temporary:
             temporary.write_bytes(content)
@@ -92,15 +78,25 @@ def write_bytes(path: str | os.PathLike[str], content: bytes, *, what: str) -> N
         ) from error
 
 
+def write_text(path: str | os.PathLike[str], text: str, *, what: str) -> None:
+    write_bytes(path, text.encode(), what=what)
+
+
 def write_json(path: str | os.PathLike[str], data: Mapping[str, Any], *, what: str) -> None:
-    """Write a whole JSON file, or raise a `StoreError` that says `what` could not be written."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
-    # A file name that is not text, as in a command, has no UTF-8; its escape is what JSON has too.
+    # A file name that is not text, as in a command, has no UTF-8; JSON has the same escape.
     write_bytes(path, f"{text}\n".encode("utf-8", "backslashreplace"), what=what)
 
 
+def write_figure(figure: Any, path: Path, **options: Any) -> None:
+    # It is drawn in memory because Matplotlib hides a full disk behind errors of its own.
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:].lower() or "png", **options)
+    write_bytes(path, drawn.getvalue(), what="the figure")
+
+
 def read_json(path: str | os.PathLike[str], *, what: str) -> Any:
-    """Read a JSON file, or raise a `StoreError` that says `what` is damaged or cannot be read."""
+    """Read a JSON file; a `StoreError` says that `what` is damaged or cannot be read."""
 
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not JSON")
@@ -111,14 +107,11 @@ def read_json(path: str | os.PathLike[str], *, what: str) -> Any:
         reason = f"{what} cannot be read: {error.strerror or error}"
         raise StoreError(reason, code="unreadable", where=path) from error
     except (ValueError, RecursionError) as error:
-        reason = f"{what} is damaged: this is not JSON"
-        raise StoreError(reason, code="damaged", where=path) from error
+        raise StoreError(f"{what} is damaged: not JSON", code="damaged", where=path) from error
 
 
 def flush(path: str | os.PathLike[str]) -> None:
     """Wait until a file, or a folder's list of names, is on the disk."""
-    if os.name != "posix" and Path(path).is_dir():
-        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -127,7 +120,7 @@ def flush(path: str | os.PathLike[str]) -> None:
 
 
 def flush_parent(path: Path) -> None:
-    """Flush the folder of what has just been put in place, where an error would be misleading."""
+    """Flush the folder of a file that is in place, for which an error would be misleading."""
     with suppress(OSError):
         flush(path.parent)
 
@@ -139,7 +132,7 @@ def _remove_abandoned(folder: Path, process: int) -> None:
     with suppress(OSError):
         for entry in folder.iterdir():
             named = name.fullmatch(entry.name)
-            if named is None or _lives(int(named[1])):
+            if named is None or _is_alive(int(named[1])):
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
@@ -149,7 +142,7 @@ def _remove_abandoned(folder: Path, process: int) -> None:
 
 @cache
 def _machine() -> str:
-    """Return a key of the process numbers' namespace: this machine, or a container on it."""
+    """Return a key of the namespace of process numbers: this machine, or a container on it."""
     try:
         namespace = Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
@@ -157,11 +150,11 @@ def _machine() -> str:
     return f"{zlib.crc32(f'{socket.gethostname()}:{namespace}'.encode()):08x}"
 
 
-def _lives(process: int) -> bool:
+def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        pass
+        pass  # It belongs to another user.
     return True

@@ -1,108 +1,92 @@
-"""From a folder of tables to a ranked list with evidence: what `deltacell start` does."""
+"""From a folder of tables to a ranked list with evidence: the commands of `deltacell start`."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from math import comb
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, cast
 
 import numpy as np
+import torch
 
 from deltacell.errors import InputError
-from deltacell.files import read_json, write_json, write_text
+from deltacell.files import read_json, write_json
 from deltacell.models.baselines import baseline
-from deltacell.models.baselines.baseline import FittedPredictor
-from deltacell.predict.ranking_file import write_table
+from deltacell.models.baselines.baseline import SETS_PER_BLOCK
+from deltacell.models.baselines.gene_sets import GeneOrder
+from deltacell.predict.ensemble import genotypes_of
+from deltacell.predict.gene_sets import Pairs
 from deltacell.predict.status import STATUSES, UNTESTED, Statuses, phenotypes_of
-from deltacell.predict.verbs import Ranked, rank
 from deltacell.profile.record import RUN_FILE, Status, read_run
-from deltacell.report.evaluate import markdown_evaluation
-from deltacell.report.progress import progress_bar
-from deltacell.screen import Genotypes
-from deltacell.screen.import_folder import import_folder
 from deltacell.store import MANIFEST
 from deltacell.train.build import build_fitted
 from deltacell.train.compose import suited_config
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, load_data
-from deltacell.verbs import Run, evaluate, trained
 from deltacell.words import duration_text
 
 # What the steps leave in the folder; a step whose result exists is not repeated.
-DATA, RUN, SOURCES = "data", "run", "sources.json"
-EVALUATION, TABLES = "evaluation.json", "evaluation.md"
-RANKING, PAGE, TABLE = "ranking.parquet", "ranking.html", "ranking.csv"
+SOURCES, TABLES, PAGE = "sources.json", "evaluation.md", "ranking.html"
 
 BASELINES = ("additive", "boosted_trees")
 BYTES_PER_SECOND = 5e6  # of compressed tables that one core of 2020 reads
-# Trials are on a sixteenth and a quarter of the genotypes, with a least and a most for each.
-TRIALS = ((16, 50, 1_000), (4, 50, 8_000))
-TRIED_ROUNDS = 6
-SCORED = 2_048  # sets that are scored in a trial, or drawn to see how many are untested
+TREE_SECONDS = 1e-7  # that one core takes for a tree and a set
+TRIALS = ((16, 1_000), (4, 8_000))  # a share of the genotypes, and the most of them
+FEWEST, TRIED_ROUNDS = 50, 6
+DRAWN = 2_048  # sets, to see how many are untested
 FEWEST_UNTESTED = 0.01
 
-Tell = Callable[[str], None]
 
+def steps(
+    folder: Path, out: Path, top: int, overrides: Sequence[str], tell: Callable[[str], None]
+) -> Iterator[tuple[str, bool, list[str]]]:
+    """Import a folder, fit, test, rank ``top`` sets and write the page.
 
-def start(
-    folder: Path, out: Path, *, top: int = 100, overrides: Sequence[str] = (), tell: Tell
-) -> Ranked | None:
-    """Import a folder, fit, test, rank ``top`` sets and write the page; rerun it to resume.
-
-    ``overrides`` are settings of the training, such as ``data.screen=NAME``, and ``tell`` is called
-    with sentences on what is done. Returns None where the training was stopped.
+    Yields what is done, whether that exists already, and the command; the next step is made when
+    the one before was carried out. ``overrides`` are settings of the training, such as
+    ``data.screen=NAME``, and ``tell`` is called with how long it will take.
     """
     _check_sources(folder, out)
-    if (out / DATA / MANIFEST).is_file():
-        tell(f"1 of 4: the import exists: {out / DATA}")
-    else:
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        seconds = duration_text(max(2.0, size / BYTES_PER_SECOND))
-        tell(f"1 of 4: reading {size / 1e6:,.1f} MB takes about {seconds}")
-        with progress_bar() as bar:
-            import_folder(folder, progress=bar).save(out / DATA)
-    quoted = str(out / DATA).replace("\\", "\\\\").replace("'", "\\'")
-    config, said = suited_config([f"data.folder='{quoted}'", *overrides])
-    config = replace(config, directory=str(out / RUN))
-    for sentence in said:
-        tell(sentence)
-    data = load_data(config)
-    sets, status = _what_to_rank(data)
-    path = out / RUN
-    if (path / RUN_FILE).is_file() and read_run(path).status is Status.finished:
-        tell(f"2 of 4: the run exists: {path}")
-    else:
-        _tell_how_long(config, data, sets, tell)
-        tell(f"2 of 4: fitting {config.model.name} on {len(data.split.train):,} genotypes")
-        if trained(config, data=data, command=("deltacell", "start")).signal:
-            return None
-    run = Run(path)
-    if (out / EVALUATION).is_file() and (out / TABLES).is_file():
-        tell(f"3 of 4: the evaluation exists: {out / TABLES}")
-    else:
-        tell(f"3 of 4: testing it beside {' and '.join(BASELINES)}")
-        result = evaluate([run, *BASELINES]).evaluation.to_json()
-        write_text(out / TABLES, markdown_evaluation(result), what="the tables")
-        write_json(out / EVALUATION, result, what="the evaluation")
-        for verdict in result["verdicts"][:1]:
-            tell(verdict["sentence"])
-    tell(f"4 of 4: ranking {sets} that are {status.replace(',', ' or ')}")
-    ranking = rank(run, sets, top=top, status=status, out=out / RANKING, tell=tell)
-    if ranking is not None:
-        ranking.page(out / PAGE)
-        write_table(ranking.path, out / TABLE)
-    return ranking
+    data, run, ranking = out / "data", out / "run", out / "ranking"
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    seconds = duration_text(max(2.0, size / BYTES_PER_SECOND))
+    title = f"reading {size / 1e6:,.1f} MB takes about {seconds}"
+    yield title, (data / MANIFEST).exists(), ["data", "import", str(folder), "--out", str(data)]
+    settings = [f"data.folder={_quoted(data)}", *overrides, f"directory={_quoted(run)}"]
+    config = suited_config(settings)[0]
+    loaded = load_data(config)
+    sets, status = _what_to_rank(loaded)
+    exists = (run / RUN_FILE).is_file() and read_run(run).status is Status.finished
+    if not exists:
+        _tell_how_long(config, loaded, sets, tell)
+    title = f"fitting {config.model.name} on {len(loaded.split.train):,} genotypes"
+    yield title, exists, ["train", *settings]
+    title, beside = f"testing it beside {' and '.join(BASELINES)}", ",".join(BASELINES)
+    files = ["--json", f"{out / 'evaluation.json'}", "--markdown", f"{out / TABLES}"]
+    yield title, (out / TABLES).exists(), ["evaluate", str(run), "--baselines", beside, *files]
+    files = ["--out", f"{ranking}.parquet", "--html", f"{out / PAGE}", "--csv", f"{ranking}.csv"]
+    which = ["--sets", sets, "--status", status, "--top", str(top)]
+    title = f"ranking {sets} that are {status.replace(',', ' or ')}"
+    yield title, False, ["predict", str(run), *which, *files]
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as Hydra reads it, without quotes where it needs none."""
+    if re.fullmatch(r"[\w./-]+", str(path), re.ASCII):
+        return str(path)
+    text = str(path).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"
 
 
 def _what_to_rank(data: TrainingData) -> tuple[str, str]:
     """Return which sets to rank and their status: untested, unless there are hardly any."""
     size = 2 if (np.diff(data.screen.offsets) == 2).any() else 3
     genes = np.unique(data.screen.genotypes.genes.numpy())
-    drawn = np.sort(np.random.default_rng(0).choice(genes, (SCORED, size)), axis=1)
+    drawn = np.sort(np.random.default_rng(0).choice(genes, (DRAWN, size)), axis=1)
     drawn = drawn[(np.diff(drawn, axis=1) > 0).all(axis=1)]
     whole = data.screen if data.whole is None else data.whole
     statuses = Statuses([whole.on(data.cell, on_unknown="drop")], phenotypes_of(data.screen))
@@ -111,115 +95,79 @@ def _what_to_rank(data: TrainingData) -> tuple[str, str]:
     return ("pairs" if size == 2 else "triples"), UNTESTED if enough else f"tested,{UNTESTED}"
 
 
-class Trial(NamedTuple):
-    """What a short fit took, in seconds of the processor."""
-
-    rows: int  # genotypes that it was fitted on
-    columns: float  # before the first round
-    each_round: float
-    each_set: float  # to score a set, beside others that share a gene with it
-    rounds: int  # the most rounds that the whole fit will have
-
-
-def _tell_how_long(config: Config, data: TrainingData, sets: str, tell: Tell) -> None:
-    """Say how long the steps will take, by fits on a few of the genotypes."""
-    n = len(data.split.train)
-    rows = [min(n, max(least, n // share), most) for share, least, most in TRIALS]
-    began, used = time.perf_counter(), time.process_time()
-    fits: list[tuple[float, float]] = []
-    for predictor in (build_fitted, lambda _: baseline(BASELINES[1])):
-        trials = [_try(predictor(config), data, config, n_rows) for n_rows in rows]
-        # A grid of settings means a second fit.
-        rounds = trials[0].rounds * (2 if data.grid is not None and not fits else 1)
-        columns = _extrapolate([(t.rows, t.columns) for t in trials], n)
-        each = _extrapolate([(t.rows, t.each_round) for t in trials], n)
-        fits.append((columns + rounds * each, trials[-1].each_set))
-    # On a busy machine, or with several threads, the clock and the processor differ.
-    pace = (time.perf_counter() - began) / max(1e-3, time.process_time() - used)
-    genes = len(np.unique(data.screen.genotypes.genes.numpy()))
-    n_sets = comb(genes, 2 if sets == "pairs" else 3)
-    (fit, each_set), (test, _) = fits
-    fit, test, ranking = pace * fit, pace * test, pace * n_sets * each_set
+def _tell_how_long(
+    config: Config, data: TrainingData, sets: str, tell: Callable[[str], None]
+) -> None:
+    # With tested pairs that are not listed, there is a second fit.
+    fits, whole = 1 if data.grid is None else 2, cast(Any, build_fitted(config))
+    fit, predictor = _trial(lambda: build_fitted(config), data, fits)
+    test, _ = _trial(lambda: baseline(BASELINES[1]), data)
+    order = GeneOrder(data.cell.genes).gene
+    genes = order[np.isin(order, data.screen.genotypes.genes.numpy())]
+    pairs = genotypes_of(next(Pairs(genes, sets_per_piece=SETS_PER_BLOCK).pieces(0, 1)))
+    predictor(data.cell, pairs)
+    began = time.perf_counter()
+    predictor(data.cell, pairs)
+    n_sets = comb(len(genes), 2 if sets == "pairs" else 3)
+    # The trial has few trees, and one thread where the ranking has several.
+    each = (time.perf_counter() - began) / len(pairs) + fits * whole.rounds * TREE_SECONDS
+    ranking = n_sets * each / torch.get_num_threads()
     tell(
-        f"By a trial on {rows[1]:,} of {n:,} genotypes: fitting takes {_range(fit)}, testing "
-        f"{_range(test)}, ranking {n_sets:,} {sets} {_range(ranking)}; "
+        f"By a trial on a few of {len(data.split.train):,} genotypes: fitting takes {_range(fit)}, "
+        f"testing {_range(test)}, ranking {n_sets:,} {sets} {_range(ranking)}; "
         f"{_range(fit + test + ranking)} in all. Ctrl-C stops it; rerun the command to resume."
     )
 
 
-def _try(predictor: FittedPredictor, data: TrainingData, config: Config, rows: int) -> Trial:
-    """Time a short fit on some of the training part."""
-    chosen = np.sort(np.random.default_rng(0).permutation(data.split.train)[:rows])
-    all_rounds: int = predictor.rounds  # type: ignore[attr-defined]
-    predictor.rounds = TRIED_ROUNDS  # type: ignore[attr-defined]
-    stamps: list[float] = []
+def _trial(make: Callable[[], Any], data: TrainingData, fits: int = 1) -> tuple[float, Any]:
+    """Return how long a fit takes, on the line through two short ones, and what the second made."""
+    train, tried = data.split.train, []
+    for share, most in TRIALS:
+        rows = min(len(train), max(FEWEST, len(train) // share), most)
+        chosen = np.sort(np.random.default_rng(0).permutation(train)[:rows])
+        predictor, trees, began = make(), list[float](), time.perf_counter()
+        rounds, predictor.rounds = fits * predictor.rounds, TRIED_ROUNDS
 
-    def report(what: str, done: int, total: int) -> None:
-        if what == "trees":
-            stamps.append(time.process_time())
+        def report(what: str, done: int, total: int, trees: list[float] = trees) -> None:
+            if what == "trees":
+                trees.append(time.perf_counter())
 
-    began = time.process_time()
-    predictor.fit(data.cell, *data.part(chosen), seed=config.seed, progress=report)
-    if not stamps:
-        stamps.append(time.process_time())
-    genes = np.unique(data.screen.genotypes.genes.numpy())
-    # A ranking goes through sets that share their first gene, which share most of the work.
-    pairs = [[int(genes[0]), int(other)] for other in genes[1 : SCORED + 1]]
-    predictor(data.cell, Genotypes.of(pairs[:2]))
-    scored = time.process_time()
-    predictor(data.cell, Genotypes.of(pairs))
-    each_set = (time.process_time() - scored) / max(1, len(pairs))
-    each_round = (stamps[-1] - stamps[0]) / max(1, len(stamps) - 1)
-    return Trial(rows, stamps[0] - began, each_round, each_set, all_rounds)
-
-
-def _extrapolate(seconds: Sequence[tuple[int, float]], rows: int) -> float:
-    """Return the time of all rows, on the line through a small and a larger trial."""
-    (few, short), (many, long) = seconds
-    slope = max(0.0, (long - short) / max(1, many - few))
-    return long + slope * (rows - many)
+        predictor.fit(data.cell, *data.part(chosen), seed=0, progress=report)
+        trees = trees or [time.perf_counter()]
+        per_round = (trees[-1] - trees[0]) / max(1, len(trees) - 1)
+        tried.append((rows, trees[0] - began + rounds * per_round))
+    (few, short), (many, long) = tried
+    return long + max(0.0, (long - short) / max(1, many - few)) * (len(train) - many), predictor
 
 
 def _range(seconds: float) -> str:
-    """Return a time as a range: a trial tells it within a factor of two."""
-    if seconds < 5:
-        return "seconds"
-    return f"{duration_text(seconds / 2)} to {duration_text(2 * seconds)}"
+    # A trial tells it within a factor of two.
+    around = f"{duration_text(seconds / 2)} to {duration_text(2 * seconds)}"
+    return "seconds" if seconds < 5 else around
 
 
 def _check_sources(folder: Path, out: Path) -> None:
     """Raise where the folder is none, or has changed since what is in ``out`` was made of it."""
-
-    def refuse(wrong: bool, code: str, what: str, where: Path, fix: str) -> None:
-        if wrong:
-            raise InputError(what, code=code, where=where, fix=fix)
-
-    another = "Choose another --out."
-    refuse(not folder.is_dir(), "no-such-folder", "not a folder", folder, "Give your tables.")
-    inside = out.resolve().is_relative_to(folder.resolve())
-    refuse(inside, "out-in-sources", "the results would be among the source files", out, another)
-    refuse(
-        (folder / MANIFEST).is_file(),
-        "already-imported",
-        "this folder is an import already",
-        folder,
-        f"Train on it: deltacell train data.folder={folder}",
-    )
     files = [
         [str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns]
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     ]
     digest = hashlib.sha256(repr(files).encode()).hexdigest()
-    now = {"folder": str(folder.resolve()), "files": digest}
-    kept = out / SOURCES
-    if kept.is_file():
-        changed = read_json(kept, what="the list of sources") != now
-        what = f"the files in {folder} have changed since this was made, or it was made of others"
-        refuse(changed, "sources-changed", what, out, another)
-        return
-    refuse(
-        out.exists() and any(out.iterdir()), "not-empty", "the folder is not empty", out, another
-    )
+    now, kept = {"folder": str(folder.resolve()), "files": digest}, out / SOURCES
+    made = kept.is_file()
+    inside = out.resolve().is_relative_to(folder.resolve())
+    changed = made and read_json(kept, what="the list of sources") != now
+    full = not made and out.exists() and any(out.iterdir())
+    for wrong, code, what in (
+        (not folder.is_dir(), "no-such-folder", f"{folder} is not a folder of tables"),
+        (inside, "out-in-sources", "the results would be among the sources; choose another --out"),
+        ((folder / MANIFEST).is_file(), "already-imported", f"{folder} is an import: train on it"),
+        (changed, "sources-changed", f"the files in {folder} have changed; choose another --out"),
+        (full, "not-empty", "the folder is not empty; choose another --out"),
+    ):
+        if wrong:
+            raise InputError(what, code=code, where=out)
     out.mkdir(parents=True, exist_ok=True)
-    write_json(kept, now, what="the list of sources")
+    if not made:
+        write_json(kept, now, what="the list of sources")

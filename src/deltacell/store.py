@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import hashlib
+import io
 import json
 import os
 import secrets
@@ -18,27 +19,67 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
+from deltacell.counts import Source
 from deltacell.errors import StoreError
-from deltacell.files import flush, flush_parent, seal_of, temporary_name
+from deltacell.files import flush, flush_parent, read_json, seal_of, temporary_name
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
-_RESTORE = "Restore the directory from a copy, or make it again from its sources."
 
 
-@dataclass(frozen=True)
-class Stored:
-    """What a directory holds: its parts, its other facts, and the checksum of its contents."""
+class Stored(NamedTuple):
+    """The contents of a directory and their checksum."""
 
     parts: dict[str, pa.Table]
     meta: dict[str, Any]
     checksum: str
+
+
+class Storable:
+    """What a cell and a screen have in common: a directory, and where they come from."""
+
+    stored_as: str  # the kind of its directory
+    sources: tuple[Source, ...]  # the files it was made from
+    synthetic_recipe: dict[str, Any] | None  # what a synthetic one was made with
+    path: Path | None = None  # the directory it was loaded from, if any
+
+    def stats(self) -> dict[str, Any]:
+        """Return what it holds, in numbers."""
+        sources = [source.to_json() for source in self.sources]
+        return {**self._facts(), "sources": sources, "checksum": self.checksum}
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write it to a directory, all of it or nothing."""
+        sources = [source.to_json() for source in self.sources]
+        meta = {"sources": sources, "synthetic": self.synthetic_recipe, "stats": self._facts()}
+        write(path, self.stored_as, self._parts(), meta, overwrite=overwrite)
+
+    @cached_property
+    def checksum(self) -> str:
+        """Checksum of everything it holds, the same in memory and on disk."""
+        return checksum(self._parts())
+
+    def equals(self, other: Any) -> bool:
+        """Whether both hold the same, wherever they come from."""
+        return bool(self.checksum == other.checksum)
+
+    def _loaded(self, path: str | os.PathLike[str], stored: Stored) -> Self:
+        self.sources = tuple(Source.from_json(source) for source in stored.meta["sources"])
+        self.synthetic_recipe, self.path = stored.meta["synthetic"], Path(path).absolute()
+        self.__dict__["checksum"] = stored.checksum
+        return self
+
+    def _facts(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _parts(self) -> dict[str, pa.Table]:
+        raise NotImplementedError
 
 
 def write(
@@ -64,12 +105,11 @@ def write(
 def write_manifest(
     directory: Path, kind: str, parts: Mapping[str, Mapping[str, Any]], meta: Mapping[str, Any]
 ) -> None:
-    """Write the manifest of a directory whose parts are there."""
     manifest: dict[str, Any] = {
         "format": "deltacell",
         "schema": SCHEMA_VERSION,
         "kind": kind,
-        "checksum": _checksum_of({name: part["sha256"] for name, part in parts.items()}),
+        "checksum": _checksum_of(parts),
         "parts": dict(parts),
         "meta": dict(meta),
     }
@@ -82,18 +122,23 @@ def write_manifest(
 def new_directory(
     path: str | os.PathLike[str], kind: str, *, overwrite: bool = False
 ) -> Iterator[Path]:
-    """Give a temporary directory to fill, which becomes `path` when the block ends well."""
+    """Yield a temporary directory to fill, which becomes `path` if the block ends without an error.
+
+    An existing directory is replaced only with `overwrite`, and only if it is of the same kind and
+    holds nothing that this program did not write.
+    """
     given, path = path, Path(path).resolve()
     temporary = temporary_name(path)
     made: list[Path] = []
     try:
-        replaces = _refuse_to_clobber(path, kind, overwrite=overwrite)
+        replaces = _must_be_replaced(path, kind, overwrite=overwrite)
         made = [folder for folder in path.parents if not folder.exists()]
         temporary.mkdir(parents=True)
         yield temporary
-        _flush(temporary)
+        # Everything has to be on the disk before the rename.
+        for entry in (*temporary.rglob("*"), temporary):
+            flush(entry)
         (_replace if replaces else _put)(temporary, path, kind)
-        made = []
     except OSError as error:
         raise StoreError(
             f"the {kind} could not be written: {error.strerror or error}",
@@ -103,8 +148,8 @@ def new_directory(
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        for folder in made:
-            with suppress(OSError):
+        with suppress(OSError):  # of a folder that is not empty
+            for folder in made:
                 folder.rmdir()
 
 
@@ -113,18 +158,14 @@ def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> Sto
     path = Path(path)
     manifest = read_manifest(path)
     if manifest["kind"] != kind:
-        what = f"this is {_a(manifest['kind'])}, and {_a(kind)} was expected"
+        what = f"its kind is {manifest['kind']}, and a {kind} was expected"
         raise StoreError(what, code="wrong-kind", where=path)
     parts = {}
     for name, described in manifest["parts"].items():
         file = path / described["file"]
-        if file.name != described["file"]:
-            raise _damaged(
-                path / MANIFEST, f"it names '{described['file']}', which is not beside it"
-            )
         try:
-            if not file.is_file():
-                raise _damaged(file, f"the part '{name}' is missing")
+            if file.name != described["file"] or not file.is_file():
+                raise _damaged(file, f"the part '{name}' is not a file beside the manifest")
             if verify and sha256_of_file(file) != described["sha256"]:
                 raise _damaged(file, "the contents do not match the checksum in the manifest")
             with pa.memory_map(str(file)) as source:
@@ -138,57 +179,39 @@ def read(path: str | os.PathLike[str], kind: str, *, verify: bool = True) -> Sto
 
 
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read and check the manifest of a directory."""
     path = Path(path)
     file = path / MANIFEST
+    if not file.is_file():
+        why = "it has no manifest.json" if path.exists() else "there is no such directory"
+        fix = "Make one with `deltacell data import` or `deltacell data synthetic`."
+        what = f"not a cell, screen or split: {why}"
+        raise StoreError(what, code="not-a-store", where=path, fix=fix)
+    manifest = read_json(file, what="the manifest")
     try:
-        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        known, version = manifest["format"] == "deltacell", manifest["schema"]
-        if known and version == SCHEMA_VERSION:
-            shas = {name: part["sha256"] for name, part in manifest["parts"].items()}
-            whole = manifest["seal"] == seal_of(manifest)
-            whole &= manifest["checksum"] == _checksum_of(shas)
-            whole &= isinstance(manifest["kind"], str) and isinstance(manifest["meta"], dict)
-            whole &= all(isinstance(part["file"], str) for part in manifest["parts"].values())
-            if not whole:
-                raise _damaged(file, "the manifest was edited or damaged")
-            return manifest
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise StoreError(
-            "not a cell, screen or split: it has no manifest.json"
-            if path.exists()
-            else "there is no such directory",
-            code="not-a-store",
-            where=path,
-            fix="Make one with `deltacell data import` or `deltacell data synthetic`.",
-        ) from None
-    except OSError as error:
-        what = f"cannot be read: {error.strerror}"
-        raise StoreError(what, code="unreadable", where=file) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(file, "the manifest is damaged") from error
-    if not known:
-        raise StoreError("the manifest is not one of deltacell", code="not-a-store", where=file)
-    raise StoreError(
-        f"written with schema version {version}, and this program reads {SCHEMA_VERSION}",
-        code="other-version",
-        where=file,
-        fix="Import the source files again with this version.",
-    )
+        written_by = manifest["format"], manifest["schema"]
+        is_whole = written_by != ("deltacell", SCHEMA_VERSION) or _is_whole(manifest)
+    except (KeyError, TypeError, AttributeError):
+        is_whole = False
+    if not is_whole:
+        raise _damaged(file, "the manifest was edited or damaged")
+    if written_by != ("deltacell", SCHEMA_VERSION):
+        what = f"not a manifest of deltacell with schema version {SCHEMA_VERSION}"
+        fix = "Import the source files again with this version."
+        raise StoreError(what, code="other-version", where=file, fix=fix)
+    return dict(manifest)
 
 
 def checksum(parts: Mapping[str, pa.Table]) -> str:
     """Return the checksum that a directory with these parts would have."""
-    shas = {}
+    described = {}
     for name, table in parts.items():
-        sink = _HashingSink()
+        sink = _HashingFile()
         _write_part(pa.PythonFile(sink, mode="w"), table)
-        shas[name] = sink.hash.hexdigest()
-    return _checksum_of(shas)
+        described[name] = {"sha256": sink.sha256.hexdigest()}
+    return _checksum_of(described)
 
 
 def sha256_of_file(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -198,70 +221,64 @@ def _write_part(sink: Any, table: pa.Table) -> None:
         writer.write_table(table.combine_chunks())
 
 
-class _HashingSink:
+class _HashingFile(io.RawIOBase):
     """A file that keeps only the hash of what is written to it."""
 
-    closed = False
-
     def __init__(self) -> None:
-        self.hash = hashlib.sha256()
-        self._written = 0
+        self.sha256, self.size = hashlib.sha256(), 0
 
-    def write(self, data: bytes) -> int:
-        self.hash.update(data)
-        self._written += len(data)
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        self.size += len(data)
         return len(data)
 
     def tell(self) -> int:
-        return self._written
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+        return self.size
 
 
-def _checksum_of(shas: Mapping[str, str]) -> str:
-    lines = "".join(f"{name}\t{sha}\n" for name, sha in sorted(shas.items()))
+def _checksum_of(parts: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = "".join(f"{name}\t{parts[name]['sha256']}\n" for name in sorted(parts))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
+def _is_whole(manifest: Mapping[str, Any]) -> bool:
+    return (
+        manifest["seal"] == seal_of(manifest)
+        and manifest["checksum"] == _checksum_of(manifest["parts"])
+        and isinstance(manifest["kind"], str)
+        and isinstance(manifest["meta"], dict)
+        and all(isinstance(part["file"], str) for part in manifest["parts"].values())
+    )
+
+
 def _damaged(file: Path, what: str) -> StoreError:
-    return StoreError(what, code="damaged", where=file, fix=_RESTORE)
+    fix = "Restore the directory from a copy, or make it again from its sources."
+    return StoreError(what, code="damaged", where=file, fix=fix)
 
 
-def _refuse_to_clobber(path: Path, kind: str, *, overwrite: bool) -> bool:
-    """Return whether there is a directory to replace; raise where it must not be replaced."""
-
-    def refused(code: str, what: str, fix: str) -> StoreError:
-        return StoreError(what, code=code, where=path, fix=fix)
-
-    if not os.path.lexists(path):
-        return False
-    if not path.is_dir():
-        raise refused("exists", "there is a file of this name", "Choose another place.")
-    if not any(path.iterdir()):
+def _must_be_replaced(path: Path, kind: str, *, overwrite: bool) -> bool:
+    """Return whether there is a directory to replace; raise if it must not be replaced."""
+    if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
         return False
     try:
         manifest = read_manifest(path)
-        there, foreign = _a(manifest["kind"]), _strangers(path, manifest)
+        same, strangers = manifest["kind"] == kind, _strangers(path, manifest)
     except StoreError:
-        there, foreign = "something else", []
-    if there != _a(kind):
-        what = f"the directory already holds {there}, and {_a(kind)} was to be written there"
-        raise refused("exists", what, "Choose an empty or a new directory.")
-    if not overwrite:
+        same, strangers = False, []
+    if same and overwrite and not strangers:
+        return True
+    code, fix = "exists", "Choose an empty or a new directory."
+    what = f"the path already holds something else than the {kind} to be written"
+    if same and not overwrite:
+        what = f"the path already holds {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
         fix = "Choose another place, or allow replacing it (overwrite, --overwrite)."
-        raise refused("exists", f"there is already {_a(kind)} here", fix)
-    if foreign:
-        what = f"the directory also holds '{foreign[0]}', which replacing the {kind} would delete"
-        raise refused("would-delete", what, "Move it elsewhere first, or choose another place.")
-    return True
-
-
-def _a(kind: str) -> str:
-    return f"{'an' if kind[:1] in tuple('aeiou') else 'a'} {kind}"
+    elif same:
+        code, fix = "would-delete", "Move it elsewhere first, or choose another place."
+        what = f"the directory also holds '{strangers[0]}', which replacing the {kind} would delete"
+    raise StoreError(what, code=code, where=path, fix=fix)
 
 
 def _strangers(path: Path, manifest: Mapping[str, Any]) -> list[str]:
@@ -280,17 +297,10 @@ def _is_ours(entry: Path) -> bool:
     return all(_is_ours(inner) for inner in entry.iterdir())
 
 
-def _flush(directory: Path) -> None:
-    """Wait until everything in a directory is on the disk, so that no rename comes before it."""
-    for entry in (*directory.rglob("*"), directory):
-        flush(entry)
-
-
 def _put(temporary: Path, path: Path, kind: str) -> None:
-    """Let a new directory appear at a path, unless something was put there meanwhile."""
+    """Rename a new directory to its path, unless something was put there in the meantime."""
     try:
-        # A directory can replace nothing but an empty directory.
-        temporary.rename(path)
+        temporary.rename(path)  # A directory can replace nothing but an empty directory.
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise _came_meanwhile(path, kind) from error
@@ -299,51 +309,46 @@ def _put(temporary: Path, path: Path, kind: str) -> None:
 
 
 def _replace(temporary: Path, path: Path, kind: str) -> None:
-    """Let a new directory take the place of one of the same kind, which then is removed.
-
-    What is taken away is checked once more under its new name, where nobody else writes, and put
-    back where it is not what was to be replaced.
-    """
-    aside = path.parent / f".{path.name}.{secrets.token_hex(6)}.old"
-    old = temporary
-    if not _exchanged(temporary, path):
-        # Without an exchange in one step there is a moment in which nothing is at the path.
-        old = path.rename(aside)
-        try:
-            temporary.rename(path)
-        except OSError:
-            old.rename(path)
-            raise
+    """Exchange a new directory for one of the same kind, which is then removed."""
+    old = _exchange(temporary, path)
+    # Here, where nobody else writes, it is checked once more whether it was to be replaced.
     try:
-        _refuse_to_clobber(old, kind, overwrite=True)
+        _must_be_replaced(old, kind, overwrite=True)
     except StoreError as error:
-        if not _exchanged(old, path):
-            old = old.rename(aside)
-            path.rename(temporary)
-            old.rename(path)
+        shutil.rmtree(_exchange(old, path), ignore_errors=True)
         raise _came_meanwhile(path, kind) from error
     flush_parent(path)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _came_meanwhile(path: Path, kind: str) -> StoreError:
-    return StoreError(
-        f"something else was put here while the {kind} was being made, and is left as it is",
-        code="came-meanwhile",
-        where=path,
-        fix="Choose another place, or move it elsewhere and rerun the command.",
-    )
+def _exchange(new: Path, path: Path) -> Path:
+    """Put a directory at a path, and return where what was there is now."""
+    if _exchanged(new, path):
+        return new
+    # Without an exchange in one step there is a moment in which nothing is at the path.
+    aside = path.rename(path.parent / f".{path.name}.{secrets.token_hex(6)}.old")
+    try:
+        new.rename(path)
+    except OSError:
+        aside.rename(path)
+        raise
+    return aside
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Let two directories swap their names in one step, where the system can do that (Linux)."""
+    """Swap the names of two directories in one step, if the system can do that (Linux)."""
     if sys.platform != "linux":
         return False
     at_working_directory, exchange = -100, 2
-    try:
-        renameat2 = ctypes.CDLL(None).renameat2
-    except (AttributeError, OSError):
-        return False
     names = os.fsencode(one), os.fsencode(other)
-    done: int = renameat2(at_working_directory, names[0], at_working_directory, names[1], exchange)
-    return done == 0
+    with suppress(AttributeError, OSError):
+        renameat2 = ctypes.CDLL(None).renameat2
+        done = renameat2(at_working_directory, names[0], at_working_directory, names[1], exchange)
+        return bool(done == 0)
+    return False
+
+
+def _came_meanwhile(path: Path, kind: str) -> StoreError:
+    what = f"something else was put here while the {kind} was being made, and is left as it is"
+    fix = "Choose another place, or move it elsewhere and rerun the command."
+    return StoreError(what, code="came-meanwhile", where=path, fix=fix)

@@ -1,7 +1,12 @@
-"""Tables as text or xlsx, plain or compressed, read so that every error can name a line."""
+"""Files of other people as tables of text, each row with its line, which errors can name.
+
+A file is text with any separator, in UTF-8, UTF-16 or Latin-1, plain, gzip or zip, with or without
+title lines above its header; an xlsx workbook; or Parquet.
+"""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import hashlib
@@ -9,394 +14,484 @@ import io
 import os
 import re
 import zipfile
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
-from pyarrow import csv as arrow_csv
 
-from deltacell.arrays import Doubles, Ints
-from deltacell.errors import InputError
+from deltacell.arrays import Bools, Doubles, Ints
+from deltacell.errors import InputError, need
+from deltacell.words import count_text
 
-_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+#: What stands for a missing value, in lower case.
+MISSING = frozenset({"", "na", "n/a", "nan", "#n/a", "null", "none", "-", "."})
+#: In how many rows a header is searched for.
+HEADER_WITHIN = 20
+
+_SEPARATORS = ("\t", ";", ",", "|", " ")
+_UNIT = "\x1f"  # a separator that no text has
+_LOOKED_AT = 40
+_EXAMPLES = 3
+_GZIP, _ZIP, _PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
 _IS_WORKBOOK = "[Content_Types].xml"
-_HEADER_WITHIN = 20
+# The journal packs Kuzmin 2020's workbook with twelve others.
+_CHOSEN_MEMBER = r"(?i)table[-_ ]?s1\.xlsx$"
 # Tables of genes are compressed 3 to 30 times.
 _ALWAYS_UNPACKED, _AT_MOST_TIMES = 64 << 20, 100
-#: No text of a table has it, so that quoted fields may hold the table's own separator.
-UNIT = "\x1f"
+_NUMBER = re.compile(r"[-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d+)?")
+_DECIMAL_COMMA = r"^[-+\u2212]?\d*,\d+(?:[eE][-+]?\d+)?$"
+_THOUSANDS = r"^[-+]?[1-9]\d{0,2},\d{3}$"
+_GENE_KEY = re.compile(r"(?:gene|query|array)\d{0,2}|genes")
+_KEY = re.compile(rf"{_GENE_KEY.pattern}|score|fitness|weight|p_value|sd|study|split")
+
+Form = TypeVar("Form")
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """The unpacked bytes of a file; of a zip, those of its only member."""
 
     path: Path
     sha256: str  # of the file as it is on disk
     data: bytes
 
-    @property
-    def is_spreadsheet(self) -> bool:
-        """Whether the contents are an xlsx workbook."""
-        return self.data.startswith(_ZIP)
+
+class BadRowsError(InputError):
+    """Rows of a file that cannot be read, all of them at once; `kinds` counts them by kind."""
+
+    kinds: dict[str, int]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of strings, with the line that each row came from."""
+    """Columns of text without the blanks around it, and the line that each row came from."""
 
     frame: pl.DataFrame
-    path: Path
     lines: Ints  # from 1
+    path: Path
     sha256: str
+    decimal_comma: bool = False  # whether a comma between digits can only be a decimal comma
+    notes: dict[str, int | str] = field(default_factory=dict)  # on the form of the file
+    _bad: dict[str, list[tuple[int, str]]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return self.frame.height
 
-    def strings(self, column: str) -> pl.Series:
-        """Return a column as it is written."""
-        return self.frame[column]
+    def take(self, rows: Bools) -> Table:
+        return replace(self, frame=self.frame.filter(pl.Series(rows)), lines=self.lines[rows])
 
-    def floats(self, column: str, *, missing: bool = False) -> Doubles:
-        """Return a column as finite numbers; with `missing`, NaN for an empty field, NA or NaN."""
-        written = self.frame[column].str.strip_chars()
-        numbers = written.cast(pl.Float64, strict=False).to_numpy().astype(np.float64, copy=True)
-        bad = ~np.isfinite(numbers)
-        if missing:
-            absent = written.str.to_lowercase().is_in(["", "na", "nan"]).to_numpy()
-            numbers[absent] = np.nan
-            bad &= ~absent
-        rows = np.flatnonzero(bad)
+    def numbers(self, column: str, *, required: bool = False) -> Doubles:
+        """Return a column as finite numbers, NaN where one is missing; other fields are bad."""
+        values, wrong = numbers_of(self.frame[column], decimal_comma=self.decimal_comma)
+        if required:
+            wrong |= np.isnan(values)
+        self.bad(f"column '{column}' is not a finite number", column, wrong)
+        return values
+
+    def bad(self, kind: str, column: str, wrong: Any) -> None:
+        """Note the rows whose field of a column is wrong, which `refuse` reports."""
+        rows = np.flatnonzero(wrong)
         if len(rows):
-            more = _and_more(self.lines[rows[1:]], written.gather(rows[1:3]).to_list())
-            what = f"column '{column}': {written[int(rows[0])]!r} is not a finite number{more}"
-            raise self.error(int(rows[0]), what, code="not-a-number")
-        return numbers
+            fields = self.frame[column].gather(rows).to_list()
+            found = zip(self.lines[rows].tolist(), fields, strict=True)
+            self._bad.setdefault(kind, []).extend(found)
 
-    def error(
-        self, row: int, what: str, fix: str | None = None, code: str = "bad-field"
-    ) -> InputError:
-        """Return an error that names the line of a row."""
-        return InputError(what, code=code, where=self.path, line=int(self.lines[row]), fix=fix)
-
-    def refuse(self, column: str, wrong: Any, what: str, fix: str | None = None) -> None:
-        """Raise for the first row where `wrong`: the field of the column is, say, not a number."""
-        if wrong.any():
-            row = int(np.asarray(wrong).argmax())
-            said = f"column '{column}': '{self.frame[column][row].strip()}' {what}"
-            raise self.error(row, said, fix)
+    def refuse(self, fix: str = "") -> None:
+        """Raise if any row is bad, with the number of each kind and three examples of it."""
+        if not self._bad:
+            return
+        said = []
+        for kind, places in self._bad.items():
+            examples = "; ".join(f"line {line}: {what[:80]!r}" for line, what in places[:_EXAMPLES])
+            more = ", …" if len(places) > _EXAMPLES else ""
+            said.append(f"{kind} in {count_text(len(places), 'row')} ({examples}{more})")
+        error = BadRowsError(
+            "; ".join(said),
+            code="bad-rows",
+            where=self.path,
+            line=min(line for places in self._bad.values() for line, _ in places),
+            fix=fix or "Correct them, or leave a field empty (or NA) where its value is missing.",
+        )
+        error.kinds = {kind: len(places) for kind, places in self._bad.items()}
+        raise error
 
 
 @dataclass(frozen=True)
-class Workbook:
-    """An xlsx workbook and the sheet to read, the first where none is given."""
+class Sheet:
+    """The first rows of a table that are not blank, split in one way, and access to the others."""
 
-    path: Path
-    sha256: str  # of the file, which may be a zip around the workbook
-    data: bytes
-    sheet: str | None = None
+    file: File
+    rows: list[list[str]]
+    lines: list[int]  # of the rows, from 1
+    separator: str = ""  # empty if it is not text
+    name: str = ""  # in its workbook
 
+    def headers(self) -> Iterator[tuple[int, list[str]]]:
+        return ((at, self.header(at)) for at in range(min(len(self.rows), HEADER_WITHIN)))
+
+    def header(self, at: int) -> list[str]:
+        """Return the fields of a row as distinct names of columns, ``column 8`` for no name."""
+        fields = self.rows[at]
+        # R leaves out the name of the column of row names.
+        if at + 1 < len(self.rows) and len(fields) + 1 == len(self.rows[at + 1]):
+            fields = ["", *fields]
+        names: dict[str, None] = {}
+        for i, name in enumerate([fields[0].removeprefix("#").strip(), *fields[1:]], 1):
+            unique = name or f"column {i}"
+            names[f"{unique} ({i})" if unique in names else unique] = None
+        return list(names)
+
+    def below(self, at: int | None, *, names: Sequence[str] = (), quotes: bool = True) -> Table:
+        """Return the rows below a header, or all if there is none and columns have these `names`.
+
+        Rows with another number of fields are bad; rows without any value are left out. Without
+        `quotes`, a quotation mark is text.
+        """
+        if not names:
+            names = numbered_names(len(self.rows[0])) if at is None else self.header(at)
+        skip = 0 if at is None else self.lines[at]
+        table = (
+            self._split(skip, len(names), quotes) if self.separator else self.file.cells(self.name)
+        )
+        if self.name:
+            table.notes["sheet"] = self.name
+        if at:
+            table.notes["lines_above_the_header"] = skip - 1
+        table = table.take(table.lines > skip)
+        frame = table.frame.select(pl.all().fill_null("").str.strip_chars())
+        frame.columns = list(names)
+        filled = frame.select(pl.any_horizontal(pl.all() != "")).to_series().to_numpy()
+        return replace(table, frame=frame, decimal_comma=self.separator == ";").take(filled)
+
+    def _split(self, skip: int, width: int, quotes: bool) -> Table:
+        table = self.file.lines()
+        table = table.take(table.lines > skip)
+        rows, separator = table.frame["text"], self.separator
+        if quotes and rows.str.contains('"', literal=True).any():
+            separator = _UNIT
+            joined = [separator.join(fields_of(row, self.separator)) for row in rows]
+            rows = pl.Series(joined, dtype=pl.String)
+        elif separator == " ":
+            rows = rows.str.strip_chars().str.replace_all(r"\s+", " ")
+        wrong = (rows.str.count_matches(separator, literal=True) != width - 1).to_numpy()
+        table.bad(f"other than {width} columns", "text", wrong)
+        if len(wrong) and wrong.all():
+            table.refuse("Every row has another number of fields than the header.")
+        fields = rows.filter(~wrong).str.split_exact(separator, width - 1)
+        return replace(table.take(~wrong), frame=fields.struct.unnest())
+
+
+class File:
+    """A file of other people, of which no more is read than is asked for."""
+
+    def __init__(self, path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ()) -> None:
+        self.path, self.columns = Path(path), columns  # the latter as the user says what they are
+        with reading(self.path), self.path.open("rb") as file:
+            self.magic = file.read(8)
+
+    @cached_property
     def head(self) -> list[str]:
-        """Return the first texts of its cells in one line, separated by tabs, unpacking little."""
-        texts: list[str] = []
-        with _reading(self.path), zipfile.ZipFile(io.BytesIO(self.data)) as archive:
-            for name in ("xl/sharedStrings.xml", "xl/worksheets/sheet1.xml"):
-                if name in archive.namelist():
-                    with archive.open(name) as member:
-                        start = member.read(64 * 1024).decode("utf-8", errors="replace")
-                    texts += re.findall(r"<t(?: [^>]*)?>([^<]*)</t>", start)
-        return ["\t".join(texts)]
+        """The first lines of a text; none if the file is not text."""
+        if self.magic.startswith(_ZIP):
+            start = b"" if self.is_workbook else self._unzipped.data[: 8 << 20]
+        else:
+            start = _start_of(self.path)
+        lines = as_utf8(start)[0].decode().split("\n")[:_LOOKED_AT]
+        return [] if any("\0" in line for line in lines) else lines
 
-    def table(self, required: Sequence[str]) -> Table:
-        """Return the rows below the first header that has the required names."""
-        rows = self.top()
-        at = next((i for i, row in enumerate(rows) if set(required) <= set(row)), None)
-        if at is None:
-            raise InputError(
-                f"none of the first {_HEADER_WITHIN} rows of the sheet is a header with "
-                + _listed(required),
-                code="missing-columns",
-                where=self.path,
-            )
-        return self.below(at, rows[at])
+    @cached_property
+    def sheets(self) -> list[Sheet]:
+        """The ways to split the file into rows: its sheets, or one per separator it may have."""
+        if self.is_workbook:
+            names = self._book().sheet_names
+            tops = {name: (1, self._cells(name, "string", HEADER_WITHIN)) for name in names}
+        elif self.magic.startswith(_PARQUET):
+            frame = self.cells("").frame
+            header = pl.DataFrame({name: [name] for name in frame.columns})
+            tops = {"": (0, pl.concat([header, frame.head(_LOOKED_AT)]))}
+        else:
+            written = {n: line for n, line in enumerate(self.head, 1) if line.strip()}
+            return [
+                Sheet(self, [fields_of(line, s) for line in written.values()], list(written), s)
+                for s in _SEPARATORS
+                if any(s in line.strip() for line in written.values())
+            ]
+        found = []
+        for name, (first, top) in tops.items():
+            texts = ([(cell or "").strip() for cell in row] for row in top.rows())
+            filled = {line: row for line, row in enumerate(texts, first) if any(row)}
+            found += [Sheet(self, [*filled.values()], [*filled], name=name)] if filled else []
+        return found
 
-    def top(self) -> list[list[str]]:
-        """Return the first rows as they are written."""
-        top = self._read(n_rows=_HEADER_WITHIN, skip_rows=0, dtypes="string")
-        return [[(cell or "").strip() for cell in row] for row in top.iter_rows()]
+    def forms(self, ways: Sequence[Callable[[Sheet], Form | None]]) -> list[Form]:
+        """Return what the first way that fits makes of the file; of a workbook, of each sheet."""
+        if self.is_workbook:
+            each = [next((form for way in ways if (form := way(s))), None) for s in self.sheets]
+            return [form for form in each if form is not None]
+        return [form for way in ways for sheet in self.sheets if (form := way(sheet))][:1]
 
-    def below(self, at: int, header: Sequence[str]) -> Table:
-        """Return the rows below row `at`, counted from 0, whose columns `header` names."""
-        frame = self._read(skip_rows=at + 1)
-        # A column of both numbers and texts comes as texts with its numbers rounded (1e-12 is "0"),
-        # so its numbers are read once more as such.
-        texts = [i for i, dtype in enumerate(frame.dtypes) if dtype == pl.String]
-        mixed = [i for i in texts if frame[:, i].cast(pl.Float64, strict=False).is_not_null().any()]
-        if mixed:
-            numbers = self._read(skip_rows=at + 1, dtypes=dict.fromkeys(mixed, "float"))
-            exact = {i: numbers[:, i].cast(pl.Float64).cast(pl.String) for i in mixed}
-            frame = frame.with_columns(
-                pl.coalesce(exact[i], frame[:, i]).alias(frame.columns[i]) for i in mixed
-            )
-        frame = frame.cast(pl.String).fill_null("")
-        frame.columns = _column_names(header, self.path, at + 1)
-        lines = np.arange(at + 2, at + 2 + frame.height, dtype=np.int64)
-        filled = ~frame.select(pl.all_horizontal(pl.all() == "")).to_series().to_numpy()
-        return Table(frame.filter(filled), self.path, lines[filled], self.sha256)
-
-    def sheet_names(self) -> list[str]:
-        """Return the names of all sheets."""
-        import fastexcel
-
-        with self._opened():
-            names: list[str] = fastexcel.read_excel(self.data).sheet_names
-            return names
-
-    def with_sheet(self, name: str) -> Workbook:
-        """Return the workbook with another sheet to read."""
-        return replace(self, sheet=name)
-
-    def _read(self, **options: Any) -> pl.DataFrame:
-        with self._opened():
-            return pl.read_excel(
-                io.BytesIO(self.data),
-                sheet_name=self.sheet,
-                engine="calamine",
+    def lines(self) -> Table:
+        """Return the lines of a text that are not blank, as a table of one column ``text``."""
+        text = open_text(self.path)
+        data, encoding = as_utf8(text.data)
+        with reading(self.path):
+            frame = pl.read_csv(
+                data,
                 has_header=False,
-                drop_empty_rows=False,
-                drop_empty_cols=False,
+                separator="\0",
+                quote_char=None,
+                schema={"text": pl.String},
                 raise_if_empty=False,
-                infer_schema_length=None,
-                read_options=options,
             )
+        table = Table(frame, np.arange(1, frame.height + 1), self.path, text.sha256)
+        table.notes.update({"encoding": encoding} if encoding else {})
+        return table.take(frame["text"].is_not_null().to_numpy())
 
-    @contextmanager
-    def _opened(self) -> Iterator[None]:
+    def cells(self, sheet: str) -> Table:
+        """Return all cells of a workbook's sheet, or of Parquet, as texts."""
+        text = self._unzipped if self.is_workbook else open_text(self.path)
+        if self.is_workbook:
+            # As text, numbers are rounded (1e-12 is "0"), so these are read as numbers.
+            numbers, texts = (self._cells(sheet, kind) for kind in ("float", "string"))
+            exact = numbers.cast(pl.String).select(pl.all().str.replace(r"\.0$", ""))
+            frame = pl.select(pl.coalesce(n, texts[n.name]).alias(n.name) for n in exact)
+        else:
+            with reading(self.path):
+                whole = pl.read_parquet(io.BytesIO(text.data))
+            flat = whole.select(column for column in whole if not column.dtype.is_nested())
+            frame = flat.with_columns(pl.col(pl.Boolean).cast(pl.Int8)).cast(pl.String)
+        return Table(frame, np.arange(1, frame.height + 1), self.path, text.sha256)
+
+    @cached_property
+    def is_workbook(self) -> bool:
+        """Whether it is an xlsx workbook, or a zip of one."""
+        return self.magic.startswith(_ZIP) and self._unzipped.data.startswith(_ZIP)
+
+    @property
+    def holds_several_files(self) -> bool:
+        return self.magic.startswith(_ZIP) and not self._unzipped.sha256
+
+    @cached_property
+    def _unzipped(self) -> Text:
+        try:
+            return open_text(self.path)
+        except InputError as error:
+            if error.code != "several-files":
+                raise
+            return Text(self.path, "", b"")
+
+    def _book(self) -> Any:
+        need("fastexcel", "Reading xlsx", "xlsx")
         import fastexcel
 
-        try:
-            yield
-        except (pl.exceptions.PolarsError, fastexcel.FastExcelError) as error:
-            reason = str(error).splitlines()[0]
-            raise _unreadable(self.path, f"the workbook cannot be read: {reason}") from error
+        with reading(self.path):
+            return fastexcel.read_excel(self._unzipped.data)
+
+    def _cells(self, sheet: str, kind: str, most: int | None = None) -> pl.DataFrame:
+        with reading(self.path):
+            found = self._book().load_sheet(sheet, header_row=None, n_rows=most, dtypes=kind)
+            return cast(pl.DataFrame, found.to_polars())
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """What the user says that the columns of a table are: ``gene1=ORF 1,gene2=ORF 2,score=x``."""
+
+    names: Mapping[str, str]  # by key, the name of a column or its number from 1
+
+    @classmethod
+    def parse(cls, written: str) -> ColumnNames:
+        """Parse ``KEY=COLUMN,KEY=COLUMN``; a name may hold commas that no ``KEY=`` follows."""
+        parts = re.split(r",\s*(?=[A-Za-z_]+\d*\s*=)", written.strip())
+        split = (part.partition("=") for part in parts)
+        pairs = [(key.strip().lower(), name.strip()) for key, _, name in split]
+        found = cls(dict(pairs))
+        whole = all(name and _KEY.fullmatch(key) for key, name in pairs)
+        of_two = len(found.genes) > 1 or "genes" in found.names
+        if whole and of_two and len(found.names) == len(pairs):
+            return found
+        raise InputError(
+            f"--columns {written!r} is not KEY=COLUMN,KEY=COLUMN with two columns of genes",
+            code="bad-columns",
+            fix="The keys are gene1, gene2, … or query, array or genes, score or fitness or "
+            "weight, p_value, sd, study, split; each once: gene1=ORF,gene2=Partner,score=S",
+        )
+
+    @property
+    def genes(self) -> list[str]:
+        return [key for key in self.names if _GENE_KEY.fullmatch(key)]
+
+    def find(self, sheet: Sheet) -> tuple[int | None, dict[str, int]] | None:
+        """Return the row of the header in a sheet and the position of each column, or None."""
+        first = sheet.rows[0]
+        at = self._places(numbered_names(len(first)))
+        if at is not None:
+            number = next(at[key] for key in ("score", "fitness", "weight") if key in at)
+            if is_number(first[number]) and not any(is_number(first[at[k]]) for k in self.genes):
+                return None, at
+        headers = ((row, self._places(header)) for row, header in sheet.headers())
+        return next(((row, places) for row, places in headers if places), None)
+
+    def _places(self, header: Sequence[str]) -> dict[str, int] | None:
+        there = {name.lower(): i for i, name in reversed(list(enumerate(header)))}
+        found = {k: there[name.lower()] for k, name in self.names.items() if name.lower() in there}
+        return found if len(found) == len(self.names) else None
+
+
+def numbered_names(width: int) -> list[str]:
+    return [str(i) for i in range(1, width + 1)]
 
 
 def open_text(path: str | os.PathLike[str]) -> Text:
     """Read a whole file, gzip and a zip with one member unpacked, recognised by content."""
     path = Path(path)
-    with _reading(path):
+    with reading(path):
         raw = path.read_bytes()
-        return Text(path, hashlib.sha256(raw).hexdigest(), _unpack(raw, path))
+        data = _unpacked(raw, path)
+        if data.startswith(_ZIP):
+            with zipfile.ZipFile(io.BytesIO(data)) as workbook:
+                unpacked = sum(member.file_size for member in workbook.infolist())
+                _check_size(unpacked, len(raw), path)
+        return Text(path, hashlib.sha256(raw).hexdigest(), data)
 
 
-def peek(path: str | os.PathLike[str], lines: int = 20) -> list[str]:
-    """Return the first lines of a file, however long, unpacking little more than these."""
-    path = Path(path)
-    head = b""
-    with _reading(path), path.open("rb") as file:
-        magic = file.read(4)
-        file.seek(0)
-        opened: IO[bytes] = file
-        if magic.startswith(_GZIP):
-            opened = cast(IO[bytes], gzip.GzipFile(fileobj=file))
-        elif magic == _ZIP:
-            opened = io.BytesIO(_unpack(file.read(), path))
-        # The header of a table of profiles may have thousands of columns.
-        while len(head) < 8 << 20 and head.count(b"\n") < lines and (more := opened.read(1 << 16)):
-            head += more
-    encoding = "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
-    return head.decode(encoding, errors="replace").lstrip("\ufeff").splitlines()[:lines]
-
-
-def holds_several_files(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a zip of several files, such as an npz; a workbook is one file."""
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Say what is wrong with a file that cannot be read or unpacked."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = _members(archive)
-    except (zipfile.BadZipFile, OSError):
-        return False
-    return len(members) > 1 and _IS_WORKBOOK not in members
+        yield
+    except InputError:
+        raise
+    except OSError as error:
+        what = f"cannot be read: {error.strerror or error}"
+        raise InputError(what, code="unreadable", where=path) from error
+    except Exception as error:
+        # gzip, zipfile, zlib, polars and fastexcel have errors of their own for damaged files.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        what = f"the file is cut off or damaged, or cannot be unpacked ({reason})"
+        fix = "Download it again, or unpack it first."
+        raise InputError(what, code="unreadable", where=path, fix=fix) from error
 
 
-def read_table(
-    path: str | os.PathLike[str] | Text,
-    *,
-    separator: str = "\t",
-    columns: Sequence[str] | None = None,
-    required: Sequence[str] = (),
-) -> Table:
-    """Read delimited text into columns of strings."""
-    text = path if isinstance(path, Text) else open_text(path)
-    data = text.data.removeprefix(b"\xef\xbb\xbf")
-    if b"\r" in data:
-        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        what, line = (
-            f"byte 0x{data[error.start]:02x} is not UTF-8 text",
-            data.count(b"\n", 0, error.start),
-        )
-        raise InputError(what, code="not-utf8", where=text.path, line=line + 1) from error
-    data, lines = without_blank_lines(data)
-    if not len(lines):
-        raise InputError("the file is empty", code="empty-file", where=text.path)
-    has_header = columns is None
-    if columns is None:
-        columns = data.split(b"\n", 1)[0].decode().split(separator)
-        named = [name.strip() for name in columns]
-        absent = [name for name in required if name not in named]
-        if absent:
-            raise InputError(
-                f"the header lacks {_listed(absent)}; it has {_listed(named)}",
-                code="missing-columns",
-                where=text.path,
-                line=int(lines[0]),
-                absent=absent,
-            )
-        columns = _column_names(columns, text.path, int(lines[0]))
-    widths = line_widths(data, separator)
-    wrong = np.flatnonzero(widths != len(columns))
-    if len(wrong):
-        more = _and_more(lines[wrong[1:]], widths[wrong[1:]].tolist())
-        what = f"{widths[wrong[0]]} columns where {len(columns)} were expected{more}"
-        line = int(lines[wrong[0]])
-        raise InputError(what, code="wrong-width", where=text.path, line=line)
-    try:
-        parsed = arrow_csv.read_csv(
-            pa.BufferReader(data),
-            arrow_csv.ReadOptions(column_names=list(columns), skip_rows=int(has_header)),
-            arrow_csv.ParseOptions(delimiter=separator, quote_char=False),
-            arrow_csv.ConvertOptions(
-                column_types={name: pa.string() for name in columns}, strings_can_be_null=False
-            ),
-        )
-        frame = pl.from_arrow(parsed)
-    except (pa.ArrowInvalid, pl.exceptions.PolarsError) as error:
-        raise _unreadable(text.path, f"not a table of text: {error}") from error
-    assert isinstance(frame, pl.DataFrame)
-    return Table(frame, text.path, lines[1:] if has_header else lines, text.sha256)
+def as_utf8(data: bytes) -> tuple[bytes, str]:
+    """Return a text as UTF-8 with plain line ends, and its encoding if it was another."""
+    encoding = ""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        data, encoding = data.decode("utf-16", errors="replace").encode(), "UTF-16"
+    else:
+        data = data.removeprefix(codecs.BOM_UTF8)
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError:
+            data, encoding = data.decode("cp1252", errors="replace").encode(), "Latin-1"
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), encoding
 
 
 def fields_of(line: str, separator: str) -> list[str]:
     """Return the fields of a line, whose quotes may hold the separator; spaces count as one."""
     if separator == " ":
         line = " ".join(line.split())
-    if '"' not in line:
-        return line.split(separator)
-    try:
-        return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
-    except csv.Error:  # A field is too long for it: quotes then count as text.
-        return line.split(separator)
+    fields = line.split(separator)
+    if '"' in line:
+        # A field may be too long for the parser: quotes then count as text.
+        with suppress(csv.Error):
+            fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+    return [field.strip() for field in fields]
 
 
-def open_workbook(path: str | os.PathLike[str], member: str) -> Workbook | None:
-    """Return the workbook that a file is or holds, or None."""
-    path = Path(path)
-    with _reading(path):
-        with path.open("rb") as file:
-            if file.read(len(_ZIP)) != _ZIP:
-                return None
-        raw = path.read_bytes()
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            names = archive.namelist()
-            _check_unpacked(_unpacked(archive), len(raw), path)
-            book = raw
-            if _IS_WORKBOOK not in names:
-                books = [n for n in names if n.lower().endswith(".xlsx") and not _is_hidden(n)]
-                meant = [n for n in books if re.search(member, Path(n).name, re.IGNORECASE)]
-                chosen = meant if len(books) > 1 else books
-                if len(chosen) != 1:
-                    return None
-                book = archive.read(chosen[0])
-                with zipfile.ZipFile(io.BytesIO(book)) as inner:
-                    _check_unpacked(_unpacked(inner), len(raw), path)
-        return Workbook(path, hashlib.sha256(raw).hexdigest(), book)
+def word(header: str) -> str:
+    """Return the name of a column in lower case, without blanks and punctuation."""
+    return re.sub(r"[\W_]+", "", header.lower())
 
 
-def without_blank_lines(data: bytes) -> tuple[bytes, Ints]:
-    """Return the text without its blank lines, and the number of each line that is left."""
-    if data and not data.endswith(b"\n"):
-        data += b"\n"
-    ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
-    lengths = np.diff(ends, prepend=-1) - 1
-    lines = np.arange(1, len(ends) + 1, dtype=np.int64)
-    if lengths.all():
-        return data, lines
-    kept = [line for line in data.split(b"\n") if line]
-    return b"\n".join(kept) + b"\n" if kept else b"", lines[lengths > 0]
+def is_number(written: str) -> bool:
+    return _NUMBER.fullmatch(written.replace("\u2212", "-")) is not None
 
 
-def line_widths(data: bytes, separator: str) -> Ints:
-    """Return the number of fields of each line, none of which is blank."""
-    characters = np.frombuffer(data, dtype=np.uint8)
-    ends = np.flatnonzero(characters == ord("\n"))
-    separators = np.flatnonzero(characters == ord(separator))
-    widths: Ints = np.diff(np.searchsorted(separators, ends), prepend=0) + 1
-    return widths
+def is_missing(written: pl.Series) -> Bools:
+    return written.str.to_lowercase().is_in(list(MISSING)).to_numpy()
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Say what is wrong with a file that cannot be read or unpacked."""
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise _unreadable(
-            path,
-            f"the compressed file is cut off or damaged ({error})",
-            "Download it again and compare its size with the original.",
-        ) from error
-    except zipfile.BadZipFile as error:
-        raise _unreadable(path, f"the zip file is damaged ({error})") from error
-    except (RuntimeError, NotImplementedError) as error:
-        what = f"the zip file cannot be unpacked ({error})"
-        raise _unreadable(path, what, "Unpack it first.") from error
-    except OSError as error:
-        raise _unreadable(path, f"cannot be read: {error.strerror or error}") from error
+def numbers_of(written: pl.Series, *, decimal_comma: bool) -> tuple[Doubles, Bools]:
+    """Return a column as numbers, NaN where missing, and which fields are neither.
+
+    A comma is decimal if no number has a point and it cannot separate thousands.
+    """
+    absent = is_missing(written)
+    numbers = written.cast(pl.Float64, strict=False)
+    if (numbers.is_null().to_numpy() & ~absent).any():
+        plain = written.str.replace("\u2212", "-", literal=True)
+        commas = plain.str.contains(_DECIMAL_COMMA)
+        pointed = plain.str.contains(r"^[-+]?\d*\.\d+").any()
+        thousands = not decimal_comma and plain.filter(commas).str.contains(_THOUSANDS).all()
+        if commas.any() and not pointed and not thousands:
+            plain = plain.str.replace(",", ".", literal=True)
+        numbers = plain.cast(pl.Float64, strict=False)
+    values = numbers.to_numpy().astype(np.float64, copy=True)
+    bad: Bools = ~absent & ~(np.abs(values) <= float(np.finfo(np.float32).max))
+    values[absent | bad] = np.nan
+    return values, bad
 
 
-def _unpack(raw: bytes, path: Path) -> bytes:
+def _start_of(path: Path) -> bytes:
+    """Return the first lines of a text, unpacking little more than these."""
+    start = more = b""
+    with reading(path), path.open("rb") as file:
+        is_packed = file.read(2) == _GZIP
+        file.seek(0)
+        opened = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_packed else file
+        # The header of a table of profiles may have thousands of columns.
+        while len(start) < 8 << 20 and start.count(b"\n") < _LOOKED_AT:
+            if not (more := opened.read(1 << 16)):
+                break
+            start += more
+    # The last line may end within a letter.
+    return start[: start.rfind(b"\n") + 1] or start if more else start
+
+
+def _unpacked(raw: bytes, path: Path) -> bytes:
     if raw.startswith(_GZIP):
-        return _read_within(gzip.GzipFile(fileobj=io.BytesIO(raw)), len(raw), path)
+        return _read_all(gzip.GzipFile(fileobj=io.BytesIO(raw)), len(raw), path)
     if not raw.startswith(_ZIP):
         return raw
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        members = _members(archive)
+        # macOS and Excel hide files of their own in a zip.
+        hidden = ("__MACOSX/", ".", "~$")
+        members = [
+            name
+            for name in archive.namelist()
+            if not name.endswith("/") and not name.startswith(hidden)
+            if not Path(name).name.startswith(hidden)
+        ]
         if _IS_WORKBOOK in members:
-            _check_unpacked(_unpacked(archive), len(raw), path)
             return raw
-        if len(members) != 1:
+        chosen = (
+            members if len(members) == 1 else [m for m in members if re.search(_CHOSEN_MEMBER, m)]
+        )
+        if len(chosen) != 1:
             raise InputError(
-                f"the zip file holds {len(members)} files where one was expected: "
-                + _listed(members),
+                f"expected a zip of one file, and it holds {len(members)}",
                 code="several-files",
                 where=path,
                 fix="Unpack it and give the file itself.",
             )
-        with archive.open(members[0]) as member:
-            return _read_within(member, len(raw), path)
+        with archive.open(chosen[0]) as member:
+            return _read_all(member, len(raw), path)
 
 
-def _read_within(file: IO[bytes] | gzip.GzipFile, packed: int, path: Path) -> bytes:
+def _read_all(file: IO[bytes] | gzip.GzipFile, packed: int, path: Path) -> bytes:
     found = io.BytesIO()
     while piece := file.read(1 << 22):
         found.write(piece)
-        _check_unpacked(found.tell(), packed, path)
+        _check_size(found.tell(), packed, path)
     return found.getvalue()
 
 
-def _unpacked(archive: zipfile.ZipFile) -> int:
-    return sum(member.file_size for member in archive.infolist())
-
-
-def _check_unpacked(size: int, packed: int, path: Path) -> None:
+def _check_size(size: int, packed: int, path: Path) -> None:
     if size > max(_ALWAYS_UNPACKED, _AT_MOST_TIMES * packed):
         raise InputError(
             f"the file unpacks to more than {_AT_MOST_TIMES} times its size, as no table of "
@@ -405,40 +500,3 @@ def _check_unpacked(size: int, packed: int, path: Path) -> None:
             where=path,
             fix="If you trust it, unpack it first (gunzip, unzip).",
         )
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith("__MACOSX/") or Path(name).name.startswith((".", "~$"))
-
-
-def _members(archive: zipfile.ZipFile) -> list[str]:
-    names = archive.namelist()
-    return [n for n in names if not n.endswith("/") and not n.startswith("__MACOSX/")]
-
-
-def _column_names(header: Sequence[str], path: Path, line: int) -> list[str]:
-    """Return the names of the columns, ``column 8`` for the eighth where it has none."""
-    names = [name.strip() or f"column {i}" for i, name in enumerate(header, 1)]
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        what = f"two columns are called '{twice}'"
-        raise InputError(what, code="duplicate-column", where=path, line=line)
-    return names
-
-
-def _unreadable(path: Path, what: str, fix: str | None = None) -> InputError:
-    return InputError(what, code="unreadable", where=path, fix=fix)
-
-
-def _listed(names: Sequence[str], most: int = 12) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _and_more(lines: Ints, written: Sequence[object]) -> str:
-    """Return how many more rows are bad in the same way, with two examples."""
-    if not len(lines):
-        return ""
-    pairs = list(zip(lines, written, strict=False))[:2]
-    examples = ", ".join(f"{what!r} in line {line}" for line, what in pairs)
-    return f", and so in {len(lines):,} more row{'s' * (len(lines) > 1)}, such as {examples}"

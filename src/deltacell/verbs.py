@@ -7,62 +7,71 @@ other way round.
 from __future__ import annotations
 
 import hashlib
-import logging
+import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deltacell import store
 from deltacell.cell import Cell
-from deltacell.errors import InputError, did_you_mean
-from deltacell.evaluate.hits import ZEROS, Threshold
-from deltacell.evaluate.runs import EvaluatedRuns, evaluate_on, evaluate_runs
+from deltacell.cell.annotation import enrichment
+from deltacell.errors import InputError, did_you_mean, need
+from deltacell.evaluate.hits import THRESHOLD
+from deltacell.evaluate.runs import EvaluatedRuns, evaluate_runs
 from deltacell.models.base import Recorded
 from deltacell.models.baselines import BASELINES
-from deltacell.predict.request import GeneNames
-from deltacell.predict.verbs import Explanation, Ranked, rank, why
-from deltacell.profile.record import METRICS_FILE, RUN_FILE, RunRecord, read_metrics, read_run
-from deltacell.report.progress import progress_bar
-from deltacell.report.terminal import as_html
+from deltacell.predict.ensemble import scorer_of
+from deltacell.predict.explain_set import against_measured, explain_set, gene_facts, known_of
+from deltacell.predict.ranking_file import SHOWN, Ranking, read_rows, written
+from deltacell.predict.request import GeneNames, Request, gene_texts, subject_of
+from deltacell.predict.search import rank_sets, ranks_of_environment
+from deltacell.profile.record import RUN_FILE, RunRecord, read_run
+from deltacell.report.figures import plot_learning
+from deltacell.report.predict import (
+    explained_page,
+    print_explained_set,
+    print_ranking,
+    ranking_page,
+)
+from deltacell.report.progress import TrainingBar, progress_bar
+from deltacell.report.terminal import as_html, as_text, print_facts
 from deltacell.screen import Genotypes, Screen, Split
-from deltacell.screen.convert import need
 from deltacell.train.compose import MODEL, compose, suited, with_settings
-from deltacell.train.config import MODELS, Config, SplitConfig, is_fitted
+from deltacell.train.config import MODELS, Config, SplitConfig
 from deltacell.train.data import TrainingData, load_data
-from deltacell.train.loaded_run import AnyRun, LoadedRun, load_run, load_runs
-from deltacell.train.run import fit_run, resume_fit
-from deltacell.train.run_directory import Outcome, new_path, resumed_config
+from deltacell.train.loaded_run import AnyRun, LoadedRun, as_list, load_run, load_runs
+from deltacell.train.processes import StopSignals
+from deltacell.train.run import Outcome, fit_run
+from deltacell.train.run_directory import metrics_of, new_path, resumed_config
+from deltacell.words import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["Explanation", "History", "Ranked", "Run", "evaluate", "fit", "rank", "trained", "why"]
-
-#: What `fit` calls the predictor of the experiment costanzo2010_pairs.
 PAIRS = "pairs"
+"""What `fit` calls the predictor of the experiment costanzo2010_pairs."""
+
+FIRST = 100  # sets of each end whose expected hits and enriched terms are shown
+MOST_TERMS, MOST_Q = 20, 0.05  # enriched terms of an end that are shown, and their largest q-value
+VOTES = 5  # of each set on a page
 
 
 class Run:
-    """A run: a trained predictor with its data, in a directory.
+    """A run: a trained predictor with its data, in a directory that `fit` or a command made.
 
-    Parameters
-    ----------
-    path
-        The directory, which `fit` or ``deltacell train`` made.
-    weights
-        ``best`` by validation, ``last``, or the name of a checkpoint.
+    `weights` are ``best`` by validation, ``last``, or the name of a checkpoint.
     """
 
     def __init__(self, path: str | os.PathLike[str], weights: str = "best") -> None:
-        self.path = Path(path).absolute()
-        self.weights = weights
+        self.path, self.weights = Path(path).absolute(), weights
         self.config: Config = resumed_config(self.path)
 
     @property
@@ -78,40 +87,27 @@ class Run:
     @property
     def history(self) -> History:
         """The metrics of the training, a row per epoch or per validation."""
-        return History(read_metrics(self.path / METRICS_FILE).to_dicts())
+        return History(metrics_of(self.path))
 
     def predict(self, sets: Iterable[Sequence[str]] | Any) -> pd.DataFrame:
         """Return the predicted score of each gene set, in the unit of the screen.
 
-        The columns are ``gene1``, ``gene2``, … (names as they are in the cell), ``score`` and, of
-        a predictor that knows what a hit is, ``hit`` (its probability) and ``given_hit`` (the
-        score to expect of it then).
-
-        Parameters
-        ----------
-        sets
-            Gene sets as sequences of names of any kind; or a data frame of which every column
-            holds genes.
+        `sets` are sequences of names of any kind, or a data frame of which every column holds
+        genes. The columns are ``gene1``, ``gene2``, … (names as they are in the cell), ``score``
+        and, of a predictor that knows what a hit is, ``hit`` (its probability) and ``given_hit``
+        (the score to expect of it then).
         """
-        need("pandas", "A table of predictions", "pandas")
-        import pandas as pd
-
-        if isinstance(sets, pd.DataFrame):
+        if hasattr(sets, "itertuples"):
             sets = sets.itertuples(index=False, name=None)
-        names = GeneNames.of_runs([self.loaded])
-        genes = [names.indices([str(name) for name in one]).tolist() for one in sets]
-        found = self.loaded.predictor.predict(Genotypes.of(genes))
-        texts = [names.genes.standard[g] or names.genes[g] for g in range(len(names.genes))]
-        widest = max((len(one) for one in genes), default=0)
-        columns: dict[str, Any] = {
-            f"gene{i + 1}": [texts[one[i]] if i < len(one) else None for one in genes]
-            for i in range(widest)
-        }
+        names = GeneNames.of_run(self.loaded)
+        genes = [names.indices(list(map(str, one))).tolist() for one in sets]
+        found, texts = self.loaded.predictor.predict(Genotypes.of(genes)), gene_texts(names.genes)
+        table = _frame([[texts[g] for g in one] for one in genes])
+        table.columns = [f"gene{i + 1}" for i in range(table.shape[1])]
         for name in ("score", "hit", "given_hit"):
-            values = getattr(found, name)
-            if values is not None:
-                columns[name] = values.double().cpu().numpy()
-        return pd.DataFrame(columns)
+            if (values := getattr(found, name)) is not None:
+                table[name] = values.double().numpy()
+        return table
 
     def why(self, *genes: str) -> Explanation:
         """Explain the score of one gene set; see `why`."""
@@ -129,43 +125,33 @@ class Run:
         return f"Run({record.name}, {self.config.model.name}, {record.status}: {self.path})"
 
     def _repr_html_(self) -> str:
-        from deltacell.report.terminal import print_facts
-
-        last = self.history.rows[-1] if self.history.rows else {}
-        facts = {
-            "model": self.config.model.name,
-            "status": str(self.record.status),
-            "seed": self.record.seed,
-            "directory": str(self.path),
-            **{name: value for name, value in last.items() if value is not None},
-        }
-        return as_html(lambda: print_facts(f"run {self.record.name}", facts))
+        record = self.record
+        facts: dict[str, Any] = {"model": self.config.model.name, "status": str(record.status)}
+        facts |= {"seed": record.seed, "directory": str(self.path)}
+        for row in self.history[-1:]:
+            facts |= {name: value for name, value in row.items() if value is not None}
+        return as_html(lambda: print_facts(f"run {record.name}", facts))
 
 
-@dataclass(frozen=True, eq=False)
-class History:
+class History(list[Mapping[str, Any]]):
     """The metrics of a training: a row per epoch or per validation, as in ``metrics.csv``."""
 
-    rows: Sequence[Mapping[str, float | None]]
-
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a data frame."""
-        need("pandas", "A table of metrics", "pandas")
-        import pandas as pd
-
-        return pd.DataFrame(self.rows)
+        return _frame(self)
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Plot the training loss and the validation's correlation."""
-        from deltacell.report.figures import plot_learning
-
-        return plot_learning(self.rows, axes)
-
-    def __len__(self) -> int:
-        return len(self.rows)
+        return plot_learning(self, axes)
 
     def _repr_html_(self) -> str:
         return str(self.to_pandas()._repr_html_())
+
+
+def _frame(rows: Iterable[Any]) -> pd.DataFrame:
+    need("pandas", "A table", "pandas")
+    import pandas as pd
+
+    return pd.DataFrame(list(rows))
 
 
 def fit(
@@ -183,56 +169,33 @@ def fit(
 ) -> Run:
     """Train a predictor, and return its run.
 
-    A cell or a screen that was not loaded from a directory is saved beside the run, in ``data``, so
-    that the run can be loaded, evaluated and resumed anywhere.
+    ``model`` is ``pairs``, boosted trees on what was measured next to a set, with settings that
+    suit the size of the screen; the name of any model (``dango``, ``boosted_trees``); or a model
+    such as ``PairCell(cell, hidden=32)``, which stands for its settings and not for its weights.
+    Every row of the screen needs a score; the split is random by default. ``epochs`` are those of
+    a network, ``options`` keys of the model (``hidden=32``), and ``settings`` any other keys of the
+    config, ``{"optimizer.lr": 1e-3}``.
 
-    Parameters
-    ----------
-    model
-        ``pairs``, boosted trees on what was measured next to a set, with settings that suit the
-        size of the screen; or the name of any model (``dango``, ``boosted_trees``); or a model
-        such as ``PairCell(cell, hidden=32)``, which stands for its settings: the weights to begin
-        with are drawn with ``seed``.
-    cell, screen
-        Every row of the screen needs a score.
-    split
-        A split of this screen; random by default.
-    epochs
-        For a network: how often to go through the training part.
-    directory
-        The run directory; by default a new one under ``runs``.
-    settings
-        Any other keys of the config, by name: ``{"optimizer.lr": 1e-3}``.
-    **options
-        Settings of the model: ``hidden=32``, ``rounds=200``.
+    The run directory is by default a new one under ``runs``. A cell or a screen that was not loaded
+    from a directory is saved beside it, in ``data``, so that the run can be loaded anywhere.
     """
     name, of_model = _model_settings(model)
     if not np.isfinite(screen.column("score")).all():
-        raise InputError(
-            "some genotypes of the screen have no score",
-            code="missing-target",
-            fix="Leave them out: screen.take(np.isfinite(screen.column('score')))",
-        )
+        fix = "Leave them out: screen.take(np.isfinite(screen.column('score')))"
+        raise InputError("some genotypes have no score", code="missing-target", fix=fix)
     split = Split.random(screen) if split is None else split
     split.check(screen)
     config = compose([f"model={name}", "data.synthetic=demo"])
-    chosen = dict(suited(cell, screen, name).settings)
+    chosen = suited(cell, screen, name)
     chosen |= {f"model.{key}": value for key, value in {**of_model, **options}.items()}
     if epochs is not None:
-        if hasattr(config.model, "epochs"):
-            chosen["model.epochs"] = epochs
-        elif is_fitted(config.model):
-            warnings.warn(
-                f"{name} is fitted in one call and has no epochs; it stops by validation, and "
-                "rounds= bounds its trees",
-                stacklevel=2,
-            )
+        if config.model.fitted and not hasattr(config.model, "epochs"):
+            warnings.warn(f"{name} has no epochs; rounds= bounds its trees", stacklevel=2)
         else:
-            chosen["trainer.epochs"] = epochs
-    chosen |= {"name": name if model != PAIRS else PAIRS, "seed": seed}
+            chosen[f"{'model' if config.model.fitted else 'trainer'}.epochs"] = epochs
+    chosen |= {"name": PAIRS if model == PAIRS else name, "seed": seed}
     chosen |= {"trainer.progress": progress, **dict(settings or {})}
-    if directory is not None:
-        chosen["directory"] = str(directory)
+    chosen |= {} if directory is None else {"directory": str(directory)}
     config = with_settings(config, chosen)
     path = new_path(config)
     config, data = _data_of(config, path.absolute().parent / "data", cell, screen, split)
@@ -249,71 +212,48 @@ def _data_of(
     """Return the data of objects with the config that names them, saved if not on the disk."""
     options = dict(split.options)
     studies = options.pop("test", []) if split.method == "source" else []
-    named = SplitConfig(split.method, split.seed, studies=list(studies), **options)
-    base = with_settings(
-        config,
-        {
-            "data.synthetic": None,
-            "data.cell": str(_on_disk(cell, home, "cell")),
-            "data.screen": str(_on_disk(screen, home, "screen")),
-            "split": named,
-        },
-    )
+    drawn = SplitConfig(split.method, split.seed, studies=list(studies), **options)
+    objects: dict[str, Cell | Screen] = {"cell": cell, "screen": screen}
+    places = {f"data.{kind}": str(_on_disk(one, home, kind)) for kind, one in objects.items()}
+    config = with_settings(config, {"data.synthetic": None, **places, "split": drawn})
     # Whatever has the same settings has the same rows; only a split made by hand has not.
-    data = load_data(base)
+    data = load_data(config)
     parts = ("train", "validation", "test")
     if all(np.array_equal(getattr(data.split, part), getattr(split, part)) for part in parts):
-        return base, data
+        return config, data
     same = split.on(data.screen, screen)
     rows = b"".join(getattr(same, part).tobytes() for part in parts)
     path = home / f"split-{hashlib.sha256(rows).hexdigest()[:12]}"
     if not path.exists():
         same.save(path)
-    base = with_settings(base, {"split": SplitConfig("saved", split.seed, path=str(path))})
-    return base, load_data(base)
+    config = with_settings(config, {"split": SplitConfig("saved", split.seed, path=str(path))})
+    return config, load_data(config)
 
 
 def _on_disk(one: Cell | Screen, home: Path, kind: str) -> Path:
-    """Return where a cell or a screen is on the disk, and put it there where it is not."""
-    if one.path is not None and _holds(one.path, kind, one.checksum):
-        return one.path
     path = home / f"{kind}-{one.checksum[:12]}"
-    if not (path.exists() and _holds(path, kind, one.checksum)):
-        one.save(path, overwrite=True)
+    for place in (one.path, path):
+        with suppress(InputError):
+            if place and store.read(place, kind, verify=False).checksum == one.checksum:
+                return place
+    one.save(path, overwrite=True)
     return path
 
 
-def _holds(path: Path, kind: str, checksum: str) -> bool:
-    try:
-        return store.read(path, kind, verify=False).checksum == checksum
-    except InputError:
-        return False
-
-
 def _model_settings(model: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name of a model and the settings it was made with."""
     if isinstance(model, str):
         name = MODEL if model == PAIRS else model
-        if name not in MODELS:
-            raise InputError(
-                f"unknown model '{model}'{did_you_mean(model, MODELS)}; there are "
-                f"{', '.join((PAIRS, *MODELS))}",
-                code="unknown-model",
-            )
-        return name, {}
+        if name in MODELS:
+            return name, {}
     for name, registered in MODELS.items():
         if isinstance(model, Recorded) and type(model) is registered.built():
             fields = registered.__dataclass_fields__
-            made: Mapping[str, Any] = model.made_with
-            given = {key: value for key, value in made.items() if key in fields}
+            given = {key: value for key, value in model.made_with.items() if key in fields}
             return name, {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
-    raise InputError(
-        f"a {type(model).__name__} is not a model that a run can be made of; there are "
-        f"{', '.join(MODELS)}",
-        code="unknown-model",
-        fix="Register its class in deltacell.train.config, or train it in a loop of your own: "
-        "docs/how-to/plain-loop.md.",
-    )
+    text = model if isinstance(model, str) else type(model).__name__
+    what = f"unknown model '{text}'{did_you_mean(text, MODELS)}; there are "
+    fix = "For a model of your own, see docs/how-to/plain-loop.md."
+    raise InputError(what + ", ".join((PAIRS, *MODELS)), code="unknown-model", fix=fix)
 
 
 def trained(
@@ -329,23 +269,15 @@ def trained(
     `data` is what the config names, if that is loaded already; `resume` is the directory of a run
     to resume, from its checkpoint `which`, in place of a new run.
     """
-    if is_fitted(config.model):
+    if config.model.fitted:
         with progress_bar() as bar:
             report = bar if config.trainer.progress else None
-            if resume is not None:
-                return resume_fit(resume, config, data=data, progress=report)
-            return fit_run(config, command=command, data=data, progress=report)
-    # Only a network needs Lightning, which takes a second to load.
-    from deltacell.report.progress import TrainingBar
+            return fit_run(config, resume=resume, command=command, data=data, progress=report)
     from deltacell.train import run
-    from deltacell.train.loop import Latest
 
-    # It announces every process on a line of its own.
-    for part in ("fabric", "pytorch"):
-        logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
     # A rank's loss is its share of the batch's.
-    latest, ranks = Latest(), config.trainer.devices * config.trainer.nodes
-    tell = [TrainingBar(lambda loss: ranks * latest.look(loss), watched=config.trainer.progress)]
+    ranks, watched = config.ranks, config.trainer.progress
+    tell: list[Any] = [TrainingBar(lambda loss: ranks * float(loss), watched=watched)]
     if resume is not None:
         return run.resume(resume, config, which=which, tell=tell)
     return run.train(config, command=command, tell=tell, data=data)
@@ -358,86 +290,265 @@ def evaluate(
     *,
     cell: Cell | None = None,
     baselines: Sequence[str] = (),
-    on: str | os.PathLike[str] | Screen | None = None,
     weights: str = "best",
-    samples: int | None = None,
-    threshold: float = -0.08,
-    beyond: float = 0.08,
-    zeros: int = ZEROS,
+    threshold: float = THRESHOLD,
     progress: bool = True,
+    **options: Any,
 ) -> EvaluatedRuns:
     """Test runs and baselines on the same rows: metrics with intervals, and which one is best.
 
-    Parameters
-    ----------
-    predictors
-        Runs, directories of runs, and names of baselines such as ``boosted_trees``, which are
-        fitted on the training part of the runs.
-    screen, split
-        What they are tested on: the test part of this split, which must be that of the runs.
-    cell
-        Required where there are only baselines.
-    baselines
-        Further names of baselines.
-    on
-        Another screen to test on in place of the test part; leaves out what was trained on.
-    weights
-        The weights of a run that is given by its directory: ``best`` by validation, or ``last``.
-    samples
-        Test rows to look at, the same for all; all by default.
-    threshold
-        A score at or below it is a hit, for AUROC and AUPR.
-    beyond
-        With ``on``: also test the rows at least this far from 0.
-    zeros
-        For a list of hits: tested pairs without a hit to draw. This assumes that every query gene
-        was crossed with every array gene; 0 turns it off.
+    The predictors are runs, directories of runs with the ``weights`` ``best`` or ``last``, and
+    names of baselines such as ``boosted_trees``, which are fitted on the training part of the runs.
+    The test part is that of the ``split`` of the ``screen``, which must be that of the runs; they
+    and the cell are required where there are only baselines. A score at or below the ``threshold``
+    is a hit, for AUROC and AUPR.
+
+    The options are ``on``, another screen to test on in place of the test part, without what was
+    trained on, and also on its rows at least ``beyond`` from 0 alone; ``samples``, test rows to
+    look at; and for a list of hits ``zeros``, tested pairs without a hit to draw, as if every
+    query gene had been crossed with every array gene.
     """
-    several = isinstance(predictors, Sequence) and not isinstance(predictors, str)
-    given = list(cast(Sequence[AnyRun], predictors)) if several else [cast(AnyRun, predictors)]
-    names = [*(str(one) for one in given if _is_baseline(one)), *baselines]
-    paths = [one for one in given if not _is_baseline(one)]
+    names: list[Any] = []
+    paths: list[Any] = []
+    for one in as_list(predictors):
+        named = isinstance(one, str) and one in BASELINES and not (Path(one) / RUN_FILE).is_file()
+        (names if named else paths).append(one)
+    names += baselines
     if not paths:
         if cell is None or screen is None:
-            raise InputError(
-                "only baselines are given, and nothing to fit them on",
-                code="no-data",
-                fix="Give a run too, or cell=, screen= and split=.",
-            )
+            raise InputError("baselines need a run, or cell= and screen=", code="no-data")
         paths = [fit(names.pop(0), cell, screen, split, progress=progress)]
     with progress_bar() as bar:
-        report = bar if progress else None
         runs = load_runs(paths, weights)
-        _check_same_rows(runs, screen, split)
-        options: dict[str, Any] = {
-            "baseline_names": names,
-            "samples": samples,
-            "threshold": Threshold(threshold),
-            "progress": report,
-        }
-        if on is None:
-            return evaluate_runs(runs, zeros=zeros, **options)
-        return evaluate_on(runs, on, beyond=beyond, **options)
+        for run in runs:
+            other_screen = screen is not None and len(screen) != len(run.data.screen)
+            other = split is not None and not np.array_equal(split.test, run.data.split.test)
+            if other_screen or other:
+                what = "the run was trained on another screen or split; on= tests on another"
+                raise InputError(what, code="other-split", where=run.record.path)
+        options |= {"progress": bar} if progress else {}
+        return evaluate_runs(runs, baseline_names=names, threshold=threshold, **options)
 
 
-def _is_baseline(one: AnyRun) -> bool:
-    return isinstance(one, str) and one in BASELINES and not (Path(one) / RUN_FILE).is_file()
+class _Shown:
+    """Shows itself on a terminal and in a notebook, and is a page."""
+
+    _print: Callable[[], None]
+
+    def __str__(self) -> str:
+        return as_text(self._print)
+
+    def _repr_html_(self) -> str:
+        return as_html(self._print)
 
 
-def _check_same_rows(runs: Sequence[LoadedRun], screen: Screen | None, split: Split | None) -> None:
-    """Raise where runs were trained on another screen or split than the one that is named."""
-    for run in runs:
-        data = run.data
-        if screen is not None and len(screen) != len(data.screen):
-            what = f"a screen of {len(data.screen):,} genotypes; this one has {len(screen):,}"
-        elif split is not None and not np.array_equal(split.test, data.split.test):
-            what = f"another split, {data.split!r}"
-        else:
-            continue
-        raise InputError(
-            f"the run was trained on {what}",
-            code="other-split",
-            where=run.record.path,
-            fix="Give the screen and the split that it was trained with, or on=SCREEN to test on "
-            "another one.",
+@dataclass(frozen=True, eq=False)
+class Ranked(Ranking, _Shown):
+    """A ranking with the runs that made it, and the indices of the genes that were ranked."""
+
+    runs: Sequence[LoadedRun] = ()
+    genes: Sequence[int] = ()
+
+    def why(self, *genes: str) -> Explanation:
+        """Explain the score of one gene set; see `why`."""
+        return why(self.runs, *genes)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows of the ranking as a data frame."""
+        need("pandas", "A table", "pandas")
+        return read_rows(self.path).to_pandas()
+
+    @cached_property
+    def expected_hits(self) -> dict[str, float]:
+        """How many of the first 100 sets of each end are expected to be hits, by those who tell."""
+        found: dict[str, float] = {}
+        for end, sets in self._first.items():
+            each = [run.predictor.predict(Genotypes.of(sets)).hit for run in self.runs]
+            known = [float(hit.sum()) for hit in each if hit is not None]
+            if known:
+                found[end] = sum(known) / len(known)
+        return found
+
+    def enrichment(self) -> list[dict[str, Any]]:
+        """Return the annotation terms that genes of the first 100 sets of an end have too often.
+
+        ``genes`` of ``drawn`` have the term; ``q_value`` is corrected by Benjamini and Hochberg;
+        the background is the genes of all ranked sets.
+        """
+        cell, found = self.runs[0].data.cell, []
+        for end, sets in self._first.items() if cell.annotations else ():
+            table = enrichment(cell, sets, self.genes)
+            rows = table.filter(table["q_value"] <= MOST_Q).head(MOST_TERMS)
+            found += [{"end": end, **row} for row in rows.to_dicts()]
+        return found
+
+    @cached_property
+    def _first(self) -> dict[str, list[list[int]]]:
+        first: dict[str, list[list[int]]] = {}
+        for row in super().to_json(most=FIRST)["rows"]:
+            if row["end"] is not None:
+                first.setdefault(row["end"], []).append(self._indices(row))
+        return first
+
+    def _indices(self, row: Mapping[str, Any]) -> list[int]:
+        genes = self.runs[0].data.cell.genes
+        return [genes.index(gene) for gene in row["genes"]]
+
+    def to_json(self, most: int = SHOWN) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dict, see `Ranking.to_json`, with the expected hits."""
+        result = super().to_json(most)
+        parts = [
+            f"{hits:.1f} of the first {len(self._first[end]):,} {end}"
+            for end, hits in self.expected_hits.items()
+        ]
+        if parts:
+            said = "A score is the size of a hit times its probability; evaluate compares sizes."
+            result["sentences"].insert(1, f"Expected to be hits: {' and '.join(parts)}. {said}")
+        return result
+
+    def page_data(
+        self, link: str | None = None, progress: Progress = lambda what, done, total: None
+    ) -> dict[str, Any]:
+        """Return what its page shows, as a JSON-serialisable dict: `to_json` and the evidence.
+
+        Each row has ``votes`` (the measured sets next to it), ``lost`` (reactions that only the
+        whole set loses) and ``terms``; ``link`` is the template of the addresses of genes.
+        """
+        result = self.to_json()
+        rows = result["rows"]
+        sets = [self._indices(row) for row in rows]
+        for number, (row, one) in enumerate(zip(rows, sets, strict=True)):
+            progress("evidence", number, len(sets))
+            row.update(known_of(self.runs, one, VOTES))
+        used = sorted({gene for one in sets for gene in one})
+        result["gene_facts"] = gene_facts(self.runs[0].data.cell.genes, used, link)
+        result["enrichment"] = self.enrichment()
+        progress("predicting what was measured", 0, 0)
+        sizes = sorted({len(one) for one in sets})
+        return {**result, **against_measured(self.runs, scorer_of(self.runs), sizes)}
+
+    def page(self, path: str | os.PathLike[str], link: str | None = None) -> Path:
+        """Write the ranking as a self-contained HTML page, and return where; see `page_data`."""
+        with progress_bar() as bar:
+            return _write_page(path, ranking_page(self.page_data(link, bar)))
+
+    def _print(self) -> None:
+        print_ranking(self.to_json())
+
+
+def _write_page(path: str | os.PathLike[str], text: str) -> Path:
+    with written(path, "the page") as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return Path(path)
+
+
+def rank(
+    runs: AnyRun | Sequence[AnyRun],
+    sets: str | os.PathLike[str] | Iterable[Sequence[str]] = "pairs",
+    *,
+    out: str | os.PathLike[str] | None = None,
+    weights: str = "best",
+    overwrite: bool = False,
+    progress: bool = True,
+    tell: Callable[[str], None] = lambda sentence: None,
+    **options: Any,
+) -> Ranked | None:
+    """Rank gene sets by their predicted score, with the evidence for each.
+
+    Several ``runs`` give a mean and a spread. ``sets`` are ``pairs``, ``triples``, ``with GENE
+    ...``, a file with one set per line, or the sets themselves. The ``options`` are those of
+    `deltacell predict`: ``genes``, ``top``, ``above``, ``below``, ``status``, ``linked``,
+    ``cautious``, ``distance`` and ``size``. ``tell`` is called with sentences: how much there is to
+    do and how long it will take.
+
+    The ranking is a Parquet file, by default in the folder ``rankings`` of the first run. Call it
+    again to resume a ranking that was stopped; one that exists already is read from its file.
+    Under torchrun only the first process returns it.
+    """
+    ranks = ranks_of_environment()
+    with StopSignals() as signals, progress_bar() as bar:
+
+        def report(label: str, done: int, total: int) -> None:
+            if progress and ranks[0] == 0:
+                bar(label, done, total)
+
+        report("loading", 0, 0)
+        loaded = load_runs(runs, weights)
+        scorer = scorer_of(loaded)
+        home = loaded[0].record.path / "rankings"
+        if not isinstance(sets, str | os.PathLike):
+            lines = "".join(f"{' '.join(map(str, one))}\n" for one in sets)
+            sets = home / f"sets-{_digest(lines)}.txt"
+            with written(sets, "the sets") as temporary:
+                temporary.write_text(lines, encoding="utf-8")
+        request = Request.of_words(str(sets), **options)
+        subject = subject_of(loaded, request, weights)
+        identity = json.dumps(dict(subject.identity), sort_keys=True)
+        default = home / f"{request.sets}-{_digest(identity)}.parquet"
+        path = default if out is None else Path(out)
+        found = rank_sets(
+            subject,
+            scorer,
+            path,
+            ranks=ranks,
+            overwrite=overwrite,
+            stop=lambda: signals.received is not None,
+            progress=report,
+            tell=tell if ranks[0] == 0 else lambda sentence: None,
         )
+    if found is None and signals.received is not None:
+        if ranks[0] == 0:
+            tell(f"Stopped; rerun the command to resume from {path}.partial")
+        raise Stopped(signals.received)
+    if found is None:
+        return None
+    return Ranked(found.path, found.about, loaded, subject.genes.tolist())
+
+
+class Stopped(KeyboardInterrupt):
+    """The signal that is its argument stopped the work, which is saved."""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation(_Shown):
+    """Why a gene set scores as it does; ``result`` is what `explain_set` returns."""
+
+    result: Mapping[str, Any]
+
+    @property
+    def score(self) -> float:
+        """The predicted score."""
+        return float(self.result["score"])
+
+    @property
+    def sentences(self) -> list[str]:
+        """What carries the prediction."""
+        return list(self.result["sentences"])
+
+    def votes(self) -> pd.DataFrame:
+        """Return the measured sets that the score rests on, the largest weight first."""
+        return _frame(self.result["votes"])
+
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write the explanation as a self-contained HTML page, and return where."""
+        return _write_page(path, explained_page(self.result))
+
+    def _print(self) -> None:
+        print_explained_set(self.result)
+
+
+def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> Explanation:
+    """Explain the score of one gene set: what carries it, and the measured sets next to it.
+
+    ``runs`` are one or more, ``genes`` names of any kind, and ``weights`` those of a run that is
+    given by its directory.
+    """
+    loaded = load_runs(runs, weights)
+    indices = GeneNames.of_run(loaded[0]).indices(genes)
+    if not len(indices):
+        raise InputError('no gene is given; such as: deltacell why RUN "HO STE2"', code="no-gene")
+    return Explanation(explain_set(loaded, indices))

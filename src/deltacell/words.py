@@ -40,7 +40,6 @@ def seconds_text(seconds: float) -> str:
 
 
 def change_text(seconds: float) -> str:
-    """Return a difference of times with its sign."""
     return f"{'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))}"
 
 
@@ -53,7 +52,6 @@ def duration_text(seconds: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """Return a share in percent."""
     percent = 100 * share
     if 0 < abs(percent) < 0.1:
         return "under 0.1 %"
@@ -67,10 +65,8 @@ def short_name(name: str) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Return words as a list in a sentence."""
     return "".join(words) if len(words) < 2 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def capital(text: str) -> str:
-    """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:]

@@ -9,8 +9,6 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +25,7 @@ PATIENCE = 60.0
 class Browser:
     """One Chromium with one tab; what it says on the console is kept."""
 
-    def __init__(self, program: str, profile: Path) -> None:
+    def __init__(self, program, profile):
         self._read, theirs_write = os.pipe()
         theirs_read, self._write = os.pipe()
         as_root = ("--no-sandbox",) if os.geteuid() == 0 else ()
@@ -56,15 +54,7 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
 
-    def open(
-        self,
-        file: Path,
-        *,
-        width: int = 1280,
-        height: int = 800,
-        scheme: str = "light",
-        scripts: bool = True,
-    ) -> None:
+    def open(self, file, *, width=1280, height=800, scheme="light", scripts=True):
         """Open a page from a file and wait until it is loaded and drawn."""
         self.said, self.requests, self.dialogs = [], [], []
         self.resize(width, height)
@@ -79,45 +69,45 @@ class Browser:
         if scripts:
             self.settle()
 
-    def is_quiet(self, page: Path) -> bool:
+    def is_quiet(self, page):
         """Return whether nothing was said on the console, asked for, or shown as a dialog."""
         return (self.said, self.dialogs, self.requests) == ([], [], [page.as_uri()])
 
-    def resize(self, width: int, height: int) -> None:
+    def resize(self, width, height):
         size: dict[str, Any] = {"width": width, "height": height, "deviceScaleFactor": 1}
         self._call("Emulation.setDeviceMetricsOverride", **size, mobile=width < 600)
 
-    def settle(self) -> None:
+    def settle(self):
         """Wait until what was asked for is on the screen."""
         self.run("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(() => r(1))))")
 
-    def run(self, expression: str) -> Any:
+    def run(self, expression):
         """Return what a JavaScript expression is in the page."""
         how: dict[str, Any] = {"awaitPromise": True, "returnByValue": True}
         told = self._call("Runtime.evaluate", expression=expression, **how)
         assert "exceptionDetails" not in told, told
         return told["result"].get("value")
 
-    def count(self, selector: str) -> int:
+    def count(self, selector):
         return int(self.run(f"document.querySelectorAll({json.dumps(selector)}).length"))
 
-    def text(self, selector: str) -> str:
+    def text(self, selector):
         return str(self.run(f"document.querySelector({json.dumps(selector)}).textContent"))
 
-    def texts(self, selector: str) -> list[str]:
+    def texts(self, selector):
         found = f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent)"
         return list(self.run(found))
 
-    def is_seen(self, selector: str) -> bool:
+    def is_seen(self, selector):
         return bool(self.run(f"document.querySelector({json.dumps(selector)}).checkVisibility()"))
 
-    def box(self, selector: str) -> list[float]:
+    def box(self, selector):
         """Return left, top, right and bottom of an element."""
         box = "(b => [b.left, b.top, b.right, b.bottom])"
         found = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
         return list(self.run(f"{box}({found})"))
 
-    def press(self, *keys: str) -> None:
+    def press(self, *keys):
         """Press keys where the focus is."""
         for key in keys:
             text = {"Enter": "\r"}.get(key, key if len(key) == 1 else None)
@@ -128,41 +118,41 @@ class Browser:
             self._call("Input.dispatchKeyEvent", type="keyUp", key=key)
             self.settle()
 
-    def click(self, selector: str) -> None:
+    def click(self, selector):
         """Click with the mouse in the middle of an element."""
         x, y = self.middle(selector)
         for kind in ("mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
         self.settle()
 
-    def move(self, x: float, y: float) -> None:
+    def move(self, x, y):
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         self.settle()
 
-    def wheel(self, selector: str, by: float) -> None:
+    def wheel(self, selector, by):
         x, y = self.middle(selector)
         self._call("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=by)
         self.settle()
 
-    def type(self, text: str) -> None:
+    def type(self, text):
         """Write where the focus is."""
         self._call("Input.insertText", text=text)
         self.settle()
 
-    def middle(self, selector: str) -> tuple[float, float]:
+    def middle(self, selector):
         """Scroll to an element and return where its middle is."""
         scroll = "e => { e.scrollIntoView({block: 'center'}); }"
         self.run(f"({scroll})(document.querySelector({json.dumps(selector)}))")
         left, top, right, bottom = self.box(selector)
         return (left + right) / 2, (top + bottom) / 2
 
-    def screenshot(self) -> bytes:
+    def screenshot(self):
         return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
 
-    def pdf(self) -> bytes:
+    def pdf(self):
         return base64.b64decode(self._call("Page.printToPDF")["data"])
 
-    def close(self) -> None:
+    def close(self):
         self._session = None
         try:
             self._send("Browser.close", {})
@@ -173,7 +163,7 @@ class Browser:
         os.close(self._read)
         os.close(self._write)
 
-    def _call(self, method: str, **params: Any) -> dict[str, Any]:
+    def _call(self, method, **params):
         number = self._send(method, params)
         until = time.monotonic() + PATIENCE
         while (message := self._receive(until)).get("id") != number:
@@ -181,7 +171,7 @@ class Browser:
         assert "error" not in message, (method, message)
         return dict(message["result"])
 
-    def _send(self, method: str, params: dict[str, Any]) -> int:
+    def _send(self, method, params):
         self._last += 1
         message: dict[str, Any] = {"id": self._last, "method": method, "params": params}
         if self._session is not None:
@@ -189,7 +179,7 @@ class Browser:
         os.write(self._write, json.dumps(message).encode() + b"\0")
         return self._last
 
-    def _receive(self, until: float) -> dict[str, Any]:
+    def _receive(self, until):
         while b"\0" not in self._held:
             if not select.select([self._read], [], [], max(until - time.monotonic(), 0))[0]:
                 raise TimeoutError("Chromium does not answer")
@@ -213,7 +203,7 @@ class Browser:
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(tmp_path_factory):
     """A Chromium that all tests of pages share."""
     names = ("chromium", "chromium-browser", "google-chrome")
     program = next((path for name in names if (path := shutil.which(name))), None)
@@ -225,14 +215,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def hostile_trace(hostile: tuple[str, ...]) -> Callable[..., Path]:
+def hostile_trace(hostile):
     """What writes a trace of three steps that wait so many microseconds for their loader."""
     names = ["aten::mm", *hostile[:2], *(f"aten::op{i:02}" for i in range(30))]
 
-    def write(path: Path, *, loading: float) -> Path:
+    def write(path, *, loading):
         events: list[dict[str, Any]] = []
 
-        def add(name: str, ts: float, dur: float, cat: str = "cpu_op", tid: Any = 1) -> None:
+        def add(name, ts, dur, cat="cpu_op", tid=1):
             events.append({"ph": "X", "pid": 1, "tid": tid, "cat": cat, "name": name})
             events[-1] |= {"ts": ts, "dur": dur}
 

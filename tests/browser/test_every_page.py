@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -13,7 +10,7 @@ from PIL import Image
 from deltacell.profile.explain import explain
 from deltacell.report.demo_page import demo_page
 from deltacell.report.explanation_page import explanation_page
-from deltacell.report.ranking_page import ranking_page
+from deltacell.report.predict import ranking_page
 
 pytestmark = pytest.mark.slow
 PAGES = ("demo", "explanation", "ranking")
@@ -21,13 +18,7 @@ FIRST = {"demo": ("h1", ".marks", ".learned", ".limits"), "explanation": ("h1",)
 
 
 @pytest.fixture(scope="module")
-def pages(
-    made_demo: Any,
-    made_ranking: Any,
-    hostile_trace: Any,
-    hostile: tuple[str, ...],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Path]:
+def pages(made_demo, made_ranking, hostile_trace, hostile, tmp_path_factory):
     """Each page, with hostile names in it."""
     folder = tmp_path_factory.mktemp("pages")
     demo = made_demo()
@@ -49,9 +40,7 @@ def pages(
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_it_opens_from_a_file_prints_and_runs_nothing_but_its_own(
-    browser: Any, pages: dict[str, Path], name: str, tmp_path: Path
-) -> None:
+def test_it_opens_from_a_file_prints_and_runs_nothing_but_its_own(browser, pages, name, tmp_path):
     browser.open(pages[name])
     assert browser.run("document.images.length") == 0
     assert browser.run("[...document.links].every(a => a.protocol === 'file:')")
@@ -67,9 +56,7 @@ def test_it_opens_from_a_file_prints_and_runs_nothing_but_its_own(
 
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("width", [320, 400, 800, 1280])
-def test_it_never_scrolls_sideways(
-    browser: Any, pages: dict[str, Path], name: str, width: int
-) -> None:
+def test_it_never_scrolls_sideways(browser, pages, name, width):
     browser.open(pages[name], width=width)
     browser.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     if name == "ranking":
@@ -82,9 +69,7 @@ def test_it_never_scrolls_sideways(
 @pytest.mark.parametrize("name", FIRST)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (400, 1150)])
-def test_the_first_screen_has_the_answer(
-    browser: Any, pages: dict[str, Path], name: str, scheme: str, width: int, height: int
-) -> None:
+def test_the_first_screen_has_the_answer(browser, pages, name, scheme, width, height):
     browser.open(pages[name], width=width, height=height, scheme=scheme)
     for selector in FIRST[name]:
         left, top, right, bottom = browser.box(selector)
@@ -99,32 +84,8 @@ def test_the_first_screen_has_the_answer(
     assert 0.02 < inked < 0.5
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_stand_out_from_the_page(browser: Any, pages: dict[str, Path], scheme: str) -> None:
-    browser.open(pages["ranking"], scheme=scheme)
-    browser.click("#rows tr[data-row='1'] td.genes")
-    selectors = ["h1", ".trust", ".about li", "#found", ".sets td.rank", "#panel dt", ".flag"]
-    ratios = browser.run(
-        """(selectors => {
-        const light = (c) => { const v = c.match(/[\\d.]+/g).map(Number).slice(0, 3)
-          .map(x => x / 255).map(x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4);
-          return .2126 * v[0] + .7152 * v[1] + .0722 * v[2]; };
-        const papers = [document.body, document.getElementById('panel')]
-          .map(e => light(getComputedStyle(e).backgroundColor));
-        return selectors.map(s => {
-            const ink = light(getComputedStyle(document.querySelector(s)).color);
-            return Math.min(...papers.map(
-              p => (Math.max(p, ink) + .05) / (Math.min(p, ink) + .05)));
-          }); })"""
-        f"({json.dumps(selectors)})"
-    )
-    assert min(ratios) >= 4.5
-
-
 @pytest.mark.parametrize("name", ["demo", "explanation"])
-def test_all_controls_are_reached_by_tab_and_the_focus_is_seen(
-    browser: Any, pages: dict[str, Path], name: str
-) -> None:
+def test_all_controls_are_reached_by_tab_and_the_focus_is_seen(browser, pages, name):
     browser.open(pages[name])
     browser.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     controls = "a, button, input, summary, #timeline"
@@ -141,15 +102,3 @@ def test_all_controls_are_reached_by_tab_and_the_focus_is_seen(
         reached += seen[0]
         assert seen[1] != "none"
     assert reached == wanted
-
-
-def test_the_drawings_of_the_demonstration(browser: Any, pages: dict[str, Path]) -> None:
-    browser.open(pages["demo"])
-    counts = {".chart .curve": 2, ".chart .additive": 1, ".marks .planted": 15, "tr.planted": 15}
-    assert {selector: browser.count(selector) for selector in counts} == counts
-    assert browser.run(
-        "(s => { const b = s.getBoundingClientRect(); return [...s.querySelectorAll('*')]"
-        ".every(e => { const c = e.getBoundingClientRect(); return c.left >= b.left - 2"
-        " && c.right <= b.right + 2 && c.bottom <= b.bottom + 2; }); })"
-        "(document.querySelector('.chart'))"
-    )

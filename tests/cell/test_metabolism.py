@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Genes, Metabolism
 from deltacell.cell.metabolism import MOST_CLAUSES, clauses_of
-from deltacell.errors import GeneNameError, InputError, StoreError
 from deltacell.screen import Genotypes
 
 GENES = Genes(["A", "B", "C", "D"], ["alpha", None, None, None])
@@ -42,13 +41,14 @@ def test_lost_reactions_ascend_and_belong_to_their_genotype(metabolism):
     assert lost.offsets.tolist() == [0, 3, 3, 5]
     assert lost.reactions.tolist() == [1, 2, 4, 3, 4]
     assert lost.reactions.dtype == lost.offsets.dtype == torch.int64
-    nothing = metabolism.lost_reactions(Genotypes.of([]))
-    assert (len(nothing.reactions), nothing.offsets.tolist()) == (0, [0])
+    assert metabolism.lost_reactions(Genotypes.of([])).offsets.tolist() == [0]
+    pairs = list(zip(*(column.tolist() for column in metabolism.rule_genes), strict=True))
+    assert pairs == [(1, 0), (2, 0), (2, 1), (3, 2), (3, 3), (4, 0), (4, 2), (4, 3)]
 
 
 def test_what_only_all_of_them_lose_together_has_names(metabolism):
     sets = [["A"], ["A", "B"], ["C", "D"], ["A", "C", "D"]]
-    found = metabolism.names_lost_together(Genotypes.from_names(GENES, sets))
+    found = metabolism.names_lost_together(Genotypes.of([list(map(GENES.index, s)) for s in sets]))
     assert found == [("single", "complex", "nested"), (), ("isozymes", "nested"), ()]
     assert metabolism.names_lost_together(Genotypes.of([])) == []
 
@@ -78,24 +78,10 @@ def test_lost_together_is_lost_by_no_smaller_set(data):
     }
 
 
-def test_the_genes_of_a_rule_are_each_given_once(metabolism):
-    pairs = list(zip(*(column.tolist() for column in metabolism.rule_genes), strict=True))
-    assert pairs == [(1, 0), (2, 0), (2, 1), (3, 2), (3, 3), (4, 0), (4, 2), (4, 3)]
-
-
-def test_splitting_gives_each_direction_and_each_isozyme_a_reaction(metabolism):
-    assert metabolism.split().reactions == (
-        *("free", "single", "complex", "complex_rev", "isozymes_iso1", "isozymes_iso2"),
-        *("nested_iso1_rev", "nested_iso2_rev"),
-    )
-
-
-def test_a_gene_that_the_cell_lacks_is_refused_or_always_lives():
+def test_a_gene_that_the_cell_lacks_is_refused_or_always_lives(refused):
     ambiguous = Genes(["A", "B"], aliases=[["x"], ["x"]])
     for rules, genes in ((["A and X", "Y"], GENES), (["x"], ambiguous)):
-        with pytest.raises(GeneNameError) as caught:
-            build(rules, genes)
-        assert caught.value.code == "unknown-gene"
+        refused("unknown-gene", build, rules, genes)
     metabolism = build(["A and X", "Y", "Y or A"], on_unknown="drop")
     lost = metabolism.lost_reactions(Genotypes.of([[0], [0, 1, 2, 3]]))
     assert [lost.of(b).tolist() for b in range(2)] == [[0], [0]]
@@ -104,18 +90,16 @@ def test_a_gene_that_the_cell_lacks_is_refused_or_always_lives():
 def test_pathways_stay_with_their_reactions(metabolism):
     known = replace(metabolism, pathways=PATHWAYS)
     back = Metabolism.from_arrow(known.to_arrow(), known.n_genes)
-    assert (back.pathways, back.equals(known)) == (PATHWAYS, True)
-    assert not known.equals(metabolism)
-    assert not known.equals(replace(metabolism, pathways=PATHWAYS[::-1]))
+    assert back.to_arrow() == known.to_arrow() != metabolism.to_arrow()
     assert known.take(np.array([3, 0])).pathways == PATHWAYS
     split = known.split()
     of = dict(zip(split.reactions, split.pathways, strict=True))
+    assert list(of) == [
+        *("free", "single", "complex", "complex_rev", "isozymes_iso1", "isozymes_iso2"),
+        *("nested_iso1_rev", "nested_iso2_rev"),
+    ]
     assert of["complex_rev"] == of["complex"] == ("sugar", "lipid")
     assert of["isozymes_iso1"] == of["isozymes_iso2"] == ("lipid",)
-
-
-def test_without_pathways_nothing_is_stored(metabolism):
-    assert metabolism.pathways == metabolism.split().pathways == ()
     assert "pathways" not in metabolism.to_arrow()
     assert build(["A", "B"], pathways=[[], []]).pathways == ()
     assert build(["A", "B"], pathways=[["p", "q", "p"], []]).pathways == (("p", "q"), ())
@@ -124,56 +108,38 @@ def test_without_pathways_nothing_is_stored(metabolism):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("clause_genes", 4),
-        ("clause_reaction", 5),
-        ("reaction", -1),
-        ("metabolite", 3),
-        ("clause_offsets", 99),
-        ("pathways", PATHWAYS[1:]),
+        *(("clause_genes", 4), ("clause_reaction", 5), ("reaction", -1), ("metabolite", 3)),
+        *(("clause_offsets", 99), ("pathways", PATHWAYS[1:])),
     ],
 )
-def test_indices_from_disk_are_not_trusted(metabolism, field, value):
+def test_indices_from_disk_are_not_trusted(metabolism, field, value, refused):
     forged = value
     if field != "pathways":
         forged = getattr(metabolism, field).copy()
         forged[-1] = value
-    with pytest.raises(StoreError) as caught:
-        Metabolism.from_arrow(replace(metabolism, **{field: forged}).to_arrow(), 4)
-    assert caught.value.code == "damaged"
+    tables = replace(metabolism, **{field: forged}).to_arrow()
+    refused("damaged", Metabolism.from_arrow, tables, 4)
 
 
 @pytest.mark.parametrize(
     "changed",
-    [
-        {"rules": ["A"]},
-        {"lower": [0, 0, 0]},
-        {"upper": []},
-        {"pathways": [["p"]]},
-        {"stoichiometry": [(2, 0, 1)]},
-        {"stoichiometry": [(0, -1, 1)]},
-    ],
+    [*({"rules": ["A"]}, {"upper": []}, {"pathways": [["p"]]}), {"stoichiometry": [(2, 0, 1)]}],
 )
-def test_columns_that_do_not_fit_are_refused(changed):
+def test_columns_that_do_not_fit_are_refused(changed, refused):
     columns = {"reactions": ["r", "s"], "metabolites": ["m"], "stoichiometry": []}
     columns |= {"rules": ["A", ""], "lower": [0, 0], "upper": [1, 1]}
-    with pytest.raises(InputError) as caught:
-        Metabolism.build(GENES, **(columns | changed))
-    assert caught.value.code == "bad-shape"
+    refused("bad-shape", lambda: Metabolism.build(GENES, **(columns | changed)))
 
 
 @pytest.mark.parametrize(
     ("rule", "clauses"),
     [
         ("", ()),
-        ("  \n ", ()),
-        ("A", (("A",),)),
         ("(A and B) or C", (("A", "B"), ("C",))),
-        ("A and B or C", (("A", "B"), ("C",))),
         ("A or B and C", (("A",), ("B", "C"))),
         ("A AND (B Or C)", (("A", "B"), ("A", "C"))),
         ("A&B|C", (("A", "B"), ("C",))),
         ("A & B || C", (("A", "B"), ("C",))),
-        ("((A))", (("A",),)),
         ("A or A", (("A",),)),
         ("B and A or A and B", (("A", "B"),)),
         ("A or (A and B)", (("A",), ("A", "B"))),
@@ -194,9 +160,7 @@ def test_a_rule_is_its_alternatives(rule, clauses):
     ],
     ids=lambda rule: rule[:12],
 )
-def test_a_rule_that_cannot_be_read_is_refused_in_few_words(rule):
-    with pytest.raises(InputError) as caught:
-        clauses_of(rule)
-    assert caught.value.code == "bad-rule"
-    assert len(str(caught.value)) < 300
+def test_a_rule_that_cannot_be_read_is_refused_in_few_words(rule, refused):
+    error = refused("bad-rule", lambda: clauses_of(rule))
+    assert len(str(error)) < 300
     assert len(clauses_of(" and ".join(f"(A{i} or B{i})" for i in range(12)))) == MOST_CLAUSES

@@ -1,35 +1,49 @@
 """Every block of the README and the docs runs as it is written, or says why it does not.
 
-Python runs as it stands. The commands of a page run in order in a clean checkout, after what the
-page takes for granted has been made (`STAGES`). All commands, of those that do not run too, are
-held against the program: their options, and the configs they compose.
+Python runs as it stands. The commands of a page run in order in a clean checkout, on a smaller
+synthetic screen, after what the page takes for granted has been made. All commands, of those that
+do not run too, are held against the program: their options, and the configs they compose.
 """
 
 from __future__ import annotations
 
-import os
+import ast
 import re
 import shlex
-import shutil
-import subprocess
-import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 import pytest
+import torch
+from typer.main import get_command
 
-from deltacell.cli.reference import commands
+from deltacell.cli.app import app
+from deltacell.models import DangoLoss, LossValue
 from deltacell.train.compose import compose
-from deltacell.train.run import train
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NOT_RUN = MappingProxyType(
-    {"docs/how-to/cluster.md": "needs a cluster; tests/e2e runs what it says in its stead"}
-)
+NOT_RUN = {"docs/how-to/cluster.md": "needs a cluster; tests/e2e runs what it says in its stead"}
 """Pages whose commands do not run here, and why."""
+
+SMALL_RUN = (
+    "deltacell train experiment=demo data.synthetic_genotypes=150 data.batch_size=8 model.hidden=8 "
+    "trainer.epochs=2 trainer.figures_every=0 trainer.progress=false loggers.tensorboard=false "
+    "profiler.trace=true profiler.window=[4,2,8,1] directory=A; mkdir runs; "
+    "for run in B runs/mine runs/before runs/after; do cp -r A $run; done; "
+    "cp -r A/traces traces; cp traces/* trace.json.gz"
+)
+STAGES = {"docs/how-to/slow-run.md": SMALL_RUN}
+"""What makes what a page takes for granted."""
+
+IMPORTED = (
+    "genes/SGD_features.tab.gz",
+    "networks/biogrid_3.4.156_cocomplex_edges.tsv.gz",
+    "screens/sgadata_costanzo2009_intermediateCutoff_101120.txt.gz",
+)
+"""Real files that stand for the FOLDER of the README; tests/real imports them all."""
 
 
 def name_of(page: Path) -> str:
@@ -37,11 +51,8 @@ def name_of(page: Path) -> str:
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    found = re.findall(
-        rf"^ *```{language}\n(.*?)^ *```$",
-        page.read_text(encoding="utf-8"),
-        re.DOTALL | re.MULTILINE,
-    )
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(rf"^ *```{language}\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE)
     # Those in lists are indented.
     return [textwrap.dedent(block) for block in found]
 
@@ -50,18 +61,8 @@ PYTHON = [
     pytest.param(code, id=f"{name_of(page)}:{number}")
     for page in PAGES
     for number, code in enumerate(blocks(page, "python"), 1)
+    if page.name != "plain-loop.md"
 ]
-
-
-def test_there_are_blocks_to_run() -> None:
-    assert len(PYTHON) >= 3
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_block_says_what_it_is(page: Path) -> None:
-    fences = re.findall(r"^ *```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(fences[::2]) <= {"python", "bash", "text"}
-    assert set(fences[1::2]) <= {""}
 
 
 @pytest.mark.parametrize("code", PYTHON)
@@ -70,16 +71,38 @@ def test_a_block_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     exec(compile(code, "<docs>", "exec"), {"__name__": "__docs__"})
 
 
+def test_the_plain_loop_has_ten_lines_and_learns() -> None:
+    (code,) = blocks(ROOT / "docs" / "how-to" / "plain-loop.md", "python")
+    imports = [n for n in ast.parse(code).body if isinstance(n, ast.Import | ast.ImportFrom)]
+    assert len([line for line in code.splitlines() if line.strip()]) - len(imports) == 10
+    torch.manual_seed(0)
+    seen: list[LossValue] = []
+
+    class Watched(DangoLoss):
+        def __call__(self, *args: Any, **settings: Any) -> LossValue:
+            seen.append(super().__call__(*args, **settings))
+            return seen[-1]
+
+    exec(code.replace("DangoLoss()", "Watched()"), {"__name__": "__docs__", "Watched": Watched})
+    reconstruction = [float(value.parts["reconstruction"]) for value in seen]
+    assert len(seen) == 5 * 16
+    assert reconstruction[-1] < 0.8 * reconstruction[0]
+    assert all(torch.isfinite(value.total) for value in seen)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+def test_blocks_say_what_they_are_and_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    fences = re.findall(r"^ *```(.*)$", text, re.MULTILINE)
+    assert set(fences[::2]) <= {"python", "bash", "text"}
+    assert set(fences[1::2]) <= {""}
+    for target in re.findall(r"\]\(([^)#]+)", text):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 # --- every command is one that the program takes ---
 
-KNOWN = dict(commands())
 PROGRAM = re.compile(r"^(?:\S*/)?deltacell |^torchrun .*? -m deltacell ")
 
 
@@ -91,139 +114,50 @@ def typed(page: Path) -> Iterator[str]:
                 yield PROGRAM.sub("", line)
 
 
-COMMANDS = [(name_of(page), line) for page in PAGES for line in typed(page)]
-
-
-@pytest.mark.parametrize(("page", "line"), COMMANDS)
-def test_a_command_is_one(page: str, line: str) -> None:
-    words = shlex.split(re.sub(r" > \S+$", "", line), comments=True)
-    path: tuple[str, ...] = ()
-    while words and (*path, words[0]) in KNOWN:
-        path, words = (*path, words[0]), words[1:]
-    assert path in KNOWN
-    assert not hasattr(KNOWN[path], "commands"), f"{page}: {line}"
-    given = KNOWN[path].make_context(" ".join(path), words).params
-    if given.get("overrides") and given.get("resume") is None and given.get("config_dir") is None:
-        compose(given["overrides"])
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_are_those_of_the_program(page: Path) -> None:
+    for line in typed(page):
+        words = shlex.split(re.sub(r" > \S+$", "", line), comments=True)
+        command: Any = get_command(app)
+        while words and words[0] in getattr(command, "commands", {}):
+            command, words = command.commands[words[0]], words[1:]
+        assert not hasattr(command, "commands"), line
+        given = command.make_context("deltacell", words).params
+        resumed, other = given.get("resume"), given.get("config_dir")
+        if given.get("overrides") and resumed is None and other is None:
+            compose(given["overrides"])
 
 
 # --- the commands of a page run in order ---
 
 
-def small_runs(folder: Path) -> None:
-    """Make the runs and traces that the page of slow runs speaks of."""
-    small = [
-        "experiment=demo",
-        "data.synthetic_genotypes=150",
-        "data.batch_size=8",
-        "model.hidden=8",
-        "trainer.epochs=2",
-        "trainer.threads=1",
-        "trainer.figures_every=0",
-        "trainer.progress=false",
-        "loggers.tensorboard=false",
-        "profiler.trace=true",
-        "profiler.window=[4,2,8,1]",
-    ]
-    train(compose([*small, f"directory={folder / 'A'}"]))
-    for name in ("B", "runs/mine", "runs/before", "runs/after"):
-        shutil.copytree(folder / "A", folder / name)
-    shutil.copytree(folder / "A" / "traces", folder / "traces")
-    (trace,) = (folder / "traces").iterdir()
-    shutil.copy(trace, folder / "trace.json.gz")
-
-
-STAGES: dict[str, Callable[[Path], None]] = {"docs/how-to/slow-run.md": small_runs}
-"""What makes what a page takes for granted."""
-
-
-def checkout(folder: Path) -> None:
-    """Copy what is in the repository, with the environment that there is already."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    found = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, found.split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
-    # Older than the environment, which therefore need not be made again.
-    for name in ("pyproject.toml", "constraints.txt"):
-        os.utime(folder / name, (0, 0))
-    (folder / ".venv").symlink_to(ROOT / ".venv")
-
-
-def run_page(page: Path, folder: Path, **stand_ins: Path | None) -> str:
-    """Run the commands of a page; blocks that name what is not here are left out."""
-    script = []
-    for block in blocks(page, "bash"):
-        if not any(name in block for name, value in stand_ins.items() if value is None):
-            for name, value in stand_ins.items():
-                block = block.replace(name, shlex.quote(str(value)))
-            script.append(block)
-    # This is one of the tests that these would run.
-    lines = re.sub(r"^(make (?:test|check)|bash \.ci/run).*$", "", "\n".join(script), flags=re.M)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", lines],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(folder / "src"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-OTHERS = [page for page in PAGES[1:] if blocks(page, "bash") and name_of(page) not in NOT_RUN]
+RUN = [page for page in PAGES[1:] if blocks(page, "bash") and name_of(page) not in NOT_RUN]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", OTHERS, ids=name_of)
-def test_the_commands_of_a_page_run_as_written(page: Path, tmp_path: Path) -> None:
-    checkout(tmp_path)
-    if name_of(page) in STAGES:
-        STAGES[name_of(page)](tmp_path)
-    run_page(page, tmp_path)
-
-
-# --- the README, once, because `make demo` takes its time ---
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkout")
-    checkout(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def said(folder: Path) -> str:
-    data = ROOT.parent / "shared" / "data"
-    return run_page(ROOT / "README.md", folder, FOLDER=data if data.is_dir() else None)
+@pytest.mark.parametrize("page", RUN, ids=name_of)
+def test_the_commands_of_a_page_run_as_written(page: Path, tmp_path: Path, run_lines: Any) -> None:
+    run_lines(tmp_path, [STAGES.get(name_of(page), ""), *blocks(page, "bash")], genotypes=4000)
 
 
 @pytest.mark.slow
-def test_its_commands_run_as_written(said: str) -> None:
-    assert "make demo" in "".join(blocks(ROOT / "README.md", "bash"))
-    assert said
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_real_data_is_imported(said: str, shared_data: Path) -> None:
-    assert shared_data.is_dir()
-    if "FOLDER" in "".join(blocks(ROOT / "README.md", "bash")):
-        assert "costanzo2010" in said
-
-
-@pytest.mark.slow
-def test_the_demo_is_made(said: str, folder: Path) -> None:
+def test_the_readme_runs_as_written_and_its_demo_finds_what_was_planted(
+    tmp_path: Path, run_lines: Any
+) -> None:
+    lines = blocks(ROOT / "README.md", "bash")
+    assert "make demo" in "".join(lines)
+    data, sources = ROOT.parent / "shared" / "data", tmp_path / "sources"
+    if data.is_dir():
+        sources.mkdir()
+        for name in IMPORTED:
+            (sources / Path(name).name).symlink_to(data / name)
+        lines = [block.replace("FOLDER", str(sources)) for block in lines]
+    known = [block for block in lines if "FOLDER" not in block]
+    said = run_lines(tmp_path / "checkout", known, genotypes=2000)
+    assert not data.is_dir() or "costanzo2010" in said
     found = re.search(r"^(\d+) of the 20 untested triples", said, re.MULTILINE)
     assert found is not None
     assert int(found[1]) >= 8
-    page = folder / "demo" / "index.html"
+    page = tmp_path / "checkout" / "demo" / "index.html"
     for target in re.findall(r'href="([^"#:]+)"', page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import runpy
 import subprocess
 import sys
-from html.parser import HTMLParser
+from functools import partial
+from html import unescape
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -15,33 +16,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def site_module():
-    spec = importlib.util.spec_from_file_location("docs_site", ROOT / "docs" / "site.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-class Links(HTMLParser):
+class Links:
     """What a page links to, what it loads, and the places in it."""
 
     def __init__(self, text: str) -> None:
-        super().__init__()
-        self.leads: list[str] = []
-        self.loads: list[str] = []
-        self.places: set[str] = set()
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs) -> None:
-        values = dict(attrs)
-        if "id" in values:
-            self.places.add(values["id"])
-        if tag == "a" and values.get("href"):
-            self.leads.append(values["href"])
-        elif tag == "link" and values.get("rel") not in ("canonical",):
-            self.loads.append(values.get("href", ""))
-        elif values.get("src"):
-            self.loads.append(values["src"])
+        found = partial(re.findall, string=re.sub(r"<link[^>]*canonical[^>]*>", "", text))
+        self.leads = [unescape(one) for one in found(r'<a\b[^>]*\bhref="?([^"\s>]+)')]
+        self.loads = [*found(r'<link\b[^>]*\bhref="?([^"\s>]+)'), *found(r'\bsrc="?([^"\s>]+)')]
+        self.places = {unescape(one) for one in found(r'\bid="?([^"\s>]+)')}
 
 
 @pytest.fixture(scope="module")
@@ -54,19 +36,17 @@ def site(tmp_path_factory) -> Path:
     return out
 
 
-def test_every_page_is_there_and_every_link_leads_somewhere(site: Path) -> None:
+def test_every_page_is_there_and_every_link_leads_somewhere_without_a_network(site: Path) -> None:
     pages = {
         path.resolve(): Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")
     }
-    for page in (ROOT / "docs").rglob("*.md"):
+    for page in [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]:
         assert site / page.relative_to(ROOT / "docs").with_suffix(".html") in pages
-    for notebook in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
-        assert site / "notebooks" / f"{notebook.stem}.html" in pages
     checked = 0
     for path, page in pages.items():
-        if path.name == "404.html":
-            continue
-        for target in (*page.leads, *page.loads):
+        for target in page.loads:
+            assert urlsplit(target).scheme in ("", "data"), f"{path.name} loads {target}"
+        for target in () if path.name == "404.html" else (*page.leads, *page.loads):
             parts = urlsplit(target)
             if parts.scheme in ("http", "https", "mailto", "data"):
                 continue
@@ -76,24 +56,15 @@ def test_every_page_is_there_and_every_link_leads_somewhere(site: Path) -> None:
                 assert unquote(parts.fragment) in pages[at].places, f"{path.name}: {target}"
             checked += 1
     assert checked > 100
-
-
-def test_it_is_read_without_a_network(site: Path) -> None:
-    for path in site.rglob("*.html"):
-        for target in Links(path.read_text(encoding="utf-8")).loads:
-            assert urlsplit(target).scheme in ("", "data"), f"{path.name} loads {target}"
     for path in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?https?:|@import", path.read_text(encoding="utf-8"))
 
 
 def test_the_picture_has_the_numbers_of_the_table() -> None:
-    module = site_module()
-    splits, rows = module.accuracy((ROOT / "README.md").read_text(encoding="utf-8"))
-    picture = module.PICTURE.read_text(encoding="utf-8")
+    module = runpy.run_path(str(ROOT / "docs" / "site.py"))
+    splits, rows = module["accuracy"]((ROOT / "README.md").read_text(encoding="utf-8"))
+    picture = module["PICTURE"].read_text(encoding="utf-8")
     assert len(splits) == 3
     assert len(rows) >= 3
-    for split in splits:
-        assert f">{split}<" in picture
-    for _, values in rows:
-        for value in values:
-            assert value is None or f">{value:.3f}<" in picture
+    shown = [*splits, *(f"{v:.3f}" for _, values in rows for v in values if v is not None)]
+    assert all(f">{text}<" in picture for text in shown)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -22,13 +23,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def deltacell(tmp_path: Path, typed: Run) -> Run:
     """The command `deltacell`, in an empty folder."""
-
-    def run(
-        *arguments: str | Path, code: int = 0, fresh: bool = False
-    ) -> subprocess.CompletedProcess[str]:
-        return typed(tmp_path, *arguments, code=code, fresh=fresh)
-
-    return run
+    return partial(typed, tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -76,19 +71,6 @@ def _here(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
         except SystemExit as ended:
             code = int(ended.code or 0)
     return subprocess.CompletedProcess(words, code, said.getvalue(), errors.getvalue())
-
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
-    """What a command tells of its progress: a label, what is done and what there is in all."""
-    found: list[tuple[str, int, int]] = []
-
-    @contextlib.contextmanager
-    def listening() -> Iterator[Callable[..., None]]:
-        yield lambda *news: found.append(news)
-
-    monkeypatch.setattr("deltacell.report.progress.progress_bar", listening)
-    return found
 
 
 @pytest.fixture(scope="session")

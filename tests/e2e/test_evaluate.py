@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from deltacell.cell import Cell
 from deltacell.screen import Genotypes, Screen
+from deltacell.screen.import_folder import Imported
 from deltacell.train.loaded_run import load_run
-
-Run = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, typed: Run) -> Path:
+def run(tmp_path_factory, typed):
     path = tmp_path_factory.mktemp("runs") / "run"
     small = ["data.synthetic_genotypes=400", "trainer.epochs=1", "model.hidden=8"]
     done = typed(path.parent, "train", "experiment=demo", *small, f"directory={path}")
@@ -26,74 +22,38 @@ def run(tmp_path_factory: pytest.TempPathFactory, typed: Run) -> Path:
     return path
 
 
-def test_tables_files_and_a_verdict(deltacell: Run, run: Path, tmp_path: Path) -> None:
-    done = deltacell(
-        "evaluate",
-        run,
-        "--baselines",
-        "global_mean,additive",
-        "--json",
-        tmp_path / "e.json",
-        "--markdown",
-        tmp_path / "e.md",
-        "--figures",
-        tmp_path / "figures",
-    )
+def test_tables_files_and_a_verdict(deltacell, run, tmp_path):
+    files = {name: tmp_path / name for name in ("json", "markdown", "figures")}
+    options = [word for name, path in files.items() for word in (f"--{name}", path)]
+    done = deltacell("evaluate", run, "--baselines", "global_mean,additive", *options)
     assert "has the highest Pearson correlation on test" in done.stdout
-    result = json.loads((tmp_path / "e.json").read_text())
+    result = json.loads(files["json"].read_text())
     assert set(result["predictors"]) == {"demo", "global_mean", "additive"}
-    assert "| additive |" in (tmp_path / "e.md").read_text()
-    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert "| additive |" in files["markdown"].read_text()
+    drawn = {path.name for path in files["figures"].iterdir()}
     assert {"demo-predicted.png", "demo-relations.png", "additive-calibration.png"} <= drawn
 
 
-def test_another_screen_as_the_test(deltacell: Run, run: Path, tmp_path: Path) -> None:
+def test_another_screen_as_the_test(deltacell, run, tmp_path):
     data = load_run(run).data
     fresh = Screen.synthetic(data.cell, n=500, seed=3)
     trained = data.screen.take(np.concatenate([data.split.train, data.split.validation]))
-    other = Screen.concat([fresh, trained])
-    other.save(tmp_path / "import" / "screens" / "other")
-    done = deltacell(
-        "evaluate",
-        run,
-        "--on",
-        tmp_path / "import",
-        "--baselines",
-        "additive",
-        "--beyond",
-        "0.1",
-        "--json",
-        tmp_path / "on.json",
-        "--figures",
-        tmp_path / "figures",
-    )
+    Imported(data.cell, {"other": Screen.concat([fresh, trained])}).save(tmp_path / "import")
+    on = ["--on", tmp_path / "import", "--baselines", "additive", "--beyond", "0.1"]
+    done = deltacell("evaluate", run, *on, "--json", tmp_path / "on.json")
     result = json.loads((tmp_path / "on.json").read_text())
-    on = result["on"]
+    told, far = result["on"], result["groups"][-1]
     assert "Tested on another screen" in done.stdout
-    assert on["read"] == 500 + len(trained)
-    assert on["dropped"]["in training or validation"] >= len(trained)
-    assert on["kept"] == on["read"] - sum(on["dropped"].values()) == result["groups"][0]["rows"]
-    assert f"{on['kept']:,} of its {on['read']:,} rows" in result["leakage"]
-    far = result["groups"][-1]
-    assert far["by"] == "beyond"
-    score = fresh.column("score")
-    assert 100 < on["kept"] <= 500
-    assert 0 < far["rows"] <= (np.abs(score) >= np.float32(0.1)).sum()
-    assert set(far["scores"]) == {"demo", "additive"}
-    assert (tmp_path / "figures" / "demo-predicted.png").is_file()
-
-
-def test_a_screen_of_fitness_cannot_be_the_test(deltacell: Run, run: Path, tmp_path: Path) -> None:
-    cell = Cell.synthetic("demo")
-    fitness = Screen.build(
-        cell.genes, Genotypes.of([[0, 1], [2, 3]]), score=0.9, phenotype="fitness"
-    )
+    assert told["dropped"]["in training or validation"] >= len(trained)
+    assert told["kept"] == told["read"] - sum(told["dropped"].values())
+    assert (told["read"], told["kept"]) == (500 + len(trained), result["groups"][0]["rows"])
+    assert f"{told['kept']:,} of its {told['read']:,} rows" in result["leakage"]
+    beyond = (np.abs(fresh.column("score")) >= np.float32(0.1)).sum()
+    assert (far["by"], set(far["scores"])) == ("beyond", {"demo", "additive"})
+    assert 0 < far["rows"] <= beyond < told["kept"] <= 500
+    pairs = Genotypes.of([[0, 1], [2, 3]])
+    fitness = Screen.build(Cell.synthetic("demo").genes, pairs, score=0.9, phenotype="fitness")
     fitness.save(tmp_path / "fitness")
-    done = deltacell("evaluate", run, "--on", tmp_path / "fitness", code=2)
-    assert "no row of the screen has an interaction score" in done.stderr
-
-
-def test_a_directory_that_is_no_run(deltacell: Run, tmp_path: Path) -> None:
-    done = deltacell("evaluate", tmp_path, code=2)
-    assert done.stderr.startswith("error: ")
-    assert "this is not a run" in done.stderr
+    refused = deltacell("evaluate", run, "--on", tmp_path / "fitness", code=2)
+    assert "(no interaction score: 2)" in refused.stderr
+    assert "not a run directory" in deltacell("evaluate", tmp_path, code=2).stderr

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deltacell.profile.explain import Explanation, explain
+from deltacell.profile.explain import explain
 from deltacell.screen import Loader
 from deltacell.train.compose import compose
 from deltacell.train.run import train
@@ -48,19 +48,10 @@ def delayed_loader(patch: pytest.MonkeyPatch) -> None:
 
 def delayed_loss(patch: pytest.MonkeyPatch) -> None:
     through = Task._loss
-
-    def late(self: Task, *given: Any) -> Any:
-        time.sleep(DELAY)
-        return through(self, *given)
-
-    patch.setattr(Task, "_loss", late)
+    patch.setattr(Task, "_loss", lambda *given: (time.sleep(DELAY), through(*given))[1])
 
 
-def lead(found: Explanation) -> Any:
-    assert found.comparison is not None
-    return max(found.comparison.steps.bars, key=lambda bar: bar.change)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "part"), [(delayed_loader, "data loading"), (delayed_loss, "loss")]
 )
@@ -76,8 +67,9 @@ def test_a_delay_is_found_and_named(
     by_phases = explain(plain, tmp_path / "late")
     by_traces = explain(plain / "traces", tmp_path / "late" / "traces")
     for found, per_sample in ((by_phases, 8), (by_traces, 1)):
-        assert lead(found).part == part
-        assert lead(found).change > 0.8 * DELAY / per_sample
+        lead = max(found.comparison.steps.bars, key=lambda bar: bar.change)
+        assert lead.part == part
+        assert lead.change > 0.8 * DELAY / per_sample
         assert f": {part} accounts for +" in found.sentence
         assert found.advice[0].startswith(f"{part}: ")
     alone = explain(tmp_path / "late")
@@ -111,9 +103,7 @@ def test_a_late_rank_is_found_and_named(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    by_phases = explain(tmp_path / "run")
-    assert by_phases.sentence.startswith("Rank 1 arrives last at the exchange of gradients")
-    assert "more than they do in loss" in by_phases.sentence
-    by_traces = explain(tmp_path / "run" / "traces")
-    assert by_traces.sentence.startswith("The ranks wait for rank 1")
-    assert "more than they do in loss" in by_traces.sentence
+    for path, said in (("run", "Rank 1 arrives last"), ("run/traces", "The ranks wait for rank 1")):
+        found = explain(tmp_path / path)
+        assert found.sentence.startswith(said)
+        assert "more than they do in loss" in found.sentence

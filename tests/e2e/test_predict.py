@@ -18,47 +18,24 @@ from deltacell.train.data import load_data
 from deltacell.train.loaded_run import load_run
 
 SMALL = (
-    "experiment=demo",
-    "data.synthetic_genotypes=300",
-    "data.batch_size=32",
-    "data.screen_genes_only=false",
-    "trainer.epochs=1",
-    "trainer.threads=1",
-    "trainer.figures_every=0",
-    "trainer.progress=false",
-    "loggers.tensorboard=false",
+    *("experiment=demo", "data.synthetic_genotypes=300", "data.batch_size=32", "model.hidden=8"),
+    *("trainer.epochs=1", "trainer.threads=1", "trainer.figures_every=0"),
+    *("trainer.progress=false", "loggers.tensorboard=false"),
 )
-HETERO = (
-    "model=hetero_cell",
-    "model.relations=[physical,string_database]",
-    "model.layers=2",
-    "model.local_heads=2",
-    "loss=log_cosh",
-)
-
-
 DATA = ("data.synthetic=demo", "data.synthetic_genotypes=300", "split.method=gene")
-FITTED = {
-    "trees": ("model=boosted_trees", "model.rounds=5"),
-    "additive": ("model=additive",),
-    "mean": ("model=global_mean",),
-    "pair_mean": ("model=query_pair_mean",),
-    "mlp": ("model=embedding_mlp", "model.epochs=2"),
+RUNS = {
+    "dango0": (*SMALL, "data.screen_genes_only=false", "seed=0"),
+    "dango1": (*SMALL, "data.screen_genes_only=false", "seed=1"),
+    "trees": (*DATA, "model=boosted_trees", "model.rounds=5"),
+    "mean": (*DATA, "model=global_mean"),
 }
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two seeds of DANGO and one of HeteroCell."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, words in (
-        ("dango0", ("seed=0", "model.hidden=8")),
-        ("dango1", ("seed=1", "model.hidden=8")),
-        ("hetero", (*HETERO, "model.hidden=8")),
-    ):
-        assert typed("train", *SMALL, *words, f"directory={folder / name}") == 0
-    for name, words in FITTED.items():
-        assert typed("train", *DATA, *words, f"directory={folder / name}") == 0
+    for name, words in RUNS.items():
+        assert typed("train", *words, f"directory={folder / name}") == 0
     return folder
 
 
@@ -87,7 +64,6 @@ def test_pairs_of_the_screen_with_a_page_and_json(runs, here, capsys):
     assert typed(*words, "--html", "new/p.html", "--json", "p.json", "--csv", "p.csv") == 0
     said = capsys.readouterr()
     assert "pairs of" in said.err
-    assert "(10 of 20)" in said.out
     assert "All 40 rows: predicted-pairs.parquet" in said.out
     rows = pl.read_parquet("predicted-pairs.parquet")
     assert rows["end"].to_list() == ["lowest"] * 20 + ["highest"] * 20
@@ -100,11 +76,10 @@ def test_pairs_of_the_screen_with_a_page_and_json(runs, here, capsys):
     table = pl.read_csv("p.csv")
     assert table["genes"].str.split("; ").to_list() == rows["genes"].to_list()
     result = json.loads(Path("p.json").read_text())
-    assert len(result["rows"]) == 40
+    assert (len(result["rows"]), result["runs"][0]["model"]) == (40, "dango")
     assert result["measured"]
     assert isinstance(result["enrichment"], list)
     assert {one["part"] for one in result["agreement"]} == {"test", "validation", "training"}
-    assert result["runs"][0]["model"] == "dango"
     assert rows["genes"][0][0] in Path("new/p.html").read_text()
     # Another request does not replace it unasked.
     assert typed(*words[:-1], "7") == 2
@@ -116,20 +91,11 @@ def test_pairs_of_the_screen_with_a_page_and_json(runs, here, capsys):
 def test_several_runs_have_a_mean_and_a_spread(runs, here):
     both = [runs / "dango0", runs / "dango1"]
     Path("mine.txt").write_text("# mine\nYAL0009C YAL0008C\nYAL0007W,YAL0009C\tYBL0001W\n")
-    scores = []
-    for i, one in enumerate(both):
-        assert typed("predict", one, "--sets", "mine.txt", "--out", f"{i}.parquet") == 0
-        rows = pl.read_parquet(f"{i}.parquet").sort(pl.col("genes").list.len())
-        scores.append(rows["score"].to_list())
     assert typed("predict", *both, "--sets", "mine.txt") == 0
     rows = pl.read_parquet("predicted-mine.parquet")
     assert rows["end"].is_null().all()
     assert rows["score"].is_sorted()
-    rows = rows.sort(pl.col("genes").list.len())
-    for i in range(2):
-        each = pl.Series([s[i] for s in scores], dtype=pl.Float64)
-        assert rows["score"][i] == pytest.approx(each.mean(), abs=1e-5)
-        assert rows["spread"][i] == pytest.approx(each.std(), abs=1e-5)
+    assert (rows["spread"] > 0).all()
     assert rows["linked"].to_list() == [True, True]
     # What the command wrote can be given back to it.
     assert typed("predict", both[0], "--sets", "predicted-mine.parquet", "--out", "b.parquet") == 0
@@ -140,25 +106,13 @@ def test_sets_with_given_genes(runs, here):
     run = runs / "dango0"
     words = ("--genes", "all", "--status", "any", "--linked", "--top", "400")
     assert typed("predict", run, "--sets", "with", "YAL0009C", "yal0007w", *words) == 0
-    rows = pl.read_parquet("predicted-with-YAL0009C-yal0007w.parquet")
-    assert rows.height == 298
-    assert rows["genes"].n_unique() == 298
-    assert rows["genes"].list.contains("YAL0009C").all()
-    assert rows["genes"].list.contains("YAL0007W").all()
+    genes = pl.read_parquet("predicted-with-YAL0009C-yal0007w.parquet")["genes"]
+    assert genes.n_unique() == len(genes) == 298
+    assert all({"YAL0009C", "YAL0007W"} < set(one) for one in genes.to_list())
     Path("few.txt").write_text("YAL0009C\nYAL0008C\nYAL0007W\nYBL0001W\n")
     words = ("--genes", "few.txt", "--size", "3", "--status", "any", "--linked", "--above", "-99")
     assert typed("predict", run, "--sets", "with YBL0001W", *words, "--out", "w.parquet") == 0
-    rows = pl.read_parquet("w.parquet")
-    assert set(rows["end"]) == {"highest"}
-    assert rows.height == 3
-
-
-def test_one_set_explained(runs, here, capsys):
-    words = ("why", runs / "dango0", "YAL0009C, YBL0001W", "--json", "w.json", "--html", "w.html")
-    assert typed(*words) == 0
-    assert "YBL0001W" in capsys.readouterr().out
-    assert json.loads(Path("w.json").read_text())["genes"] == ["YAL0009C", "YBL0001W"]
-    assert "YBL0001W" in Path("w.html").read_text()
+    assert pl.read_parquet("w.parquet")["end"].to_list() == ["highest"] * 3
 
 
 RUN = "RUN"
@@ -169,44 +123,37 @@ RUN = "RUN"
     [
         (["predict", RUN, "--sets", "paris"], "unknown-sets"),
         (["predict", RUN, "--sets", "with", "YAL0009"], "unknown-gene"),
-        (["predict", RUN, "--sets", "with"], "no-gene"),
         (["predict", "--sets", "with", "YAL0009C"], "no-run"),
         (["predict", RUN, "runs/gone", "--sets", "with", "YAL0009C"], "not-a-run"),
         (["predict", "none", "--sets", "pairs"], "not-a-run"),
         (["predict", RUN, "--sets", "pairs", "--genes", "none"], "no-such-file"),
         (["predict", RUN, "--sets", "triples", "--genes", "two.txt"], "too-few-genes"),
-        (["predict", RUN, "--sets", "bad.txt"], "unknown-gene"),
-        (["predict", RUN, "--sets", "empty.txt"], "no-sets"),
-        (["predict", RUN, "--sets", "pairs", "--status", "old"], "unknown-status"),
-        (["predict", RUN, "--sets", "pairs", "--threads", "0"], "too-few-threads"),
         (["predict", RUN, "--sets", "pairs", "--weights", "first"], None),
-        (["predict", RUN, "--sets", "pairs", "--out", "empty.txt"], "unreadable-ranking"),
-        (["predict", RUN, "--sets", "pairs", "--out", "p.TSV"], "not-parquet"),
-        (["predict", RUN, "--sets", "pairs", "--out", "."], "is-a-directory"),
+        (["predict", RUN, "--sets", "pairs", "--out", "empty.txt"], "damaged-ranking"),
+        (["predict", RUN, "--sets", "pairs", "--out", "p.TSV"], "wrong-suffix"),
         (["predict", RUN, "--sets", "pairs", "--html", "."], "is-a-directory"),
-        (["predict", RUN, "--sets", "pairs", "--cautious"], "cautious-alone"),
         (["why", RUN, ","], "no-gene"),
         (["why", RUN, "YAL0009C YAL0009"], "unknown-gene"),
         (["why", "YAL0009C", "YBL0001W"], "no-run"),
     ],
 )
 def test_what_is_wrong_is_an_error_before_anything_is_written(runs, here, words, code):
-    Path("bad.txt").write_text("YAL0009C YAL0008C\nYAL0009C NOPE\n")
     Path("empty.txt").write_text("")
     Path("two.txt").write_text("YAL0009C YAL0008C\n")
     given = [str(runs / "dango0") if word == RUN else word for word in words]
     with pytest.raises(InputError) as caught:
         app(given, standalone_mode=False)
     assert code in (None, caught.value.code)
-    assert {p.name for p in here.iterdir()} == {"bad.txt", "empty.txt", "two.txt"}
+    assert {p.name for p in here.iterdir()} == {"empty.txt", "two.txt"}
 
 
 def test_runs_of_other_genes_do_not_rank_together(runs, here):
-    small = [word for word in SMALL if not word.startswith("data.screen_genes_only")]
-    assert typed("train", *small, "model.hidden=8", "directory=other") == 0
-    absent = set(load_data(compose([*SMALL])).cell.genes) - set(load_run("other").data.cell.genes)
+    assert typed("train", *SMALL, "directory=other") == 0
+    absent = set(load_data(compose([*RUNS["dango0"]])).cell.genes)
+    absent -= set(load_run("other").data.cell.genes)
     for words, code in (
         ([str(runs / "dango0"), "other", "--sets", "pairs"], "different-genes"),
+        (["other", str(runs / "dango0"), "--sets", "pairs"], "different-genes"),
         (["other", "--sets", "with", min(absent)], "gene-not-in-run"),
     ):
         with pytest.raises(InputError) as caught:
@@ -216,7 +163,7 @@ def test_runs_of_other_genes_do_not_rank_together(runs, here):
 
 @pytest.mark.slow
 def test_under_torchrun_it_is_the_same_file(runs, here):
-    words = ["predict", str(runs / "dango0"), "--sets", "triples", "--top", "50", "--threads", "1"]
+    words = ["predict", str(runs / "dango0"), "--sets", "triples", "--top", "50"]
     assert typed(*words, "--out", "one.parquet") == 0
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
@@ -232,37 +179,29 @@ def test_under_torchrun_it_is_the_same_file(runs, here):
     assert not Path("two.parquet.partial").exists()
 
 
-@pytest.mark.parametrize(
-    "names", [*([name] for name in FITTED), ["trees", "additive"], ["dango0", "trees"]]
-)
-def test_any_run_and_any_mixture_ranks_and_explains(runs, tmp_path, capsys, names):
+@pytest.mark.parametrize("names", [["trees"], ["mean"], ["dango0", "trees"]])
+def test_any_run_and_any_mixture_ranks_and_explains(runs, here, capsys, names):
     paths = [runs / name for name in names]
-    out, table = tmp_path / "pairs.parquet", tmp_path / "pairs.json"
-    asked = ["predict", *paths, "--top", 7, "--overwrite", "--out", out, "--json", table]
-    assert typed(*asked, "--sets", "pairs") == 0
-    loaded = [load_run(path) for path in paths]
-    rows = pl.read_parquet(out)
+    asked = ["--top", 7, "--out", "o.parquet", "--overwrite"]
+    assert typed("predict", *paths, "--sets", "pairs", *asked, "--json", "pairs.json") == 0
+    rows, loaded = pl.read_parquet("o.parquet"), [load_run(path) for path in paths]
     # All sets of a predictor that knows nothing are level, and its ends hold the same ones.
     assert rows.height == (7 if names == ["mean"] else 14)
     if len(names) == 1:
-        (run,) = loaded
-        genes = run.data.cell.genes
+        genes = loaded[0].data.cell.genes
         sets = [[genes.index(name) for name in pair] for pair in rows["genes"].to_list()]
-        expected = run.predictor(Genotypes.of(sets)).tolist()
+        expected = loaded[0].predictor(Genotypes.of(sets)).tolist()
         assert rows["score"].to_list() == pytest.approx(expected, abs=1e-6)
     first = rows["genes"][0].to_list()
-    assert typed("predict", *paths, "--sets", "with", first[0], *asked[2 + len(names) - 1 :]) == 0
-    assert all(first[0] in genes for genes in pl.read_parquet(out)["genes"].to_list())
-    listed = tmp_path / "sets.txt"
-    listed.write_text(f"{first[0]} {first[1]}\n{first[0]}\n")
-    assert typed("predict", *paths, "--sets", listed, "--out", out, "--overwrite") == 0
-    assert pl.read_parquet(out).height == 2
-    found = tmp_path / "explained.json"
-    assert typed("why", *paths, " ".join(first), "--json", found) == 0
-    explained = json.loads(found.read_text())
-    told = " ".join(json.loads(table.read_text())["sentences"])
+    assert typed("predict", *paths, "--sets", "with", first[0], *asked) == 0
+    assert all(first[0] in genes for genes in pl.read_parquet("o.parquet")["genes"].to_list())
+    assert typed("why", *paths, ", ".join(first), "--json", "why.json", "--html", "why.html") == 0
+    explained = json.loads(Path("why.json").read_text())
+    told = " ".join(json.loads(Path("pairs.json").read_text())["sentences"])
     assert ("unlike predictors" in told) == (len(names) > 1)
     assert [one["name"] for one in explained["runs"]] == [run.record.name for run in loaded]
+    assert explained["genes"] == first
     assert explained["nearest"]
-    assert (explained["explained"] is None) == ("dango0" not in names)
-    assert "Why" in capsys.readouterr().out
+    assert bool(explained["relations"]) == ("dango0" in names)
+    for shown in (capsys.readouterr().out, Path("why.html").read_text()):
+        assert f"Why {' '.join(explained['names'])} scores" in shown

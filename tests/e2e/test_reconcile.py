@@ -24,13 +24,6 @@ def test_the_case(deltacell: Run, tmp_path: Path) -> None:
     assert "| trace categories | 875x |" in text
 
 
-def test_a_file_that_is_wrong(deltacell: Run, tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("a: {name: x, bacth: 4}\n")
-    done = deltacell("reconcile", "bad.yaml", code=2)
-    assert done.stderr.startswith("error: bad.yaml: a: ")
-    assert "did you mean 'batch'?" in done.stderr
-
-
 def test_names_are_shown_as_they_are(deltacell: Run, tmp_path: Path) -> None:
     text = CASE.read_text().replace("name: hetero", 'name: "[red]|<b>\\e[31m"')
     (tmp_path / "hostile.yaml").write_text(text)

@@ -6,17 +6,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
 from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.record import Status, read_run
 
-Run = Callable[..., Any]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -46,9 +42,7 @@ def is_there(process: int) -> bool:
         return False
 
 
-def test_a_rank_that_is_killed_brings_the_others_down(
-    deltacell: Run, tmp_path: Path, training: ModuleType
-) -> None:
+def test_a_rank_that_is_killed_brings_the_others_down(deltacell, tmp_path, training):
     # The first rank is the one that writes the record.
     victim = 0
     path = tmp_path / "run"
@@ -73,38 +67,22 @@ def test_a_rank_that_is_killed_brings_the_others_down(
     assert read_run(path).status is Status.finished
 
 
-def test_ranks_whose_launcher_is_killed_save_and_end(tmp_path: Path, training: ModuleType) -> None:
-    path = tmp_path / "run"
-    process = training.start(tmp_path, "train", *training.SMALL, *LONG, f"directory={path}")
-    training.wait_for_step(process, path, 3)
-    ranks = ranks_of(process.pid)
-    process.kill()
-    process.wait()
-    until = time.monotonic() + BROUGHT_DOWN
-    while any(is_there(rank) for rank in ranks.values()) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not any(is_there(rank) for rank in ranks.values())
-    assert read_run(path).status is Status.interrupted
-
-
 BROKEN = """
 import os
 if os.environ.get("RANK") == "1":
     import deltacell.train.task as task
-    step = task.Task.training_step
-    def training_step(self, prepared):
+    forward = task.Task.forward
+    def broken(self, prepared):
         if len(STEPS) == 7:
             raise ZeroDivisionError('only rank 1')
         STEPS.append(1)
-        return step(self, prepared)
+        return forward(self, prepared)
     STEPS = []
-    task.Task.training_step = training_step
+    task.Task.forward = broken
 """
 
 
-def test_an_error_of_one_rank_is_told_with_the_rank_and_its_traceback(
-    tmp_path: Path, training: ModuleType
-) -> None:
+def test_an_error_of_one_rank_is_told_with_the_rank_and_its_traceback(tmp_path, training):
     # Python runs this at the start of every process, and it breaks one of them.
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(BROKEN)
@@ -122,78 +100,71 @@ def test_an_error_of_one_rank_is_told_with_the_rank_and_its_traceback(
     assert record.last.step == 6
 
 
-TO_BE_STOPPED = ("trainer.devices=2", "trainer.epochs=25", "data.batch_size=8")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, training: ModuleType) -> Path:
-    """A run that nothing stopped."""
-    folder = tmp_path_factory.mktemp("whole")
-    given = [*training.SMALL, *TO_BE_STOPPED, f"directory={folder / 'run'}"]
-    training.end(training.start(folder, "train", *given), 0)
-    return folder / "run"
-
-
-@pytest.mark.parametrize("to", ["terminal", "rank"])
-def test_a_signal_saves_in_all_ranks_and_going_on_is_as_if_nothing_had_been(
-    tmp_path: Path, training: ModuleType, whole: Path, to: str
-) -> None:
-    path = tmp_path / "run"
-    given = [*training.SMALL, *TO_BE_STOPPED, f"directory={path}"]
-    process = training.start(tmp_path, "train", *given)
-    training.wait_for_step(process, path, 9)
-    if to == "terminal":
-        os.killpg(process.pid, signal.SIGINT)
-    else:
-        os.kill(ranks_of(process.pid)[1], signal.SIGTERM)
-    said = training.end(process, 130 if to == "terminal" else 143)
-    assert "and saved" in said
-    assert "Traceback" not in said
-    record = read_run(path)
-    assert record.status is Status.interrupted
-    assert record.last is not None
-    assert record.last.step < 225
-    training.end(training.start(tmp_path, "train", "--resume", str(path)), 0)
-    assert training.equal(training.state_of(path), training.state_of(whole))
-    assert training.rows_of(path) == training.rows_of(whole)
-
-
-def test_torchrun_starts_it_too(tmp_path: Path, training: ModuleType) -> None:
-    path = tmp_path / "run"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    given = [*training.SMALL, "trainer.epochs=2", f"directory={path}"]
-    command = [*torchrun, "--nproc-per-node", "2", "-m", "deltacell", "train", *given]
-    said = training.end(training.start_program(tmp_path, [*command, "trainer.devices=2"]), 0)
-    assert said.count("Finished:") == 1
-    record = read_run(path)
-    assert (record.status, record.world_size) == (Status.finished, 2)
-    rows = read_phases(path / "phases")
-    assert rows["rank"].unique().sort().to_list() == [0, 1]
-    assert rows["samples"].sum() == 2 * 74
-
-
-def test_own_configs_modes_and_captures_reach_every_rank(
-    tmp_path: Path, training: ModuleType
-) -> None:
-    (tmp_path / "conf" / "experiment").mkdir(parents=True)
-    own = "# @package _global_\ndefaults:\n  - demo\n  - _self_\nseed: 11\n"
-    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(own)
-    path = tmp_path / "run"
-    given = ["experiment=mine", *training.SMALL[1:], "trainer.devices=2", f"directory={path}"]
-    given += ["mode=forward", "mode_steps=9", "--config-dir", str(tmp_path / "conf")]
-    given += ["profiler.trace=true", "profiler.window=[1,1,2,1]"]
-    said = training.end(training.start(tmp_path, "train", *given), 0)
-    assert "forward" in said
-    assert read_run(path).seed == 11
-    assert sorted(file.name for file in (path / "traces").iterdir()) == [
-        "trace-rank0-window0.json.gz",
-        "trace-rank1-window0.json.gz",
-    ]
-
-
-def test_what_is_wrong_is_said_once(tmp_path: Path, training: ModuleType) -> None:
+def test_what_is_wrong_is_said_once(tmp_path, training):
     given = ["trainer.devices=2", "data.relations=[telepathic]", f"directory={tmp_path / 'run'}"]
     said = training.end(training.start(tmp_path, "train", *training.SMALL, *given), 2)
     assert said.count("telepathic") == 1
     assert "Traceback" not in said
     assert not (tmp_path / "run").exists()
+
+
+# One start of both ranks ends a run that was stopped, and trains another that never was.
+TO_THE_END = """
+import sys
+from deltacell.cli.app import app
+app(["train", "--resume", *sys.argv[1:3]], standalone_mode=False)
+app(["train", *sys.argv[3:]], standalone_mode=False)
+"""
+
+
+def test_stopped_in_every_way_and_resumed_it_is_as_if_nothing_had_been(tmp_path, training):
+    """Ctrl-C, a signal to one rank, and a launcher that is killed; in the end by torchrun."""
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    own = "# @package _global_\ndefaults:\n  - demo\n  - _self_\nseed: 11\n"
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(own)
+    path, whole = tmp_path / "run", tmp_path / "whole"
+    # With a constant rate it does not matter how many epochs were planned.
+    given = [*training.SMALL[1:], *LONG[1:], "schedule=constant", "data.batch_size=8"]
+    trace = ["profiler.trace=true", "profiler.window=[1,1,2,1]"]
+    words = ["experiment=mine", *given, *trace, LONG[0], "--config-dir", "conf"]
+    words.append(f"directory={path}")
+    step = 9
+    for number, to, code in (
+        (signal.SIGINT, "terminal", 130),
+        (signal.SIGTERM, "rank", 143),
+        (signal.SIGKILL, "launcher", -signal.SIGKILL),
+    ):
+        process = training.start(tmp_path, "train", *words)
+        training.wait_for_step(process, path, step)
+        ranks = ranks_of(process.pid)
+        if to == "terminal":
+            os.killpg(process.pid, number)
+        else:
+            os.kill(ranks[1] if to == "rank" else process.pid, number)
+        said = training.end(process, code)
+        assert "Traceback" not in said
+        assert "and saved" in said or to == "launcher"
+        until = time.monotonic() + BROUGHT_DOWN
+        while any(is_there(rank) for rank in ranks.values()) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not any(is_there(rank) for rank in ranks.values())
+        record = read_run(path)
+        assert record.status is Status.interrupted
+        words, step = ["--resume", str(path)], record.last.step + 1
+    # Own configs and captures reached every rank.
+    assert record.seed == 11
+    names = sorted(file.name for file in (path / "traces").iterdir())
+    assert names == ["trace-rank0-window0.json.gz", "trace-rank1-window0.json.gz"]
+    epochs = f"trainer.epochs={record.last.epoch + 2}"
+    (tmp_path / "end.py").write_text(TO_THE_END)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node", "2", "end.py", str(path), epochs]
+    command += [training.SMALL[0], *given, epochs, "seed=11", f"directory={whole}"]
+    said = training.end(training.start_program(tmp_path, command), 0)
+    assert said.count("Finished:") == 2
+    assert training.equal(training.state_of(path), training.state_of(whole))
+    assert training.rows_of(path) == training.rows_of(whole)
+    assert (read_run(whole).status, read_run(whole).world_size) == (Status.finished, 2)
+    rows = read_phases(whole / "phases")
+    assert rows["rank"].unique().sort().to_list() == [0, 1]
+    assert rows["samples"].sum() == (record.last.epoch + 2) * 74

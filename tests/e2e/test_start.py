@@ -14,12 +14,10 @@ from deltacell.cli.program import STOPPED
 from deltacell.errors import InputError
 from deltacell.profile.record import read_run
 from deltacell.screen import Screen
-from deltacell.start import _extrapolate
-
-FAST = ("model.rounds=15",)
 
 
-def typed(*words: str) -> int:
+def start(folder, out):
+    words = ("start", str(folder), "model.rounds=15", "--out", str(out), "--top", "5")
     return app(list(words), standalone_mode=False) or 0
 
 
@@ -40,14 +38,24 @@ def tables(tmp_path_factory):
     return folder
 
 
-def test_two_tables_become_a_page_and_a_second_time_nothing_is_done(
-    tables, tmp_path, capsys
-) -> None:
+def test_two_tables_become_a_page_however_often_it_was_stopped(
+    tables, tmp_path, capsys, monkeypatch
+):
     out = tmp_path / "results"
-    assert typed("start", str(tables), *FAST, "--out", str(out), "--top", "5") == 0
+
+    def stop(*args, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("deltacell.verbs.evaluate", stop)
+        assert start(tables, out) == STOPPED
+    assert str(read_run(out / "run").status) == "finished"
+    assert not (out / "ranking.html").exists()
     said = capsys.readouterr()
     assert "By a trial on" in said.err
     assert "pair_trees" in said.err
+    made = {path: path.stat().st_mtime_ns for path in (out / "run" / "checkpoints").iterdir()}
+    assert start(tables, out) == 0
     rows = pl.read_parquet(out / "ranking.parquet")
     assert set(rows["end"]) == {"lowest", "highest"}
     assert set(rows["status"]) == {"untested"}
@@ -56,36 +64,23 @@ def test_two_tables_become_a_page_and_a_second_time_nothing_is_done(
         json.loads((out / "evaluation.json").read_text())["predictors"]
     )
     assert pl.read_csv(out / "ranking.csv").height == rows.height
-    made = {path: path.stat().st_mtime_ns for path in (out / "run").rglob("*.ckpt")}
+    # A second time nothing is done.
     written = (out / "evaluation.json").stat().st_mtime_ns
-    assert typed("start", str(tables), *FAST, "--out", str(out), "--top", "5") == 0
-    assert {path: path.stat().st_mtime_ns for path in (out / "run").rglob("*.ckpt")} == made
+    assert start(tables, out) == 0
+    assert {
+        path: path.stat().st_mtime_ns for path in (out / "run" / "checkpoints").iterdir()
+    } == made
     assert (out / "evaluation.json").stat().st_mtime_ns == written
     assert "By a trial on" not in capsys.readouterr().err
 
 
-def test_what_was_stopped_goes_on(tables, tmp_path, monkeypatch) -> None:
-    out = tmp_path / "results"
-
-    def stop(*args, **options):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("deltacell.start.evaluate", stop)
-        assert typed("start", str(tables), *FAST, "--out", str(out), "--top", "5") == STOPPED
-    assert str(read_run(out / "run").status) == "finished"
-    assert not (out / "ranking.html").exists()
-    assert typed("start", str(tables), *FAST, "--out", str(out), "--top", "5") == 0
-    assert (out / "ranking.html").is_file()
-
-
-def test_other_files_and_foreign_folders_are_refused(tables, tmp_path) -> None:
+def test_other_files_and_foreign_folders_are_refused(tables, tmp_path):
     foreign, copied, out = (tmp_path / name for name in ("mine", "copied", "out"))
     for folder, name in ((foreign, "thesis.txt"), (copied, "screen.tsv")):
         folder.mkdir()
         (folder / name).write_text("gene1\tgene2\tscore\nA\tB\t0.1\n")
     with pytest.raises(InputError):
-        typed("start", str(copied), "--out", str(out))
+        start(copied, out)
     os.utime(copied / "screen.tsv", (1, 1))
     for folder, to, code in (
         (tmp_path / "gone", out, "no-such-folder"),
@@ -94,11 +89,5 @@ def test_other_files_and_foreign_folders_are_refused(tables, tmp_path) -> None:
         (copied, out, "sources-changed"),
     ):
         with pytest.raises(InputError) as caught:
-            typed("start", str(folder), "--out", str(to))
+            start(folder, to)
         assert caught.value.code == code
-
-
-def test_a_time_is_on_the_line_through_two_trials_and_never_falls() -> None:
-    assert _extrapolate([(100, 1.0), (200, 2.0)], 1_000) == pytest.approx(10.0)
-    assert _extrapolate([(100, 2.0), (200, 1.0)], 1_000) == 1.0
-    assert _extrapolate([(100, 1.0), (100, 1.0)], 100) == 1.0

@@ -13,26 +13,16 @@ from typing import Any
 import torch
 
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.run_directory import MetricsFile
+from deltacell.train.run_directory import metrics_of
 
 SMALL = (
-    "experiment=demo",
-    "data.synthetic_genotypes=150",
-    "data.batch_size=16",
-    "model.hidden=8",
-    "trainer.threads=1",
-    "trainer.figures_every=0",
-    "trainer.progress=false",
+    *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=16", "model.hidden=8"),
+    *("trainer.threads=1", "trainer.figures_every=0", "trainer.progress=false"),
     "loggers.tensorboard=false",
 )
 HETERO = (
-    "model=hetero_cell",
-    "model.hidden=8",
-    "model.relations=[physical,string_database]",
-    "model.layers=2",
-    "model.local_heads=2",
-    "model.dropout=0.3",
-    "loss=log_cosh",
+    *("model=hetero_cell", "model.hidden=8", "model.relations=[physical,string_database]"),
+    *("model.layers=2", "model.local_heads=2", "model.dropout=0.3", "loss=log_cosh"),
 )
 PATIENCE = 240
 """Seconds that a process may take to do what is waited for, on a machine that is busy."""
@@ -43,7 +33,6 @@ STARTED: list[subprocess.Popen[str]] = []
 
 
 def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
-    """Start a deltacell command in a session of its own."""
     return start_program(folder, [sys.executable, "-m", "deltacell", *words], **environment)
 
 
@@ -73,11 +62,7 @@ def end_all() -> None:
 
 def end(process: subprocess.Popen[str], code: int) -> str:
     """Wait for a process and return what it said."""
-    try:
-        said, _ = process.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
+    said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == code, f"exit {process.returncode}\n{said}"
     return said
 
@@ -100,7 +85,7 @@ def state_of(path: Path) -> dict[str, Any]:
     """Return the last state of a run, without the time it took and the config with its place."""
     state = Checkpoints(path / "checkpoints").load("last")
     state["position"].pop("seconds")
-    del state["run"]["config"]
+    del state["run"]["config"], state["rows"]
     return state
 
 
@@ -108,7 +93,7 @@ def rows_of(path: Path) -> list[dict[str, float | None]]:
     """Return the metrics of a run, without the time they took."""
     return [
         {name: value for name, value in row.items() if name not in ("seconds", "samples_per_s")}
-        for row in MetricsFile(path / "metrics.csv").rows
+        for row in metrics_of(path)
     ]
 
 

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
-from deltacell.cell import Cell, Genes, Relation
+from deltacell.cell import Cell, Relation
+from deltacell.errors import InputError
 from deltacell.evaluate import Bootstrap, baselines, evaluate
 from deltacell.screen import Coverage, Genotypes, Screen, Split, StudyCoverage
 
 
 @pytest.fixture(scope="session")
-def cell() -> Cell:
+def refused():
+    """Call something that must raise, and return the code of the error."""
+
+    def code(call, *arguments, **options):
+        with pytest.raises(InputError) as caught:
+            call(*arguments, **options)
+        return caught.value.code
+
+    return code
+
+
+@pytest.fixture(scope="session")
+def cell():
     return Cell.synthetic("demo")
 
 
 @pytest.fixture(scope="session")
-def screen(cell: Cell) -> Screen:
+def screen(cell):
     return Screen.synthetic(cell, n=1_500)
 
 
 @pytest.fixture(scope="session")
-def split(screen: Screen) -> Split:
+def split(screen):
     return Split.gene(screen, seed=0)
 
 
 @pytest.fixture(scope="session")
-def predictions(cell: Cell, screen: Screen, split: Split) -> dict[str, Any]:
-    made: dict[str, Any] = dict(
-        baselines(cell, screen, split, ["global_mean", "additive", "query_pair_mean"])
-    )
+def predictions(cell, screen, split):
+    made = dict(baselines(cell, screen, split, ["global_mean", "additive", "query_pair_mean"]))
     truth = screen.column("score")[split.test].astype(float)
     rng = np.random.default_rng(0)
     made["good"] = {s: truth + 0.1 * rng.normal(size=len(truth)) for s in (0, 5)}
@@ -41,33 +49,28 @@ def predictions(cell: Cell, screen: Screen, split: Split) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def evaluation(cell: Cell, screen: Screen, split: Split, predictions: dict[str, Any]) -> Any:
+def evaluation(cell, screen, split, predictions):
     return evaluate(cell, screen, split, predictions, bootstrap=Bootstrap(200))
 
 
-@pytest.fixture
-def plain_cell() -> Cell:
+@pytest.fixture(scope="session")
+def plain_cell():
     """Ten genes and a relation of one edge."""
     relation = Relation.from_edges("r", [0], [1], n_genes=10, directed=False)
-    return Cell(Genes([f"g{i}" for i in range(10)]), [relation])
+    return Cell([f"g{i}" for i in range(10)], [relation])
 
 
-@pytest.fixture
-def pairs(plain_cell: Cell) -> Callable[..., Screen]:
+@pytest.fixture(scope="session")
+def pairs(plain_cell):
     """A screen of the pairs 0 1, 0 2, … in order, from its columns."""
 
-    def made(score: Any, *, complete: bool | None = None, **columns: Any) -> Screen:
+    def made(score, *, complete=None, **columns):
         sets = [(i, j) for i in range(10) for j in range(i + 1, 10)][: len(score)]
-        genes = np.arange(10)
-        coverage = (
-            None
-            if complete is None
-            else Coverage((StudyCoverage("s", genes, np.arange(11), genes, complete),))
-        )
+        study = StudyCoverage("s", np.arange(10), np.arange(11), np.arange(10), bool(complete))
         return Screen.build(
             plain_cell.genes,
             Genotypes.of(sets),
-            coverage=coverage,
+            coverage=None if complete is None else Coverage((study,)),
             score=np.asarray(score, dtype=np.float32),
             study="s",
             **columns,

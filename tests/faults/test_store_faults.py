@@ -11,22 +11,6 @@ from deltacell.cell import Cell
 
 pytestmark = pytest.mark.slow
 
-
-@pytest.fixture(scope="module")
-def old():
-    return Cell.synthetic("demo", seed=0)
-
-
-def run(script, *arguments):
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 FULL = """
 import resource, signal, sys
 from deltacell.cell import Cell
@@ -42,18 +26,16 @@ except StoreError as error:
 """
 
 
-@pytest.mark.parametrize("limit", [0, 5_000, 12_000])
-def test_a_disk_that_fills_up_half_way_leaves_nothing(tmp_path, limit):
-    done = run(FULL, tmp_path / "deep" / "cell", limit)
+@pytest.mark.parametrize(("limit", "there"), [(0, False), (5_000, False), (12_000, True)])
+def test_a_disk_that_fills_up_half_way_leaves_what_was_there(tmp_path, limit, there):
+    path, old = tmp_path / "deep" / "cell", Cell.synthetic("demo", seed=0)
+    if there:
+        old.save(path)
+    command = [sys.executable, "-c", FULL, str(path), str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 3, done.stderr
     assert "the cell could not be written" in done.stdout
     assert "File too large" in done.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_disk_that_fills_up_leaves_the_old_cell(tmp_path, old):
-    old.save(tmp_path / "cell")
-    done = run(FULL, tmp_path / "cell", 12_000)
-    assert done.returncode == 3, done.stderr
-    assert Cell.load(tmp_path / "cell").equals(old)
-    assert [p.name for p in tmp_path.iterdir()] == ["cell"]
+    assert [entry.name for entry in tmp_path.rglob("*.tmp")] == []
+    assert path.parent.exists() == there
+    assert not there or Cell.load(path).equals(old)

@@ -9,18 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
 from deltacell.screen import Genotypes
-
-LONGEST = "test_it_learns.py"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest, so that no worker is left alone with it at the end."""
-    items.sort(key=lambda item: item.path.name != LONGEST)
-
 
 RULES = ("{a}", "{a} and {b}", "{a} or {b}", "({a} and {b}) or {c}", "")
 
@@ -95,6 +88,29 @@ def small_cells() -> st.SearchStrategy[Cell]:
 def genotypes_of() -> Any:
     """A function from a cell to mixed genotypes of it."""
     return _genotypes
+
+
+def _assert_same_state(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    elif isinstance(one, dict):
+        assert list(map(repr, one)) == list(map(repr, other))
+        for mine, theirs in zip(one.values(), other.values(), strict=True):
+            _assert_same_state(mine, theirs)
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for mine, theirs in zip(one, other, strict=True):
+            _assert_same_state(mine, theirs)
+    else:
+        # As text, because NaN differs from itself and -0.0 does not from 0.0.
+        assert repr(one) == repr(other)
+
+
+@pytest.fixture(scope="session")
+def assert_same_state() -> Any:
+    """A function that compares what checkpoints hold, to the last bit."""
+    return _assert_same_state
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
-"""What laws of propagation are checked with: a model, a cell, and the check itself."""
+"""What laws of propagation are checked with: a reference, a model, a cell, and the check itself."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
@@ -11,19 +11,68 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from deltacell.cell import Cell, Genes, Metabolism, Relation
 from deltacell.models.hetero_cell import HeteroCell
-from deltacell.propagate import STRATEGIES, Deleted, Dense, Propagation
-from deltacell.propagate.ladder.masks import Stored
+from deltacell.propagate import GENE, STRATEGIES, Deleted, Mutants, Propagation, WildType
+from deltacell.propagate.base import propagate
+from deltacell.propagate.ladder import Stored
 from deltacell.screen import Genotypes
 
 EXACT = 1e-10
 
 
+class Dense(Propagation):
+    """The definition, carried out to the letter: slow, large, and plainly right.
+
+    For each mutant, matrices as rectangles of numbers without the rows and columns of its deleted
+    nodes, message passing on them, and a pool over the genes that are left.
+    """
+
+    name = "dense"
+
+    def wild_type(self, hops: Any, state: Any) -> WildType:
+        living = {kind: torch.arange(len(x)) for kind, x in state.items()}
+        return WildType(tuple(propagate(hops, state, living, _among(living))))
+
+    def _mutants(self, batch: Any) -> Mutants:
+        genes, first = batch.wild_type.last[GENE], batch.wild_type.first
+        whole, z, vectors = _pooled(batch.readout, genes), [], []
+        for b in range(len(batch.deleted)):
+            living = {}
+            for kind, x in first.items():
+                kept = torch.ones(len(x), dtype=torch.bool)
+                if (lost := batch.deleted.nodes.get(kind)) is not None:
+                    kept[lost.nodes[lost.owner == b]] = False
+                living[kind] = kept.nonzero().squeeze(1)
+            smaller = {kind: x[living[kind]] for kind, x in first.items()}
+            left = propagate(batch.hops, smaller, living, _among(living))[-1][GENE]
+            z.append(whole - _pooled(batch.readout, left))
+            vectors.append(torch.zeros_like(genes).index_copy(0, living[GENE], left))
+        return Mutants(torch.stack(z).to(genes.dtype), whole.to(genes.dtype), torch.stack(vectors))
+
+
+def _among(living: Mapping[str, Tensor]) -> Any:
+    def receive(a: Any, target: str, x: Tensor) -> Tensor:
+        rows, columns, values = a.matrix.entries(device="cpu", dtype=x.dtype)
+        matrix, edges = x.new_zeros(2, *a.matrix.shape).unbind()
+        matrix[rows, columns] = values
+        edges[rows, columns] = 1
+        matrix, edges = (m[living[target]][:, living[a.source]] for m in (matrix, edges))
+        return matrix @ x / (edges.sum(1, keepdim=True).clamp(min=1) if a.mean else 1)
+
+    return receive
+
+
+def _pooled(readout: Any, vectors: Tensor) -> Tensor:
+    gate, value = readout.terms(vectors)
+    return gate.double().softmax(0) @ value.double()
+
+
 def results(
     model: HeteroCell, strategy: Propagation, cell: Cell, genotypes: Genotypes
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Tensor]:
     """Per-gene vectors, z, score and all gradients."""
     model.propagation = strategy
     model.zero_grad()
@@ -31,15 +80,12 @@ def results(
     prediction = model(cell, genotypes)
     weights = torch.arange(1.0, len(genotypes) + 1)
     (prediction.score * weights).sum().backward()
-    found = {"score": prediction.score, "z": prediction.intermediate["z"]}
     torch.manual_seed(5)
     with torch.no_grad():
-        found["vectors"] = model.mutant_vectors(cell, genotypes)
-    for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        found[f"gradient of {name}"] = (
-            torch.zeros_like(parameter) if gradient is None else gradient.clone()
-        )
+        vectors = model.mutant_vectors(cell, genotypes)
+    found = {"score": prediction.score, "z": prediction.intermediate["z"], "vectors": vectors}
+    for name, p in model.named_parameters():
+        found[f"gradient of {name}"] = torch.zeros_like(p) if p.grad is None else p.grad.clone()
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
@@ -76,8 +122,8 @@ def model_of(cell: Cell, **options: Any) -> HeteroCell:
 @contextmanager
 def made(name: str, model: HeteroCell, cell: Cell, genotypes: Genotypes) -> Iterator[Propagation]:
     """The strategy of a name, with its store filled where it has one."""
-    if not issubclass(STRATEGIES[name], Stored):  # type: ignore[arg-type]
-        yield STRATEGIES[name]()
+    if name == "dense" or not issubclass(STRATEGIES[name], Stored):  # type: ignore[arg-type]
+        yield Dense() if name == "dense" else STRATEGIES[name]()
         return
     with tempfile.TemporaryDirectory() as folder:
         way = STRATEGIES[name](store=Path(folder) / "store")
@@ -108,21 +154,14 @@ def random_cell(n_genes: int, n_relations: int, n_edges: int) -> Cell:
 def fixed_cell(*, metabolism: bool) -> Cell:
     """A connected cell of 8 genes in which gene 0 is needed by a reaction."""
     genes = Genes([f"g{i}" for i in range(8)])
-    ring = [(i, (i + 1) % 8) for i in range(8)]
-    star = [(0, i) for i in range(1, 6)]
+    edges = {"ring": [(i, (i + 1) % 8) for i in range(8)], "star": [(0, i) for i in range(1, 6)]}
     relations = [
-        Relation.from_edges("ring", *zip(*ring, strict=True), n_genes=8, directed=False),
-        Relation.from_edges("star", *zip(*star, strict=True), n_genes=8, directed=True),
+        Relation.from_edges(name, *zip(*pairs, strict=True), n_genes=8, directed=name == "star")
+        for name, pairs in edges.items()
     ]
     if not metabolism:
         return Cell(genes, relations)
-    made = Metabolism.build(
-        genes,
-        ["q0", "q1"],
-        ["p0", "p1"],
-        [(0, 0, -1.0), (0, 1, 2.0), (1, 1, -1.0)],
-        ["g0 and g4", "g2 or g5"],
-        [0.0, 0.0],
-        [1.0, 1.0],
-    )
+    stoichiometry = [(0, 0, -1.0), (0, 1, 2.0), (1, 1, -1.0)]
+    rules, bounds = ["g0 and g4", "g2 or g5"], ([0.0, 0.0], [1.0, 1.0])
+    made = Metabolism.build(genes, ["q0", "q1"], ["p0", "p1"], stoichiometry, rules, *bounds)
     return Cell(genes, relations, made)

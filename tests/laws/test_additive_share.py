@@ -12,7 +12,7 @@ from deltacell.evaluate.diagnostics import _rank, not_additive
 N_GENES = 60
 
 
-def sets_of(rng: np.random.Generator, n: int, sizes: tuple[int, ...] = (2,)) -> np.ndarray:
+def sets_of(rng, n, sizes=(2,)):
     rows = set()
     while len(rows) < n:
         chosen = rng.choice(N_GENES, rng.choice(sizes), replace=False)
@@ -20,7 +20,7 @@ def sets_of(rng: np.random.Generator, n: int, sizes: tuple[int, ...] = (2,)) -> 
     return np.array(sorted(rows))
 
 
-def sums(genes: np.ndarray, effects: np.ndarray) -> np.ndarray:
+def sums(genes, effects):
     return np.where(genes >= 0, effects[genes], 0).sum(axis=1)
 
 

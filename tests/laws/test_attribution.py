@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Relation
 from deltacell.models import Dango, HeteroCell
-from deltacell.predict.attribution import (
-    METABOLISM,
-    TOLERANCE,
-    GatedModel,
-    gene_contributions,
-    integrated_gradients,
-    relation_contributions,
-)
+from deltacell.predict.explain_set import METABOLISM, TOLERANCE, GatedModel, integrated_gradients
 from deltacell.screen import Genotypes
 
 law = settings(
@@ -82,7 +75,7 @@ def test_relations_add_up_to_the_score_beyond_that_without_edges(
     cell = data.draw(small_cells)
     model, genes = drawn(data, cell)
     gated = GatedModel(model, cell, genes)
-    found = relation_contributions(gated, most=20_000)
+    found = gated.of_relations(most=20_000)
     assert found.score == pytest.approx(score_of(model, cell, genes), rel=1e-9, abs=1e-10)
     assert found.complete
     size = np.abs(found.values).sum()
@@ -99,7 +92,7 @@ def test_genes_add_up_to_the_score(small_cells: Any, data: st.DataObject) -> Non
     cell = data.draw(small_cells)
     model, genes = drawn(data, cell)
     # The law is of the path; 300 gradients are what a user waits for.
-    found = gene_contributions(GatedModel(model, cell, genes), most=20_000)
+    found = GatedModel(model, cell, genes).of_genes(most=20_000)
     assert found.values.shape == (cell.n_genes,)
     assert found.score == pytest.approx(score_of(model, cell, genes), rel=1e-9, abs=1e-10)
     assert found.complete
@@ -138,7 +131,7 @@ def test_a_relation_without_edges_gets_nothing(small_cells: Any, data: st.DataOb
     cell = without_edges(cell, [bare])
     model, genes = drawn(data, cell)
     gated = GatedModel(model, cell, genes)
-    found = relation_contributions(gated, most=20_000)
+    found = gated.of_relations(most=20_000)
     assert found.values[gated.relations.index(bare)] == 0
 
 
@@ -147,7 +140,7 @@ def test_a_relation_without_edges_gets_nothing(small_cells: Any, data: st.DataOb
 def test_the_order_of_genes_does_not_matter(small_cells: Any, data: st.DataObject) -> None:
     cell = data.draw(small_cells)
     model, genes = drawn(data, cell)
-    for contributions in (relation_contributions, gene_contributions):
+    for contributions in (GatedModel.of_relations, GatedModel.of_genes):
         one, other = (
             contributions(GatedModel(model, cell, order), most=15) for order in (genes, genes[::-1])
         )
@@ -167,11 +160,12 @@ def test_a_gene_with_no_path_to_the_deleted_ones_gets_nothing_of_dango(seed: int
     genes = rng.permutation(n)[:3].tolist()
     reached = np.zeros(n, dtype=bool)
     for relation in relations:
-        step = relation.csr().to_dense().numpy() > 0
+        step = np.zeros((n, n), dtype=bool)
+        step[relation.entries().target, relation.entries().source] = True
         near = step[genes].any(axis=0)
         reached |= near | step[near].any(axis=0)
     reached[genes] = True
-    found = gene_contributions(GatedModel(model_of(cell, "dango"), cell, genes), most=15)
+    found = GatedModel(model_of(cell, "dango"), cell, genes).of_genes(most=15)
     assert (found.values[~reached] == 0).all()
 
 

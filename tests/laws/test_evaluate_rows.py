@@ -18,35 +18,19 @@ SETS = [(i, j) for i in range(20) for j in range(i + 1, 20)]
 FEW = Bootstrap(40)
 
 
-def made(seed: int, n: int, often: int) -> tuple[Screen, Split, dict[str, np.ndarray]]:
+def made(seed, n, often):
     """``n`` pairs, each written ``often`` times, all of them test rows but the first ten."""
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(SETS))[:n]
     score = np.repeat(rng.normal(scale=0.2, size=n), often)
-    screen = Screen.build(
-        CELL.genes,
-        Genotypes.of([SETS[i] for i in np.repeat(chosen, often)]),
-        score=score,
-        study="s",
-        p_value=0.01,
-    )
-    rows = np.arange(len(screen))
-    held = 10 * often
-    split = Split(
-        rows[:held],
-        rows[:0],
-        rows[held:],
-        "random",
-        0,
-        screen.checksum,
-        unseen=np.repeat(np.arange(n - 10) % 2, often),
-    )
+    sets = Genotypes.of([SETS[i] for i in np.repeat(chosen, often)])
+    screen = Screen.build(CELL.genes, sets, score=score, study="s", p_value=0.01)
+    rows, held = np.arange(len(screen)), 10 * often
+    parts, unseen = (rows[:held], rows[:0], rows[held:]), np.repeat(np.arange(n - 10) % 2, often)
+    split = Split(*parts, "random", 0, screen.checksum, unseen=unseen)
     noise = np.repeat(rng.normal(size=(2, n)), often, axis=1)
-    return (
-        screen,
-        split,
-        {"additive": (score + noise[0])[held:], "model": (score + 0.3 * noise[1])[held:]},
-    )
+    given = {"additive": score + noise[0], "model": score + 0.3 * noise[1]}
+    return screen, split, {name: values[held:] for name, values in given.items()}
 
 
 def numbers(evaluation):

@@ -31,17 +31,17 @@ def features(draw, n_genes):
 @given(st.data())
 def test_the_order_of_genes_does_not_matter_bit_for_bit(data):
     n = data.draw(st.integers(1, 14))
-    some = [data.draw(features(n)) for _ in range(data.draw(st.integers(1, 2)))]
+    some = data.draw(features(n))
     dimensions = data.draw(st.integers(1, 6))
     order = np.array(data.draw(st.permutations(range(n))))
-    vectors = feature_vectors(some, dimensions, seed=3)
-    moved = feature_vectors([f.take(order) for f in some], dimensions, seed=3)
+    vectors = feature_vectors(some, dimensions)
+    moved = feature_vectors(some.take(order), dimensions)
     assert np.array_equal(moved, vectors[order])
-    assert vectors.shape == (n, sum(vector_width(f, dimensions) for f in some))
+    assert vectors.shape == (n, vector_width(some, dimensions))
     assert vectors.dtype == np.float32
     assert np.isfinite(vectors).all()
     # Genes with the same values have the same vector.
-    twice = feature_vectors([f.take(np.r_[order, order]) for f in some], dimensions, seed=3)
+    twice = feature_vectors(some.take(np.r_[order, order]), dimensions)
     assert np.array_equal(twice[:n], twice[n:])
 
 
@@ -49,7 +49,7 @@ def test_the_order_of_genes_does_not_matter_bit_for_bit(data):
 @given(st.data())
 def test_narrow_columns_are_standardised_over_what_is_present(data):
     feature = data.draw(features(9))
-    vectors = feature_vectors([feature], 12)
+    vectors = feature_vectors(feature, 12)
     values, absent = feature.values.astype(float), np.isnan(feature.values)
     assert vectors[:, -1] == pytest.approx(absent.mean(axis=1))
     assert not vectors[:, :-1][absent].any()
@@ -66,21 +66,14 @@ def test_wide_profiles_keep_what_most_of_their_columns_say():
     hidden = rng.normal(size=(900, 3))
     values = hidden @ rng.normal(size=(3, 700)) + 0.1 * rng.normal(size=(900, 700))
     values[rng.random(values.shape) < 0.3] = np.nan
-    vectors = feature_vectors([Feature("f", values)], 3, seed=0)
+    vectors = feature_vectors(Feature("f", values), 3)
     assert vectors.shape == (900, 4)
     back, *_ = np.linalg.lstsq(vectors[:, :3].astype(float), hidden, rcond=None)
     assert (hidden - vectors[:, :3] @ back).var() < 0.02 * hidden.var()
     assert vectors[:, 0].std() == pytest.approx(1, abs=0.05)
     assert (vectors[np.abs(vectors[:, :3]).argmax(axis=0), range(3)] > 0).all()
     order = rng.permutation(900)
-    assert np.array_equal(feature_vectors([Feature("f", values[order])], 3), vectors[order])
-
-
-@pytest.mark.parametrize(("code", "arguments"), [("no-feature", ([],)), ("out-of-range", ([], 0))])
-def test_nothing_to_make_vectors_of(code, arguments):
-    with pytest.raises(InputError) as caught:
-        feature_vectors(*arguments)
-    assert caught.value.code == code
+    assert np.array_equal(feature_vectors(Feature("f", values[order]), 3), vectors[order])
 
 
 @pytest.fixture
@@ -93,14 +86,14 @@ def cell():
     return Cell(
         [f"g{i:02d}" for i in range(40)],
         [Relation.from_edges("a", source, target, n_genes=40, directed=False)],
-        features=[Feature("f", values), Feature.of_all("other", values[:, :1])],
+        features=[Feature("f", values), Feature("other", values[:, :1])],
     )
 
 
 def changed(cell, name):
     values = -cell.features[name].values
     values[:, 0] = np.arange(40)
-    return cell.with_feature(Feature(name, values))
+    return cell._with(features={**cell.features, name: Feature(name, values)})
 
 
 @pytest.mark.parametrize("kind", ["dango", "hetero_cell"])

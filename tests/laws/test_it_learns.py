@@ -14,7 +14,6 @@ from deltacell import Cell, Loader, Screen, Split
 from deltacell.models import Dango, DangoLoss, HeteroCell, LogCosh
 from deltacell.models.baselines import Additive
 from deltacell.models.pairs import PairCell, PairTrees
-from deltacell.propagate import Shared
 
 pytestmark = pytest.mark.slow
 SEEDS = range(5)
@@ -26,18 +25,8 @@ def dango(cell: Cell) -> tuple[torch.nn.Module, Any]:
 
 
 def hetero_cell(cell: Cell) -> tuple[torch.nn.Module, Any]:
-    model = HeteroCell(
-        cell,
-        INFORMATIVE,
-        hidden=16,
-        layers=1,
-        aggregation="mean",
-        features=["expression"],
-        local_heads=4,
-        # The quickest on a cell this small; its results are those of the others.
-        propagation=Shared(rows_at_a_time=0),
-    )
-    return model, LogCosh()
+    options = {"aggregation": "mean", "features": ["expression"], "local_heads": 4}
+    return HeteroCell(cell, INFORMATIVE, hidden=16, layers=1, **options), LogCosh()
 
 
 def pair_cell(cell: Cell) -> tuple[torch.nn.Module, Any]:
@@ -78,14 +67,13 @@ def difference(make: Any, epochs: int, batch: int, rate: float, seed: int, shuff
         loader = Loader(screen, train, batch_size=batch, seed=seed, targets=labels)
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-3)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))
-        for epoch in range(epochs):
-            for part in loader:
-                optimizer.zero_grad()
-                prediction = model(cell, part.genotypes)
-                criterion(prediction, part.targets, part.weights, epoch=epoch).total.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
-                optimizer.step()
-                schedule.step()
+        for epoch, part in ((epoch, part) for epoch in range(epochs) for part in loader):
+            optimizer.zero_grad()
+            prediction = model(cell, part.genotypes)
+            criterion(prediction, part.targets, part.weights, epoch=epoch).total.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+            optimizer.step()
+            schedule.step()
         model.eval()
     held_out = screen.genotypes.take(torch.tensor(test))
     with torch.no_grad():

@@ -19,7 +19,7 @@ seeds = st.integers(0, 2**32)
 
 
 @st.composite
-def screens(draw: st.DrawFn) -> Screen:
+def screens(draw):
     gene = st.integers(0, N_GENES - 1)
     sets = draw(st.lists(st.lists(gene, min_size=1, max_size=5, unique=True), min_size=1))
     scores = np.random.default_rng(draw(seeds)).normal(size=len(sets))
@@ -29,7 +29,7 @@ def screens(draw: st.DrawFn) -> Screen:
 
 
 @st.composite
-def settings_of(draw: st.DrawFn, screen: Screen) -> dict[str, object]:
+def settings_of(draw, screen):
     """All that decides the order, apart from the screen."""
     n = len(screen)
     rows = draw(st.none() | st.lists(st.integers(0, n - 1), min_size=1, unique=True))
@@ -43,27 +43,18 @@ def settings_of(draw: st.DrawFn, screen: Screen) -> dict[str, object]:
     }
 
 
-def plain_batch(screen: Screen, rows: list[int], share: list[float]) -> Batch:
+def plain_batch(screen, rows, share):
     """A batch made row by row."""
-    genes = [g for r in rows for g in screen.genotypes.genes[slice(*_ends(screen, r))].tolist()]
-    offsets = [0]
-    for row in rows:
-        begin, end = _ends(screen, row)
-        offsets.append(offsets[-1] + end - begin)
-    scores = screen.column("score")
+    sets, scores = [genes.tolist() for genes in screen.genotypes], screen.column("score")
     return Batch(
-        Genotypes(torch.tensor(genes, dtype=torch.int64), torch.tensor(offsets)),
+        Genotypes.of([sets[row] for row in rows]),
         torch.tensor([float(scores[r]) for r in rows], dtype=torch.float32),
         torch.tensor(share, dtype=torch.float32),
         torch.tensor(rows, dtype=torch.int64),
     )
 
 
-def _ends(screen: Screen, row: int) -> tuple[int, int]:
-    return int(screen.offsets[row]), int(screen.offsets[row + 1])
-
-
-def assert_same(one: Batch, other: Batch) -> None:
+def assert_same(one, other):
     for a, b in (
         (one.genotypes.genes, other.genotypes.genes),
         (one.genotypes.offsets, other.genotypes.offsets),
@@ -75,7 +66,7 @@ def assert_same(one: Batch, other: Batch) -> None:
     torch.testing.assert_close(one.weights, other.weights)
 
 
-def global_batches(screen: Screen, world_size: int, **how: object) -> list[list[list[int]]]:
+def global_batches(screen, world_size, **how):
     """The rows of each step of an epoch, by rank."""
     ranks = [
         [b.rows.tolist() for b in Loader(screen, rank=r, world_size=world_size, **how)]
@@ -86,9 +77,7 @@ def global_batches(screen: Screen, world_size: int, **how: object) -> list[list[
 
 @LAW
 @given(st.data(), screens(), st.integers(1, 5))
-def test_every_genotype_once_an_epoch_in_the_same_global_batches(
-    data: st.DataObject, screen: Screen, world_size: int
-) -> None:
+def test_every_genotype_once_an_epoch_in_the_same_global_batches(data, screen, world_size):
     how = data.draw(settings_of(screen))
     alone = [step[0] for step in global_batches(screen, 1, **how)]
     steps = global_batches(screen, world_size, **how)
@@ -103,25 +92,15 @@ def test_every_genotype_once_an_epoch_in_the_same_global_batches(
 
 @LAW
 @given(st.data(), screens(), st.integers(1, 5))
-def test_weights_add_up_to_one_over_the_ranks(
-    data: st.DataObject, screen: Screen, world_size: int
-) -> None:
-    how = data.draw(settings_of(screen))
-    loaders = [Loader(screen, rank=r, world_size=world_size, **how) for r in range(world_size)]
-    for step in zip(*loaders, strict=True):
-        assert np.isclose(sum(float(batch.weights.double().sum()) for batch in step), 1, atol=1e-6)
-
-
-@LAW
-@given(st.data(), screens(), st.integers(1, 4))
-def test_batches_equal_slicing_row_by_row(
-    data: st.DataObject, screen: Screen, world_size: int
-) -> None:
+def test_batches_equal_slicing_row_by_row_and_weights_add_up_to_one_over_the_ranks(
+    data, screen, world_size
+):
     how = data.draw(settings_of(screen))
     whole = [b.rows.tolist() for b in Loader(screen, **how)]
-    for rank in range(world_size):
-        loader = Loader(screen, rank=rank, world_size=world_size, **how)
-        for batch, together in zip(loader, whole, strict=True):
+    loaders = [Loader(screen, rank=r, world_size=world_size, **how) for r in range(world_size)]
+    for together, *step in zip(whole, *loaders, strict=True):
+        assert np.isclose(sum(float(batch.weights.double().sum()) for batch in step), 1, atol=1e-6)
+        for batch in step:
             rows = batch.rows.tolist()
             share = [1 / len(together)] * len(rows)
             assert_same(batch, plain_batch(screen, rows, share))
@@ -129,9 +108,7 @@ def test_batches_equal_slicing_row_by_row(
 
 @LAW
 @given(st.data(), screens(), st.integers(1, 4), st.integers(1, 4))
-def test_resuming_equals_not_stopping(
-    data: st.DataObject, screen: Screen, world_before: int, world_after: int
-) -> None:
+def test_resuming_equals_not_stopping(data, screen, world_before, world_after):
     """Stopped after any batch of three epochs, and gone on with any number of ranks."""
     how = data.draw(settings_of(screen))
     steps = len(Loader(screen, **how))
@@ -157,14 +134,14 @@ def test_resuming_equals_not_stopping(
 
 @LAW
 @given(seeds, st.integers(0, 100))
-def test_other_epoch_or_seed_other_order(seed: int, epoch: int) -> None:
+def test_other_epoch_or_seed_other_order(seed, epoch):
     # The chance that two orders of 40 genotypes agree is 1 in 40!.
     n = 40
     screen = Screen.build(
         Genes(f"g{i}" for i in range(n)), Genotypes.of([[i] for i in range(n)]), score=0.0
     )
 
-    def order(seed: int, epoch: int) -> list[int]:
+    def order(seed, epoch):
         loader = Loader(screen, seed=seed)
         loader.set_epoch(epoch)
         return next(iter(loader)).rows.tolist()
@@ -176,9 +153,7 @@ def test_other_epoch_or_seed_other_order(seed: int, epoch: int) -> None:
 
 @LAW
 @given(groups=st.lists(st.integers(0, 4), max_size=40), length=st.integers(1, 9), seed=seeds)
-def test_runs_are_an_order_in_which_groups_stand_together(
-    groups: list[int], length: int, seed: int
-) -> None:
+def test_runs_are_an_order_in_which_groups_stand_together(groups, length, seed):
     given_groups = np.array(groups, dtype=np.int64)
     order = in_runs(given_groups, length, np.random.default_rng(seed))
     assert sorted(order.tolist()) == list(range(len(groups)))
@@ -188,7 +163,7 @@ def test_runs_are_an_order_in_which_groups_stand_together(
     assert changes < max(at_most, 1)
 
 
-def test_runs_favour_nobody() -> None:
+def test_runs_favour_nobody():
     """Over many epochs every genotype is equally often in the first batch, whatever its group."""
     pairs = [[0, b] for b in range(1, 10)] + [[10, 11], [10, 9], [8, 11]]
     screen = Screen.build(
@@ -209,15 +184,14 @@ def test_runs_favour_nobody() -> None:
     deviation = np.sqrt(epochs * (2 / 3) * (1 / 3))
     assert np.abs(seen - epochs * 2 / 3).max() < 5 * deviation
     assert np.abs(first - epochs / 3).max() < 5 * deviation
-    plain = Loader(screen, batch_size=4, samples_per_epoch=8, seed=3)
-    apart = []
+    plain, apart = Loader(screen, batch_size=4, samples_per_epoch=8, seed=3), []
     for epoch in range(200):
         plain.set_epoch(epoch)
         apart.append(len(np.unique(next(iter(plain)).genotypes.genes.numpy())))
     assert np.mean(together) < np.mean(apart)
 
 
-def test_the_commonest_gene_is_the_query() -> None:
+def test_the_commonest_gene_is_the_query():
     genes = np.array([7, 3, 3, 5, 3, 9, 1], dtype=np.int64)
     found = commonest_gene(genes, np.array([0, 2, 4, 6]), np.array([2, 2, 2, 1]))
     assert found.tolist() == [3, 3, 3, 1]

@@ -31,7 +31,6 @@ from deltacell.screen.genotypes import Genotypes
 from deltacell.train.checkpoints import read_checkpoint, write_checkpoint
 
 N = 14
-NONE = GeneSets(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
 OPTIONS = {"penalty": 3.0, "folds": 3, "gene_folds": 3, "rounds": 2, "seed": 0}
 seeds = st.integers(0, 2**32 - 1)
 few = settings(max_examples=6, deadline=None)
@@ -46,31 +45,30 @@ def problem(seed, sizes=(2, 2, 3)):
     rng = np.random.default_rng(seed)
     drawn = {tuple(sorted(rng.choice(N, rng.choice(sizes), replace=False))) for _ in range(60)}
     rows = [list(row) for row in sorted(drawn)]
-    relations = [
-        Relation.from_edges(
-            name, *rng.integers(0, N, (2, 30)), rng.random(30), n_genes=N, directed=directed
+    relations = []
+    for name, directed in (("links", False), ("regulates", True)):
+        edges = rng.integers(0, N, (2, 30))
+        relations.append(
+            Relation.from_edges(name, *edges, rng.random(30), n_genes=N, directed=directed)
         )
-        for name, directed in (("links", False), ("regulates", True))
-    ]
     profile = rng.normal(size=(N, 20))
     profile[rng.random((N, 20)) < 0.3] = np.nan
     features = [Feature("profile", profile), Feature("fitness", rng.random((N, 2)))]
     cell = Cell([f"G{i:02d}" for i in range(N)], relations, features=features)
-    return rng, cell, Part(sets_of(rows), rng.normal(size=len(rows)), np.ones(len(rows)))
+    return rng, cell, Part(sets_of(rows), rng.normal(size=len(rows)))
 
 
 def columns_of(cell, part, columns=PairColumns):
-    return training_columns(columns(cell, GeneOrder(cell.genes), 3), part, NONE, **OPTIONS)
+    return training_columns(columns(cell, GeneOrder(cell.genes), 3), part, **OPTIONS)
 
 
 def own_score_shows(cell, part, row, columns=PairColumns):
     """Whether changing the score of a set changes its own columns, in any bit."""
     targets = part.targets.copy()
     targets[row] += 5.0
-    before = columns_of(cell, part, columns)
-    after = columns_of(cell, Part(part.sets, targets, part.weights), columns)
-    mine = before.row == row
-    return not np.array_equal(before.columns[mine], after.columns[mine], equal_nan=True)
+    before, owner = columns_of(cell, part, columns)
+    after, _ = columns_of(cell, Part(part.sets, targets), columns)
+    return not np.array_equal(before[owner == row], after[owner == row], equal_nan=True)
 
 
 @few
@@ -121,10 +119,10 @@ def test_effects_are_by_fold_and_leave_one_out_means_are_rejected():
     effect = effects(lambda row: fold == fold[row])
     assert is_by_fold(effect)
     assert not is_by_fold(effects(lambda row: rows == row))
-    made = columns_of(cell, part)
-    expected = np.array([effect[row][part.sets.take([row]).genes].sum() for row in made.row])
-    # What is left of the offset is one intercept per fold.
-    intercept = (made.offset - expected)[made.unseen == 0]
+    table, owner = columns_of(cell, part)
+    expected = np.array([effect[row][part.sets.take([row]).genes].sum() for row in owner])
+    # What is left of the additive score is one intercept per fold.
+    intercept = (table[:, 0] - expected)[: len(rows)]
     assert len(np.unique(intercept.round(5))) == 3
 
 
@@ -132,8 +130,7 @@ def test_effects_are_by_fold_and_leave_one_out_means_are_rejected():
 @given(seed=seeds)
 def test_votes_are_those_of_a_screen_without_the_pair(seed):
     rng, cell, part = problem(seed, sizes=(2,))
-    neighbours = Neighbours.of(cell, GeneOrder(cell.genes))
-    measured = Measured.of(part, N)
+    neighbours, measured = Neighbours.of(cell, GeneOrder(cell.genes)), Measured.of(part, N)
     every = sets_of([[a, b] for a in range(N) for b in range(a + 1, N)])
     for rows in (None, rng.random(N) < 0.5):
         votes = pair_votes(measured, neighbours, every.pairs(), rows)
@@ -173,12 +170,13 @@ def test_order_of_rows_and_relations_does_not_matter(seed):
     rng, cell, part = problem(seed)
     shuffled = rng.permutation(len(part.sets))
     turned = Cell(cell.genes, list(cell.relations.values())[::-1], features=cell.features.values())
-    one, other = columns_of(cell, part), columns_of(turned, part.take(shuffled))
-    of_other = shuffled[other.row]
-    order = np.lexsort((one.unseen, one.offset, one.row))
-    again = np.lexsort((other.unseen, other.offset, of_other))
-    assert np.array_equal(one.row[order], of_other[again])
-    tables = (np.sort(t, axis=0) for t in (one.columns[order], other.columns[again]))
+    one, owner = columns_of(cell, part)
+    other, of_other = columns_of(turned, part.take(shuffled))
+    of_other = shuffled[of_other]
+    order = np.lexsort((one[:, 2], one[:, 0], owner))
+    again = np.lexsort((other[:, 2], other[:, 0], of_other))
+    assert np.array_equal(owner[order], of_other[again])
+    tables = (np.sort(t, axis=0) for t in (one[order], other[again]))
     np.testing.assert_allclose(*tables, atol=2e-4)
 
 
@@ -189,14 +187,13 @@ def test_a_gene_without_a_measured_set_has_zero_counts_and_no_effect(seed):
     alone = 5
     rest = part.take(np.flatnonzero((part.sets.genes.reshape(-1, 2) != alone).all(axis=1)))
     made, known = PairColumns(cell, GeneOrder(cell.genes), 2), Known.of(rest, N, 3.0)
-    assert not known.seen[alone]
+    assert not known.effects.seen[alone]
     assert np.isnan(known.negative[alone])
     sets = sets_of([[alone, other] for other in range(N) if other != alone])
     votes = made.votes(Measured.of(rest, N), sets)
     table = made(known, sets, votes)
-    unseen, least_count = table[:, 2], table[:, 5]
     # After three columns of the set and two for each of the genes' come the votes of the pairs.
-    min_voters = table[:, 3 + 2 * (3 + len(made.neighbours.names)) + 3]
+    unseen, least_count, min_voters = table[:, [2, 5, 12 + 2 * len(made.neighbours.names)]].T
     assert (unseen >= 1).all()
     assert (least_count == 0).all()
     assert (min_voters == 0).all()
@@ -205,10 +202,10 @@ def test_a_gene_without_a_measured_set_has_zero_counts_and_no_effect(seed):
 
 def test_blocks_do_not_change_a_bit(monkeypatch):
     _, cell, part = problem(11)
-    whole = columns_of(cell, part)
+    whole, _ = columns_of(cell, part)
     monkeypatch.setattr(messages, "_GENES_PER_BLOCK", 1)
-    monkeypatch.setattr(messages, "_ENTRIES_PER_BLOCK", 3)
-    assert np.array_equal(columns_of(cell, part).columns, whole.columns, equal_nan=True)
+    monkeypatch.setattr(messages, "_ROWS_PER_BLOCK", 3)
+    assert np.array_equal(columns_of(cell, part)[0], whole, equal_nan=True)
 
 
 def test_folds_are_by_set_and_even():
@@ -249,12 +246,12 @@ def test_trees_save_and_load_to_the_last_bit(seed, two_parts, tmp_path_factory):
     write_checkpoint(path, model.state_dict(), step=1, epoch=1, metric=None)
     again.load_state_dict(cell, read_checkpoint(path)["state"])
     one, other = model(cell, sets), again(cell, sets)
-    for name in ("score", "hit", "given_hit"):
-        was, is_ = getattr(one, name), getattr(other, name)
-        assert (was is None) == (is_ is None) == (name != "score" and not two_parts)
-        assert was is None or torch.equal(was, is_)
+    for name in ("score", "hit", "given_hit")[: 3 if two_parts else 1]:
+        assert torch.equal(getattr(one, name), getattr(other, name))
     if two_parts:
         torch.testing.assert_close(one.score, one.hit * one.given_hit)
+    else:
+        assert one.hit is other.hit is one.given_hit is other.given_hit is None
 
 
 @few

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import (
     GENE,
@@ -19,16 +20,16 @@ from deltacell.propagate import (
     Auto,
     Deleted,
     Delta,
-    Dense,
+    Message,
     Mutants,
     Propagation,
-    Rates,
     Shared,
     SparseMatrix,
     WildType,
 )
+from deltacell.propagate.base import mapped
 from deltacell.propagate.ladder import EdgeMask
-from deltacell.propagate.protocol import mapped
+from deltacell.propagate.shared import TileMutants
 from deltacell.screen import Genotypes
 
 LAW = settings(
@@ -39,13 +40,23 @@ LAW = settings(
 )
 
 # `late` is for one layer, and has laws of its own.
-NAMES = [name for name in STRATEGIES if name not in ("dense", "late")]
+NAMES = [name for name in STRATEGIES if name != "late"]
 
 # Whatever things cost, the result is the same; these costs make `delta` take every way there is.
-SPARSE = Rates(entry=1.0, flop=1.0, moved=1e-9, found=1e-9)
-LISTED = Rates(entry=1e-15, flop=1.0, moved=1e-9, found=1.0)
-WHOLE = Rates(moved=1e9, found=1e9)
-ANY = st.builds(Rates, **{f.name: st.floats(-13, 2).map(lambda x: 10.0**x) for f in fields(Rates)})
+SPARSE = {"moved": 0.0, "found": 0.0}
+COSTS = st.sampled_from([0.0, 1e9]) | st.floats(-2, 5).map(lambda x: 10.0**x)
+
+OPTIONS = {
+    "aggregation": ["sum", "mean"],
+    "metabolism": [False, True],
+    "features": [(), ("f",)],
+    "residual": [False, True],
+    "combine": ["sum", "mean", "attention", "pairwise"],
+    "output": ["mean", "gate", "global"],
+    "z_norm": ["scale", "norm", "none"],
+    "dropout": [0.0, 0.4],
+    "gin_layers": [1, 2, 3],
+}
 
 
 @st.composite
@@ -55,8 +66,8 @@ def ways(draw: Any, name: str, batch: int) -> Propagation:
     rows = st.none() | st.integers(0, 7)
     if name == "shared":
         return draw(st.builds(Shared, tile, rows))
-    rates = st.sampled_from([SPARSE, LISTED, WHOLE, Rates()]) | ANY
-    return draw(st.builds(Delta, tile, rows, st.none() | st.integers(1, 3), rates=rates))
+    workers = st.none() | st.integers(1, 3)
+    return draw(st.builds(Delta, tile, rows, workers, moved=COSTS, found=COSTS))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,17 +81,7 @@ def test_it_equals_deleting(
     if cell.n_genes > 5:
         genotypes = Genotypes.of([*(s.tolist() for s in genotypes), [0, 1, 2, 3, 5]])
     model = laws.model_of(
-        cell,
-        aggregation=data.draw(st.sampled_from(["sum", "mean"])),
-        metabolism=data.draw(st.booleans()),
-        features=data.draw(st.sampled_from([(), ("f",)])),
-        residual=data.draw(st.booleans()),
-        combine=data.draw(st.sampled_from(["sum", "mean", "attention", "pairwise"])),
-        output=data.draw(st.sampled_from(["mean", "gate", "global"])),
-        z_norm=data.draw(st.sampled_from(["scale", "norm", "none"])),
-        dropout=data.draw(st.sampled_from([0.0, 0.4])),
-        activation=data.draw(st.sampled_from(["gelu", "relu", "silu", "tanh"])),
-        gin_layers=data.draw(st.integers(1, 3)),
+        cell, **{name: data.draw(st.sampled_from(v)) for name, v in OPTIONS.items()}
     )
     with laws.made(name, model, cell, genotypes) as way:
         if name in ("shared", "delta"):
@@ -124,7 +125,7 @@ def test_wrong_strategies_are_rejected(laws: Any, aggregation: str, metabolism: 
             laws.assert_equals_deleting(way, model, cell, genotypes)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [0.3])
 def test_training_takes_the_same_course(laws: Any, dropout: float) -> None:
     cell = laws.fixed_cell(metabolism=True)
     genotypes = Genotypes.of([[0], [1, 2], [0, 1, 3], [7], [2, 4, 5, 6]])
@@ -150,7 +151,7 @@ def test_training_takes_the_same_course(laws: Any, dropout: float) -> None:
     expected = curve("dense")
     assert expected.std() > 1e-3
     found = {name: curve(name) for name in NAMES}
-    found["delta, sparse"] = curve("delta", Delta(tile=3, workers=2, rates=SPARSE))
+    found["delta, sparse"] = curve("delta", Delta(tile=3, workers=2, **SPARSE))
     for name, losses in found.items():
         torch.testing.assert_close(
             losses, expected, rtol=1e-9, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}"
@@ -167,8 +168,11 @@ def test_memory_order_and_company_do_not_matter(
     model = laws.model_of(cell, metabolism=data.draw(st.booleans()), dropout=0.4)
     expected = laws.results(model, Delta(tile=1), cell, genotypes)
     # Just enough for one genotype, so that all are computed again in the backward.
-    least = Delta(tile=1).estimate(model.hops(cell), model.prepare(cell, genotypes)).least
-    bounded = [Delta(tile=1, max_bytes=least), Delta(tile=1, max_bytes=2 * least, workers=2)]
+    model.propagation = Delta(max_bytes=1)
+    with pytest.raises(InputError) as caught:
+        model(cell, genotypes)
+    least = caught.value.fields["least"]
+    bounded = [Delta(max_bytes=least), Delta(max_bytes=2 * least, workers=2)]
     for other in (*bounded, Delta(tile=len(genotypes)), Auto()):
         found = laws.results(model, other, cell, genotypes)
         for name, tensor in expected.items():
@@ -192,16 +196,17 @@ def test_single_precision_is_exact_enough(laws: Any) -> None:
         with torch.no_grad():
             return model(cell, genotypes).score
 
-    reference = scores(Dense())
-    for good in (Shared(), Shared(tile=5), Delta(), Delta(tile=5, rates=SPARSE)):
+    reference = scores(laws.Dense())
+    for good in (Shared(), Shared(tile=5), Delta(), Delta(tile=5, **SPARSE)):
         assert (scores(good) - reference).abs().max() < 1e-2 * reference.std()
     assert (scores(KeepsEdges()) - reference).abs().max() > 1e-2 * reference.std()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "late"])
 def test_a_batch_of_none(laws: Any, name: str) -> None:
-    cell = laws.fixed_cell(metabolism=True)
-    model = laws.model_of(cell, metabolism=True)
+    late = name == "late"
+    cell = laws.fixed_cell(metabolism=not late)
+    model = laws.model_of(cell, metabolism=not late, mutant_layers=2 - late, epistasis=True)
     none = Genotypes.of([])
     with laws.made(name, model, cell, none) as model.propagation:
         assert model(cell, none).score.shape == (0,)
@@ -218,19 +223,22 @@ class KeepsEdges(Shared):
 class ForgetsLaterLayers(Shared):
     """Deletes genes before the first layer, and lets them come back to life in it."""
 
-    def _after(self, hop: Any, state: Any, tile: Any) -> Any:
-        kept, tile.deleted = tile.deleted, {}
-        try:
-            return super()._after(hop, state, tile)
-        finally:
-            tile.deleted = kept
+    def _mutants(self, batch: Any) -> Mutants:
+        living = TileMutants._living
+
+        def only_at_first(self: Any, kind: str, x: torch.Tensor) -> torch.Tensor:
+            return x if hasattr(self, "state") else living(self, kind, x)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TileMutants, "_living", only_at_first)
+            return super()._mutants(batch)
 
 
 class KeepsReactions(Shared):
     """Deletes genes, and none of the reactions that need them."""
 
     def prepare(self, hops: Any, deleted: Deleted) -> Deleted:
-        return Deleted(deleted.genotypes, {GENE: deleted.nodes[GENE]})
+        return super().prepare(hops, Deleted(deleted.genotypes, {GENE: deleted.nodes[GENE]}))
 
 
 class KeepsMasks(EdgeMask):
@@ -246,17 +254,19 @@ class ForgetsLayerTwo(EdgeMask):
 
     def mutants(self, hops: Any, wild_type: Any, deleted: Any, *args: Any, **options: Any) -> Any:
         # Over other objects, so that they have masks of their own.
-        later = [replace(h, aggregates=tuple(map(_copied, h.aggregates))) for h in hops[1:]]
+        later = [replace(h, messages=tuple(map(_copied, h.messages))) for h in hops[1:]]
         kept = KeepsMasks().prepare(later, deleted).tensors
         first = deleted.tensors[: len(hops[0].aggregates)]
         sent = replace(deleted, tensors=first + kept)
         return super().mutants([hops[0], *later], wild_type, sent, *args, **options)
 
 
-def _copied(a: Aggregate) -> Aggregate:
-    m = a.matrix
-    copy = SparseMatrix(m.indptr, m.indices, m.values, n_columns=m.shape[1])
-    return Aggregate(a.source, copy, a.mean)
+def _copied(message: Message) -> Message:
+    def copied(a: Aggregate) -> Aggregate:
+        m = a.matrix
+        return replace(a, matrix=SparseMatrix(m.indptr, m.indices, m.values, n_columns=m.shape[1]))
+
+    return replace(message, aggregates=tuple(map(copied, message.aggregates)))
 
 
 def stale(kind: Any) -> Any:
@@ -266,7 +276,7 @@ def stale(kind: Any) -> Any:
         def wild_type(self, hops: Any, state: Any) -> WildType:
             if "kept" not in self.__dict__:
                 found = super().wild_type(hops, state)
-                self.__dict__["kept"] = mapped(found, torch.Tensor.detach)
+                self.__dict__["kept"] = mapped(found, torch.Tensor.detach, {})
             kept: WildType = self.__dict__["kept"]
             return kept
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deltacell.cell import Genes
 from deltacell.counts import Counts, Source
 from deltacell.screen import Coverage, Genotypes, Screen, StudyCoverage
-from deltacell.screen.columns import GENE_SCHEMA, PERTURBATIONS, PHENOTYPES, ROLES, ROW_SCHEMA
+from deltacell.screen.columns import GENE_SCHEMA, PERTURBATIONS, ROW_SCHEMA
 
 N = 6
 LAW = settings(max_examples=50, deadline=None)
@@ -56,9 +56,9 @@ def screens(draw):
         score=np.array(column(number), dtype=np.float32),
         sign=column(st.sampled_from([-1, 0, 1])),
         p_value=column(st.floats(0, 1)),
-        phenotype=column(st.sampled_from(PHENOTYPES)),
+        phenotype=column(st.sampled_from(["interaction", "fitness"])),
         study=column(names),
-        role=column(st.sampled_from(ROLES), total),
+        role=column(st.sampled_from(["query", "array", "unknown"]), total),
         perturbation=column(st.sampled_from(PERTURBATIONS), total),
         allele=column(names, total),
     )

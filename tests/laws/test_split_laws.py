@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from hypothesis import assume, given, settings
@@ -20,7 +19,7 @@ seeds = st.integers(0, 2**32)
 
 
 @st.composite
-def screens(draw: st.DrawFn, smallest: int = 1, largest: int = 4) -> Screen:
+def screens(draw, smallest=1, largest=4):
     """Sets in the manner of a real screen: hubs, repeats, and roles that may be unknown."""
     n_genes = draw(st.integers(8, N_GENES))
     rng = np.random.default_rng(draw(seeds))
@@ -49,7 +48,7 @@ def screens(draw: st.DrawFn, smallest: int = 1, largest: int = 4) -> Screen:
     )
 
 
-def made(make: Callable[[], Split]) -> Split:
+def made(make):
     """Return the split; a screen that is too small for it is not what these laws are about."""
     try:
         return make()
@@ -59,11 +58,11 @@ def made(make: Callable[[], Split]) -> Split:
         raise
 
 
-def sets_of(screen: Screen) -> list[frozenset[int]]:
+def sets_of(screen):
     return [frozenset(genes.tolist()) for genes in screen.genotypes]
 
 
-def queries_of(screen: Screen) -> list[set[tuple[int, ...]]]:
+def queries_of(screen):
     """The query pairs of each genotype, the slow way."""
     roles = np.split(screen.gene_column("role"), screen.offsets[1:-1])
     pairs = []
@@ -74,11 +73,11 @@ def queries_of(screen: Screen) -> list[set[tuple[int, ...]]]:
     return pairs
 
 
-def pairs_of(screen: Screen) -> list[set[tuple[int, ...]]]:
+def pairs_of(screen):
     return [set(combinations(sorted(s), 2)) for s in sets_of(screen)]
 
 
-def assert_no_two_parts_share(split: Split, held: list[Any]) -> None:
+def assert_no_two_parts_share(split, held):
     parts = [
         set().union(*(held[r] for r in p)) for p in (split.train, split.validation, split.test)
     ]
@@ -86,7 +85,7 @@ def assert_no_two_parts_share(split: Split, held: list[Any]) -> None:
         assert not one & other
 
 
-def assert_parts(screen: Screen, split: Split) -> None:
+def assert_parts(screen, split):
     parts = (split.train, split.validation, split.test, split.dropped)
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(screen)))
     assert all(np.array_equal(p, np.sort(p)) for p in parts)
@@ -97,7 +96,6 @@ def assert_parts(screen: Screen, split: Split) -> None:
     assert split.validation_unseen.tolist() == unseen
     seen |= set(split.validation_genes.tolist())
     assert split.unseen.tolist() == [len(sets_of(screen)[row] - seen) for row in split.test]
-    assert sum(split.unseen_counts.values()) == len(split.test)
 
 
 METHODS: list[Callable[[Screen, int], Split]] = [
@@ -111,9 +109,7 @@ METHODS: list[Callable[[Screen, int], Split]] = [
 
 @LAW
 @given(screens(), seeds, st.sampled_from(METHODS))
-def test_parts_are_disjoint_and_cover_the_screen(
-    screen: Screen, seed: int, method: Callable[[Screen, int], Split]
-) -> None:
+def test_parts_are_disjoint_and_cover_the_screen(screen, seed, method):
     assume("s0" in screen.column("study"))
     split = made(lambda: method(screen, seed))
     assert_parts(screen, split)
@@ -124,9 +120,7 @@ def test_parts_are_disjoint_and_cover_the_screen(
 
 @LAW
 @given(screens(), seeds, st.floats(0.1, 0.4), st.floats(0.1, 0.4))
-def test_random_keeps_sets_together(
-    screen: Screen, seed: int, validation: float, test: float
-) -> None:
+def test_random_keeps_sets_together(screen, seed, validation, test):
     split = made(lambda: Split.random(screen, seed, validation, test))
     assert not len(split.dropped)
     assert_no_two_parts_share(split, [{s} for s in sets_of(screen)])
@@ -134,11 +128,11 @@ def test_random_keeps_sets_together(
 
 
 @LAW
-@given(screens(), seeds, st.floats(0.05, 0.4))
+@given(screens(), seeds, st.floats(0.05, 0.4), st.floats(0.05, 0.4))
 def test_held_out_genes_are_in_every_test_genotype_and_nowhere_else(
-    screen: Screen, seed: int, share: float
-) -> None:
-    split = made(lambda: Split.gene(screen, seed, held_out=share, validation=0.2))
+    screen, seed, share, validation
+):
+    split = made(lambda: Split.gene(screen, seed, held_out=share, validation=validation))
     held, sets = set(split.held_out.tolist()), sets_of(screen)
     assert len(held) == round(share * len(set().union(*sets)))
     assert all(sets[row] & held for row in split.test)
@@ -151,14 +145,7 @@ def test_held_out_genes_are_in_every_test_genotype_and_nowhere_else(
     assert all(sets[row] & chosen for row in split.validation)
     assert not any(sets[row] & chosen for row in split.train)
     assert (split.validation_unseen >= 1).all()
-
-
-@LAW
-@given(screens(), seeds, st.floats(0.05, 0.4), st.floats(0.05, 0.4))
-def test_the_test_part_of_the_gene_split_does_not_depend_on_validation(
-    screen: Screen, seed: int, share: float, validation: float
-) -> None:
-    split = made(lambda: Split.gene(screen, seed, held_out=share, validation=validation))
+    # The test part does not depend on validation.
     without = Split.gene(screen, seed, held_out=share, validation=0)
     assert np.array_equal(split.test, without.test)
     assert np.array_equal(split.held_out, without.held_out)
@@ -166,26 +153,20 @@ def test_the_test_part_of_the_gene_split_does_not_depend_on_validation(
 
 
 @LAW
-@given(screens(largest=3), seeds)
-def test_a_split_by_pair_shares_no_pair_and_no_set(screen: Screen, seed: int) -> None:
-    split = made(lambda: Split.sets(screen, "pair", seed))
-    assert_no_two_parts_share(split, pairs_of(screen))
-    assert_no_two_parts_share(split, [{s} for s in sets_of(screen)])
-    leakage = split.leakage(screen)
-    assert leakage.test.pairs.shared == leakage.validation.pairs.shared == 0
-
-
-@LAW
-@given(screens(smallest=2), seeds)
-def test_a_split_by_query_shares_no_query_pair_and_no_set(screen: Screen, seed: int) -> None:
-    split = made(lambda: Split.sets(screen, "query", seed))
-    assert_no_two_parts_share(split, queries_of(screen))
-    assert_no_two_parts_share(split, [{s} for s in sets_of(screen)])
+@given(screens(largest=3), screens(smallest=2), seeds)
+def test_a_split_by_pair_or_query_shares_no_such_pair_and_no_set(one, other, seed):
+    for screen, by, pairs in ((one, "pair", pairs_of(one)), (other, "query", queries_of(other))):
+        split = made(lambda s=screen, by=by: Split.sets(s, by, seed))  # type: ignore[misc]
+        assert_no_two_parts_share(split, pairs)
+        assert_no_two_parts_share(split, [{s} for s in sets_of(screen)])
+        leakage = split.leakage(screen)
+        shared = leakage.test.pairs.shared + leakage.validation.pairs.shared
+        assert by == "query" or shared == 0
 
 
 @LAW
 @given(screens(smallest=1, largest=2), seeds, st.sampled_from(["query", "pair"]))
-def test_for_pairs_set_equals_random(screen: Screen, seed: int, by: Any) -> None:
+def test_for_pairs_set_equals_random(screen, seed, by):
     random = made(lambda: Split.random(screen, seed))
     split = Split.sets(screen, by, seed)
     assert split.equals(random)
@@ -194,7 +175,7 @@ def test_for_pairs_set_equals_random(screen: Screen, seed: int, by: Any) -> None
 
 @LAW
 @given(screens(), seeds)
-def test_leakage_equals_counting(screen: Screen, seed: int) -> None:
+def test_leakage_equals_counting(screen, seed):
     assume("s0" in screen.column("study"))
     split = made(lambda: Split.source(screen, "s0", seed=seed))
     leakage = split.leakage(screen)

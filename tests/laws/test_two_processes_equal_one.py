@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from deltacell.profile.phase_rows import read_phases
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.run import train
-from deltacell.train.run_directory import MetricsFile
+from deltacell.train.run_directory import metrics_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,42 +25,52 @@ pytestmark = [
     ),
 ]
 SMALL = (
-    "experiment=demo",
-    "data.synthetic_genotypes=150",
-    "data.batch_size=13",
-    "model.hidden=8",
-    "trainer.epochs=2",
-    "trainer.threads=1",
-    "trainer.precision=64",
-    "trainer.figures_every=0",
-    "trainer.progress=false",
-    "loggers.tensorboard=false",
+    *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=13", "model.hidden=8"),
+    *("trainer.epochs=2", "trainer.threads=1", "trainer.precision=64", "trainer.figures_every=0"),
+    *("trainer.progress=false", "loggers.tensorboard=false"),
 )
 HETERO = (
-    "model=hetero_cell",
-    "model.hidden=8",
-    "model.relations=[physical,string_database]",
-    "model.layers=2",
-    "model.local_heads=2",
+    *("model=hetero_cell", "model.hidden=8", "model.relations=[physical,string_database]"),
+    *("model.layers=2", "model.local_heads=2"),
 )
 # 72 genotypes in batches of 71: the second has one, so that one of two ranks has none.
-LONELY = "data.batch_size=71"
+LONELY, CONTRAST = "data.batch_size=71", "point_distribution_contrast"
 CASES = {
-    "dango": ("loss=log_cosh", "optimizer.accumulate=2"),
+    "dango": ("loss=log_cosh", "optimizer.accumulate=2", "trainer.checkpoint_every_steps=2"),
     "dango_of_networks": ("loss=dango", "optimizer.clip=0.01", "trainer.ema=0.9", LONELY),
     "hetero_cell_dropout": (*HETERO, "loss=log_cosh", "model.dropout=0.3", LONELY),
-    "hetero_cell_gathered": (
-        *HETERO,
-        "loss=point_distribution_contrast",
-        "loss.lambda_c=0.1",
-        LONELY,
-    ),
+    "hetero_cell_gathered": (*HETERO, f"loss={CONTRAST}", "loss.lambda_c=0.1", LONELY),
 }
+# Both ranks train all cases, and then one of them again from the middle of its last epoch.
+RANK = """
+import json, shutil, sys
+import torch.distributed
+from pathlib import Path
+from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.compose import compose
+from deltacell.train.run import resume, train
+from deltacell.train.run_directory import resumed_config
+
+for words in json.loads(sys.argv[2]):
+    train(compose([*words, "trainer.devices=2"]))
+whole, again = Path(sys.argv[1], "dango"), Path(sys.argv[1], "again")
+if torch.distributed.get_rank() == 0:
+    shutil.copytree(whole, again)
+torch.distributed.barrier()
+middle = [one.file for one in Checkpoints(again / "checkpoints").kept if one.metric is None]
+resume(again, resumed_config(again), which=middle[-1])
+"""
 
 
-def in_processes(*words: str) -> None:
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of all cases by two processes, of which each is started once."""
+    folder = tmp_path_factory.mktemp("two")
+    (folder / "rank.py").write_text(RANK)
+    cases = [[*SMALL, *words, f"directory={folder / case}"] for case, words in CASES.items()]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [sys.executable, "-m", "deltacell", "train", *words],
+        [sys.executable, *torchrun, folder / "rank.py", folder, json.dumps(cases)],
         env={**os.environ, "NO_COLOR": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -67,43 +78,37 @@ def in_processes(*words: str) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return folder
 
 
 def found(path: Path) -> tuple[dict[str, Any], list[dict[str, float | None]]]:
-    return Checkpoints(path / "checkpoints").load("last"), MetricsFile(path / "metrics.csv").rows
+    return Checkpoints(path / "checkpoints").load("last"), metrics_of(path)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_equal_one(tmp_path: Path, case: str) -> None:
-    given = [*SMALL, *CASES[case]]
-    train(compose([*given, f"directory={tmp_path / 'one'}"]))
-    in_processes(*given, "trainer.devices=2", f"directory={tmp_path / 'two'}")
-    one, one_rows = found(tmp_path / "one")
-    two, two_rows = found(tmp_path / "two")
-    assert one["position"]["step"] == two["position"]["step"]
-    for name, weight in one["model"].items():
-        torch.testing.assert_close(two["model"][name], weight, rtol=1e-6, atol=1e-8, msg=name)
-    assert one["loader"] == two["loader"]
-    if one["ema"] is not None:
-        torch.testing.assert_close(two["ema"], one["ema"], rtol=1e-6, atol=1e-8)
-    for first, second in zip(one_rows, two_rows, strict=True):
-        assert first.keys() == second.keys()
-        for name in first.keys() - {"seconds", "samples_per_s"}:
+def test_two_processes_equal_one(tmp_path, two, case):
+    train(compose([*SMALL, *CASES[case], f"directory={tmp_path / 'one'}"]))
+    first, first_rows = found(tmp_path / "one")
+    second, second_rows = found(two / case)
+    assert first["position"]["step"] == second["position"]["step"]
+    for name, weight in first["model"].items():
+        torch.testing.assert_close(second["model"][name], weight, rtol=1e-6, atol=1e-8, msg=name)
+    assert first["loader"] == second["loader"]
+    if first["ema"] is not None:
+        torch.testing.assert_close(second["ema"], first["ema"], rtol=1e-6, atol=1e-8)
+    for one, other in zip(first_rows, second_rows, strict=True):
+        assert one.keys() == other.keys()
+        for name in one.keys() - {"seconds", "samples_per_s"}:
             if name == "validation_loss" and "gathered" in case:
                 continue  # In a validation each rank compares its own rows.
-            assert second[name] == pytest.approx(first[name], rel=1e-5, abs=1e-8), name
-    phases = read_phases(tmp_path / "two" / "phases")
-    assert phases["samples"].sum() == read_phases(tmp_path / "one" / "phases")["samples"].sum()
+            assert other[name] == pytest.approx(one[name], rel=1e-5, abs=1e-8), name
+    samples = read_phases(two / case / "phases")["samples"].sum()
+    assert samples == read_phases(tmp_path / "one" / "phases")["samples"].sum()
 
 
-def test_an_epoch_that_was_stopped_has_the_mean_loss_of_all_ranks(tmp_path: Path) -> None:
+def test_an_epoch_that_was_stopped_has_the_mean_loss_of_all_ranks(two):
     """One rank's part of the sums is not enough to go on with."""
-    given = ["loss=log_cosh", "trainer.devices=2", "trainer.checkpoint_every_steps=2"]
-    in_processes(*SMALL, *given, "trainer.epochs=1", f"directory={tmp_path / 'whole'}")
-    _, expected = found(tmp_path / "whole")
-    checkpoints = Checkpoints(tmp_path / "whole" / "checkpoints")
-    middle = next(one for one in checkpoints.kept if one.metric is None)
-    in_processes("--resume", str(tmp_path / "whole"), "--from", middle.file)
-    (row,) = MetricsFile(tmp_path / "whole" / "metrics.csv").rows
-    assert row["train_loss"] == pytest.approx(expected[0]["train_loss"], rel=1e-9)
-    assert row["validation_mse"] == pytest.approx(expected[0]["validation_mse"], rel=1e-9)
+    whole, again = metrics_of(two / "dango"), metrics_of(two / "again")
+    for one, other in zip(whole, again, strict=True):
+        for name in ("train_loss", "validation_mse"):
+            assert other[name] == pytest.approx(one[name], rel=1e-9)

@@ -31,22 +31,18 @@ def accounts(draw, name="x"):
     )
 
 
-def falls(comparison):
-    return [fall for fall in (comparison.steps, comparison.epochs) if fall is not None]
-
-
 @settings(max_examples=100, deadline=None)
 @given(a=accounts("a"), b=accounts("b"))
 def test_bars_add_up_to_the_gap(a, b):
     compared = compare(a, b)
-    for fall in falls(compared):
+    for fall in compared.falls:
         scale = max(fall.a, fall.b, 1e-30)
         assert math.fsum(bar.change for bar in fall.bars) == pytest.approx(
             fall.b - fall.a, abs=1e-12 * scale
         )
         assert fall.gap == pytest.approx(fall.b - fall.a, abs=1e-12 * scale)
         if abs(fall.gap) > 1e-6 * scale:
-            assert math.fsum(fall.share(bar) for bar in fall.bars) == pytest.approx(1, abs=1e-6)
+            assert math.fsum(bar.share for bar in fall.bars) == pytest.approx(1, abs=1e-6)
     if compared.epochs is not None:
         assert compared.epochs.a == pytest.approx(a.epoch_s)
         assert compared.epochs.b == pytest.approx(b.epoch_s)
@@ -59,7 +55,7 @@ def test_bars_add_up_to_the_gap(a, b):
 @given(a=accounts())
 def test_a_against_a_is_empty(a):
     compared = compare(a, a)
-    assert all(bar.change == 0 for fall in falls(compared) for bar in fall.bars)
+    assert all(bar.change == 0 for fall in compared.falls for bar in fall.bars)
     assert compared.steps.gap == 0
     assert compared.unequal == ()
     if compared.epoch_ratio is not None:
@@ -70,7 +66,7 @@ def test_a_against_a_is_empty(a):
 @given(a=accounts("a"), b=accounts("b"))
 def test_b_to_a_mirrors_a_to_b(a, b):
     there, back = compare(a, b), compare(b, a)
-    for one, other in zip(falls(there), falls(back), strict=True):
+    for one, other in zip(there.falls, back.falls, strict=True):
         changes = {bar.part: bar.change for bar in one.bars}
         assert {bar.part: -bar.change for bar in other.bars} == changes
         assert one.gap == -other.gap
@@ -88,7 +84,7 @@ def test_the_ratio_of_epochs_is_the_product_of_its_terms(a, b):
     if ratio is None:
         assert not (a.steps_per_epoch and b.steps_per_epoch and a.step_s and b.step_s)
         return
-    assert ratio.steps * ratio.step * ratio.outside == pytest.approx(b.epoch_s / a.epoch_s)
+    assert ratio.steps * ratio.time_per_step * ratio.outside == pytest.approx(b.epoch_s / a.epoch_s)
     if not a.outside_s and not b.outside_s:
         assert ratio.outside == pytest.approx(1)
 

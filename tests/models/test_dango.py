@@ -44,16 +44,14 @@ def test_parameters_are_those_of_the_specification() -> None:
     assert all(layer.beta == 0.01 for layer in model.hyper_sagnn.sets.attention)
 
 
-def test_what_it_returns_and_a_profiler_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_returns_and_a_profiler_shows() -> None:
     cell = cell_of(20)
     model = Dango(cell, hidden=8).double()
-    calls, encode = [], Dango.encode
-    monkeypatch.setattr(Dango, "encode", lambda *a: (calls.append("encoder"), encode(*a))[1])
     with torch.profiler.profile() as profiler:
         prediction = model(cell, Genotypes.of([[0], [1, 2], [3, 4, 5, 6]] * 5))
-    assert calls == ["encoder"]
-    names = {event.name for event in profiler.events()}
-    assert {"dango.encoder.string_fusion", "dango.reconstruction", "hyper_sagnn"} <= names
+    calls = {event.key: event.count for event in profiler.key_averages()}
+    assert calls["dango.encoder"] == calls["dango.encoder.string_fusion"] == 1
+    assert {"dango.reconstruction", "hyper_sagnn"} <= calls.keys()
     found = prediction.intermediate
     shapes = {name: tuple(t.shape) for name, t in found.items()}
     assert shapes == {
@@ -71,11 +69,6 @@ def test_what_it_returns_and_a_profiler_shows(monkeypatch: pytest.MonkeyPatch) -
         torch.testing.assert_close(found["reconstruction"][k], plain)
     few = {name for name, value in STRING_LAMBDAS.items() if value == 0.1}
     assert few == {"string_coexpression", "string_experimental"}
-
-    def fail(*_: object) -> None:
-        raise AssertionError("a range was recorded while no profiler records")
-
-    monkeypatch.setattr(torch.autograd.profiler.record_function, "__init__", fail)
     without = model(cell, Genotypes.of([[0]]), reconstruct=False)
     assert "reconstruction" not in without.intermediate
 
@@ -89,36 +82,6 @@ def test_every_parameter_has_a_gradient_even_without_genotypes() -> None:
     loss.total.backward()
     assert loss.total == 0
     assert all(p.grad is not None and not p.grad.isnan().any() for p in model.parameters())
-
-
-def test_bf16_is_close_to_float32() -> None:
-    torch.manual_seed(0)
-    cell = cell_of(40)
-    model = Dango(cell, hidden=32)
-    genotypes, targets = Genotypes.of([[0], [1, 2], [3, 4, 5]]), torch.zeros(3)
-
-    def loss_and_gradient() -> tuple[torch.Tensor, torch.Tensor]:
-        model.zero_grad()
-        total = DangoLoss()(model(cell, genotypes), targets, epoch=5).total
-        total.backward()
-        assert model.embedding.grad is not None
-        return total.detach(), model.embedding.grad.clone()
-
-    exact, gradient = loss_and_gradient()
-    # Without oneDNN, whose bf16 kernels stop some virtual machines by an illegal instruction.
-    with torch.backends.mkldnn.flags(enabled=False), torch.autocast("cpu", torch.bfloat16):
-        rounded, rounded_gradient = loss_and_gradient()
-    torch.testing.assert_close(rounded.float(), exact, rtol=0.02, atol=1e-4)
-    assert (rounded_gradient - gradient).norm() < 0.05 * gradient.norm()
-
-
-def test_bad_genotypes_are_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = cell_of(20)
-    model = Dango(cell, hidden=8)
-    monkeypatch.setattr(Dango, "encode", lambda *_: pytest.fail("work was done"))
-    for sets in ([[1], [2, 20]], [[-1]], [[1], []], [[1, 1]]):
-        with pytest.raises(InputError):
-            model(cell, Genotypes.of(sets))
 
 
 @pytest.mark.parametrize(
@@ -142,12 +105,14 @@ def test_a_model_that_cannot_be(code: str, arguments: tuple, options: dict) -> N
 
 def test_cells_and_genotypes_that_do_not_fit() -> None:
     model = Dango(cell_of(20, ("a",)), ["a"], AB, hidden=8, largest=2)
-    with pytest.raises(InputError) as caught:
-        model(cell_of(21, ("a",)), Genotypes.of([[1]]))
-    assert caught.value.code == "other-cell"
-    with pytest.raises(InputError) as caught:
-        model(cell_of(20, ("a",)), Genotypes.of([[1], [0, 4, 5]]))
-    assert caught.value.code == "genotype-too-large"
+    for code, n, sets in (
+        ("other-cell", 21, [[1]]),
+        ("genotype-too-large", 20, [[1], [0, 4, 5]]),
+        ("bad-genotypes", 20, [[1], []]),
+    ):
+        with pytest.raises(InputError) as caught:
+            model(cell_of(n, ("a",)), Genotypes.of(sets))
+        assert caught.value.code == code
 
 
 def one_set(model: HyperSAGNN, e: torch.Tensor) -> torch.Tensor:
@@ -192,21 +157,6 @@ def test_hyper_sagnn_is_the_formula(heads: int, layers: int) -> None:
     assert not e.grad.any()
 
 
-def test_hyper_sagnn_is_linear_in_the_batch() -> None:
-    model, kept = HyperSAGNN(8), []
-
-    def largest(batch: int) -> int:
-        kept.clear()
-        hooks = torch.autograd.graph.saved_tensors_hooks(
-            lambda t: (kept.append(t.numel()), t)[1], lambda t: t
-        )
-        with hooks:
-            model(torch.randn(9, 8), Genotypes.of([[0, 1, 2]] * batch))
-        return max(kept)
-
-    assert largest(2_000) <= 10 * largest(200) + 100
-
-
 def test_sage_is_the_formula_gene_by_gene() -> None:
     relation = Relation.from_edges("r", [1, 2, 0, 3], [0, 0, 1, 2], n_genes=5, directed=True)
     sage = SAGE(4).double()
@@ -241,24 +191,13 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-BATCHES = [
-    # Eight genotypes and 24 genes each; eight is the model's width too.
-    [[i, i + 1, i + 2] for i in range(8)],
-    [[0], [1, 2, 3, 4, 5], *([i, i + 1, i + 2] for i in range(6))],
-    # Other numbers of genotypes and genes.
-    [[1, 2], [3]],
-    [[i, i + 1, i + 2] for i in range(15)],
-]
+# Eight is the model's width too.
+BATCHES = [[[i, i + 1, i + 2] for i in range(8)], [[1, 2], [3]], [[1, 2, 3, 4, 5]] * 15]
 
 
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"backend": "eager"},
-        {"backend": "eager", "fullgraph": True},
-        pytest.param({}, marks=pytest.mark.slow),
-    ],
+    "options", [{"backend": "eager", "fullgraph": True}, pytest.param({}, marks=pytest.mark.slow)]
 )
 def test_compiled_parts_are_the_same_and_compiled_once(options: dict) -> None:
     cell = cell_of(20, ("a", "b"))

@@ -17,14 +17,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
 from deltacell.errors import InputError
-from deltacell.models.base import ACTIVATIONS
-from deltacell.models.combine import COMBINATIONS, AttentionCombination, PairwiseCombination
 from deltacell.models.gene_vectors import GeneEncoder, feature_vectors
-from deltacell.models.gin import GIN, gin_message, gin_message_gradients
-from deltacell.models.heads import Pooling
-from deltacell.models.hetero_cell import MUTANTS, HeteroCell, matched_genes
-from deltacell.models.layers import MetabolicEdges, MetabolicLayer
-from deltacell.propagate import GENE, METABOLITE, REACTION, Deleted, Dense, Shared, gradients_of
+from deltacell.models.hetero_cell import MUTANTS, HeteroCell, Pooling, matched_genes
+from deltacell.models.layers import (
+    COMBINATIONS,
+    AttentionCombination,
+    GeneLayer,
+    MetabolicEdges,
+    MetabolicLayer,
+    PairwiseCombination,
+    gin_message,
+    gin_message_gradients,
+)
+from deltacell.propagate import GENE, METABOLITE, REACTION, Deleted, Delta, Shared
+from deltacell.propagate.workers import gradients_of
 from deltacell.screen import Genotypes
 
 RULES = ["g0 and g1", "g1 or g2", "", "g3"]
@@ -81,9 +87,9 @@ def test_parameters_are_those_of_the_specification(cell: Cell) -> None:
     scale = small(cell, z_norm="scale").global_head.log_scale
     assert scale is not None
     assert scale.exp().item() == pytest.approx(20)
-    gin, plain = model.layers[0].gin, nn.Linear(64, 64).weight.detach()
-    assert (gin.eps == 0).all()
-    for linear in gin.linears:
+    layer, plain = model.layers[0], nn.Linear(64, 64).weight.detach()
+    assert (layer.eps == 0).all()
+    for linear in layer.linears:
         assert float(linear.weight.detach().abs().max()) == pytest.approx(1 / 8, rel=1e-3)
         assert float(linear.weight.detach().std()) == pytest.approx(float(plain.std()), rel=0.05)
 
@@ -111,23 +117,10 @@ def test_what_a_prediction_holds(
     prediction.score.square().sum().backward()
     unread = {n for n, p in model.named_parameters() if p.grad is None}
     # Nothing reads the metabolites of the last layer.
-    last = {f"metabolic_layers.1.metabolite{part}" for part in ("", "_norm")}
-    assert unread == {f"{name}.{w}" for name in last for w in ("weight", "bias")}
-    prepared, copied = model.prepare(cell, genotypes), copy.deepcopy(model)
-    assert torch.equal(model(cell, prepared).score, prediction.score)
-    assert torch.equal(copied(cell, genotypes).score, prediction.score)
-
-
-@pytest.mark.parametrize("output", ["mean", "gate", "global"])
-def test_an_empty_batch(cell: Cell, output: str) -> None:
-    model = small(cell, output=output, metabolism=True)
-    for strategy in (Shared(), Dense()):
-        model.propagation = strategy
-        prediction = model(cell, Genotypes.of([]))
-        assert prediction.score.shape == (0,)
-        assert prediction.intermediate["z"].shape == (0, 16)
-        assert model.mutant_vectors(cell, Genotypes.of([])).shape == (0, 20, 16)
-        prediction.score.sum().backward()
+    last = "metabolic_layers.1.metabolite"
+    assert unread == {f"{last}.{i}.{w}" for i in (0, 1) for w in ("weight", "bias")}
+    again = copy.deepcopy(model)(cell, model.prepare(cell, genotypes)).score
+    assert torch.equal(again, prediction.score)
 
 
 class Operations(TorchDispatchMode):
@@ -144,15 +137,9 @@ class Operations(TorchDispatchMode):
 
 def test_a_step_neither_waits_nor_loops_over_genotypes(cell: Cell) -> None:
     """With the whole batch as a tile, as on a GPU."""
-    model = small(
-        cell,
-        metabolism=True,
-        aggregation="mean",
-        combine="pairwise",
-        output="gate",
-        dropout=0.1,
-        propagation=Shared(tile=1000, rows_at_a_time=0),
-    )
+    options = {"metabolism": True, "aggregation": "mean", "combine": "pairwise", "dropout": 0.1}
+    way = Shared(tile=1000, rows_at_a_time=0)
+    model = small(cell, **options, output="gate", propagation=way)
     assert model.local_head is not None
     # On a CPU, where reading the sizes is free, the local head reads them.
     model.local_head._width = lambda _: 4  # type: ignore[method-assign]
@@ -167,14 +154,6 @@ def test_a_step_neither_waits_nor_loops_over_genotypes(cell: Cell) -> None:
         counts.append(operations.seen)
     assert not [name for name in counts[0] if "local_scalar" in name or "nonzero" in name]
     assert counts[0] == counts[1]
-
-
-def test_dropout_is_for_training_only(cell: Cell, genotypes: Genotypes) -> None:
-    model = small(cell, dropout=0.5)
-    assert not torch.equal(model(cell, genotypes).score, model(cell, genotypes).score)
-    assert 0.4 < (model.encoder(cell) == 0).float().mean() < 0.6
-    model.eval()
-    assert torch.equal(model(cell, genotypes).score, model(cell, genotypes).score)
 
 
 @pytest.mark.parametrize("rows_at_a_time", [0, 8])
@@ -204,7 +183,8 @@ def test_bfloat16_autocast(
 
 
 def test_a_profiler_shows_the_parts_and_one_wild_type(cell: Cell, genotypes: Genotypes) -> None:
-    model = small(cell, metabolism=True, output="gate", propagation="shared")
+    options = {"combine": "pairwise", "propagation": "shared"}
+    model = small(cell, metabolism=True, output="gate", **options)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         model(cell, genotypes)
     calls = {event.key: event.count for event in profile.key_averages()}
@@ -218,16 +198,10 @@ REFUSED = {
     "repeated-name": {"relations": [["a", "a"]]},
     "unknown-choice": {
         name: ["none of these"]
-        for name in ("combine", "output", "aggregation", "activation", "z_norm", "mutants")
+        for name in ("combine", "output", "aggregation", "z_norm", "mutants")
     },
     "heads-do-not-divide": {"local_heads": [5], "hidden": [18]},
-    "out-of-range": {
-        "hidden": [0],
-        "layers": [0],
-        "gin_layers": [0],
-        "dropout": [1.0],
-        "mutant_layers": [0, 3],
-    },
+    "out-of-range": {"hidden": [0], "gin_layers": [0], "dropout": [1.0], "mutant_layers": [0, 3]},
     "no-mutants": {"mutants": ["none"]},
     # Refused by the cell and by the propagation.
     None: {"relations": [["a", "d"]], "features": [["g"]], "propagation": ["fast"]},
@@ -245,12 +219,6 @@ def test_a_model_that_cannot_be(cell: Cell, code: str | None, name: str, value: 
     assert code is None or caught.value.code == code
 
 
-def refused(model: HeteroCell, cell: Cell, genotypes: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        model(cell, genotypes)
-    return caught.value.code
-
-
 def test_cells_and_genotypes_that_do_not_fit(cell: Cell, genotypes: Genotypes) -> None:
     model = small(cell, features=["f"], metabolism=True, epistasis=True)
     without = Cell(cell.genes, cell.relations, None, cell.features)
@@ -259,19 +227,22 @@ def test_cells_and_genotypes_that_do_not_fit(cell: Cell, genotypes: Genotypes) -
     assert caught.value.code == "no-metabolism"
     assert cell.metabolism is not None
     split = Cell(cell.genes, cell.relations, cell.metabolism.split(), cell.features)
-    wider = cell.with_feature(Feature.of_all("f", np.zeros((20, 6))))
-    for other in (without, split, wider, cell.subset(range(19))):
-        assert refused(model, other, genotypes) == "other-cell"
-    refused(model, cell.with_relations(["a", "b"]), genotypes)
-    assert refused(model, cell, small(cell).prepare(cell, genotypes)) == "not-prepared"
-    plain = small(cell, metabolism=True).prepare(cell, genotypes)
-    assert refused(model, cell, plain) == "not-prepared"
-    for sets in ([[0], [20]], [[]]):
-        refused(model, cell, Genotypes.of(sets))
+    wider = cell._with(features=[Feature("f", np.zeros((20, 6)))])
     late = small(cell, mutant_layers=1, epistasis=True)
-    for asked in (list(range(6)), list(range(20))):
-        refused(late, cell, Genotypes.of([asked]))
-    refused(small(cell, propagation="late"), cell, genotypes)
+    for code, own, other, given in (
+        *(
+            ("other-cell", model, c, genotypes)
+            for c in (without, split, wider, cell.subset(range(19)))
+        ),
+        ("unknown-relation", model, cell.with_relations(["a", "b"]), genotypes),
+        ("bad-genotypes", model, cell, Genotypes.of([[]])),
+        ("too-many-deleted", late, cell, Genotypes.of([range(6)])),
+        ("too-many-deleted", late, cell, Genotypes.of([range(20)])),
+        ("not-late", small(cell, propagation="late"), cell, genotypes),
+    ):
+        with pytest.raises(InputError) as caught:
+            own(other, given)
+        assert caught.value.code == code
 
 
 def test_wrong_genes_have_the_same_degrees_and_other_neighbours() -> None:
@@ -299,15 +270,13 @@ def test_what_a_mutant_is_made_of(cell: Cell) -> None:
     named = made["true"](cell, Genotypes.of(instead)).intermediate["z"]
     torch.testing.assert_close(wrong.intermediate["z"], named)
     none.score.sum().backward()
-    with pytest.raises(InputError):
-        made["none"].mutant_vectors(cell, Genotypes.of(sets))
 
 
 @pytest.mark.parametrize("relations", [1, 2, 9])
 def test_pairwise_is_an_mlp_of_its_own_for_every_pair(relations: int) -> None:
     torch.manual_seed(0)
     hidden = 8
-    combine = PairwiseCombination(relations, hidden, "gelu").double()
+    combine = PairwiseCombination(relations, hidden).double()
     messages = torch.randn(relations, 6, hidden, dtype=torch.float64, requires_grad=True)
     pairs = [(a, b) for a in range(relations) for b in range(a, relations)]
     assert list(combine.pairs) == pairs
@@ -344,65 +313,55 @@ def test_attention_is_pytorch_s() -> None:
     torch.testing.assert_close(combine(messages), expected)
 
 
-def gin_of(linears: int, activation: str) -> tuple[GIN, torch.Tensor, torch.Tensor]:
+def of_relation(linears: int, dtype: torch.dtype) -> tuple[list[torch.Tensor], ...]:
+    """The parameters of a relation, away from where they start, and what they are applied to."""
     torch.manual_seed(0)
-    gin = GIN(3, 8, linears, activation).double()
-    with torch.no_grad():
-        for parameter in gin.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    x = torch.randn(5, 8, dtype=torch.float64)
-    return gin, x, torch.randn(3, 5, 8, dtype=torch.float64)
+    layer = GeneLayer("l", 3, 8, linears, "sum", False, 0.0)
+    parameters = [p + 0.3 * torch.randn_like(p) for p in layer._of_relations()[1]]
+    given = [torch.randn(5, 8), torch.randn(5, 8)]
+    return [x.to(dtype).detach().requires_grad_() for x in given], [
+        p.to(dtype).detach().requires_grad_() for p in parameters
+    ]
 
 
 @pytest.mark.parametrize("linears", [1, 2, 3])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_a_gin_message_and_its_gradient_by_hand(linears: int, activation: str) -> None:
-    gin, x, received = gin_of(linears, activation)
-    expected, act = gin(x, received), ACTIVATIONS[activation]
-    for k, parameters in enumerate(gin.of_relations()):
-        eps, weight, bias, first, *rest = parameters
-        h = ((1 + eps) * x + received[k]) @ first + rest[0]
-        for w, b in zip(rest[1::2], rest[2::2], strict=True):
-            h = act(h) @ w + b
-        formula = act(functional.layer_norm(h, (8,), weight, bias))
-        torch.testing.assert_close(expected[k], formula, rtol=1e-12, atol=1e-12)
-        message = gin_message(x, received[k], parameters, activation)
-        torch.testing.assert_close(message, expected[k], rtol=1e-12, atol=1e-12)
-    parameters, by = gin.of_relations()[1], torch.randn_like(x)
-    x.requires_grad_()
-    one = received[1].clone().requires_grad_()
-    message = gin_message(x, one, parameters, activation)
-    wanted = gradients_of(message, [x, one, *parameters], by)
-    more = torch.cat([x, x[:4]]).detach(), torch.cat([one, one[:4]]).detach()
-    out = torch.empty_like(x)
+def test_a_gin_message_and_its_gradient_by_hand(linears: int) -> None:
+    (x, received), parameters = of_relation(linears, torch.float64)
+    act, by = functional.gelu, torch.randn_like(x)
+    eps, weight, bias, first, *rest = parameters
+    h = ((1 + eps) * x + received) @ first + rest[0]
+    for w, b in zip(rest[1::2], rest[2::2], strict=True):
+        h = act(h) @ w + b
+    formula = act(functional.layer_norm(h, (8,), weight, bias))
+    message = gin_message(x, received, parameters)
+    torch.testing.assert_close(message, formula, rtol=1e-12, atol=1e-12)
+    wanted = gradients_of([formula], [x, received, *parameters], [by])
+    more = torch.cat([x, x[:4]]).detach(), torch.cat([received, received[:4]]).detach()
     # Again after a larger one, in memory that is not fresh.
     for _ in range(2):
-        by_x, by_received, others = gin_message_gradients(x, one, parameters, activation, by, out)
-        torch.testing.assert_close([by_x, by_received, *others], wanted, rtol=1e-12, atol=1e-12)
-        gin_message_gradients(*more, parameters, activation, torch.randn(9, 8).double())
-    assert by_received is not None
-    assert by_received.data_ptr() == out.data_ptr()
+        found = gin_message_gradients(x, received, parameters, by)
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+        gin_message_gradients(*more, parameters, torch.randn(9, 8).double())
 
 
 def test_under_autocast_the_gradient_is_that_of_what_was_computed() -> None:
-    gin, x, received = (part.float() for part in gin_of(2, "gelu"))
-    parameters, by = gin.of_relations()[0], torch.randn_like(x)
+    own, parameters = of_relation(2, torch.float32)
+    by = torch.randn_like(own[0])
     with torch.autocast("cpu", torch.bfloat16):
-        found = gin_message_gradients(x, received[0], parameters, "gelu", by)
-        own = x.clone().requires_grad_()
-        message = gin_message(own, received[0], parameters, "gelu")
-        expected = gradients_of(message, [own, *parameters], by)
+        found = gin_message_gradients(*own, parameters, by)
+        message = gin_message(*own, parameters)
+        expected = gradients_of([message], [*own, *parameters], [by])
     assert message.dtype == torch.float32
-    torch.testing.assert_close([found[0], *found[2]], expected)
-    exact = gin_message_gradients(x, received[0], parameters, "gelu", by)[0]
+    torch.testing.assert_close(found, expected)
+    exact = gin_message_gradients(*own, parameters, by)[0]
     assert not torch.equal(exact, found[0])
 
 
 def test_features_are_added_where_they_are_known_and_the_blocks_share_a_norm(cell: Cell) -> None:
     torch.manual_seed(0)
-    encoder = GeneEncoder(cell, ["f"], 16, "gelu", 0.0)
+    encoder = GeneEncoder(cell, ["f"], 16, 0.0)
     nn.init.normal_(encoder.norm.weight)
-    added = encoder.features.linears[0](torch.from_numpy(feature_vectors([cell.features["f"]])))
+    added = encoder.features.linears[0](torch.from_numpy(feature_vectors(cell.features["f"])))
     known = torch.from_numpy(cell.features["f"].known).unsqueeze(1)
     x = encoder.embedding + torch.where(known, added, 0)
     for block in encoder.blocks:
@@ -417,7 +376,7 @@ def mean_of(rows: list[torch.Tensor]) -> torch.Tensor:
 def test_a_metabolic_layer_is_the_formula_in_the_wild_type_and_in_a_mutant(cell: Cell) -> None:
     """The mutant lacks genes 0 and 2, and so reaction 0; reaction 1 has gene 1 left."""
     torch.manual_seed(0)
-    layer, pooling = MetabolicLayer("m", 6, "gelu").double(), Pooling(6, "gelu").double()
+    layer, pooling = MetabolicLayer("m", 6).double(), Pooling(6).double()
     sizes = {GENE: 20, REACTION: 4, METABOLITE: 3}
     state = {kind: torch.randn(n, 6, dtype=torch.float64) for kind, n in sizes.items()}
     s = np.zeros((4, 3))
@@ -429,7 +388,7 @@ def test_a_metabolic_layer_is_the_formula_in_the_wild_type_and_in_a_mutant(cell:
         for j, genes in genes_of.items():
             share = torch.tensor(np.abs(s[j]) / np.abs(s[j]).sum()) @ state[METABOLITE]
             h = torch.cat([state[REACTION][j], mean_of([state[GENE][g] for g in genes]), share])
-            new[j] = functional.gelu(layer.reaction_norm(layer.reaction(h)))
+            new[j] = functional.gelu(layer.reaction(h))
         return new
 
     def gene(g: int, genes_of: dict[int, list[int]], new: dict[int, torch.Tensor]) -> torch.Tensor:
@@ -446,16 +405,16 @@ def test_a_metabolic_layer_is_the_formula_in_the_wild_type_and_in_a_mutant(cell:
     for m in range(3):
         mean = mean_of([s[j, m] * new[j] for j in np.flatnonzero(s[:, m])])
         h = layer.metabolite(torch.cat([state[METABOLITE][m], mean]))
-        torch.testing.assert_close(found[METABOLITE][m], functional.gelu(layer.metabolite_norm(h)))
+        torch.testing.assert_close(found[METABOLITE][m], functional.gelu(h))
     wild = torch.stack([gene(g, genes_of, new) for g in range(20)])
     torch.testing.assert_close(found[GENE], wild)
     hops = layer.hops(edges, last=True)
     assert [hop.target for hop in hops] == [REACTION, GENE]
     deleted, genes_of = Deleted.of(cell, Genotypes.of([[0, 2]]), metabolism=True), {1: [1], 3: [3]}
     new = reactions(genes_of)
-    for strategy in (Shared(), Dense()):
-        wild_type = strategy.wild_type(hops, state)
-        mutant = strategy.mutants(hops, wild_type, deleted, pooling, vectors=True).vectors
+    for strategy in (Shared(), Delta()):
+        wild_type, prepared = strategy.wild_type(hops, state), strategy.prepare(hops, deleted)
+        mutant = strategy.mutants(hops, wild_type, prepared, pooling, vectors=True).vectors
         assert mutant is not None
         assert (mutant[0, [0, 2]] == 0).all()
         for g in (1, 3, 4, 19):
@@ -476,7 +435,7 @@ def test_compiled_parts_are_compiled_once(cell: Cell, rows_at_a_time: int) -> No
     strategy = Shared(rows_at_a_time=rows_at_a_time)
     plain = small(cell, layers=1, combine="pairwise", propagation=strategy)
     model = copy.deepcopy(plain)
-    compiler = CompileCounterWithBackend("aot_eager")
+    compiler = CompileCounterWithBackend("eager")
     model.compile_row_wise(backend=compiler)
     counts = []
     for first in range(3):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,30 +14,24 @@ from deltacell import Cell, Relation
 from deltacell.errors import InputError
 from deltacell.models import Dango, HeteroCell
 from deltacell.predict import ensemble
-from deltacell.predict.ensemble import HeteroScorer, scorer_of_predictors
+from deltacell.predict.ensemble import hetero_scores, scorer_of_predictors
 from deltacell.predict.gene_sets import Block
 from deltacell.screen import Genotypes
 from deltacell.train.data import Standard
 from deltacell.train.predictor import Predictor
 
 N = 22
+EDGES = np.random.default_rng(0).integers(0, N, (2, 90))
 CELL = Cell(
-    [f"Y{i}" for i in range(N)],
-    [
-        Relation.from_edges(
-            "a", *np.random.default_rng(0).integers(0, N, (2, 90)), n_genes=N, directed=False
-        )
-    ],
+    [f"Y{i}" for i in range(N)], [Relation.from_edges("a", *EDGES, n_genes=N, directed=False)]
 )
 
 
-def predictor_of(model: torch.nn.Module, cell: Cell = CELL) -> Predictor:
+def predictor_of(model, cell=CELL):
     return Predictor(model, cell, Standard(-0.05, 0.15))
 
 
-def dango(
-    betas: tuple[float, ...] = (0.25, 0.001), scale: float = 40.0, seed: int = 0
-) -> Predictor:
+def dango(betas=(0.25, 0.001), scale=40.0, seed=0):
     """Return a DANGO whose attention is far from uniform where the scale is large."""
     torch.manual_seed(seed)
     model = Dango(CELL, ("a",), {"a": 1.0}, hidden=16, heads=2, layers=len(betas), largest=2)
@@ -49,16 +42,16 @@ def dango(
     return predictor_of(model)
 
 
-def hetero(seed: int = 0) -> Predictor:
+def hetero(seed=0):
     torch.manual_seed(seed)
     return predictor_of(HeteroCell(CELL, hidden=8, layers=2, local_heads=2, largest=2).eval())
 
 
-def genes(*of: int) -> np.ndarray:
+def genes(*of):
     return np.array(of, dtype=np.int64)
 
 
-def blocks() -> dict[str, Block]:
+def blocks():
     a, b, c = np.arange(0, 9), np.arange(9, 16), np.arange(16, N)
     return {
         "pairs": Block((a, b)),
@@ -77,7 +70,7 @@ def blocks() -> dict[str, Block]:
     }
 
 
-MODELS: dict[str, tuple[tuple[float, ...], float]] = {
+MODELS = {
     "as trained": ((0.25, 0.001), 40.0),
     "second layer": ((-0.0002, -0.25), 40.0),
     "uniform attention": ((0.25, 0.25), 1.0),
@@ -90,26 +83,25 @@ MODELS: dict[str, tuple[tuple[float, ...], float]] = {
 
 
 @pytest.fixture(params=[False, True], ids=["few stages", "every stage"])
-def limits(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def limits(request, monkeypatch):
     """With small limits every stage has a say in small blocks too."""
     if request.param:
         monkeypatch.setattr(ensemble, "FEW", 1)
         monkeypatch.setattr(ensemble, "MANY", 1)
 
 
-def same_as_all(scorer: Any, block: Block, above: float, below: float) -> int:
+def same_as_all(scorer, block, above, below):
     every = scorer.score(block.sets())
-    wanted = (every.score >= above) | (every.score <= below)
-    found = scorer.candidates(block, above, below)
-    np.testing.assert_array_equal(found.sets, every.sets[wanted])
-    np.testing.assert_array_equal(found.score, every.score[wanted])
-    np.testing.assert_array_equal(found.spread, every.spread[wanted])
+    # A score that is no number is not lost without a word.
+    wanted = np.isnan(every.score) | (every.score >= above) | (every.score <= below)
+    for found, expected in zip(scorer.candidates(block, above, below), every, strict=True):
+        np.testing.assert_array_equal(found, expected[wanted])
     return int(wanted.sum())
 
 
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("model", MODELS)
-def test_candidates_are_those_of_scoring_every_set(model: str) -> None:
+def test_candidates_are_those_of_scoring_every_set(model):
     scorer = scorer_of_predictors([dango(*MODELS[model])])
     for block in blocks().values():
         scores = np.sort(scorer.score(block.sets()).score)
@@ -123,45 +115,39 @@ def test_candidates_are_those_of_scoring_every_set(model: str) -> None:
 
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("of", [("dango", "dango"), ("dango", "hetero"), ("hetero",)])
-def test_candidates_of_several_runs(of: tuple[str, ...]) -> None:
+def test_candidates_of_several_runs(of):
     predictors = [
         dango((0.3, 0.1), 30, seed) if name == "dango" else hetero(seed)
         for seed, name in enumerate(of)
     ]
     scorer = scorer_of_predictors(predictors)
-    for name in ("pairs of one axis", "triples", "triples, two of one axis", "single genes"):
+    # A mutant takes a HeteroCell long, and it prunes nothing.
+    large = ("triples", "triples, two of one axis") if "hetero" not in of else ("with one gene",)
+    for name in ("pairs of one axis", "single genes", *large):
         block = blocks()[name]
         scores = np.sort(scorer.score(block.sets()).score)
         assert same_as_all(scorer, block, float(scores[-4]), float(scores[3])) >= 8
 
 
 @pytest.mark.usefixtures("limits")
-def test_most_of_a_block_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_of_a_block_is_not_scored(monkeypatch):
     scorer = scorer_of_predictors([dango((0.25, 0.001), 40)])
-    block = blocks()["triples"]
-    scores = np.sort(scorer.score(block.sets()).score)
-    scored = []
-    score = type(scorer).score
-    monkeypatch.setattr(
-        type(scorer), "score", lambda self, sets: (scored.append(len(sets)), score(self, sets))[1]
-    )
+    block, scored, score = blocks()["triples"], [], scorer.score
+    scores = np.sort(score(block.sets()).score)
+    monkeypatch.setattr(scorer, "score", lambda sets: (scored.append(len(sets)), score(sets))[1])
     scorer.candidates(block, float(scores[-1]), float(scores[0]))
     assert sum(scored) < len(block) / 10
 
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(1, 4), st.integers(0, 2**32), st.sampled_from(list(MODELS)))
-def test_scores_are_the_models_own(size: int, seed: int, model: str) -> None:
+def test_scores_are_the_models_own(size, seed, model):
     rng = np.random.default_rng(seed)
     sets = np.stack([rng.choice(N, size, replace=False) for _ in range(9)])
     for predictor, exact in ((dango(*MODELS[model]), 2e-7), (hetero(), 1e-5)):
         found = scorer_of_predictors([predictor]).score(sets)
-        head = (
-            predictor.model.hyper_sagnn
-            if isinstance(predictor.model, Dango)
-            else predictor.model.local_head
-        )
-        head.largest = None
+        head = "hyper_sagnn" if isinstance(predictor.model, Dango) else "local_head"
+        getattr(predictor.model, head).largest = None
         predictor.model.double()
         expected = predictor(Genotypes.of(sets.tolist())).numpy()
         np.testing.assert_allclose(found.score, expected, rtol=exact, atol=exact / 2)
@@ -170,7 +156,7 @@ def test_scores_are_the_models_own(size: int, seed: int, model: str) -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(1, 4), st.integers(0, 2**32))
-def test_neither_order_nor_company_matter(size: int, seed: int) -> None:
+def test_neither_order_nor_company_matter(size, seed):
     rng = np.random.default_rng(seed)
     scorer = scorer_of_predictors([dango((0.3, 0.5)), hetero()])
     sets = np.stack([rng.choice(N, size, replace=False) for _ in range(70)])
@@ -182,20 +168,14 @@ def test_neither_order_nor_company_matter(size: int, seed: int) -> None:
     np.testing.assert_array_equal(together.spread[::9], np.concatenate([s.spread for s in alone]))
 
 
-def test_several_runs_are_their_mean_with_the_spread() -> None:
+def test_several_runs_are_their_mean_with_the_spread():
     sets = blocks()["triples"].sets()
     predictors = [dango((0.3, 0.1), 30, seed) for seed in range(3)]
-    each = np.stack(
-        [scorer_of_predictors([predictor]).score(sets).score for predictor in predictors]
-    )
+    each = np.stack([scorer_of_predictors([one]).score(sets).score for one in predictors])
     both = scorer_of_predictors(predictors).score(sets)
     np.testing.assert_allclose(both.score, each.mean(0), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(both.spread, each.std(0, ddof=1), rtol=1e-4, atol=1e-7)
-
-
-def test_runs_of_other_genes_are_an_error() -> None:
     other = CELL.subset(np.arange(N)[::-1])
-    torch.manual_seed(0)
     turned = predictor_of(Dango(other, ("a",), {"a": 1.0}, hidden=8), other)
     with pytest.raises(InputError) as caught:
         scorer_of_predictors([dango(), turned])
@@ -204,30 +184,20 @@ def test_runs_of_other_genes_are_an_error() -> None:
 
 @pytest.mark.parametrize("make", [dango, hetero])
 @pytest.mark.parametrize("size", [2, 3])
-def test_one_gene_that_is_no_number_hides_no_set(make: Any, size: int) -> None:
+def test_one_gene_that_is_no_number_hides_no_set(make, size):
     """Bounds are no numbers then either: the sets beside it must not be lost without a word."""
     predictor = make()
-    embedding = (
-        predictor.model.embedding
-        if isinstance(predictor.model, Dango)
-        else predictor.model.encoder.embedding
-    )
     with torch.no_grad():
-        embedding[0] = float("nan")
-    scorer = scorer_of_predictors([predictor])
-    axis = np.arange(6)
-    block = Block((axis,) * size)
-    every = scorer.score(block.sets())
-    assert np.isnan(every.score).any()
-    median = float(np.nanmedian(every.score)) if np.isfinite(every.score).any() else 0.0
-    found = scorer.candidates(block, median, -np.inf)
-    wanted = np.isnan(every.score) | (every.score >= median)
-    np.testing.assert_array_equal(found.sets, every.sets[wanted])
-    np.testing.assert_array_equal(found.score, every.score[wanted])
+        getattr(predictor.model, "encoder", predictor.model).embedding[0] = float("nan")
+    scorer, block = scorer_of_predictors([predictor]), Block((np.arange(6),) * size)
+    score = scorer.score(block.sets()).score
+    assert np.isnan(score).any()
+    median = float(np.nanmedian(score)) if np.isfinite(score).any() else 0.0
+    assert same_as_all(scorer, block, median, -np.inf)
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_runs_that_cancel_lose_no_set(size: int) -> None:
+def test_runs_that_cancel_lose_no_set(size):
     """The mean is small and what is rounded is not."""
     for seed in range(12):
         first, second = dango((0.25, 0.001), 3, seed), dango((0.25, 0.001), 3, seed)
@@ -245,41 +215,26 @@ def test_runs_that_cancel_lose_no_set(size: int) -> None:
         assert same_as_all(scorer, block, above, below)
 
 
-@pytest.mark.parametrize("propagation", ["auto", "delta", "shared"])
-@pytest.mark.parametrize("output", ["gate", "global"])
-def test_encoding_then_scoring_is_the_forward(propagation: str, output: str) -> None:
-    torch.manual_seed(0)
-    options = {"propagation": propagation, "output": output}
-    model = HeteroCell(CELL, hidden=8, layers=2, local_heads=2, **options).double()
-    genotypes = Genotypes.of([[0, 3, 7], [1, 2, 19], [4, 5, 6]])
-    at_once, encoded = model(CELL, genotypes), model.encode(CELL)
-    for _ in range(2):
-        apart = model.score(CELL, encoded, genotypes)
-        torch.testing.assert_close(apart.score, at_once.score, rtol=1e-12, atol=1e-12)
-        assert set(apart.intermediate) == set(at_once.intermediate)
-
-
-def test_neither_company_nor_cores_change_a_bit_and_the_model_is_left_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, encoded, encode = hetero().model.train(), [], HeteroCell.encode
+def test_neither_company_nor_cores_change_a_bit_and_the_model_is_left_as_it_is(monkeypatch):
+    predictor, encoded, encode = hetero(), [], HeteroCell.encode
+    model = predictor.model.train()
     monkeypatch.setattr(
         HeteroCell, "encode", lambda self, cell: (encoded.append(1), encode(self, cell))[1]
     )
-    scorer = HeteroScorer(model, CELL, Standard())
+    scores = hetero_scores(predictor, model)
     sets = np.array([[0, 3, 7], [1, 2, 19], [3, 7, 11], [0, 3, 8], [4, 5, 6]])
     threads, found = torch.get_num_threads(), []
     try:
         for cores in (1, 2):
             torch.set_num_threads(cores)
-            found.append(scorer.scores(sets))
-            found.append(np.concatenate([scorer.scores(sets[i : i + 1]) for i in range(5)]))
+            found.append(scores(sets))
+            found.append(np.concatenate([scores(sets[i : i + 1]) for i in range(5)]))
             assert torch.get_num_threads() == cores
     finally:
         torch.set_num_threads(threads)
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
-    assert scorer.scores(sets[:0]).shape == (0,)
+    assert scores(sets[:0]).shape == (0,)
     assert len(encoded) == 1
     assert model.training
     assert model.encoder.embedding.dtype == torch.float32

@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Genes, Metabolism, Relation
 from deltacell.counts import Counts, Source
-from deltacell.predict import status as module
-from deltacell.predict.status import (
-    COLUMNS,
-    LINKED,
-    STATUSES,
-    UNKNOWN,
-    UNLINKED,
-    Evidence,
-    Linkage,
-    Statuses,
-)
+from deltacell.predict.status import COLUMNS, STATUSES, Evidence, Statuses, phenotypes_of
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.coverage import Coverage, StudyCoverage
 
@@ -42,26 +32,20 @@ SCREEN = Screen.build(
 )
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.sets(st.integers(0, 7), min_size=1, max_size=7), min_size=1, max_size=20))
-def test_the_status_agrees_with_rows_and_coverage(sets):
+def test_the_status_agrees_with_rows_and_coverage():
     statuses = Statuses([SCREEN], ["interaction"])
-    for one in sets:
-        row = sorted(one)
-        crossed = COVERAGE.tested(np.array(row), np.array([0, len(row)]), 8)[0]
+    for row in (one for size in range(1, 8) for one in combinations(range(8), size)):
+        crossed = any(
+            array not in query and {*query.tolist(), array} == set(row)
+            for study in COVERAGE.studies
+            for query in np.split(study.query_genes, study.query_offsets[1:-1])
+            for array in study.array_genes.tolist()
+        )
         # A row of another phenotype, or without a score: the strain was made.
-        there = any(sorted(r) == row for r in ROWS)
+        there = any(sorted(r) == list(row) for r in ROWS)
         expected = "measured" if there else "tested" if crossed else "untested"
         assert STATUSES[statuses.of(np.array([row]))[0]] == expected
-
-
-@pytest.mark.parametrize(
-    ("genes", "score"),
-    [([0, 4], -0.4), ([2, 3, 4], 0.2), ([6, 7], None), ([1, 5], None), ([0, 5], None), ([0], None)],
-)
-def test_the_mean_is_of_what_the_run_learned(genes, score):
-    found = Statuses([SCREEN], ["interaction"]).measured(np.array([genes]))[0]
-    assert np.isnan(found) if score is None else found == pytest.approx(score)
+    assert phenotypes_of(SCREEN) == {"interaction", "fitness"}
 
 
 def test_several_screens_count_together():
@@ -73,8 +57,6 @@ def test_several_screens_count_together():
     assert both.of(np.array([[4, 5], [0, 4], [1, 2]])).tolist() == [0, 0, 2]
     assert both.measured(np.array([[0, 4]]))[0] == pytest.approx((-0.5 - 0.3 + 0.5) / 3)
     assert (one.complete, both.complete) == (True, False)
-    assert [one.n_measured(2, np.arange(8)), one.n_measured(4, np.arange(8))] == [3, 0]
-    assert one.n_measured(2, np.array([0, 4, 5])) == 1
 
 
 PLACED = Genes(
@@ -83,37 +65,6 @@ PLACED = Genes(
     start=[1_000, 2_500, 9_000, 1_000, -1, -1, 1_500],
     end=[2_000, 3_000, 9_900, 2_000, -1, -1, 2_500],
 )
-A, B, C, D, E, F, G = range(7)
-
-
-@pytest.mark.parametrize(
-    ("genes", "distance", "expected"),
-    [
-        ([A, B], 501, LINKED),
-        ([A, B], 500, UNLINKED),
-        ([B, A], 501, LINKED),
-        ([A, D], 10**9, UNLINKED),
-        ([A, E], 10**9, UNKNOWN),
-        ([D, E], 10**9, UNLINKED),
-        ([A, F], 10**9, UNKNOWN),
-        ([E, F], 10**9, UNKNOWN),
-        ([A, C, D], 7_001, LINKED),
-        ([A, C, D], 7_000, UNLINKED),
-        ([A, B, F], 501, LINKED),
-        ([A, C, F], 501, UNKNOWN),
-        ([D, G], 1, LINKED),
-        ([D, G], 0, UNLINKED),
-    ],
-)
-def test_linked_by_the_base_pairs_between(genes, distance, expected):
-    assert Linkage(PLACED, distance).of(np.array([genes]))[0] == expected
-
-
-def test_how_many_are_linked():
-    linkage = Linkage(PLACED, 7_001)
-    assert linkage.n_pairs(np.arange(6)) == 3
-    assert linkage.n_pairs(np.array([A, D])) == 0
-    assert linkage.n_unplaced(np.arange(6)) == 2
 
 
 N = 7
@@ -133,14 +84,10 @@ def cells(draw):
     clause = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True)
     rules = draw(st.lists(st.lists(clause, max_size=3), min_size=n_reactions, max_size=n_reactions))
     pathway = st.lists(st.sampled_from(["z", "a", "m"]), max_size=2, unique=True)
+    written = [" or ".join(f"({' and '.join(c)})" for c in rule) for rule in rules]
     metabolism = Metabolism.build(
-        Genes(NAMES),
-        [f"r{i}" for i in range(n_reactions)],
-        ["m"],
-        [],
-        [" or ".join(f"({' and '.join(c)})" for c in rule) for rule in rules],
-        [0] * n_reactions,
-        [1] * n_reactions,
+        *(Genes(NAMES), [f"r{i}" for i in range(n_reactions)], ["m"], []),
+        *(written, [0] * n_reactions, [1] * n_reactions),
         pathways=draw(st.lists(pathway, min_size=n_reactions, max_size=n_reactions)),
     )
     return Cell(NAMES, relations, draw(st.sampled_from([metabolism, None])), sources=sources)
@@ -182,10 +129,7 @@ def slow(cell, genes):
 def test_many_sets_at_once_equal_a_slow_look_at_each(cell, size, seed):
     rng = np.random.default_rng(seed)
     sets = np.array([rng.permutation(N)[:size] for _ in range(9)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SETS_AT_ONCE", 4)
-        found = Evidence(cell).columns(sets)
+    found = Evidence(cell).columns(sets)
     assert set(found) == set(COLUMNS)
     for i, genes in enumerate(sets.tolist()):
         assert {name: column[i] for name, column in found.items()} == slow(cell, genes)
-        assert Evidence(cell).of_set(genes[::-1]) == slow(cell, genes)

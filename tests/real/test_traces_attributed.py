@@ -40,12 +40,17 @@ def dlrm(shared_data: Path) -> RanksAttribution:
 
 def adds_up(found: Attribution) -> bool:
     counted = found.per_step.filter("counted")
-    assert found.categories["time"].sum() == counted["wall"].sum()
-    assert found.operations["time"].sum() == counted["wall"].sum()
+    assert sum(found.seconds_per_step().values()) == pytest.approx(counted["wall"].mean() / 1e9)
+    assert found.doing["time"].sum() == counted["wall"].sum()
     assert found.device is not None
     parts = found.device.steps.select(pl.sum_horizontal(PARTS)).to_series()
     assert (parts == found.device.steps["wall"]).all()
     return True
+
+
+def shares_of(found: Attribution) -> dict[str, float]:
+    seconds = found.seconds_per_step()
+    return {name: s / sum(seconds.values()) for name, s in seconds.items()}
 
 
 @pytest.mark.parametrize(
@@ -56,19 +61,19 @@ def test_resnet50_is_what_was_measured(
 ) -> None:
     found = resnet[workers]
     assert adds_up(found)
-    assert found.wall_per_step / MS == pytest.approx(step, abs=0.05)
+    assert found.step_times.mean() / MS == pytest.approx(step, abs=0.05)
     assert found.loader.per_step / MS == pytest.approx(loader, abs=0.5)
-    assert found.seconds_per_step()["data_loading"] * 1e3 == pytest.approx(loader, abs=0.5)
+    assert found.seconds_per_step()["data loading"] * 1e3 == pytest.approx(loader, abs=0.5)
     assert found.device is not None
     mean = found.device.steps.filter("counted")["kernels"].mean()
     assert mean is not None
     assert float(mean) / MS == pytest.approx(kernels, abs=0.1)
-    assert [cut.number for cut in found.steps.cut] == [5]
+    assert [number for number, _ in found.steps.cut] == [5]
 
 
-def test_the_first_step_of_four_workers_is_warm_up(resnet: dict[int, Attribution]) -> None:
-    assert "warm-up" in resnet[4].steps.cut[0].why
-    assert "warm-up" not in resnet[0].steps.cut[0].why
+def test_resnet50_waits_for_data_only_without_workers(resnet: dict[int, Attribution]) -> None:
+    assert "warm-up" in resnet[4].steps.cut[0][1]
+    assert "warm-up" not in resnet[0].steps.cut[0][1]
     assert any("Step 5" in notice for notice in resnet[4].notices)
 
 
@@ -76,9 +81,10 @@ def test_without_workers_the_device_waits_for_data(resnet: dict[int, Attribution
     device = resnet[0].device
     assert device is not None
     assert device.idle.row(0, named=True)["reason"] == "data"
-    longest = device.gaps.head(5)
-    assert longest["reason"].unique().to_list() == ["data"]
-    assert longest["host"].str.starts_with("enumerate(DataLoader)#").all()
+    assert device.idle_by_name.row(0)[:2] == (
+        "data",
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+    )
     other = resnet[4].device
     assert other is not None
     assert other.idle.row(0, named=True)["reason"] == "launch"
@@ -86,10 +92,9 @@ def test_without_workers_the_device_waits_for_data(resnet: dict[int, Attribution
 
 def test_little_of_resnet50_is_in_no_category(resnet: dict[int, Attribution]) -> None:
     for found in resnet.values():
-        shares = dict(found.categories.select("category", "share").iter_rows())
+        shares = shares_of(found)
         assert shares["other"] < 0.04
-        assert shares["forward"] > 0.2
-        assert shares["backward"] > 0.2
+        assert min(shares["forward"], shares["backward"]) > 0.2
         assert shares["optimizer"] > 0.1
         assert not any("no category" in notice for notice in found.notices)
 
@@ -98,18 +103,18 @@ def test_the_copies_that_resnet50_waits_for_have_a_call_site(
     resnet: dict[int, Attribution],
 ) -> None:
     first = resnet[0].syncs.row(0, named=True)
-    assert first["call"] == "cudaStreamSynchronize"
-    assert first["operation"] == "aten::to"
+    assert (first["call"], first["operation"]) == ("cudaStreamSynchronize", "aten::to")
     assert first["site"].startswith("resnet50_profiler_api.py(")
-    assert first["per_step"] == 2
+    assert first["count"] == 2 * resnet[0].n_counted
 
 
 def test_dlrm_is_what_was_measured(dlrm: RanksAttribution) -> None:
     assert all(adds_up(one) for one in dlrm.ranks)
-    assert dlrm.shares["idle"] == pytest.approx(0.545, abs=0.0005)
-    assert dlrm.shares["non_compute"] == pytest.approx(0.377, abs=0.0005)
-    assert dlrm.shares["compute"] == pytest.approx(0.078, abs=0.0005)
-    assert dlrm.missing == ()
+    shares = [dlrm.device[part] / dlrm.device["wall"] for part in PARTS]
+    compute, communication, copies, idle = (float(share.to_numpy().mean()) for share in shares)
+    assert (idle, compute) == pytest.approx((0.545, 0.078), abs=0.0005)
+    assert communication + copies == pytest.approx(0.377, abs=0.0005)
+    assert not any("missing" in notice for notice in dlrm.notices)
 
 
 def test_dlrm_waits_for_rank_7(dlrm: RanksAttribution) -> None:
@@ -126,12 +131,6 @@ def test_dlrm_waits_for_rank_7(dlrm: RanksAttribution) -> None:
     assert dlrm.alignment.ranks["waited"].sum() > 0.7 * sum(nccl)
 
 
-def test_the_only_step_of_dlrm_counts(dlrm: RanksAttribution) -> None:
-    for one in dlrm.ranks:
-        assert one.steps.counted.tolist() == [True]
-        assert one.steps.cut == ()
-
-
 @pytest.mark.parametrize(
     ("files", "given", "world"),
     [("ddp_a100_rank0of2.json.gz", 1, 2), ("ddp_world128_rank*.json.gz", 2, 128)],
@@ -140,8 +139,8 @@ def test_missing_ranks_are_a_notice(shared_data: Path, files: str, given: int, w
     traces = [read_trace(file) for file in sorted((shared_data / "traces").glob(files))]
     found = attribute_ranks(traces)
     assert len(found.ranks) == given
-    assert len(found.missing) == world - given
-    assert any(f"{given} of {world} ranks" in notice for notice in found.notices)
+    assert found.world_size == world
+    assert any(f"Of {world} ranks only" in notice for notice in found.notices)
     assert all(adds_up(one) for one in found.ranks)
 
 
@@ -149,6 +148,6 @@ def test_the_backward_of_ddp_is_seen_on_its_own_thread(shared_data: Path) -> Non
     found = attribute(read_trace(shared_data / "traces" / "ddp_a100_rank0of2.json.gz"))
     names = [found.trace.threads[thread].tid for thread in found.host.helpers]
     assert names == ["2919752"]
-    shares = dict(found.categories.select("category", "share").iter_rows())
+    shares = shares_of(found)
     assert 0.4 < shares["backward"] < 0.5
     assert np.isclose(sum(shares.values()), 1)

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import re
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ VOID = {"meta", "link", "input", "br"}
 class Page(HTMLParser):
     """Elements with their attributes and text; every element is closed, and nothing is loaded."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__(convert_charrefs=True)
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.texts: dict[str, list[str]] = {}
@@ -26,33 +25,33 @@ class Page(HTMLParser):
         assert self.open == []
         self._check_it_loads_nothing(text)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs: list[tuple[str, str | None]]):
         self.elements.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag, attrs: list[tuple[str, str | None]]):
         self.elements.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.open:
             self.texts.setdefault(self.open[-1], []).append(data)
 
-    def all(self, tag: str, css: str | None = None, **wanted: str) -> list[dict[str, Any]]:
+    def all(self, tag, css=None, **wanted):
         """Return the attributes of all elements of a tag, a class and other attributes."""
         wanted |= {} if css is None else {"class": css}
         found = [attributes for name, attributes in self.elements if name == tag]
         return [one for one in found if all(one.get(k) == v for k, v in wanted.items())]
 
     @property
-    def words(self) -> str:
+    def words(self):
         shown = [t for tag, ts in self.texts.items() if tag not in ("script", "style") for t in ts]
         return " ".join(" ".join(shown).split())
 
-    def _check_it_loads_nothing(self, text: str) -> None:
+    def _check_it_loads_nothing(self, text):
         for _, found in self.elements:
             assert not {"src", "style"} & set(found)
             assert not any(key.startswith("on") for key in found)
@@ -71,6 +70,6 @@ class Page(HTMLParser):
 
 
 @pytest.fixture
-def parsed() -> type[Page]:
+def parsed():
     """What takes a page apart; it fails where an element is not closed or could load anything."""
     return Page

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltacell.report.bench import print_rates
 from deltacell.report.page import Axis, ScoreScale, json_block
 
 VALUES = st.lists(st.floats(-1e6, 1e6).map(lambda x: round(x, 6)), min_size=1, max_size=20)
 
 
-@given(VALUES)
-def test_all_values_lie_inside_and_in_order(values: list[float]) -> None:
-    axis = Axis.over(values, 200, 10)
-    places = [axis.at(value) for value in sorted(values)]
-    assert all(10 <= place <= 200 for place in places)
-    assert places == sorted(places, reverse=True)
-
-
 @given(VALUES, st.integers(2, 8))
-def test_ticks_are_few_inside_and_what_they_say(values: list[float], about: int) -> None:
+def test_values_lie_inside_in_order_and_ticks_are_few_and_what_they_say(values, about):
     axis = Axis.over(values, 0, 1000)
+    places = [axis.at(value) for value in sorted(values)]
+    assert all(0 <= place <= 1000 for place in places)
+    assert places == sorted(places)
     ticks = axis.ticks(about)
     assert len(ticks) <= about + 1
     assert len({text for _, text in ticks}) == len(ticks)
@@ -35,13 +27,6 @@ def test_ticks_are_few_inside_and_what_they_say(values: list[float], about: int)
         assert -0.1 <= place <= 1000.1
         said = float(text.replace(",", "").replace("−", "-"))
         assert axis.at(said) == pytest.approx(place, abs=0.2)
-
-
-@pytest.mark.parametrize("values", [[], [0.0], [3.0, 3.0], [-1e-9]])
-def test_one_value_or_none_is_an_axis_too(values: list[float]) -> None:
-    axis = Axis.over(values, 0, 100)
-    assert axis.low < axis.high
-    assert axis.ticks()
 
 
 @pytest.mark.parametrize(
@@ -58,11 +43,11 @@ def test_one_value_or_none_is_an_axis_too(values: list[float]) -> None:
         ([None, math.nan, 0.5], math.nan, "–"),
     ],
 )
-def test_as_many_decimals_as_the_largest_needs(scores: Any, score: Any, text: str) -> None:
+def test_as_many_decimals_as_the_largest_needs(scores, score, text):
     assert ScoreScale(scores).text(score) == text
 
 
-def test_a_bar_goes_from_zero_to_the_score() -> None:
+def test_a_bar_goes_from_zero_to_the_score():
     scale = ScoreScale.of([{"score": -0.5, "spread": 0.25}, {"score": 0.25, "spread": None}])
     ends = {"from": "0.000%", "to": "50.000%"}
     bar = {"zero": "75.000%", "x": "25.000%", "width": "50.000%", "side": "less", **ends}
@@ -74,19 +59,10 @@ def test_a_bar_goes_from_zero_to_the_score() -> None:
 
 
 @given(st.lists(st.text()))
-def test_nothing_ends_a_block_of_json(texts: list[str]) -> None:
+def test_nothing_ends_a_block_of_json(texts):
     block = str(json_block(texts))
     assert block.isascii()
     assert not set("<>&") & set(block)
     for text, read in zip(texts, json.loads(block), strict=True):
         assert read.isprintable()
         assert read == text or not text.isprintable()
-
-
-def test_the_median_rate_stands_beside_the_median_time(capsys: Any) -> None:
-    rate = SimpleNamespace(median=640.0, low=600.0, high=700.0)
-    counts = {"steps": 9, "warmup_steps": 1, "profiled_steps": 2}
-    summary = SimpleNamespace(samples_per_s=rate, median_s=0.1, ms_per_step=150.0, **counts)
-    print_rates([("train", summary)])
-    row = ["train", "640", "600", "700", "100", "150", "9", "3"]
-    assert capsys.readouterr().out.split()[-8:] == row

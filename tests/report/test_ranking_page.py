@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import pytest
 
-from deltacell.report.ranking_page import MOST_ROWS, ranking_page
-
-OPTIONAL = ("number spread", "number measured", "status", "evidence")
+from deltacell.report.predict import MOST_ROWS, ranking_page
 
 
-def data_of(text: str) -> Any:
+def data_of(text):
     """Return the block of JSON of a page."""
     (block,) = re.findall(r'<script type="application/json" [^>]*>(.*?)</script>', text)
     return json.loads(block)
 
 
-def rows_of(page: Any) -> list[str]:
+def rows_of(page):
     return [found["data-row"] for found in page.all("tr") if "data-row" in found]
 
 
-def test_the_first_lines_say_what_it_is_and_how_far_to_trust_it(
-    parsed: Any, made_ranking: Any
-) -> None:
-    result = made_ranking()
+def test_the_first_lines_say_what_it_is_and_how_far_to_trust_it(parsed, made_ranking):
+    result = made_ranking(measured=200)
     page = parsed(ranking_page(result))
     tags = [tag for tag, _ in page.elements]
     assert tags.index("h1") < min(tags.index(tag) for tag in ("figure", "section", "table", "ul"))
@@ -35,11 +30,13 @@ def test_the_first_lines_say_what_it_is_and_how_far_to_trust_it(
     assert re.search(r"On 50 measured sets .* Pearson of 0\.50", page.texts["p"][1])
     for words in ("Sentence 0.", "Sentence 6.", "More about this list (2)", "run-2", "0.40"):
         assert words in page.words
-    assert ranking_page(made_ranking()) == ranking_page(made_ranking())
-
-
-def test_warnings_are_never_folded_away(parsed: Any, made_ranking: Any) -> None:
-    result = made_ranking(20)
+    text = ranking_page(result)
+    assert text == ranking_page(made_ranking(measured=200))
+    # A point for every measured set, and those of the test part on top.
+    points = [found["class"] for found in page.all("circle") if found["r"] in ("2", "2.6")]
+    assert points == ["training"] * 100 + ["validation"] * 50 + ["test"] * 50
+    assert len(data_of(text)["points"]) == 200
+    # Warnings are never folded away.
     plain = [f"Sentence {i}." for i in range(6)]
     warnings = [f"Beware: {i}." for i in range(6)]
     result["sentences"] = [*plain, *warnings]
@@ -49,7 +46,7 @@ def test_warnings_are_never_folded_away(parsed: Any, made_ranking: Any) -> None:
     assert "More about this list (5)" in page.words
 
 
-def test_every_set_has_its_evidence_or_says_that_there_is_none(made_ranking: Any) -> None:
+def test_every_set_has_its_evidence_or_says_that_there_is_none(made_ranking):
     result = made_ranking(rows=6)
     first, last = result["rows"][0], result["rows"][-1]
     vote = {"names": ["ABC9", "ABC8"], "score": -0.5, "by": "ABC9", "replaced": "ABC1"}
@@ -71,20 +68,19 @@ def test_every_set_has_its_evidence_or_says_that_there_is_none(made_ranking: Any
 
 
 @pytest.mark.parametrize(
-    ("agreement", "words"),
+    ("test", "words"),
     [
-        ([], "none of the measured sets"),
-        ([{"part": "test", "sets": 3, "pearson": None}], "the test part has 3 measured sets"),
-        ([{"part": "test", "sets": 1, "pearson": -0.001}], "On 1 measured set that the runs were"),
+        (None, "none of the measured sets"),
+        ({"sets": 3, "pearson": None}, "the test part has 3 measured sets"),
+        ({"sets": 1, "pearson": -0.001}, "On 1 measured set that the runs were"),
     ],
 )
-def test_it_says_where_it_is_not_known_how_far_to_trust_it(
-    parsed: Any, made_ranking: Any, agreement: list[Any], words: str
-) -> None:
-    assert words in parsed(ranking_page({**made_ranking(4), "agreement": agreement})).words
+def test_it_says_where_it_is_not_known_how_far_to_trust_it(made_ranking, test, words):
+    agreement = [] if test is None else [{"part": "test", **test}]
+    assert words in ranking_page({**made_ranking(4), "agreement": agreement})
 
 
-def test_every_row_is_on_it_in_order_with_its_numbers(parsed: Any, made_ranking: Any) -> None:
+def test_every_row_is_on_it_in_order_with_its_numbers(parsed, made_ranking):
     result = made_ranking(20)
     result["rows"][0] |= {"score": -0.8125, "spread": 0.0625, "measured": None, "linked": True}
     text = ranking_page(result)
@@ -104,80 +100,35 @@ def test_every_row_is_on_it_in_order_with_its_numbers(parsed: Any, made_ranking:
             assert told[key] == row[key]
 
 
-def test_bars_are_on_one_scale_with_room_for_the_spread(parsed: Any, made_ranking: Any) -> None:
-    result = made_ranking(3, ends=(None,))
-    for row, score, spread in zip(result["rows"], (-0.8, 0.1, 0.0), (0.1, 0.0, 0.05), strict=True):
-        row |= {"score": score, "spread": spread}
-    page = parsed(ranking_page(result))
-    # From -0.9 to 0.1, in which nothing is at 90 %.
-    bars = [(x["class"], x["x"], x["width"]) for x in page.all("rect", height="100%")]
-    assert bars == [
-        ("less", "10.000%", "80.000%"),
-        ("more", "90.000%", "10.000%"),
-        ("more", "90.000%", "0.000%"),
-    ]
-    around = page.all("line", "around")[0]
-    assert (around["x1"], around["x2"]) == ("0.000%", "20.000%")
-
-
-def test_a_point_for_every_measured_set_and_those_of_test_on_top(
-    parsed: Any, made_ranking: Any
-) -> None:
-    result = made_ranking(4, measured=200)
-    text = ranking_page(result)
-    points = [found for found in parsed(text).all("circle") if found["r"] in ("2", "2.6")]
-    parts = ["training"] * 100 + ["validation"] * 50 + ["test"] * 50
-    assert [found["class"] for found in points] == parts
-    assert len(data_of(text)["points"]) == 200
-    measured = sorted(result["measured"], key=lambda one: parts.index(one["part"]))
-    order = sorted(range(200), key=lambda i: measured[i]["measured"])
-    across = [float(points[i]["cx"]) for i in order]
-    assert across == sorted(across)
-    assert 46 <= across[0] < across[-1] <= 392
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2])
-@pytest.mark.parametrize(("measured", "size"), [(0, 1), (1, 2), (0, 4)])
-def test_little_is_a_page_too(
-    parsed: Any, made_ranking: Any, rows: int, measured: int, size: int
-) -> None:
-    result = made_ranking(rows, measured=measured, size=size, runs=1, relations=(), ends=(None,))
-    page = parsed(ranking_page(result))
+@pytest.mark.parametrize(("rows", "measured", "size"), [(0, 0, 1), (1, 1, 2), (2, 0, 4)])
+def test_little_is_a_page_too(parsed, made_ranking, rows, measured, size):
+    few = {"runs": 1, "relations": (), "ends": (None,), "statuses": ("untested",)}
+    result = made_ranking(rows, measured=measured, size=size, **few)
+    for row in result["rows"]:
+        row |= {"pathways": [], "complexes": []}
+    page, whole = parsed(ranking_page(result)), parsed(ranking_page(made_ranking(10)))
     assert len(rows_of(page)) == rows
     assert bool(page.all("figure")) == bool(measured)
     assert ("There is no row in this list" in page.words) == (rows == 0)
+    # Empty columns are left out.
+    for name in ("number spread", "number measured", "status", "evidence"):
+        assert (len(page.all("td", name)), len(whole.all("td", name))) == (0, 10)
 
 
-def test_empty_columns_are_left_out(parsed: Any, made_ranking: Any) -> None:
-    result = made_ranking(10, runs=1, statuses=("untested",), relations=())
-    for row in result["rows"]:
-        row |= {"pathways": [], "complexes": []}
-    little, whole = parsed(ranking_page(result)), parsed(ranking_page(made_ranking(10)))
-    for name in OPTIONAL:
-        assert (len(little.all("td", name)), len(whole.all("td", name))) == (0, 10)
-
-
-@pytest.mark.parametrize(
-    ("lowest", "highest", "kept"),
-    [(1500, 1500, (1000, 1000)), (2900, 100, (1900, 100)), (100, 2900, (100, 1900))],
-)
-def test_at_most_so_many_rows_of_each_end_and_it_says_so(
-    made_ranking: Any, lowest: int, highest: int, kept: tuple[int, int]
-) -> None:
+def test_at_most_so_many_rows_of_each_end_and_it_says_so(made_ranking):
     (row,) = made_ranking(1, measured=0)["rows"]
-    rows = [{**row, "rank": i + 1} for i in range(lowest)]
-    rows += [{**row, "end": "highest", "rank": i + 1} for i in range(highest)]
+    rows = [
+        {**row, "end": end, "rank": i + 1} for end in ("lowest", "highest") for i in range(1500)
+    ]
     text = ranking_page({**made_ranking(0, measured=0), "rows": rows, "rows_not_here": 40})
     drawn = data_of(text)["rows"]
-    assert len(drawn) == MOST_ROWS
-    for end, n in zip(("lowest", "highest"), kept, strict=True):
-        assert [one["rank"] for one in drawn if one["end"] == end] == list(range(1, n + 1))
+    half = list(range(1, MOST_ROWS // 2 + 1))
+    for end in ("lowest", "highest"):
+        assert [one["rank"] for one in drawn if one["end"] == end] == half
     assert "of each end, 2,000 together; 1,040 more are in ranking.parquet" in text
 
 
-def test_hostile_names_are_only_ever_text(
-    parsed: Any, made_ranking: Any, hostile: tuple[str, ...]
-) -> None:
+def test_hostile_names_are_only_ever_text(parsed, made_ranking, hostile):
     result = made_ranking(60, names=hostile, relations=hostile)
     for row, name in zip(result["rows"], hostile, strict=False):
         row |= {"pathways": [name], "complexes": [name]}
@@ -194,9 +145,3 @@ def test_hostile_names_are_only_ever_text(
     for name in filter(str.isprintable, hostile):
         assert page.texts["bdi"].count(name) >= 5
         assert name in names
-
-
-def test_relations_beyond_the_colours_have_dashes(made_ranking: Any) -> None:
-    result = made_ranking(40, relations=[f"relation {i}" for i in range(25)])
-    drawn = data_of(ranking_page(result))["relations"]
-    assert len({(colour, dashes) for colour, dashes, _ in drawn}) == 25

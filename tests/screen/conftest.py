@@ -10,7 +10,7 @@ from deltacell.screen import Coverage, Genotypes, Screen, StudyCoverage
 
 
 @pytest.fixture
-def screen() -> Screen:
+def screen():
     """Six rows: one pair three times, a triple as a hit, a single, and a fitness."""
     return Screen.build(
         Genes([f"g{i}" for i in range(6)], [f"N{i}" for i in range(6)]),

@@ -13,23 +13,13 @@ from deltacell.train.config import Config
 from deltacell.train.run import train
 
 SMALL = (
-    "experiment=demo",
-    "data.synthetic_genotypes=150",
-    "data.batch_size=16",
-    "model.hidden=8",
-    "trainer.epochs=2",
-    "trainer.threads=1",
-    "trainer.figures_every=0",
-    "trainer.progress=false",
+    *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=16", "model.hidden=8"),
+    *("trainer.epochs=2", "trainer.threads=1", "trainer.figures_every=0", "trainer.progress=false"),
     "loggers.tensorboard=false",
 )
 HETERO = (
-    "model=hetero_cell",
-    "model.hidden=8",
-    "model.relations=[physical,string_database]",
-    "model.layers=2",
-    "model.local_heads=2",
-    "loss=log_cosh",
+    *("model=hetero_cell", "model.hidden=8", "model.relations=[physical,string_database]"),
+    *("model.layers=2", "model.local_heads=2", "loss=log_cosh"),
 )
 Small = Callable[..., Config]
 

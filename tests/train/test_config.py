@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+import importlib.util
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args, get_type_hints
 
 import pytest
 from hydra import compose as hydra_compose
@@ -19,10 +20,18 @@ from deltacell.models import STRING_RELATIONS
 from deltacell.propagate import STRATEGIES
 from deltacell.screen.import_folder import import_folder
 from deltacell.screen.split import Method
-from deltacell.train.check import ANY_KEYS, check, keys_of, nearest
-from deltacell.train.compose import GROUPS, compose, from_yaml, options, to_dict, to_yaml
-from deltacell.train.config import LOSSES, MODELS, Config, Mode
-from deltacell.train.config_reference import PAGE, reference
+from deltacell.train.compose import compose, from_yaml, options, to_yaml
+from deltacell.train.config import (
+    ANY_KEYS,
+    LOSSES,
+    MODELS,
+    PROPAGATIONS,
+    Config,
+    ScheduleConfig,
+    SplitConfig,
+    check,
+    nearest,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = "experiment=demo"
@@ -30,6 +39,7 @@ ABLATIONS = ["no_gather", "no_metabolism", "one_relation", "string_merged"]
 # What an experiment has, so that it can be taken away.
 CAN_TAKE = {
     "costanzo2010_dango": ("no_gather", "one_relation", "string_merged"),
+    "costanzo2010_dango_published": ("one_relation", "string_merged"),
     "costanzo2010_hetero": ("no_metabolism", "one_relation", "string_merged"),
     "costanzo2010_pair_cell": ("no_gather",),
     "costanzo2010_pairs": (),
@@ -39,6 +49,12 @@ CAN_TAKE = {
     "kuzmin2018_dango": ("one_relation", "string_merged"),
     "kuzmin2018_hetero": ("no_gather", "one_relation", "string_merged"),
 }
+
+
+def refused(function: Any, *given: Any, **named: Any) -> InputError:
+    with pytest.raises(InputError) as caught:
+        function(*given, **named)
+    return caught.value
 
 
 @cache
@@ -57,7 +73,7 @@ def fits(config: Any, cell: Cell) -> bool:
     return set(wanted) <= there and set(config.model.features or ()) <= set(cell.features)
 
 
-def test_overrides_reach_the_config() -> None:
+def test_overrides_reach_the_config():
     config: Any = compose(
         [
             f"+{DEMO}",
@@ -74,12 +90,11 @@ def test_overrides_reach_the_config() -> None:
             "data.merge_relations.all=[physical,regulatory]",
         ]
     )
-    assert (config.trainer.devices, config.data.batch_size, config.mode) == (4, 256, Mode.step)
+    assert (config.trainer.devices, config.data.batch_size, config.mode) == (4, 256, "step")
     assert (config.profiler.window, config.trainer.precision) == ([5, 2, 6, 1], "64")
     assert (config.optimizer.clip, config.schedule.name) == (None, "warm_restarts")
     assert (config.model.lambdas["physical"], config.model.lambdas["tflink"]) == (0.5, 1.0)
     assert config.data.merge_relations == {"all": ["physical", "regulatory"]}
-    assert to_dict(config)["mode"] == "step"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +106,7 @@ def test_overrides_reach_the_config() -> None:
         (["model=additive"], "none"),
     ],
 )
-def test_the_loss_follows_the_model_unless_it_is_given(overrides: list[str], loss: str) -> None:
+def test_the_loss_follows_the_model_unless_it_is_given(overrides, loss):
     assert compose(["data.synthetic=demo", *overrides]).loss.name == loss
 
 
@@ -103,20 +118,17 @@ def test_the_loss_follows_the_model_unless_it_is_given(overrides: list[str], los
         ("data={batchsize:3}", "unknown-key", "data.batchsize"),
         ("frobnicate=1", "unknown-key", "frobnicate"),
         ("hydra.run.dir=x", "unknown-key", "hydra.run.dir"),
-        ("data.folder.x=1", "unknown-key", "data.folder.x"),
         ("model.name=hetero_cell", "unknown-key", None),
         ("model.gin_layers=2", "unknown-key", "model.gin_layers"),
         ("loss.buffer=2", "unknown-key", "loss.buffer"),
         ("experiment=dmeo", "unknown-name", "experiment"),
         ("model=gcn", "unknown-name", "model"),
-        ("model=[dango,hetero_cell]", "unknown-name", "model"),
-        ("model=null", "unknown-name", "model"),
         ("ablation=no_metabolsm", "unknown-name", "ablation"),
+        ("mode=stop", "unknown-name", "mode"),
         ("trainer.devices=four", "wrong-type", "trainer.devices"),
         ("trainer.devices=null", "wrong-type", "trainer.devices"),
         ("data.batch_size=1.5", "wrong-type", "data.batch_size"),
         ("data.standardise=maybe", "wrong-type", "data.standardise"),
-        ("mode=stop", "wrong-type", "mode"),
         ("profiler.window=[1,a]", "wrong-type", "profiler.window"),
         ("profiler.window=5", "wrong-type", "profiler.window"),
         ("model.lambdas.physical=high", "invalid-config", "model.lambdas.physical"),
@@ -125,27 +137,19 @@ def test_the_loss_follows_the_model_unless_it_is_given(overrides: list[str], los
         *((text, "unreadable-override", None) for text in ("demo", "data.batch_size =3")),
         *((text, "unreadable-override", None) for text in ("data.folder=a=b", "data.folder=(")),
         *((text, "unreadable-override", None) for text in ("~data", "model@x=dango", "seed=1,2")),
+        *(
+            (text, "unreadable-override", None)
+            for text in ("model=[dango,hetero_cell]", "model=null")
+        ),
     ],
 )
-def test_mistakes_are_named(override: str, code: str, key: str | None) -> None:
-    with pytest.raises(InputError) as caught:
-        compose([DEMO, override])
-    assert (caught.value.code, caught.value.fields.get("key")) == (code, key)
-    assert "full_key" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ("trainer.device", "trainer.devices"),
-        ("epochs", "trainer.epochs"),
-        ("optimiser.lr", "optimizer.lr"),
-        ("batchsize", "data.batch_size"),
-        ("frobnicate", None),
-    ],
-)
-def test_the_key_that_was_meant(given: str, meant: str | None) -> None:
-    assert nearest(given, list(ANY_KEYS)) == meant
+def test_mistakes_are_named(override, code, key):
+    error = refused(compose, [DEMO, override])
+    assert (error.code, error.fields.get("key")) == (code, key)
+    assert "full_key" not in str(error)
+    for mistake, meant in (("trainer.device=4", "trainer.devices"), ("x.lr=1", "optimizer.lr")):
+        assert meant in str(error) or mistake not in override
+    assert nearest("epochs", list(ANY_KEYS)) == "trainer.epochs"
 
 
 @pytest.mark.parametrize(
@@ -162,12 +166,11 @@ def test_the_key_that_was_meant(given: str, meant: str | None) -> None:
         ("seed: 0", "seed: !!python/object/apply:os.getcwd []", "unreadable-config"),
     ],
 )
-def test_a_damaged_saved_config_is_refused(old: str, new: str, code: str) -> None:
+def test_a_damaged_saved_config_is_refused(old, new, code):
     text = to_yaml(shipped("demo"))
     assert old in text
-    with pytest.raises(InputError) as caught:
-        from_yaml(text.replace(old, new, 1), where="run/config.yaml")
-    assert (caught.value.code, str(caught.value.where)) == (code, "run/config.yaml")
+    error = refused(from_yaml, text.replace(old, new, 1), where="run/config.yaml")
+    assert (error.code, str(error.where)) == (code, "run/config.yaml")
 
 
 BOMB = "a: &a [x, x]\n" + "".join(
@@ -178,65 +181,51 @@ BOMB = "a: &a [x, x]\n" + "".join(
 @pytest.mark.parametrize(
     "text", [BOMB, "x: 1\n" * 300_000, "name: ${oc.env:HOME}\n", "name: [\n" * 5_000, "- a\n"]
 )
-def test_a_config_that_is_made_to_harm_is_refused(text: str) -> None:
-    with pytest.raises(InputError) as caught:
-        from_yaml(text)
-    assert caught.value.code == "unreadable-config"
+def test_a_config_that_is_made_to_harm_is_refused(text):
+    assert refused(from_yaml, text).code == "unreadable-config"
 
 
-def test_a_folder_of_ones_own_has_experiments_too(tmp_path: Path) -> None:
+def test_a_folder_of_ones_own_has_experiments_too(tmp_path):
     (tmp_path / "experiment").mkdir()
     mine = tmp_path / "experiment" / "mine.yaml"
     mine.write_text("# @package _global_\ndefaults: [demo, _self_]\ntrainer: {epochs: 2}\n")
     assert compose(["experiment=mine"], folder=tmp_path).trainer.epochs == 2
     mine.write_text("# @package _global_\ntrainer: {epoch: 2}\n")
-    with pytest.raises(InputError) as caught:
-        compose(["experiment=mine"], folder=tmp_path)
-    assert (caught.value.code, caught.value.where) == ("unknown-key", "experiment/mine")
+    error = refused(compose, ["experiment=mine"], folder=tmp_path)
+    assert (error.code, error.where) == ("unknown-key", "experiment/mine")
     mine.write_bytes(b"# @package _global_\nname: \xff\n")
-    with pytest.raises(InputError) as caught:
-        compose(["experiment=mine"], folder=tmp_path)
-    assert caught.value.code == "unreadable-config"
-    with pytest.raises(InputError) as caught:
-        compose([DEMO], folder=tmp_path / "none")
-    assert caught.value.code == "no-directory"
+    assert refused(compose, ["experiment=mine"], folder=tmp_path).code == "unreadable-config"
+    assert refused(compose, [DEMO], folder=tmp_path / "none").code == "no-directory"
 
 
-def test_a_hydra_in_use_is_left_as_it_was_and_threads_do_not_mix(tmp_path: Path) -> None:
+def test_a_hydra_in_use_is_left_as_it_was_and_threads_do_not_mix(tmp_path):
     (tmp_path / "theirs.yaml").write_text("x: 1\n")
     with initialize_config_dir(str(tmp_path), version_base="1.2"):
         compose([DEMO])
         assert hydra_compose("theirs").x == 1
     assert not GlobalHydra.instance().is_initialized()
-    found: dict[int, int] = {}
-
-    def one(epochs: int) -> None:
-        found[epochs] = compose([DEMO, f"trainer.epochs={epochs}"]).trainer.epochs
-
-    threads = [threading.Thread(target=one, args=(epochs,)) for epochs in (1, 2, 3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {1: 1, 2: 2, 3: 3}
+    with ThreadPoolExecutor(3) as threads:
+        found = threads.map(lambda n: compose([DEMO, f"trainer.epochs={n}"]), (1, 2, 3))
+        assert [config.trainer.epochs for config in found] == [1, 2, 3]
 
 
-def test_what_ships_is_known() -> None:
+def allowed(owner: type, key: str) -> list[str]:
+    (meta,) = get_args(get_type_hints(owner, include_extras=True)[key])[1:]
+    return str(meta.pattern)[2:-2].split("|")
+
+
+def test_what_ships_is_known():
     assert options("experiment") == list(CAN_TAKE)
     assert options("ablation") == ABLATIONS
     assert (options("model"), options("loss")) == (list(MODELS), list(LOSSES))
-    assert sorted(options("schedule")) == sorted(ANY_KEYS["schedule.name"].choices)
-    assert ANY_KEYS["propagation"].choices == tuple(STRATEGIES)
-    assert ANY_KEYS["split.method"].choices == (*get_args(Method), "saved")
-    for name, config in MODELS.items():
-        assert config().name == name
-        assert set(keys_of(config)) <= set(ANY_KEYS)
+    assert sorted(options("schedule")) == sorted(allowed(ScheduleConfig, "name"))
+    assert str(PROPAGATIONS.pattern) == f"^({'|'.join(STRATEGIES)})$"
+    assert allowed(SplitConfig, "method") == [*get_args(Method), "saved"]
+    assert all(config().name == name for name, config in MODELS.items())
 
 
 @pytest.mark.parametrize("experiment", CAN_TAKE)
-def test_an_experiment_comes_back_from_its_file_and_its_ablations_take_away(
-    experiment: str,
-) -> None:
+def test_an_experiment_comes_back_from_its_file_and_its_ablations_take_away(experiment):
     config = shipped(experiment)
     assert config.name == experiment
     assert from_yaml(to_yaml(config)) == config
@@ -249,21 +238,12 @@ def test_an_experiment_comes_back_from_its_file_and_its_ablations_take_away(
             less = compose(words)
             assert less != config
             assert cell is None or fits(less, cell)
-        else:
-            with pytest.raises(InputError) as caught:
-                compose(words)
-            assert caught.value.code in ("unknown-key", "ablation-without-effect")
-
-
-def test_several_ablations_go_together() -> None:
     both = "ablation=[string_merged,no_metabolism]"
-    config: Any = compose(["experiment=costanzo2010_hetero", both])
-    assert not config.model.metabolism
-    assert list(config.data.merge_relations) == ["string"]
+    assert experiment != "costanzo2010_hetero" or not compose([words[0], both]).model.metabolism  # type: ignore[attr-defined]
 
 
 @pytest.mark.real
-def test_the_costanzo_experiments_fit_the_real_networks(shared_data: Path) -> None:
+def test_the_costanzo_experiments_fit_the_real_networks(shared_data):
     cell = import_folder(shared_data / "networks").cell
     assert set(shipped("costanzo2010_dango").data.relations or ()) == set(cell.relations)
     for experiment in ("costanzo2010_dango", "costanzo2010_hetero"):
@@ -283,67 +263,49 @@ HETERO = "kuzmin2018_hetero"
         ("demo", "data", {"folder": "x"}, "conflicting-settings"),
         ("demo", "data", {"synthetic": None, "cell": "x"}, "conflicting-settings"),
         ("demo", "data", {"screen": "x"}, "conflicting-settings"),
-        ("demo", "data", {"relations": []}, "bad-names"),
-        ("demo", "data", {"relations": ["a", "b", "a"]}, "bad-names"),
-        ("demo", "data", {"merge_relations": {"x": []}}, "bad-names"),
         ("demo", "split", {"method": "gen"}, "unknown-name"),
         ("demo", "split", {"test": float("nan")}, "out-of-range"),
-        ("demo", "split", {"method": "random", "test": 0.95}, "conflicting-settings"),
         ("demo", "split", {"method": "source"}, "conflicting-settings"),
         ("demo", "split", {"studies": ["a"]}, "conflicting-settings"),
-        ("demo", "model", {"heads": 5}, "conflicting-settings"),
-        ("demo", "model", {"relations": ["physical"]}, "conflicting-settings"),
-        ("demo", "model", {"lambdas": {"x": -1.0}}, "out-of-range"),
         (HETERO, "model", {"z_norm": "layer"}, "unknown-name"),
         (HETERO, "model", {"dropout": 1.0}, "out-of-range"),
-        (HETERO, "model", {"output": "mean", "local_heads": 7}, "conflicting-settings"),
-        (HETERO, "model", {"mutant_layers": 9}, "conflicting-settings"),
-        (HETERO, "model", {"mutants": "none"}, "conflicting-settings"),
-        (HETERO, "model", {"features": ["a", "a"]}, "bad-names"),
-        (HETERO, "loss", {"lambda_mse": 0.0, "lambda_w": 0.0}, "conflicting-settings"),
-        (HETERO, "loss", {"stable": 3}, "conflicting-settings"),
         ("demo", "optimizer", {"lr": float("inf")}, "out-of-range"),
         ("demo", "schedule", {"min_lr": 1.0}, "conflicting-settings"),
         ("demo", "trainer", {"devices": 100, "nodes": 2}, "conflicting-settings"),
-        ("demo", "profiler", {"window": [1, 2, 3]}, "out-of-range"),
-        ("demo", "profiler", {"window": [1, 2, 0, 1]}, "out-of-range"),
-        ("demo", None, {"propagation": "dense", "max_bytes": 9}, "conflicting-settings"),
+        ("demo", None, {"propagation": "shared", "max_bytes": 9}, "conflicting-settings"),
         ("demo", None, {"name": "a/b"}, "bad-name"),
-        ("demo_pairs", None, {"mode": Mode.step}, "conflicting-settings"),
+        ("demo_pairs", None, {"mode": "step"}, "conflicting-settings"),
         ("demo_pairs", "trainer", {"devices": 2}, "conflicting-settings"),
         ("demo_pairs", None, {"loss": LOSSES["log_cosh"]()}, "conflicting-settings"),
         (HETERO, None, {"loss": LOSSES["dango"]()}, "conflicting-settings"),
     ],
 )
-def test_values_that_contradict_each_other_are_refused(
-    experiment: str, part: str | None, changes: dict[str, Any], code: str
-) -> None:
+def test_values_that_contradict_each_other_are_refused(experiment, part, changes, code):
     config = shipped(experiment)
     if part is not None:
         changes = {part: replace(getattr(config, part), **changes)}
-    with pytest.raises(InputError) as caught:
-        check(replace(config, **changes))
-    assert caught.value.code == code
+    assert refused(check, replace(config, **changes)).code == code
 
 
-def test_every_key_is_documented_and_every_number_has_a_range() -> None:
-    page = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert page == reference(), "run deltacell.train.config_reference.write_reference()"
-    for name, key in ANY_KEYS.items():
-        assert key.meaning, name
+def test_every_key_is_documented_and_every_number_has_a_range():
+    spec = importlib.util.spec_from_file_location("made", ROOT / "tools" / "config_reference.py")
+    made: Any = importlib.util.module_from_spec(cast(Any, spec))
+    cast(Any, spec).loader.exec_module(made)
+    page = made.PAGE.read_text(encoding="utf-8")
+    assert page == made.reference(page), "run python tools/config_reference.py"
+    assert f"| {made.UNKNOWN} |" not in page
+    for name, kind in ANY_KEYS.items():
         assert f"| `{name}` |" in page
-        if key.annotation in (int, float, int | None, float | None):
-            assert key.within is not None, name
-    choices = page.split("## The run")[0]
-    assert "|  |" not in choices
-    assert all(f"`{group}={name}`" in choices for group in GROUPS for name in options(group))
+        assert kind.removesuffix(" | None") not in ("int", "float"), name
+    assert "|  |" not in page.split("## The run")[0]
 
 
-def test_the_wheel_has_every_config() -> None:
+def test_the_wheel_has_every_config():
     wheel = pytest.importorskip("hatchling.builders.wheel", reason="hatchling is not installed")
     builder = wheel.WheelBuilder(str(ROOT))
     packed = {file.distribution_path for file in builder.recurse_included_files()}
     folder = ROOT / "src" / "deltacell" / "conf"
     configs = {str(path.relative_to(ROOT / "src")) for path in folder.rglob("*.yaml")}
     assert len(configs) > 15
-    assert configs | {"deltacell/conf/__init__.py"} <= packed
+    others = {"deltacell/conf/slurm_job.sh", "deltacell/demo/demo.yaml"}
+    assert configs | others | {"deltacell/conf/__init__.py"} <= packed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import torch
 
 from deltacell.cell import Cell
 from deltacell.errors import DeltacellError, InputError
-from deltacell.models import DangoLoss, HeteroCell, LogCosh
+from deltacell.models import HeteroCell
 from deltacell.screen import Screen
-from deltacell.train.build import build_loss, build_model, propagation_record, recorded_propagation
+from deltacell.train.build import build_model, propagation_record
 from deltacell.train.config import Config, DataConfig, SplitConfig
-from deltacell.train.data import Standard, load_data, make_split
+from deltacell.train.data import Standard, load_data
 
 Small = Callable[..., Config]
 
@@ -42,7 +43,7 @@ def code_of(**data: Any) -> str:
     return caught.value.code
 
 
-def test_a_folder_and_its_screens(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_and_its_screens(folder, tmp_path):
     assert code_of(folder=str(folder)) == "unknown-screen"
     assert code_of(folder=str(folder), screen="third") == "unknown-screen"
     assert code_of(folder=str(tmp_path / "nowhere")) == code_of() == "no-data"
@@ -60,7 +61,7 @@ def test_a_folder_and_its_screens(folder: Path, tmp_path: Path) -> None:
     assert code_of(folder=str(folder)) == "no-screen"
 
 
-def test_relations_are_chosen_merged_and_checked(small: Small) -> None:
+def test_relations_are_chosen_merged_and_checked(small):
     kept = load_data(small("data.relations=[physical,regulatory]"))
     assert list(kept.cell.relations) == ["physical", "regulatory"]
     merged = load_data(small("data.merge_relations.both=[physical,regulatory]"))
@@ -71,7 +72,7 @@ def test_relations_are_chosen_merged_and_checked(small: Small) -> None:
             load_data(small(key))
 
 
-def test_a_subset_and_only_its_genes(small: Small) -> None:
+def test_a_subset_and_only_its_genes(small):
     few = ["data.subset=20", "split.method=random"]
     whole, again, fewer = (
         load_data(small(*few, f"data.screen_genes_only={only}"))
@@ -85,7 +86,7 @@ def test_a_subset_and_only_its_genes(small: Small) -> None:
     assert names[0] == names[1]
 
 
-def test_the_scale_is_of_the_training_part_alone(small: Small) -> None:
+def test_the_scale_is_of_the_training_part_alone(small):
     data = load_data(small())
     scores = data.screen.column("score").astype(np.float64)
     assert data.standard.mean == pytest.approx(scores[data.split.train].mean())
@@ -105,9 +106,7 @@ def test_the_scale_is_of_the_training_part_alone(small: Small) -> None:
         assert caught.value.code == "constant-targets"
 
 
-def test_genotypes_without_a_score_are_left_out_and_noted(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_genotypes_without_a_score_are_left_out_and_noted(small, monkeypatch):
     column = Screen.column
 
     def with_gaps(self: Screen, name: str) -> np.ndarray:
@@ -119,32 +118,20 @@ def test_genotypes_without_a_score_are_left_out_and_noted(
     monkeypatch.setattr(Screen, "column", with_gaps)
     data = load_data(small())
     assert len(data.screen) == 143
-    assert data.notes == ("7 genotypes have no score and are left out.",)
 
 
-@pytest.mark.parametrize("method", ["random", "gene", "set"])
-def test_splits_are_those_of_the_config(small: Small, method: str) -> None:
-    data = load_data(small(f"split.method={method}"))
-    parts = (data.split.train, data.split.validation, data.split.test)
-    assert all(len(part) for part in parts)
-    assert data.split.method == method
-    everything = np.concatenate(parts)
-    assert len(np.unique(everything)) == len(everything)
-
-
-def test_a_split_without_a_file_or_a_test_part(small: Small) -> None:
+def test_a_split_without_a_file_or_a_test_part(small):
     config = small("split.method=random")
-    screen = load_data(config).screen
     for method in ("named", "saved"):
         with pytest.raises(InputError) as caught:
-            make_split(screen, SplitConfig(method=method))
+            load_data(replace(config, split=SplitConfig(method=method)))
         assert caught.value.code == "no-split"
     config.split.test = 0.0
     with pytest.raises(DeltacellError, match="test"):
         load_data(config)
 
 
-def test_dango_uses_the_six_of_string_unless_told_otherwise(small: Small) -> None:
+def test_dango_uses_the_six_of_string_unless_told_otherwise(small):
     config = small()
     model: Any = build_model(config, load_data(config).cell, 3)
     assert len(model.relations) == 6
@@ -159,15 +146,8 @@ def test_dango_uses_the_six_of_string_unless_told_otherwise(small: Small) -> Non
     assert caught.value.code == "unknown-relation"
 
 
-def test_losses(small: Small) -> None:
-    assert isinstance(build_loss(small("loss=log_cosh")), LogCosh)
-    assert isinstance(build_loss(small("loss=dango")), DangoLoss)
-    contrast: Any = build_loss(small("loss=point_distribution_contrast", "trainer.epochs=17"))
-    assert contrast.max_epochs == 17
-
-
 @pytest.mark.parametrize("name", ["auto", "delta", "shared"])
-def test_a_recorded_propagation_is_used_again(small: Small, name: str) -> None:
+def test_a_recorded_propagation_is_used_again(small, name):
     bound = ["max_bytes=1000000"] if name != "shared" else []
     config = small(f"propagation={name}", *bound, hetero=True)
     data = load_data(config)
@@ -177,7 +157,5 @@ def test_a_recorded_propagation_is_used_again(small: Small, name: str) -> None:
     record = propagation_record(model)
     assert record is not None
     assert record["name"] == name
-    chosen = recorded_propagation(record, config)
-    assert chosen is not None
-    model.propagation = chosen
-    assert propagation_record(model) == record
+    again = build_model(config, data.cell, 3, record)
+    assert propagation_record(again) == record

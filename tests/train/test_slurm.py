@@ -19,7 +19,10 @@ def script(*overrides: str, folder: Path | None = None, **asked: object) -> str:
     job = Job(**asked)  # type: ignore[arg-type]
     typed = list(overrides or ["experiment=demo"])
     words = job_overrides(compose(typed, folder=folder), typed, job)
-    return job_script(compose(words, folder=folder), words, job, folder=folder)
+    text = job_script(compose(words, folder=folder), words, job, folder=folder)
+    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return text
 
 
 def head(text: str) -> dict[str, str]:
@@ -28,46 +31,32 @@ def head(text: str) -> dict[str, str]:
     return {name: value for name, _, value in (option.partition("=") for option in options)}
 
 
-def run(text: str, folder: Path, **environment: str) -> list[str]:
-    """Run a script whose `srun` only says what it was given; return that."""
+def started(text, folder, **environment):
+    """Run a script whose `srun` only says where ranks meet and what it was given; return both."""
     said = folder / "said"
-    (folder / "srun").write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" > {said}\n')
+    (folder / "srun").write_text(f'#!/bin/bash\nprintf "%s\\0" "$MASTER_PORT" "$@" > {said}\n')
     (folder / "srun").chmod(0o755)
-    path = {"PATH": f"{folder}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", text],
-        cwd=folder,
-        env={**os.environ, **path, "SLURM_JOB_ID": "77", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    own = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}
+    own |= {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", **environment}
+    command = ["bash", "-c", text]
+    done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    words = said.read_text().split("\0")[:-1]
-    return words[words.index("deltacell") + 1 :]
+    port, *words = said.read_text().split("\0")[:-1]
+    return port, words[words.index("deltacell") + 1 :]
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {},
-        {"gpus_per_node": 4, "nodes": 2, "requeue": True, "cpus_per_task": 8},
-        {"seeds": "0-4%2", "mem": "32G", "partition": "gpu,long", "account": "lab", "time": "60"},
-    ],
-)
-def test_it_is_a_script_of_bash(asked: dict[str, object]) -> None:
-    text = script(**asked)
+def run(text, folder, **environment):
+    return started(text, folder, **environment)[1]
+
+
+def test_a_task_is_a_device():
+    text = script(gpus_per_node=4, nodes=2, partition="gpu,long", mem="64G", account="lab")
     assert text.startswith("#!/bin/bash\n#SBATCH --job-name=demo\n")
-    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_task_is_a_device() -> None:
-    text = script(gpus_per_node=4, nodes=2, partition="gpu", mem="64G")
     options = head(text)
     assert options["nodes"] == "2"
     assert options["ntasks-per-node"] == options["gpus-per-node"] == "4"
-    assert (options["partition"], options["mem"], options["time"]) == ("gpu", "64G", "24:00:00")
+    asked = tuple(options[name] for name in ("partition", "mem", "time", "account"))
+    assert asked == ("gpu,long", "64G", "24:00:00", "lab")
     assert "trainer.nodes=2 trainer.devices=4 trainer.accelerator=cuda" in text
     assert "--cpu-bind" not in text
     cpus = script("model=dango", "data.synthetic=demo", "trainer.devices=3", cpus_per_task=2)
@@ -76,72 +65,47 @@ def test_a_task_is_a_device() -> None:
     assert "gpus-per-node" not in options
     assert "trainer.accelerator=cpu trainer.threads=2" in cpus
     assert "srun --kill-on-bad-exit=1 --cpus-per-task=2 --cpu-bind=none" in cpus
-
-
-def test_gpus_of_the_config_are_asked_for_and_only_a_requeued_job_comes_back() -> None:
     options = head(script("experiment=demo", "trainer.accelerator=cuda", "trainer.devices=2"))
     assert options["gpus-per-node"] == options["ntasks-per-node"] == "2"
+
+
+def test_only_a_requeued_job_comes_back():
     plain, again = script(), script(requeue=True)
     assert head(plain)["signal"] == "B:USR1@120"
     assert ("no-requeue" in head(plain), "scontrol" in plain) == (True, False)
     assert ("requeue" in head(again), "scontrol requeue" in again) == (True, True)
 
 
-def test_the_directory_is_made_of_the_job(tmp_path: Path) -> None:
+def test_the_directory_is_made_of_the_job(tmp_path):
     assert run(script(), tmp_path)[-1] == "directory='runs/demo-77'"
-    seeds = run(script(seeds="0-4"), tmp_path, SLURM_ARRAY_JOB_ID="70", SLURM_ARRAY_TASK_ID="3")
+    array = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}
+    seeds = run(script(seeds="0-4%2"), tmp_path, **array)
     assert seeds[-2:] == ["seed=3", "directory='runs/demo-70-seed3'"]
     # Hydra takes the last of two.
-    words = run(script("experiment=demo", "directory='my runs/a'"), tmp_path)
-    assert compose(words[1:]).directory == "my runs/a"
-    words = run(
-        script("experiment=demo", "directory=a", seeds="3"),
-        tmp_path,
-        SLURM_ARRAY_JOB_ID="70",
-        SLURM_ARRAY_TASK_ID="3",
-    )
-    assert (compose(words[1:]).directory, compose(words[1:]).seed) == ("a-seed3", 3)
+    words = run(script("experiment=demo", "directory='my runs/a'", seeds="3"), tmp_path, **array)
+    assert (compose(words[1:]).directory, compose(words[1:]).seed) == ("my runs/a-seed3", 3)
 
 
-def test_what_was_saved_is_gone_on_with_and_what_was_not_is_put_aside(tmp_path: Path) -> None:
-    directory = tmp_path / "runs" / "demo-77"
-    directory.mkdir(parents=True)
-    (directory / "run.json").write_text("{}")
+def test_a_run_that_was_saved_is_resumed_and_one_that_was_not_starts_again(tmp_path):
+    folder = tmp_path / "runs" / "demo-77" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder.parent / "run.json").write_text("{}")
     assert run(script(), tmp_path)[-1] == "directory='runs/demo-77'"
-    assert [path.name[:16] for path in (tmp_path / "runs").iterdir()] == ["demo-77-unsaved-"]
-    (directory / "checkpoints").mkdir(parents=True)
-    (directory / "checkpoints" / "index.json").write_text("{}")
+    (folder / "index.json").write_text("{}")
     assert run(script(), tmp_path) == ["train", "--resume", "runs/demo-77"]
 
 
-def test_ranks_meet_where_nobody_listens(tmp_path: Path) -> None:
+def test_ranks_meet_where_nobody_listens(tmp_path):
     several = script("experiment=demo", "trainer.devices=2")
-    environment = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}
-    (tmp_path / "srun").write_text('#!/bin/bash\necho "port $MASTER_PORT"\n')
-    (tmp_path / "srun").chmod(0o755)
-    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
-
-    def port(text: str, **more: str) -> str:
-        done = subprocess.run(
-            ["bash", "-c", text],
-            cwd=tmp_path,
-            env={**environment, "SLURM_JOB_ID": "1234577", **more},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stderr == ""
-        return done.stdout.removeprefix("port ").strip()
-
     with socket.socket() as other:
         taken = bind_from(other, 15000 + 4577)
         number = str(1230000 + taken - 15000)
         other.listen()
-        assert int(port(several, SLURM_JOB_ID=number)) > taken
-    assert port(several, SLURM_JOB_ID=number) == str(taken)
+        assert int(started(several, tmp_path, SLURM_JOB_ID=number)[0]) > taken
+    assert started(several, tmp_path, SLURM_JOB_ID=number)[0] == str(taken)
     # What a user has chosen is theirs; one process meets nobody.
-    assert port(several, MASTER_PORT="4000") == "4000"
-    assert port(script()) == ""
+    assert started(several, tmp_path, MASTER_PORT="4000")[0] == "4000"
+    assert started(script(), tmp_path)[0] == ""
 
 
 def bind_from(other: socket.socket, first: int) -> int:
@@ -153,42 +117,33 @@ def bind_from(other: socket.socket, first: int) -> int:
     raise AssertionError("no port is free")
 
 
-HOSTILE = [
-    "name='$(touch got-out)'",
-    "name='`touch got-out`'",
-    'name="a; touch got-out #"',
-    'name="a\\" && touch got-out; \\""',
-    "data.folder='x | touch got-out & > got-out'",
-    "loggers.project='!! ~ * ? [a] {b,c} \\t'",
-    "name='#SBATCH --wrap=x'",
-]
-
-
-@pytest.mark.parametrize("override", HOSTILE)
-def test_values_stay_values(override: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "override",
+    [
+        "name='$(touch got-out)'",
+        'name="a\\" && `touch got-out`; \\""',
+        "data.folder='x | touch got-out & > got-out'",
+        "loggers.project='!! ~ * ? [a] {b,c} \\t'",
+        "name='#SBATCH --wrap=x'",
+    ],
+)
+def test_values_stay_values(override, tmp_path):
+    folder = tmp_path / "my configs $HOME"
+    (folder / "experiment").mkdir(parents=True)
     typed = ["model=dango", override]
     if "folder" not in override:
         typed.append("data.synthetic=demo")
-    text = script(*typed)
+    text = script(*typed, folder=folder)
     words = run(text, tmp_path)
-    assert words[: len(typed) + 1] == ["train", *typed]
+    assert words[: len(typed) + 3] == ["train", "--config-dir", str(folder), *typed]
     assert not (tmp_path / "got-out").exists()
     assert "wrap" not in head(text)
-
-
-def test_a_folder_of_configs_goes_along(tmp_path: Path) -> None:
-    folder = tmp_path / "my configs $HOME"
-    (folder / "experiment").mkdir(parents=True)
-    mine = "# @package _global_\nname: mine\ndata:\n  synthetic: demo\n"
-    (folder / "experiment" / "mine.yaml").write_text(mine)
-    words = run(script("experiment=mine", folder=folder), tmp_path)
-    assert words[:4] == ["train", "--config-dir", str(folder), "experiment=mine"]
 
 
 @pytest.mark.parametrize(
     ("overrides", "asked"),
     [
-        *(((), {"name": name}) for name in ("a b", "a\n#SBATCH --wrap=x", "-x", "interactive")),
+        *(((), {"job_name": name}) for name in ("a b", "a\n#SBATCH --wrap=x", "-x", "interactive")),
         *(((), {"time": time}) for time in ("tomorrow", "1:00:00\n")),
         *(((), {"seeds": seeds}) for seeds in ("0-", "0-4 1")),
         ((), {"partition": "gpu;ls"}),
@@ -209,9 +164,7 @@ def test_a_folder_of_configs_goes_along(tmp_path: Path) -> None:
         (("seed=2",), {"seeds": "0-4"}),
     ],
 )
-def test_what_slurm_does_not_take_is_refused(
-    overrides: tuple[str, ...], asked: dict[str, object]
-) -> None:
+def test_what_slurm_does_not_take_is_refused(overrides, asked):
     with pytest.raises(InputError) as caught:
         script("experiment=demo", *overrides, **asked)
     codes = ("not-for-slurm", "conflicting-settings", "out-of-range", "unreadable-override")

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml  # type: ignore[import-untyped]
 
-from deltacell.bench.process import machine
+from deltacell.bench.process import silent
 from deltacell.bench.simulate import Program, write
 from deltacell.profile.explain import explain
 from deltacell.words import Progress
 
-BAR = 0.95  # the share of cases in which the sentence has to be right
 NOISE = (0.02, 0.05, 0.15)  # spread of the time per step of pairs that differ by noise alone
+
+GPU = Program()
+CPU = Program(device=None, attention=900.0, gemm=1100.0, loader=300.0)
+DDP = Program(world=2, allreduce=500.0)
+BASES = {"gpu": GPU, "cpu": CPU, "ddp": DDP}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One trace, or a pair, with its true cause.
-
-    ``right`` are patterns that the first sentence must have, all of them, without regard to case;
-    ``vague`` is one that points to the right area without naming the cause.
-    """
+    """One trace, or a pair, with its true cause; see ``causes.yaml``."""
 
     kind: str
     a: Program
@@ -36,17 +38,13 @@ class Case:
     seed: int = 0
 
 
-def run(
-    *, seed: int = 0, only: str | None = None, progress: Progress | None = None
-) -> dict[str, Any]:
-    """Explain every case and count the right, vague and wrong first sentences by kind."""
+def run(seed: int = 0, only: str | None = None, *, progress: Progress = silent) -> dict[str, Any]:
     chosen = [case for case in cases(seed) if only is None or only in case.kind]
     rows: dict[str, dict[str, Any]] = {}
     missed = []
     with tempfile.TemporaryDirectory() as folder:
         for number, case in enumerate(chosen):
-            if progress is not None:
-                progress(case.kind, number, len(chosen))
+            progress(case.kind, number, len(chosen))
             a, b = (Path(folder) / str(number) / name for name in ("one", "two"))
             one = write(case.a, a, 2 * case.seed)
             other = None if case.b is None else write(case.b, b, 2 * case.seed + 1)
@@ -58,26 +56,15 @@ def run(
             row[verdict] += 1
             if verdict != "right":
                 missed.append({"kind": case.kind, "verdict": verdict, "sentence": sentence})
-    bars = {}
+    shares = {}
     for name, is_noise in (("right", False), ("no difference", True)):
         mine = [row for row in rows.values() if ("noise" in row["kind"]) == is_noise]
         if mine:
-            share = sum(row["right"] for row in mine) / sum(row["cases"] for row in mine)
-            bars[name] = {"at_least": BAR, "measured": share, "met": share >= BAR}
-    return {
-        "benchmark": "explain",
-        "command": "deltacell bench explain",
-        "cases": len(chosen),
-        "seed": seed,
-        "rows": list(rows.values()),
-        "missed": missed,
-        "bars": bars,
-        "machine": machine(),
-    }
+            shares[name] = sum(row["right"] for row in mine) / sum(row["cases"] for row in mine)
+    return {"rows": list(rows.values()), "missed": missed, "measured": shares}
 
 
 def judge(case: Case, sentence: str) -> str:
-    """Return whether a first sentence is ``right``, ``vague`` or ``wrong``."""
     lead = re.split(r"\.\s+(?=[A-Z])", sentence)[0]
     if all(re.search(pattern, lead, re.IGNORECASE) for pattern in case.right):
         return "right"
@@ -85,11 +72,10 @@ def judge(case: Case, sentence: str) -> str:
 
 
 def cases(seed: int = 0) -> Iterator[Case]:
-    """Give all cases: single traces, pairs, and pairs that differ by noise alone."""
-    for number, (kind, a, b, right, vague) in enumerate([*_single(), *_pairs()]):
+    for number, case in enumerate(_planted()):
         vary = _varied(np.random.default_rng([seed, number]))
-        other = None if b is None else vary(b)
-        yield Case(kind, vary(a), other, right, vague, 10_000 * seed + number)
+        other = None if case.b is None else vary(case.b)
+        yield replace(case, a=vary(case.a), b=other, seed=10_000 * seed + number)
     for noise in NOISE:
         for number in range(20):
             base = (GPU, CPU, replace(GPU, sync=False), replace(GPU, steps=25))[number % 4]
@@ -101,7 +87,7 @@ def cases(seed: int = 0) -> Iterator[Case]:
 
 def _varied(rng: np.random.Generator) -> Callable[[Program], Program]:
     """Return a function that varies what has nothing to do with a cause, the same for A and B."""
-    size, host = np.exp(rng.uniform(-0.3, 0.3, 2))
+    size, host = np.exp(rng.uniform(-0.3, 0.3, 2)).tolist()
     layers, steps = int(rng.integers(3, 7)), int(rng.integers(8, 20))
     noise, stacked = float(rng.uniform(0.01, 0.04)), bool(rng.integers(0, 2))
 
@@ -120,106 +106,28 @@ def _varied(rng: np.random.Generator) -> Callable[[Program], Program]:
     return vary
 
 
-GPU = Program()
-CPU = Program(device=None, attention=900.0, gemm=1100.0, loader=300.0)
-DDP = Program(world=2, allreduce=500.0)
-_Planted = tuple[str, Program, Program | None, tuple[str, ...], str]
+def _planted() -> Iterator[Case]:
+    text = files("deltacell.bench").joinpath("causes.yaml").read_text("utf-8")
+    for block in yaml.safe_load(text):
+        for times in block["times"]:
+            for row in block["cases"]:
+                both = row.get("both", {}) | _multiplied(row.get("both_by", {}), times)
+                base = replace(BASES[row["base"]], **both)
+                slow = replace(base, **row.get("with", {}), **_multiplied(row.get("by", {}), times))
+                more = _multiplied(row.get("more", {}), times)
+                slow = replace(slow, **{k: getattr(base, k) + v for k, v in more.items()})
+                pair = replace(base, **row.get("first", {})), slow
+                a, b = pair if row["kind"].startswith("pair: ") else (slow, None)
+                right = tuple(pattern.format_map(vars(slow)) for pattern in row["right"])
+                yield Case(row["kind"], a, b, right, row["vague"])
 
 
-def _single() -> Iterator[_Planted]:
-    for kind, program, right, vague in _singles():
-        yield kind, program, None, right, vague
+def _multiplied(settings: Mapping[str, Any], times: int) -> dict[str, Any]:
+    def multiplied(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: multiplied(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return tuple(map(multiplied, value))
+        return value if isinstance(value, str) else value * times
 
-
-def _singles() -> Iterator[tuple[str, Program, tuple[str, ...], str]]:
-    idle = "idle"
-    for times in (1, 2, 4):
-        wait = 8000.0 * times
-        yield "loader", replace(GPU, loader=wait), ("loader",), idle
-        yield "loader", replace(CPU, loader=6 * wait, workers=False), ("data loading",), "other"
-    for items in (40, 80):
-        yield "sync", replace(GPU, items=items, attention=20, gemm=20), ("aten::item",), idle
-    for count in (60, 120):
-        small = replace(GPU, small_kernels=count, attention=30, gemm=30)
-        yield "launches", small, ("launch",), idle
-    for times in (3, 6):
-        heavy = replace(GPU, attention=300.0 * times)
-        yield "kernel", heavy, ("comput", "attention"), "comput"
-        yield "kernel", replace(GPU, gemm=350.0 * times), ("comput", "aten::(mm|linear)"), "comput"
-        busy = replace(heavy, loader=1200.0 * times)
-        yield "kernel before a small idle", busy, ("^comput", "attention"), "comput|idle"
-        yield "operator", replace(CPU, gemm=2000.0 * times), ("aten::(mm|linear)",), "ward"
-        yield "operator", replace(CPU, attention=2000.0 * times), ("attention",), "ward"
-    for times in (1, 2):
-        exposed = replace(DDP, allreduce=15000.0 * times, ranks=(0,))
-        yield "communication", exposed, ("communication", "all_?reduce"), "communication"
-        yield "copies", replace(GPU, copy=20000.0 * times), ("cop(y|ies)", "HtoD"), "copies"
-        back = replace(GPU, to_host=15000.0 * times)
-        yield "copies", back, ("cop(y|ies)", "DtoH"), "copies|idle"
-        before = ("augment", 40000.0 * times)
-        for base in (CPU, GPU):
-            known = replace(base, work_before=before, stacks=True)
-            yield "Python before the model", known, ("augment",), "other|records nothing|busy"
-            hidden = ("records nothing", "randperm")
-            unknown = replace(base, work_before=before)
-            yield "work that records nothing", unknown, hidden, "other|records nothing|busy"
-            saves = replace(base, save=50000.0 * times, stacks=True)
-            yield "torch.save", saves, ("serialization|torch.save",), "checkpoint|busy"
-        yield "recompilation", replace(GPU, recompile=60000.0 * times), ("compil",), idle
-        late = replace(DDP, world=4, steps=1, skew={3: 9000.0 * times})
-        yield "rank starts late", late, ("rank 3", "starts", "late"), "rank|communication"
-        slow = replace(DDP, world=4, slow={2: 8000.0 * times})
-        yield "slow rank", slow, ("rank 2", "data loading|loader"), "rank|communication"
-        queued = replace(GPU, sync=False, device_factor=1.0 + times)
-        yield "queued device", queued, ("comput", "aten::|attention"), "comput"
-        server = replace(GPU, graph=True, marks=False, sync=False, device_factor=2.0 * times)
-        yield "no steps", server, ("comput", "flash|sgemm"), "comput"
-
-
-def _pairs() -> Iterator[_Planted]:
-    for times in (1, 2):
-        for base in (GPU, replace(GPU, sync=False), DDP):
-            slow = replace(base, attention=5 * base.attention * times)
-            yield "pair: kernel", base, slow, ("attention",), "comput"
-        slow = replace(GPU, gemm=3 * GPU.gemm * times)
-        yield "pair: kernel", GPU, slow, ("aten::(mm|linear)|sgemm",), "comput"
-        late = replace(DDP, allreduce=DDP.allreduce + 6000.0 * times)
-        yield "pair: communication", DDP, late, ("communication", "all_?reduce"), "communication"
-        slower = replace(GPU, sync=False, device_factor=1.7 * times)
-        every = "every (operation|kernel|part)"
-        yield "pair: slower device", replace(GPU, sync=False), slower, (every,), "comput"
-        yield "pair: slower device", GPU, replace(GPU, device_factor=1.7 * times), (every,), "comp"
-        yield "pair: slower machine", CPU, replace(CPU, host_factor=1.4 * times), (every,), "ward"
-        waits = replace(GPU, loader=9000.0 * times, workers=False)
-        yield "pair: loader", GPU, waits, ("loader|data loading",), "idle"
-        host = replace(CPU, loader=20000.0 * times, workers=False)
-        yield "pair: loader", CPU, host, ("loader|data loading",), "idle"
-        yield "pair: sync", GPU, replace(GPU, items=25 * times), ("aten::item",), "idle"
-        sends = replace(GPU, copy=5000.0 * times)
-        yield "pair: copies", GPU, sends, ("cop(y|ies)", "HtoD"), "cop(y|ies)"
-        back = replace(GPU, to_host=6000.0 * times)
-        yield "pair: copies", GPU, back, ("cop(y|ies)", "DtoH"), "cop(y|ies)|idle"
-        for base in (GPU, CPU):
-            larger = replace(base, batch=32 * 2 * times)
-            yield "pair: batch", base, larger, (f"batch.*32 -> {64 * times}",), "comput|ward"
-            double = replace(base, dtype="double", batch=32)
-            yield "pair: type", base, double, ("float -> double",), "comput|ward"
-            again = replace(base, checkpointing=True, gemm=base.gemm * times)
-            plain = replace(base, gemm=base.gemm * times)
-            yield "pair: checkpointing", plain, again, ("recompute",), "comput|ward|attention"
-            saves = replace(base, save=20000.0 * times, stacks=True)
-            plain = replace(base, stacks=True)
-            yield "pair: torch.save", plain, saves, ("serialization|torch.save",), "check|idle"
-            work = replace(plain, work_before=("augment", 20000.0 * times))
-            yield "pair: Python", plain, work, ("augment",), "other|idle|records nothing"
-        loop = replace(CPU, foreach=False, parameters=2000 * times)
-        yield "pair: optimizer", CPU, loop, ("aten::(add_|mul_|addcdiv_)",), "optimizer"
-        single = replace(GPU, foreach=False, parameters=300 * times)
-        yield "pair: optimizer", GPU, single, ("optimizer|aten::(add_|mul_|addcdiv_)",), "idle|comp"
-        tuned = replace(GPU, compiled=True, attention=100.0, gemm=120.0)
-        yield "pair: compiled", tuned, GPU, ("compiled",), "comput"
-        again = replace(tuned, recompile=30000.0 * times)
-        yield "pair: recompilation", tuned, again, ("compil",), "idle"
-        # The same program on other hardware.
-        other = replace(GPU, vendor="hip", device="AMD Instinct MI250X", device_factor=1.5 * times)
-        yield "pair: other hardware", GPU, other, (every,), "comput"
+    return {name: multiplied(value) for name, value in settings.items()}

@@ -3,112 +3,73 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from deltacell.bench.process import PeakMemory, in_own_process, machine
+from deltacell.bench import process
+from deltacell.bench.process import silent
 from deltacell.models.baselines.baseline import Part
 from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.models.pairs import Known, Measured, PairColumns, PairTrees
-from deltacell.screen import Genotypes
+from deltacell.predict.ensemble import genotypes_of
+from deltacell.predict.gene_sets import Pairs
 from deltacell.train.config import Config, DataConfig
-from deltacell.train.data import TrainingData, draw_zeros, load_data
+from deltacell.train.data import draw_zeros, load_data
+from deltacell.train.predictor import WHOLE_BLOCK
 from deltacell.words import Progress
-
-BARS = {"columns": 120.0, "train": 900.0, "score_all_pairs": 600.0}
-"""The most seconds that each row may take on Costanzo 2010 with two cores."""
-
-_PAIRS_PER_CALL = 500_000
 
 
 def run(
-    folder: str | None = None,
+    folder: Path | None = None,
     screen: str | None = None,
+    quick: bool = False,
     *,
-    rounds: int = 400,
-    most_pairs: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Measure the parts of a pair predictor in a separate process.
-
-    Without a folder the cell and the screen are synthetic, and no bar applies. At most
-    ``most_pairs`` pairs are scored, by default all pairs of the screen's genes.
-    """
-    rows: list[dict[str, Any]] = []
-
-    def told(row: dict[str, Any]) -> None:
-        rows.append(row)
-        if progress is not None:
-            progress(row["name"], len(rows), len(BARS))
-
-    settings = {"folder": folder, "screen": screen, "rounds": rounds, "most_pairs": most_pairs}
-    about = in_own_process("deltacell.bench.pairs:_measure", settings, told)
-    bars = BARS if folder is not None and most_pairs is None else {}
-    return {
-        "command": "deltacell bench pairs",
-        "rows": rows,
-        "bars": {
-            f"{row['name']}_seconds": {
-                "at_most": bars[row["name"]],
-                "measured": row["seconds"],
-                "met": row["seconds"] <= bars[row["name"]],
-            }
-            for row in rows
-            if row["name"] in bars
-        },
-        "machine": {**machine(), **about},
-    }
+    progress("columns, training, scores", 0, 1)
+    result = process.in_own_process(measure, folder=folder, screen=screen, quick=quick)
+    # The bars are for Costanzo 2010.
+    rows = result["rows"] if folder else ()
+    return {**result, "measured": {f"{row['name']}_seconds": row["seconds"] for row in rows}}
 
 
-def _measure(
-    folder: str | None,
-    screen: str | None,
-    rounds: int,
-    most_pairs: int | None,
-    tell: Callable[[dict[str, Any]], None],
-) -> dict[str, Any]:
-    made_up = None if folder is not None else "demo"
-    config = Config(
-        data=DataConfig(
-            folder=folder, screen=screen, synthetic=made_up, screen_genes_only=True, merge="mean"
-        )
-    )
+def measure(folder: Path | None, screen: str | None, quick: bool) -> dict[str, Any]:
+    where: dict[str, Any] = {"folder": str(folder), "screen": screen}
+    if folder is None:
+        where = {"synthetic": "demo", "synthetic_genotypes": 1000 if quick else None}
+    config = Config(data=DataConfig(**where, screen_genes_only=True, merge="mean"))
     data = load_data(config)
-    trees = PairTrees(rounds=rounds)
+    trees = PairTrees(rounds=10 if quick else 400)
     training, validation = data.part(data.split.train), data.part(data.split.validation)
     zeros = draw_zeros(data, trees.zeros, config.split.seed)
-    first, second = (genes[:most_pairs] for genes in np.triu_indices(data.cell.n_genes, 1))
+    genes = GeneOrder(data.cell.genes).gene[: 64 if quick else None]
+    pairs = Pairs(genes, sets_per_piece=WHOLE_BLOCK)
 
-    def score() -> None:
-        for start in range(0, len(first), _PAIRS_PER_CALL):
-            block = slice(start, start + _PAIRS_PER_CALL)
-            genes = torch.from_numpy(np.stack([first[block], second[block]], axis=1).ravel())
-            trees(data.cell, Genotypes(genes, torch.arange(0, len(genes) + 1, 2)))
+    def make_columns() -> None:
+        order = GeneOrder(data.cell.genes)
+        sets = order.sets(data.screen.genotypes)
+        part = Part(sets, data.screen.column("score").astype(np.float64))
+        columns = PairColumns(data.cell, order, int(sets.sizes.max()))
+        votes = columns.votes(Measured.of(part, len(order)), sets)
+        columns(Known.of(part, len(order), 3.0), sets, votes)
 
-    for name, pairs, work in (
-        ("columns", len(data.screen), lambda: _make_columns(data)),
-        (
-            "train",
-            len(data.split.train),
-            lambda: trees.fit(data.cell, *training, validation=validation, zeros=zeros),
-        ),
-        ("score_all_pairs", len(first), score),
+    def train() -> None:
+        trees.fit(data.cell, *training, validation=validation, zeros=zeros)
+
+    def score_all_pairs() -> None:
+        for sets in pairs.pieces(0, 1):
+            trees(data.cell, genotypes_of(sets))
+
+    rows = []
+    for name, work, n_pairs in (
+        ("columns", make_columns, len(data.screen)),
+        ("train", train, len(data.split.train)),
+        ("score_all_pairs", score_all_pairs, pairs.n_sets),
     ):
-        memory, start = PeakMemory(), time.perf_counter()
+        memory, start = process.PeakMemory(), time.perf_counter()
         work()
         seconds = time.perf_counter() - start
-        tell({"name": name, "seconds": seconds, "pairs": pairs, "peak_mib": memory.mib()})
-    return {"genes": data.cell.n_genes, "threads": torch.get_num_threads()}
-
-
-def _make_columns(data: TrainingData) -> None:
-    """Make the columns of every set of the screen once, from the networks on."""
-    order = GeneOrder(data.cell.genes)
-    sets = order.sets(data.screen.genotypes)
-    part = Part(sets, data.screen.column("score").astype(np.float64), np.ones(len(sets)))
-    columns = PairColumns(data.cell, order, int(sets.sizes.max()))
-    votes = columns.votes(Measured.of(part, len(order)), sets)
-    columns(Known.of(part, len(order), 3.0), sets, votes)
+        rows.append({"name": name, "seconds": seconds, "pairs": n_pairs, "peak_mib": memory.mib()})
+    return {"rows": rows, "genes": data.cell.n_genes}

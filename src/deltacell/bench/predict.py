@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import copy
 import math
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
+from deltacell.bench import process
 from deltacell.bench.data import random_triples
-from deltacell.bench.process import counted, in_own_process, machine
+from deltacell.bench.process import silent
 from deltacell.bench.train import CONFIGS, QUICK
-from deltacell.errors import InputError
 from deltacell.models import Dango
+from deltacell.models.base import check_range
 from deltacell.models.hyper_sagnn import OthersAttention
 from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations
-from deltacell.predict.kept import End, Kept
 from deltacell.predict.ranking_file import HIGHEST, LOWEST
-from deltacell.predict.search import first_sets
+from deltacell.predict.search import End, Kept, first_sets
 from deltacell.train.build import build_model
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
@@ -32,112 +31,61 @@ from deltacell.train.predictor import Predictor
 from deltacell.words import Progress
 
 TOP = 1000  # triples kept at each end
-BARS = {"sets_per_s": 200_000, "times_the_loop": 1.5}  # for ranking with DANGO
-LOOPED = {"dango": (40_960, 1024), "hetero_cell": (64, 8)}  # triples of the loop, and of a batch
-
-
-class Variant(NamedTuple):
-    """A ranking to measure."""
-
-    genes: int  # all triples of so many genes are ranked
-    what: str
-    betas: tuple[float, ...] = ()  # of the attention layers; as they are where empty
-    logits: float = 0.0  # the deviation of the attention's logits, with betas
-
-
-RANKED: Mapping[str, Mapping[str, Variant]] = {
+#: Triples of the loop, and its batch.
+LOOPS = {"dango": (40_960, 1024), "hetero_cell": (64, 8)}
+#: Genes whose triples are all ranked, and betas of the attention layers, whose logits then have
+#: deviation 1: far from uniform, where new weights are nearly uniform.
+RANKED: dict[str, dict[str, tuple[int, tuple[float, ...]]]] = {
     "dango": {
-        "ranked": Variant(800, "new weights: attention is nearly uniform"),
-        "ranked_trained": Variant(
-            500, "betas 0.25 and 0.001, attention far from uniform", (0.25, 0.001), 1.0
-        ),
-        "ranked_unpruned": Variant(
-            130, "betas 0.25 and 0.25, attention far from uniform", (0.25, 0.25), 1.0
-        ),
+        "ranked": (800, ()),
+        "ranked_trained": (500, (0.25, 0.001)),
+        "ranked_unpruned": (130, (0.25, 0.25)),
     },
-    "hetero_cell": {"ranked": Variant(9, "the wild type cached, every mutant alone")},
-}
-LOOP = {
-    "dango": "batches through Hyper-SAGNN over cached gene vectors",
-    "hetero_cell": "batches through the whole model",
+    "hetero_cell": {"ranked": (9, ())},
 }
 
 
-class Took(NamedTuple):
-    """What scoring some sets took, in seconds of the clock and of the processor."""
-
-    sets: int
-    wall_s: float
-    cpu_s: float
-    setup_s: float
-
-
-def run(
-    progress: Progress | None = None, quick: bool = False, *, repeats: int = 3, seed: int = 0
-) -> dict[str, Any]:
+def run(quick: bool = False, repeats: int = 3, *, progress: Progress = silent) -> dict[str, Any]:
     """Rank the triples of some genes by both models, the variants in turns; medians count.
 
-    A ranking keeps the 1,000 highest and lowest. It begins with sets that give good thresholds, as
-    `deltacell predict` does, and they are in its time. What is done once per cell whatever is
-    ranked is in ``setup_s``. The loop scores random triples and keeps nothing. ``sets_per_cpu_s``
-    is by the time that the processor worked, which other programs hardly change. With ``quick`` it
-    is the small synthetic cell, and no bar applies.
+    A ranking keeps the 1,000 highest and lowest; the loop scores random triples and keeps nothing.
+    What is done once per cell is in ``setup_s``. ``sets_per_cpu_s`` is by the time that the
+    processor worked, which other programs hardly change.
     """
-    if repeats < 1:
-        raise InputError(f"repeats is {repeats}; expected at least 1", code="too-few-repeats")
-    told = counted(progress, repeats * sum(1 + len(variants) for variants in RANKED.values()))
+    check_range("[1, inf)", repeats=repeats)
     rows: list[dict[str, Any]] = []
-    for model, variants in RANKED.items():
-        settings = {"model": model, "quick": quick, "repeats": repeats, "seed": seed}
-        measured = in_own_process("deltacell.bench.predict:measure", settings, told)
-        for variant, row in measured.items():
-            what = LOOP[model] if variant == "loop" else variants[variant].what
-            row["times_the_loop"] = row["sets_per_s"] / measured["loop"]["sets_per_s"]
-            rows.append({"model": model, "variant": variant, **row, "what": what})
-    repeated = "" if repeats == 3 else f" --repeats {repeats}"
-    return {
-        "benchmark": "predict",
-        "command": f"deltacell bench predict{repeated}{' --quick' if quick else ''}",
-        "rows": rows,
-        "bars": {} if quick else _bars(rows),
-        "settings": {
-            "cell": "demo" if quick else "yeast",
-            "size": 3,
-            "top": TOP,
-            "repeats": repeats,
-            "seed": seed,
-        },
-        "machine": machine(),
+    for number, model in enumerate(LOOPS):
+        progress(model, number, len(LOOPS))
+        rows += process.in_own_process(measure, model=model, quick=quick, repeats=repeats)["rows"]
+    dango = {row["variant"]: row for row in rows if row["model"] == "dango"}
+    measured = {
+        "dango_ranked_sets_per_s": dango["ranked"]["sets_per_s"],
+        "dango_ranked_over_loop": dango["ranked"]["times_the_loop"],
+        "dango_unpruned_over_loop": dango["ranked_unpruned"]["times_the_loop"],
     }
+    return {"rows": rows, "measured": measured}
 
 
-def measure(
-    *, model: str, quick: bool, repeats: int, seed: int, tell: Callable[[dict[str, Any]], None]
-) -> dict[str, dict[str, Any]]:
-    """Return what the variants of one model took, in this process."""
-    predictor = _predictor(model, quick, seed)
-    took: dict[str, list[Took]] = {name: [] for name in ("loop", *RANKED[model])}
-    for turn in range(repeats):
-        for name, of_turns in took.items():
-            tell({"what": f"{model} {name}, {turn + 1} of {repeats}"})
-            if name == "loop":
-                n, batch = LOOPED[model]
-                of_turns.append(_loop(predictor, n // 8 if quick else n, batch, seed))
-            else:
-                variant = RANKED[model][name]
-                genes = min(variant.genes, 60) if quick else variant.genes
-                of_turns.append(_ranked(shaped(predictor, variant), genes, seed))
-    return {name: _row(of_turns) for name, of_turns in took.items()}
+def measure(*, model: str, quick: bool, repeats: int) -> dict[str, Any]:
+    predictor, (triples, batch) = _predictor(model, quick), LOOPS[model]
+    ways = {"loop": partial(loop, predictor, triples // (8 if quick else 1), batch)}
+    for name, (genes, betas) in RANKED[model].items():
+        genes = min(genes, 60) if quick else genes
+        ways[name] = partial(ranked, shaped(predictor, betas), genes)
+    rows = []
+    for name, turns in process.in_turns(ways, repeats).items():
+        rows.append({"model": model, "variant": name, **process.median_row(turns)})
+        rows[-1]["times_the_loop"] = rows[-1]["sets_per_s"] / rows[0]["sets_per_s"]
+    return {"rows": rows}
 
 
-def shaped(predictor: Predictor, variant: Variant) -> Predictor:
-    """Return a predictor whose attention is as strong as a variant has it."""
-    if not variant.betas:
+def shaped(predictor: Predictor, betas: tuple[float, ...]) -> Predictor:
+    if not betas:
         return predictor
     model = cast(Dango, copy.deepcopy(predictor.model))
     with torch.no_grad():
         genes = model.encode(predictor.cell).genes
-        for part, beta in zip(model.hyper_sagnn.sets.attention, variant.betas, strict=True):
+        for part, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
             layer = cast(OthersAttention, part)
             layer.beta.fill_(beta)
             hidden, heads = genes.shape[1], layer.heads
@@ -145,38 +93,26 @@ def shaped(predictor: Predictor, variant: Variant) -> Predictor:
             by_head = torch.einsum(
                 "ihx,jhx->hij", *(p.unflatten(-1, (heads, -1)) for p in (query, key))
             )
-            logits = float(by_head.std(-1).mean()) / math.sqrt(hidden // heads)
+            deviation = float(by_head.std(-1).mean()) / math.sqrt(hidden // heads)
             for weights in (layer.query_key_value.weight, layer.query_key_value.bias):
-                weights[:hidden] *= variant.logits / logits
+                weights[:hidden] /= deviation
     return replace(predictor, model=model.eval())
 
 
-def _row(of_turns: Sequence[Took]) -> dict[str, Any]:
-    sets = of_turns[0].sets
-    return {
-        "sets_per_s": sets / statistics.median(took.wall_s for took in of_turns),
-        "sets_per_cpu_s": sets / statistics.median(took.cpu_s for took in of_turns),
-        "sets": sets,
-        "setup_s": statistics.median(took.setup_s for took in of_turns),
-        "sets_per_s_of_each": [sets / took.wall_s for took in of_turns],
-    }
-
-
-def _predictor(model: str, quick: bool, seed: int) -> Predictor:
-    words = list((QUICK if quick else CONFIGS)[model])
+def _predictor(name: str, quick: bool) -> Predictor:
+    words = list((QUICK if quick else CONFIGS)[name])
     if not quick:
         words += ["data.folder=null", "data.screen=null", "data.synthetic=yeast"]
     words += ["data.synthetic_genotypes=1000", "data.screen_genes_only=false", "data.merge=null"]
-    config = compose([*words, "split.method=random", f"seed={seed}"])
-    torch.manual_seed(seed)
+    config = compose([*words, "split.method=random", "seed=0"])
+    torch.manual_seed(0)
     data = load_data(config)
     return Predictor(build_model(config, data.cell, data.largest).eval(), data.cell, data.standard)
 
 
 @torch.no_grad()
-def _loop(predictor: Predictor, n: int, batch: int, seed: int) -> Took:
-    """Score triples in a plain loop."""
-    triples = random_triples(predictor.cell, n, seed).genotypes
+def loop(predictor: Predictor, n: int, batch: int) -> dict[str, Any]:
+    triples = random_triples(predictor.cell, n).genotypes
     batches = [triples.take(torch.arange(n)[at : at + batch]) for at in range(0, n, batch)]
     began = time.perf_counter()
     model, cell = predictor.model, predictor.cell
@@ -187,12 +123,11 @@ def _loop(predictor: Predictor, n: int, batch: int, seed: int) -> Took:
     ready, cpu = time.perf_counter(), time.process_time()
     for genotypes in batches:
         score(genotypes)
-    return Took(n, time.perf_counter() - ready, time.process_time() - cpu, ready - began)
+    return _rates(n, began, ready, cpu)
 
 
-def _ranked(predictor: Predictor, n_genes: int, seed: int) -> Took:
-    """Rank all triples of some genes."""
-    rng = np.random.default_rng(seed)
+def ranked(predictor: Predictor, n_genes: int) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
     genes = np.sort(rng.choice(predictor.cell.n_genes, n_genes, replace=False))
     began = time.perf_counter()
     scorer = scorer_of_predictors([predictor])
@@ -205,21 +140,10 @@ def _ranked(predictor: Predictor, n_genes: int, seed: int) -> Took:
         kept.offer(scorer.score(some).padded(3))
     for block in sets.pieces(0, 1):
         kept.offer(scorer.candidates(block, kept.above, kept.below).padded(3))
-    wall, cpu = time.perf_counter() - ready, time.process_time() - cpu
-    return Took(sets.n_sets, wall, cpu, ready - began)
+    return _rates(sets.n_sets, began, ready, cpu)
 
 
-def _bars(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    dango = {row["variant"]: row["sets_per_s"] for row in rows if row["model"] == "dango"}
-    measured = {
-        "dango_ranked_sets_per_s": (BARS["sets_per_s"], dango["ranked"]),
-        "dango_ranked_over_loop": (BARS["times_the_loop"], dango["ranked"] / dango["loop"]),
-        "dango_unpruned_over_loop": (
-            BARS["times_the_loop"],
-            dango["ranked_unpruned"] / dango["loop"],
-        ),
-    }
-    return {
-        name: {"at_least": bar, "measured": value, "met": value >= bar}
-        for name, (bar, value) in measured.items()
-    }
+def _rates(sets: int, began: float, ready: float, cpu: float) -> dict[str, Any]:
+    rates = {"sets_per_s": sets / (time.perf_counter() - ready)}
+    rates["sets_per_cpu_s"] = sets / (time.process_time() - cpu)
+    return {**rates, "sets": sets, "setup_s": ready - began}

@@ -1,25 +1,33 @@
-"""Measuring in a process of its own, so that nothing measured before is in the way."""
+"""What all benchmarks share: a process of their own, peak memory, bars, and the machine."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import json
+import itertools
+import multiprocessing
 import os
 import platform
-import subprocess
+import re
+import resource
+import statistics
 import sys
-import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from deltacell.errors import DeltacellError
 from deltacell.words import Progress
 
-MIB = 2**20
+Tell = Callable[[str], None]
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Show no progress."""
 
 
 class PeakMemory:
@@ -32,101 +40,91 @@ class PeakMemory:
         gc.collect()
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
-        self._before = _bytes_held("VmRSS")
+        self._before = _mib_held("VmRSS")
 
     def mib(self) -> float:
-        """Return the peak in MiB."""
-        return max(0, _bytes_held("VmHWM") - self._before) / MIB
+        return max(0.0, peak_mib() - self._before)
 
 
 def peak_mib() -> float:
-    """Return the peak memory of this process in MiB."""
-    return _bytes_held("VmHWM") / MIB
+    return _mib_held("VmHWM")
 
 
-def in_own_process(
-    function: str, settings: dict[str, Any], told: Callable[[dict[str, Any]], None]
-) -> dict[str, Any]:
-    """Call ``module:name`` with JSON-serialisable settings in a new process; return its dict.
-
-    The function also gets ``tell``, and `told` is called with each dict that it passes to that.
-    """
-    code = "from deltacell.bench.process import _serve; _serve()"
-    command = [sys.executable, "-c", code, function, json.dumps(settings)]
-    result: dict[str, Any] | None = None
-    # A file, because a full pipe that nobody reads would stop the process.
-    with (
-        tempfile.TemporaryFile("w+") as complaints,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as p,
-    ):
-        assert p.stdout is not None
-        try:
-            for line in p.stdout:
-                if line.startswith(_MARK):
-                    kind, value = json.loads(line.removeprefix(_MARK))
-                    if kind == "told":
-                        told(value)
-                    else:
-                        result = value
-            p.wait()
-        except BaseException:
-            p.kill()
-            raise
-        complaints.seek(0)
-        last = "\n".join(complaints.read().strip().splitlines()[-3:])
-    if p.returncode != 0 or result is None:
-        raise DeltacellError(f"the process that ran {function} ended with {p.returncode}: {last}")
-    return result
-
-
-def counted(progress: Progress | None, total: int) -> Callable[[dict[str, Any]], None]:
-    """Return a function for `in_own_process` that reports each of `total` turns as it begins."""
-    done = 0
-
-    def told(news: dict[str, Any]) -> None:
-        nonlocal done
-        if progress is not None:
-            progress(news["what"], done, total)
-        done = min(done + 1, total - 1)
-
-    return told
-
-
-_MARK = "deltacell-bench "
-
-
-def _serve() -> None:
-    from importlib import import_module
-
-    module, name = sys.argv[1].split(":")
-    function = getattr(import_module(module), name)
-    _say("result", function(**json.loads(sys.argv[2]), tell=lambda value: _say("told", value)))
-
-
-def _say(kind: str, value: dict[str, Any]) -> None:
-    sys.stdout.write(f"{_MARK}{json.dumps([kind, value])}\n")
-    sys.stdout.flush()
-
-
-def _bytes_held(field: str) -> int:
+def _mib_held(field: str) -> float:
     status = Path("/proc/self/status")
     if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith(field):
-                return int(line.split()[1]) * 1024
-    import resource
-
+        (kib,) = re.findall(rf"^{field}:\s+(\d+)", status.read_text(), re.MULTILINE)
+        return int(kib) / 1024
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return held if sys.platform == "darwin" else held * 1024
+    return held / (2**20 if sys.platform == "darwin" else 1024)
+
+
+def in_own_process(function: Callable[..., dict[str, Any]], **settings: Any) -> dict[str, Any]:
+    """Call a function in a new process, so that nothing measured before is in the way."""
+    # The processes are forked from one that only imports, which so takes its time only once.
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([function.__module__])
+    try:
+        with ProcessPoolExecutor(1, server, _end_with_parent) as pool:
+            return pool.submit(function, **settings).result()
+    except BrokenProcessPool as error:
+        raise DeltacellError(f"the process of {function.__module__} died") from error
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that asked is gone, however that ended."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def counted(progress: Progress, total: int) -> Tell:
+    """Return a function that reports each of `total` turns as it begins."""
+    turns = itertools.count()
+    return lambda what: progress(what, min(next(turns), total - 1), total)
+
+
+def in_turns(
+    ways: Mapping[str, Callable[[], Any]], repeats: int, progress: Progress = silent
+) -> dict[str, list[Any]]:
+    """Call every way once per turn, so that a busy moment of the machine is not all one way's."""
+    found: dict[str, list[Any]] = {name: [] for name in ways}
+    for turn in range(repeats):
+        for number, (name, work) in enumerate(ways.items()):
+            label = f"{name}, {turn + 1} of {repeats}"
+            progress(label, turn * len(ways) + number, repeats * len(ways))
+            found[name].append(work())
+    return found
+
+
+def median_row(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the median of each number over turns; whatever else is as in the first."""
+    return {
+        name: statistics.median(turn[name] for turn in turns) if isinstance(one, float) else one
+        for name, one in turns[0].items()
+    }
+
+
+def bars(
+    limits: Mapping[str, Mapping[str, float]], measured: Mapping[str, float]
+) -> dict[str, dict[str, Any]]:
+    found = {}
+    for name in (name for name in limits if name in measured):
+        value, (kind, limit) = measured[name], *limits[name].items()
+        met = value >= limit if kind == "at_least" else value <= limit
+        found[name] = {kind: limit, "measured": value, "met": bool(met)}
+    return found
 
 
 def machine() -> dict[str, Any]:
-    """Return the machine and the versions that matter to a measurement."""
-    return {
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
+    import torch
+
+    system = {"machine": platform.machine(), "system": platform.system()}
+    packages = {name: version(name) for name in ("numpy", "torch", "torch-geometric")}
+    cores = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    return {**cores, **system, "python": platform.python_version(), **packages}

@@ -9,7 +9,7 @@ profiler would. All durations of a step are multiplied by a common factor drawn 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,44 +82,29 @@ def _simulate(program: Program, rng: np.random.Generator, cycle: int) -> list[_R
     trainings = [rank.train() for rank in ranks]
     # A training yields the length of each collective; all ranks meet in it.
     while lengths := [length for one in trainings if (length := next(one, None)) is not None]:
-        begins = [rank.ready() for rank in ranks]
+        begins = [max(rank.now, *rank.free.values()) + 3 for rank in ranks]
         for rank, begin, length in zip(ranks, begins, lengths, strict=True):
             rank.collective(begin, max(begins) + length)
     return ranks
 
 
-def _rounded(microseconds: float) -> float:
-    # To nanoseconds, several times faster than round.
-    return int(microseconds * 1000 + 0.5) / 1000
-
-
 class _Rank:
     """The clock, the streams and the events of one process."""
 
-    def __init__(
-        self,
-        program: Program,
-        number: int,
-        factors: list[float],
-        rng: np.random.Generator,
-        cycle: int,
-    ) -> None:
+    def __init__(self, program: Program, number: int, factors: Any, rng: Any, cycle: int) -> None:
         self.program, self.number, self._rng = program, number, rng
         self._factors, self._jitter = factors, list[float]()
         self._first = cycle * program.steps
         self.now = cycle * 60e6 + 1000.0 + program.skew.get(number, 0.0)
-        self._free = {7: 0.0, 20: 0.0}
+        self.free = {7: 0.0, 20: 0.0}  # when each stream is
         self._events: list[dict[str, Any]] = []
         self._step = self._ids = self._sequence = self._pending = 0
-        self._stack: list[int] = []
 
     def trace(self) -> dict[str, Any]:
         program, events = self.program, self._events
         about: dict[str, Any] = {
-            "schemaVersion": 1,
-            "baseTimeNanoseconds": 1_700_000_000_000_000_000,
-            "record_shapes": 1,
-            "with_stack": int(program.stacks),
+            **{"schemaVersion": 1, "baseTimeNanoseconds": 1_700_000_000_000_000_000},
+            **{"record_shapes": 1, "with_stack": int(program.stacks)},
         }
         if program.device is not None:
             about["deviceProperties"] = [{"id": 0, "name": program.device}]
@@ -130,22 +115,21 @@ class _Rank:
             cut = range(len(events) // 3 + 1, 2 * (len(events) // 3))
             events = [e for i, e in enumerate(events) if i not in cut or e["cat"] != "kernel"]
             events.append({"ph": "X", "name": "broken", "cat": "cpu_op", "ts": 1e9})
-        strange = self._event("mystery_op", "quantum_event", self.now, 3.0, 99)
+        strange = {**events[0], "name": "mystery_op", "cat": "quantum_event", "tid": 99}
         return about | {"traceEvents": events + [strange] * program.unknown}
 
     def train(self) -> Iterator[float]:
         program = self.program
-        for step in range(program.steps):
-            self._step = step
-            name = f"ProfilerStep#{self._first + step}" if program.marks else None
+        for self._step in range(program.steps):
+            name = f"ProfilerStep#{self._first + self._step}" if program.marks else None
             with self._span("user_annotation", name):
-                yield from self._train_step(step)
+                yield from self._train_step()
         self.now += 20
         if program.device is not None:
             self._wait("DeviceSynchronize")
 
-    def _train_step(self, step: int) -> Iterator[float]:
-        program = self.program
+    def _train_step(self) -> Iterator[float]:
+        program, step = self.program, self._step
         how = "_MultiProcessing" if program.workers else "_SingleProcess"
         with self._span("user_annotation", f"enumerate(DataLoader)#{how}DataLoaderIter.__next__"):
             self._spend(program.loader + program.slow.get(self.number, 0.0))
@@ -171,9 +155,9 @@ class _Rank:
         for layer in reversed(range(0 if program.graph else program.layers)):
             self._backward(layer, first)
         if program.world > 1:
-            with self._span("cpu_op", "c10d::allreduce_", thread=2), self._call(thread=2) as event:
+            with self._span("cpu_op", "c10d::allreduce_", thread=2), self._call(thread=2) as number:
                 self._spend(8)
-                self._pending = event["args"]["correlation"]
+                self._pending = number
             yield program.allreduce * self._factor()
         self._optimize()
         for _ in range(program.items):
@@ -181,8 +165,7 @@ class _Rank:
         if program.to_host:
             copy = "Memcpy DtoH (Device -> Pageable)"
             spans = (self._span("cpu_op", f"aten::{x}") for x in ("to", "copy_"))
-            with next(spans), next(spans), self._call("MemcpyAsync") as event:
-                number = event["args"]["correlation"]
+            with next(spans), next(spans), self._call("MemcpyAsync") as number:
                 self.now = self._on_stream(copy, program.to_host, number, "gpu_memcpy") + 2
         if program.save and step % program.save_every == program.save_every - 1:
             with self._python("torch/serialization.py(900): save"):
@@ -199,24 +182,21 @@ class _Rank:
                 self._layer(layer)
             return
         kernels = [("flash_fwd_kernel", program.attention), ("ampere_sgemm", program.gemm)]
-        with self._call("GraphLaunch") as event:
+        with self._call("GraphLaunch") as number:
             self._spend(10)
             for name, length in kernels * program.layers * 3:
-                self._on_stream(name, length, event["args"]["correlation"])
+                self._on_stream(name, length, number)
 
     def _layer(self, layer: int, thread: int = 1) -> None:
-        program, kernel = self.program, "ampere_sgemm_128x64_tn"
+        program = self.program
         with self._python(f"nn.Module: Attention_{layer}"):
             self._sequence += 1
-            name, flash = "aten::scaled_dot_product_attention", "flash::flash_fwd_kernel"
-            self._compute(
-                *(name, f"void pytorch_{flash}<Flash_fwd_kernel_traits<64>>", program.attention),
-                dims=[[program.batch, 8, 128, 64]] * 3,
-                thread=thread,
-            )
+            kernel = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>"
+            name, dims = "aten::scaled_dot_product_attention", [[program.batch, 8, 128, 64]] * 3
+            self._compute(name, kernel, program.attention, dims=dims, thread=thread)
         with self._python(f"nn.Module: Linear_{layer}"):
             self._sequence += 1
-            kernel = "triton_mm_fused_0" if program.compiled else kernel
+            kernel = "triton_mm_fused_0" if program.compiled else "ampere_sgemm_128x64_tn"
             dims = [[program.batch, 512], [512, 512]]
             self._compute("aten::linear", kernel, program.gemm, dims=dims, thread=thread)
             for _ in range(program.small_kernels):
@@ -238,22 +218,15 @@ class _Rank:
             operator, length = "aten::_flash_attention_backward", 2 * program.attention
             self._compute(operator, kernel, length, thread=2)
 
-    def ready(self) -> float:
-        """Return when this rank is in the collective."""
-        return max(self.now, self._free[7], self._free[20]) + 3
-
     def collective(self, begin: float, end: float) -> None:
-        """Let the collective run from when this rank came until all are done."""
         name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-        event = self._event(name, "kernel", begin, end - begin, 20, pid=0)
-        event["args"] = {"stream": 20, "device": 0, "correlation": self._pending}
-        self._events.append(event)
-        self._free = {7: max(self._free[7], end), 20: end}
+        self._on_device(name, "kernel", begin, end - begin, 20, self._pending)
+        self.free = {7: max(self.free[7], end), 20: end}
 
     def _optimize(self) -> None:
-        names, kernel, length = ("_foreach_add_", "_foreach_addcdiv_"), "multi_tensor_apply", 60
+        names, kernel, length = ["_foreach_add_", "_foreach_addcdiv_"], "multi_tensor_apply", 60
         if not self.program.foreach:
-            names = ("add_", "mul_", "addcdiv_") * self.program.parameters  # type: ignore
+            names = ["add_", "mul_", "addcdiv_"] * self.program.parameters
             kernel, length = "vectorized_elementwise", 6
         with self._span("user_annotation", "Optimizer.step#Adam.step"):
             for name in names:
@@ -271,22 +244,13 @@ class _Rank:
         self._spend(150)
 
     def _compute(
-        self,
-        name: str,
-        kernel: str,
-        length: float,
-        *,
-        dims: list[list[int]] | None = None,
-        thread: int = 1,
+        self, name: str, kernel: str, length: float, dims: Any = (), thread: int = 1
     ) -> None:
-        """Record an operator, and its kernel where there is a device."""
         program = self.program
         length *= program.batch / 32 * {"double": 4, "float": 1}[program.dtype]
-        shapes: dict[str, Any] = {}
-        if dims is not None:
-            shapes = {"Input Dims": dims, "Input type": [program.dtype] * len(dims)}
-        sequence = self._sequence if thread == 1 else None
-        with self._span("cpu_op", name, thread=thread, sequence=sequence, args=shapes):
+        types = [program.dtype] * len(dims)
+        shapes = {"Input Dims": dims, "Input type": types} if dims else {}
+        with self._span("cpu_op", name, thread, self._sequence if thread == 1 else None, shapes):
             if program.device is None:
                 self._spend(length)
                 return
@@ -296,22 +260,34 @@ class _Rank:
 
     def _launch(self, name: str, length: float, category: str, thread: int = 1) -> None:
         call = "LaunchKernel" if category == "kernel" else "MemcpyAsync"
-        with self._call(call, thread=thread) as event:
+        with self._call(call, thread=thread) as number:
             self._spend(4)
-            self._on_stream(name, length, event["args"]["correlation"], category)
+            self._on_stream(name, length, number, category)
 
     def _on_stream(self, name: str, length: float, number: int, category: str = "kernel") -> float:
-        begin = max(self.now + 2, self._free[7])
+        begin = max(self.now + 2, self.free[7])
         lasts = length * self.program.device_factor * self._factor()
-        event = self._event(name, category, begin, lasts, 7, pid=0)
-        event["args"] = {"stream": 7, "device": 0, "correlation": number}
-        self._events.append(event)
-        self._free[7] = begin + lasts
+        self._on_device(name, category, begin, lasts, 7, number)
+        self.free[7] = begin + lasts
         return begin + lasts
+
+    def _on_device(
+        self, name: str, category: str, begin: float, length: float, stream: int, number: int
+    ) -> None:
+        args = {"stream": stream, "device": 0, "correlation": number}
+        self._record(name, category, (begin, length), (0, stream), args)
+
+    def _record(
+        self, name: str, category: str, span: tuple[float, float], place: tuple[int, int], args: Any
+    ) -> dict[str, Any]:
+        event = {"ph": "X", "cat": category, "name": name, "pid": place[0], "tid": place[1]}
+        event |= {"ts": round(span[0], 3), "dur": round(span[1], 3), "args": args}
+        self._events.append(event)
+        return event
 
     def _wait(self, call: str) -> None:
         with self._call(call):
-            self.now = max(self.now, *self._free.values()) + 2
+            self.now = max(self.now, *self.free.values()) + 2
 
     def _spend(self, length: float) -> None:
         self.now += length * self.program.host_factor * self._factor()
@@ -320,54 +296,30 @@ class _Rank:
         if not self._jitter:
             # Many at once, because one at a time takes longer than all the rest.
             self._jitter = np.exp(self._rng.normal(0, self.program.jitter, 4096)).tolist()
-        return self._factors[self._step] * self._jitter.pop()
+        return float(self._factors[self._step] * self._jitter.pop())
+
+    def _python(self, name: str) -> AbstractContextManager[None]:
+        return self._span("python_function", name if self.program.stacks else None)
 
     @contextmanager
-    def _python(self, name: str) -> Iterator[None]:
-        if not self.program.stacks:
-            yield
-            return
+    def _call(self, name: str = "LaunchKernel", thread: int = 1) -> Iterator[int]:
         self._ids += 1
-        parent = self._stack[-1] if self._stack else None
-        args = {"Python id": self._ids, "Python parent id": parent}
-        self._stack.append(self._ids)
-        with self._span("python_function", name, args=args):
-            yield
-        self._stack.pop()
-
-    @contextmanager
-    def _call(self, name: str = "LaunchKernel", thread: int = 1) -> Iterator[dict[str, Any]]:
-        """Record a call of the runtime, with a correlation of its own."""
-        self._ids += 1
-        args, call = {"correlation": self._ids}, f"{self.program.vendor}{name}"
-        with self._span("cuda_runtime", call, thread=thread, args=args) as event:
-            yield event
+        number, call = self._ids, f"{self.program.vendor}{name}"
+        with self._span("cuda_runtime", call, thread=thread, args={"correlation": number}):
+            yield number
 
     @contextmanager
     def _span(
-        self,
-        category: str,
-        name: str | None,
-        *,
-        thread: int = 1,
-        sequence: int | None = None,
-        args: dict[str, Any] | None = None,
-    ) -> Iterator[dict[str, Any]]:
+        self, category: str, name: str | None, thread: int = 1, sequence: Any = None, args: Any = ()
+    ) -> Iterator[None]:
         """Record an event around what is done inside; without a name only its time passes."""
         # Without a device the backward runs on the thread that asked for it.
         thread = 1 if self.program.device is None else thread
-        event = self._event(name or "", category, self.now, 0.0, thread)
-        event["args"] = dict(args or {})
-        if sequence is not None:
-            event["args"]["Sequence number"] = sequence
+        numbered = {} if sequence is None else {"Sequence number": sequence}
+        event: dict[str, Any] = {"ts": self.now}
         if name is not None:
-            self._events.append(event)
-        yield event
+            about = dict(args) | numbered
+            event = self._record(name, category, (self.now, 0), (100, thread), about)
+        yield
         self.now += 0.2
-        event["dur"] = _rounded(self.now - event["ts"])
-
-    def _event(
-        self, name: str, category: str, begin: float, length: float, thread: int, pid: int = 100
-    ) -> dict[str, Any]:
-        event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": thread}
-        return event | {"ts": _rounded(begin), "dur": _rounded(length), "args": {}}
+        event["dur"] = round(self.now - event["ts"], 3)

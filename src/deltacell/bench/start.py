@@ -2,69 +2,44 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import resource
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from deltacell.bench.process import in_turns, silent
 from deltacell.errors import DeltacellError
 from deltacell.words import Progress
 
-#: Processor seconds that a command may take, and as a multiple of ``import numpy``: the second
-#: holds on slower machines too.
-BARS = {"help": (0.5, 5.0), "data info": (1.5, 12.0)}
-
-_PROGRAM = [sys.executable, "-m", "deltacell"]
+PROGRAM = [sys.executable, "-m", "deltacell"]
 
 
-def run(
-    times: int = 5, data: Path | None = None, progress: Progress | None = None
-) -> dict[str, Any]:
-    """Start commands in processes of their own and return their processor time."""
+def run(times: int = 5, data: Path | None = None, *, progress: Progress = silent) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         if data is None:
             data = Path(folder, "demo")
-            _processor_time([*_PROGRAM, "data", "synthetic", "demo", "--out", str(data)])
+            _processor_time([*PROGRAM, "data", "synthetic", "demo", "--out", str(data)])
         commands = {
             "import numpy": [sys.executable, "-c", "import numpy"],
-            "help": [*_PROGRAM, "--help"],
-            "data info": [*_PROGRAM, "data", "info", str(data)],
+            "help": [*PROGRAM, "--help"],
+            "data info": [*PROGRAM, "data", "info", str(data)],
         }
-        # In turns, so that a busy moment of the machine is not all one command's.
-        turns = [name for _ in range(times) for name in commands]
-        seconds: dict[str, float] = {}
-        for done, name in enumerate(turns):
-            if progress is not None:
-                progress(name, done, len(turns))
-            took = _processor_time(commands[name])
-            seconds[name] = min(took, seconds.get(name, took))
-    found = {
-        name: {
+        ways = {name: partial(_processor_time, command) for name, command in commands.items()}
+        seconds = {name: min(took) for name, took in in_turns(ways, times, progress).items()}
+    rows = [
+        {
+            "command": name,
             "cpu_seconds": round(took, 3),
             "times_import_numpy": round(took / seconds["import numpy"], 2),
         }
         for name, took in seconds.items()
-    }
-    bars = {
-        f"{name}: {what}": {"measured": measured, "at_most": limit, "met": measured <= limit}
-        for name, limits in BARS.items()
-        for (what, measured), limit in zip(found[name].items(), limits, strict=True)
-    }
-    return {
-        "command": "deltacell bench start",
-        "rows": [{"command": name, **times_of} for name, times_of in found.items()],
-        "bars": bars,
-        "machine": {
-            "cores": os.cpu_count(),
-            "machine": platform.machine(),
-            "system": platform.system(),
-            "python": platform.python_version(),
-        },
-    }
+    ]
+    kinds = ("cpu_seconds", "times_import_numpy")
+    measured: Any = {f"{row['command']}: {what}": row[what] for row in rows for what in kinds}
+    return {"rows": rows, "measured": measured}
 
 
 def _processor_time(command: list[str]) -> float:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -26,59 +24,33 @@ Part = TypeVar("Part", Relation, Feature, Annotation)
 Named = TypeVar("Named")
 
 
-class Cell:
-    """The wild type.
+class Cell(store.Storable):
+    """The wild type: its genes in order, and what is known over these genes."""
 
-    Parameters
-    ----------
-    genes
-        Its genes in order, as `Genes` or as systematic names.
-    relations
-        Gene networks over these genes.
-    metabolism
-        Reactions and their rules over these genes.
-    features
-        Named matrices with one row per gene.
-    annotations
-        Terms that the genes have, such as GO or complexes.
-    sources
-        The files it was made from.
-    synthetic
-        For a synthetic cell, what it was made with.
-    """
+    stored_as = "cell"
 
     def __init__(
         self,
         genes: Genes | Iterable[str],
         relations: Iterable[Relation] | Mapping[str, Relation],
         metabolism: Metabolism | None = None,
-        features: Iterable[Feature] | Mapping[str, Any] | None = None,
-        annotations: Iterable[Annotation] = (),
+        features: Iterable[Feature] | Mapping[str, Feature] = (),
+        annotations: Iterable[Annotation] | Mapping[str, Annotation] = (),
         *,
         sources: Sequence[Source] = (),
         synthetic: Mapping[str, Any] | None = None,
     ) -> None:
-        if isinstance(relations, Mapping):
-            relations = [r if r.name == n else r.renamed(n) for n, r in relations.items()]
-        if isinstance(features, Mapping):
-            features = [
-                f.renamed(name) if isinstance(f, Feature) else Feature.of_all(name, f)
-                for name, f in features.items()
-            ]
         self.genes = genes if isinstance(genes, Genes) else Genes(genes)
-        self.relations = _by_name(relations, "relations")
+        self.relations = _by_name(relations)
         self.metabolism = metabolism
-        self.features = _by_name(features or (), "features")
-        self.annotations = _by_name(annotations, "annotations")
+        self.features, self.annotations = _by_name(features), _by_name(annotations)
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
-        self.path: Path | None = None
-        """The directory it was loaded from, if any."""
-        sizes = [(f"relation '{r.name}'", r.n_genes) for r in self.relations.values()]
-        sizes += [(f"feature '{f.name}'", len(f.values)) for f in self.features.values()]
-        sizes += [(f"annotation '{a.name}'", a.n_genes) for a in self.annotations.values()]
-        sizes += [("the metabolism", metabolism.n_genes)] if metabolism is not None else []
-        for what, n in sizes:
+        sizes = {f"relation '{r.name}'": r.n_genes for r in self.relations.values()}
+        sizes |= {f"feature '{f.name}'": len(f.values) for f in self.features.values()}
+        sizes |= {f"annotation '{a.name}'": a.n_genes for a in self.annotations.values()}
+        sizes |= {"the metabolism": metabolism.n_genes} if metabolism is not None else {}
+        for what, n in sizes.items():
             if n != self.n_genes:
                 what = f"{what} is over {n} genes, and the cell has {self.n_genes}"
                 raise InputError(what, code="other-genes")
@@ -88,14 +60,7 @@ class Cell:
 
     @classmethod
     def synthetic(cls, name: str = "demo", *, seed: int = 0) -> Cell:
-        """Return a synthetic cell, the same for the same random seed.
-
-        Parameters
-        ----------
-        name
-            ``demo``, a few hundred genes in pathways; ``yeast``, the size of the real one; or
-            ``redundancy``, in which genes are reached by two or three routes.
-        """
+        """Return the synthetic cell ``demo``, ``yeast`` (of the real size) or ``redundancy``."""
         from deltacell.cell.synthetic import synthetic_cell
 
         return synthetic_cell(name, seed=seed)
@@ -123,50 +88,32 @@ class Cell:
         return self._with(relations=[self.relation(name) for name in names])
 
     def merge_relations(self, groups: Mapping[str, Iterable[str]]) -> Cell:
-        """Return the cell with groups of relations each replaced by their union.
-
-        Parameters
-        ----------
-        groups
-            Names of the relations to merge, by the name of the union, which takes the place of
-            the first of them.
-        """
+        """Return the cell with groups of relations, by their new name, replaced by their union."""
         relations = dict(self.relations)
         for new, names in groups.items():
             parts = [self.relation(name) for name in names]
-            merged = Relation.merge(new, parts)
             gone = {part.name for part in parts}
-            if twice := gone - relations.keys():
-                what = f"the relation '{min(twice)}' is in two groups"
+            if not gone or not gone <= relations.keys() or new in relations.keys() - gone:
+                what = f"the union '{new}' is empty, has the name of another, or shares a relation"
                 raise InputError(what, code="bad-merge")
-            if new in relations and new not in gone:
-                raise InputError(f"there is another relation called '{new}'", code="bad-merge")
-            replaced = [merged if r is parts[0] else r for r in relations.values()]
-            relations = {r.name: r for r in replaced if r is merged or r.name not in gone}
+            first, directed = parts[0].name, any(part.directed for part in parts)
+            edges = [part.entries() if directed else part.edges() for part in parts]
+            columns = (np.concatenate(column) for column in zip(*edges, strict=True))
+            relations[first] = Relation.from_edges(
+                new, *columns, n_genes=self.n_genes, directed=directed
+            )
+            relations = {r.name: r for n, r in relations.items() if n == first or n not in gone}
         return self._with(relations=relations)
 
     def relation(self, name: str) -> Relation:
         """Return a relation by its name."""
         return _get(self.relations, name, "relation")
 
-    def with_feature(self, feature: Feature) -> Cell:
-        """Return the cell with one more feature, or with one of the same name replaced."""
-        return self._with(features={**self.features, feature.name: feature})
-
     def feature(self, name: str) -> Feature:
         """Return a feature, or an annotation as a feature, by its name."""
         known: dict[str, Feature | Annotation] = {**self.features, **self.annotations}
         found = _get(known, name, "feature")
         return found if isinstance(found, Feature) else found.feature
-
-    def with_annotation(self, annotation: Annotation) -> Cell:
-        """Return the cell with one more annotation, or with one of the same name replaced."""
-        return self._with(annotations={**self.annotations, annotation.name: annotation}.values())
-
-    def stats(self) -> dict[str, Any]:
-        """Return what the cell holds, in numbers."""
-        sources = [s.to_json() for s in self.sources]
-        return {**self._facts(), "sources": sources, "checksum": self.checksum}
 
     def _facts(self) -> dict[str, Any]:
         m = self.metabolism
@@ -192,83 +139,35 @@ class Cell:
                 "genes_in_rules": len(np.unique(m.clause_genes)),
                 "reactions_with_rule": len(np.unique(m.clause_reaction)),
             },
-            "features": [
-                {
-                    "feature": f.name,
-                    "width": f.width,
-                    "known": int(f.known.sum()),
-                    "missing": f.missing,
-                }
-                for f in self.features.values()
-            ],
-            "annotations": [
-                {
-                    "annotation": a.name,
-                    "terms": len(a.terms),
-                    "genes": int(a.known.sum()),
-                    "pairs": len(a.indices),
-                }
-                for a in self.annotations.values()
-            ],
+            "features": [{"feature": f.name, **f.stats()} for f in self.features.values()],
+            "annotations": [{"annotation": a.name, **a.stats()} for a in self.annotations.values()],
         }
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the cell to a directory, all of it or nothing."""
-        meta = {
-            "counts": [r.counts.to_json() for r in self.relations.values()],
-            "sources": [s.to_json() for s in self.sources],
-            "synthetic": self.synthetic_recipe,
-            "stats": self._facts(),
-        }
-        store.write(path, "cell", self._parts(), meta, overwrite=overwrite)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Cell:
-        """Open a cell; its arrays are memory-mapped.
-
-        Parameters
-        ----------
-        verify
-            Compare every part with its checksum first.
-        """
-        stored = store.read(path, "cell", verify=verify)
-        parts, meta = stored.parts, stored.meta
+    def load(cls, path: str | os.PathLike[str]) -> Cell:
+        """Open a cell; its arrays are memory-mapped."""
+        stored = store.read(path, "cell")
+        parts = stored.parts
 
         def under(prefix: str) -> dict[str, pa.Table]:
-            return {n.removeprefix(prefix): t for n, t in parts.items() if n.startswith(prefix)}
+            return {n.partition(".")[2]: t for n, t in parts.items() if n.startswith(f"{prefix}.")}
 
-        def described(name: str) -> list[dict[str, Any]]:
-            rows: list[dict[str, Any]] = parts[name].to_pylist() if name in parts else []
-            return rows
+        def listed(name: str) -> list[tuple[dict[str, pa.Table], dict[str, Any]]]:
+            rows = parts[f"{name}s"].to_pylist() if f"{name}s" in parts else []
+            return [(under(f"{name}-{i:03d}"), row) for i, row in enumerate(rows)]
 
         genes = Genes.from_arrow(parts["genes"])
-        counts = map(Counts.from_json, meta["counts"])
-        metabolism = under("metabolism.")
+        counts = (Counts.from_json(facts["counts"]) for facts in stored.meta["stats"]["relations"])
+        relations = zip(listed("relation"), counts, strict=True)
+        metabolism = under("metabolism")
         cell = cls(
             genes,
-            [
-                Relation.from_arrow(under(f"relation-{i:03d}."), **row, counts=rows)
-                for i, (row, rows) in enumerate(zip(described("relations"), counts, strict=True))
-            ],
+            [Relation.from_arrow(tables, **row, counts=rows) for (tables, row), rows in relations],
             Metabolism.from_arrow(metabolism, len(genes)) if metabolism else None,
-            [
-                # Earlier versions wrote one table per feature.
-                Feature.from_arrow(
-                    {"values": parts[old]} if old in parts else under(f"{old}."), **f
-                )
-                for i, f in enumerate(described("features"))
-                for old in (f"feature-{i:03d}",)
-            ],
-            [
-                Annotation.from_arrow(under(f"annotation-{i:03d}."), row["name"])
-                for i, row in enumerate(described("annotations"))
-            ],
-            sources=[Source.from_json(s) for s in meta["sources"]],
-            synthetic=meta["synthetic"],
+            [Feature.from_arrow(tables, **row) for tables, row in listed("feature")],
+            [Annotation.from_arrow(tables, **row) for tables, row in listed("annotation")],
         )
-        cell.__dict__["checksum"] = stored.checksum
-        cell.path = Path(path).absolute()
-        return cell
+        return cell._loaded(path, stored)
 
     @classmethod
     def from_tables(
@@ -285,42 +184,29 @@ class Cell:
         Parameters
         ----------
         networks
-            Tables by the names of their relations: two columns of gene names, then a weight if
-            there is one.
+            Tables by the names of their relations, of which those in `directed` have a direction:
+            two columns of gene names, then a weight if there is one.
         genes
             Systematic names, or a table with a column ``systematic`` and any of ``standard``,
-            ``aliases``, ``chromosome``, ``start``, ``end`` and ``description``; where not given,
-            every gene that a network names.
+            ``aliases``, ``chromosome``, ``start``, ``end`` and ``description``; by default every
+            gene that a network names.
         features
             Tables by the names of the features: a column of gene names, then columns of numbers.
-        directed
-            Names of the networks whose edges have a direction.
-        on_unknown
-            What to do with a row whose gene is not one of ``genes``.
         """
-        from deltacell.cell.tables import cell_of_tables
+        from deltacell.cell.convert import cell_of_tables
 
         return cell_of_tables(networks, genes, features or {}, set(directed), on_unknown)
 
-    @cached_property
-    def checksum(self) -> str:
-        """Checksum of everything the cell holds, the same in memory and on disk."""
-        return store.checksum(self._parts())
-
-    def equals(self, other: Cell) -> bool:
-        """Whether both hold the same genes, relations, metabolism, features and annotations."""
-        return store.checksum(self._parts()) == store.checksum(other._parts())
-
     def to_hetero_data(self) -> HeteroData:
-        """Return the cell as a PyG `HeteroData`; `from_hetero_data` is the way back."""
-        from deltacell.cell.hetero_data import to_hetero_data
+        """Return the cell as a PyG `HeteroData`; `from_hetero_data` is the inverse."""
+        from deltacell.cell.convert import to_hetero_data
 
         return to_hetero_data(self)
 
     @classmethod
     def from_hetero_data(cls, data: HeteroData) -> Cell:
         """Make a cell from a PyG `HeteroData` with a node type ``gene``."""
-        from deltacell.cell.hetero_data import from_hetero_data
+        from deltacell.cell.convert import from_hetero_data
 
         return from_hetero_data(data)
 
@@ -350,40 +236,36 @@ class Cell:
         return Cell(**(parts | changed))
 
     def _parts(self) -> dict[str, pa.Table]:
-        relations, features = list(self.relations.values()), list(self.features.values())
-        annotations = list(self.annotations.values())
+        relations, features = self.relations.values(), self.features.values()
+        directed = pa.array([r.directed for r in relations], pa.bool_())
+        width = pa.array([f.width for f in features], pa.int64())
         # The names are a part, and not only in the manifest, so that the checksum covers them.
-        names, directed = [r.name for r in relations], [r.directed for r in relations]
-        named = [f.name for f in features]
         parts = {
             "genes": self.genes.to_arrow(),
-            "relations": pa.table(
-                {"name": pa.array(names, pa.string()), "directed": pa.array(directed, pa.bool_())}
-            ),
-            "features": pa.table(
-                {
-                    "name": pa.array(named, pa.string()),
-                    "width": pa.array([f.width for f in features], pa.int64()),
-                }
-            ),
+            "relations": pa.table({"name": _texts(self.relations), "directed": directed}),
+            "features": pa.table({"name": _texts(self.features), "width": width}),
         }
-        # A cell without annotations keeps the checksum that it had before there were any.
-        if annotations:
-            parts["annotations"] = pa.table({"name": pa.array(self.annotations, pa.string())})
-        pieces: list[tuple[str, Any]] = [(f"relation-{i:03d}", r) for i, r in enumerate(relations)]
-        pieces += [("metabolism", self.metabolism)] if self.metabolism is not None else []
-        pieces += [(f"feature-{i:03d}", f) for i, f in enumerate(features)]
-        pieces += [(f"annotation-{i:03d}", a) for i, a in enumerate(annotations)]
-        for prefix, piece in pieces:
+        if self.annotations:
+            parts["annotations"] = pa.table({"name": _texts(self.annotations)})
+        pieces: dict[str, Any] = {f"relation-{i:03d}": r for i, r in enumerate(relations)}
+        pieces |= {"metabolism": self.metabolism} if self.metabolism is not None else {}
+        pieces |= {f"feature-{i:03d}": f for i, f in enumerate(features)}
+        pieces |= {f"annotation-{i:03d}": a for i, a in enumerate(self.annotations.values())}
+        for prefix, piece in pieces.items():
             parts |= {f"{prefix}.{name}": table for name, table in piece.to_arrow().items()}
         return parts
 
 
-def _by_name(parts: Iterable[Part], what: str) -> dict[str, Part]:
+def _texts(names: Iterable[str]) -> pa.Array:
+    return pa.array(list(names), pa.string())
+
+
+def _by_name(parts: Iterable[Part] | Mapping[str, Part]) -> dict[str, Part]:
     named: dict[str, Part] = {}
-    for part in parts:
+    for part in parts.values() if isinstance(parts, Mapping) else parts:
         if named.setdefault(part.name, part) is not part:
-            raise InputError(f"two {what} are called '{part.name}'", code="duplicate-name")
+            what = f"two relations, features or annotations are called '{part.name}'"
+            raise InputError(what, code="duplicate-name")
     return named
 
 

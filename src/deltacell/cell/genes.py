@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
 
@@ -19,33 +18,21 @@ OnUnknown = Literal["error", "drop", "add"]
 UNKNOWN = -1
 AMBIGUOUS = -2
 
-
-@dataclass(frozen=True)
-class Resolved:
-    """Gene names looked up in a cell: the index of each, or `UNKNOWN` or `AMBIGUOUS`."""
-
-    index: Ints
-
-    @property
-    def found(self) -> Bools:
-        """Which names were found."""
-        found: Bools = self.index >= 0
-        return found
+_IF_UNKNOWN: dict[str, Any] = {
+    "standard": None,
+    "aliases": (),
+    "chromosome": "",
+    "start": -1,
+    "end": -1,
+    "description": "",
+}
 
 
 class Genes(Sequence[str]):
     """Genes in a fixed order; an index into it is what a genotype holds.
 
-    Parameters
-    ----------
-    systematic
-        The one name that every gene has and no two share (``YDL227C``).
-    standard
-        The name people use (``HO``), where there is one.
-    aliases
-        Other names, including retired systematic ones.
-    start, end
-        Base pairs on the chromosome, the smaller first; -1 where unknown.
+    Every gene has a systematic name (``YDL227C``) of its own; the standard name (``HO``) is the one
+    people use. Start and end are base pairs, the smaller first, and -1 if unknown.
     """
 
     def __init__(
@@ -58,19 +45,22 @@ class Genes(Sequence[str]):
         end: Iterable[int] | None = None,
         description: Iterable[str] | None = None,
     ) -> None:
-        self.systematic: tuple[str, ...] = tuple(systematic)
+        self.systematic = tuple(systematic)
         n = len(self.systematic)
-        self.standard: tuple[str | None, ...] = (None,) * n if standard is None else tuple(standard)
-        self.aliases: tuple[tuple[str, ...], ...] = tuple(
-            map(tuple, [()] * n if aliases is None else aliases)
-        )
-        self.chromosome: tuple[str, ...] = ("",) * n if chromosome is None else tuple(chromosome)
-        self.start: Ints = np.array([-1] * n if start is None else list(start), dtype=np.int64)
-        self.end: Ints = np.array([-1] * n if end is None else list(end), dtype=np.int64)
-        self.description: tuple[str, ...] = ("",) * n if description is None else tuple(description)
-        for name, column in self._columns().items():
-            if len(column) != n:
-                raise ValueError(f"{name} has {len(column)} entries for {n} genes")
+
+        def column(name: str, given: Iterable[Any] | None) -> list[Any]:
+            values = [None] * n if given is None else given
+            filled = [_IF_UNKNOWN[name] if value is None else value for value in values]
+            if len(filled) != n:
+                raise ValueError(f"{name} has {len(filled)} entries for {n} genes")
+            return filled
+
+        self.standard: tuple[str | None, ...] = tuple(column("standard", standard))
+        self.aliases: tuple[tuple[str, ...], ...] = tuple(map(tuple, column("aliases", aliases)))
+        self.chromosome: tuple[str, ...] = tuple(column("chromosome", chromosome))
+        self.start: Ints = np.array(column("start", start), dtype=np.int64)
+        self.end: Ints = np.array(column("end", end), dtype=np.int64)
+        self.description: tuple[str, ...] = tuple(column("description", description))
         self._index: dict[str, int] = {}
         for i, name in enumerate(self.systematic):
             if not name or name != name.strip():
@@ -80,16 +70,9 @@ class Genes(Sequence[str]):
                 raise GeneNameError(what, code="duplicate-gene")
         self._other: dict[str, tuple[int, ...]] | None = None
 
-    def _columns(self) -> dict[str, Any]:
-        return {
-            "systematic": self.systematic,
-            "standard": self.standard,
-            "aliases": self.aliases,
-            "chromosome": self.chromosome,
-            "start": self.start,
-            "end": self.end,
-            "description": self.description,
-        }
+    def columns(self) -> dict[str, Any]:
+        """Return all that is known of the genes, by name of the argument."""
+        return {name: getattr(self, name) for name in ("systematic", *_IF_UNKNOWN)}
 
     def __len__(self) -> int:
         return len(self.systematic)
@@ -109,8 +92,7 @@ class Genes(Sequence[str]):
     @property
     def has_position(self) -> Bools:
         """Which genes have a known place on a chromosome."""
-        placed: Bools = self.start >= 0
-        return placed
+        return self.start >= 0
 
     def index(self, name: str) -> int:  # type: ignore[override]
         """Return the index of the gene with a systematic name, standard name or alias."""
@@ -119,23 +101,21 @@ class Genes(Sequence[str]):
             return candidates[0]
         if not candidates:
             known = [*self.systematic, *filter(None, self.standard), *chain(*self.aliases)]
-            raise GeneNameError(
-                f"no gene is called '{name}'{did_you_mean(name, known)}",
-                code="unknown-gene",
-                fix="Give a systematic name, standard name or alias.",
-            )
-        what = f"'{name}' is ambiguous: it may be {', '.join(map(self.label, candidates))}"
-        raise GeneNameError(what, code="ambiguous-gene", fix="Give the systematic name.")
+            what, code = f"no gene is called '{name}'{did_you_mean(name, known)}", "unknown-gene"
+            fix = "Give a systematic name, standard name or alias."
+        else:
+            what = f"'{name}' is ambiguous: it may be {', '.join(map(self.label, candidates))}"
+            code, fix = "ambiguous-gene", "Give the systematic name."
+        raise GeneNameError(what, code=code, fix=fix)
 
     def label(self, index: int) -> str:
         """Return both names of a gene, as ``YDL227C (HO)``."""
         standard = self.standard[index]
         return self.systematic[index] + (f" ({standard})" if standard else "")
 
-    def resolve(self, names: pl.Series | Sequence[str]) -> Resolved:
-        """Look up many names at once; nothing is raised for those that are not found."""
-        series = names if isinstance(names, pl.Series) else pl.Series(names, dtype=pl.String)
-        series = series.fill_null("")
+    def resolve(self, names: pl.Series | Sequence[str]) -> Ints:
+        """Look up many names at once; `UNKNOWN` and `AMBIGUOUS` stand for those not found."""
+        series = pl.Series(names, dtype=pl.String).fill_null("")
         unique = series.unique(maintain_order=True)
         found = []
         for candidates in map(self._candidates, unique):
@@ -143,7 +123,7 @@ class Genes(Sequence[str]):
             found.append(candidates[0] if len(candidates) == 1 else several)
         to = pl.Series(found, dtype=pl.Int64)
         index = series.replace_strict(unique, to, return_dtype=pl.Int64)
-        return Resolved(index.to_numpy().astype(np.int64))
+        return index.to_numpy().astype(np.int64)
 
     def indices(self, genes: Iterable[str | int]) -> Ints:
         """Return the indices of genes that are given by any name or by index, checked."""
@@ -157,24 +137,23 @@ class Genes(Sequence[str]):
     def take(self, index: Sequence[int] | Ints) -> Genes:
         """Return the genes at the given indices, in that order."""
         at = np.asarray(index, dtype=np.int64).tolist()
-        return Genes(**{name: [column[i] for i in at] for name, column in self._columns().items()})
+        return Genes(**{name: [column[i] for i in at] for name, column in self.columns().items()})
 
     def extended(self, systematic: Iterable[str]) -> Genes:
         """Return these genes and, behind them, those of the given ones that are new."""
         spelling: dict[str, str] = {}
         for name in systematic:
             spelling.setdefault(name.upper(), name)
-        new = Genes(name for key, name in spelling.items() if key not in self._index)._columns()
-        return Genes(**{name: [*column, *new[name]] for name, column in self._columns().items()})
+        new = Genes(name for key, name in spelling.items() if key not in self._index).columns()
+        return Genes(**{name: [*column, *new[name]] for name, column in self.columns().items()})
 
     def to_arrow(self) -> pa.Table:
         """Return a table with one row per gene."""
-        aliases = pa.array([list(a) for a in self.aliases], pa.list_(pa.string()))
-        columns = {**self._columns(), "aliases": aliases}
+        columns = self.columns() | {"aliases": list(map(list, self.aliases))}
         # Without any, the table and its checksum are those of versions that had no descriptions.
         if not any(self.description):
             del columns["description"]
-        types = {"aliases": aliases.type, "start": pa.int64(), "end": pa.int64()}
+        types = {"aliases": pa.list_(pa.string()), "start": pa.int64(), "end": pa.int64()}
         return pa.table({n: pa.array(c, types.get(n, pa.string())) for n, c in columns.items()})
 
     @classmethod

@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise, product
-from typing import NamedTuple, Protocol
+from itertools import groupby, pairwise, product
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
+from scipy.sparse import csr_array
 
-from deltacell.arrays import (
-    Bools,
-    Doubles,
-    Indices,
-    Ints,
-    column_of,
-    distinct,
-    offsets_of,
-    ragged_positions,
-)
-from deltacell.cell.genes import AMBIGUOUS, Genes, OnUnknown
+from deltacell.arrays import Bools, Doubles, Indices, Ints, column_of, offsets_of, ragged_positions
+from deltacell.cell.genes import Genes, OnUnknown
+from deltacell.cell.relation import check_rows
 from deltacell.errors import GeneNameError, InputError, StoreError
 
 MOST_CLAUSES = 4096
 
+_ENTRIES = ("reaction", "metabolite", "coefficient")
 _TOKEN = re.compile(r"[()]|&+|\|+|[^\s()&|]+")
-_AND, _OR = {"and", "&", "&&"}, {"or", "|", "||"}
-
-
-class _GeneSets(Protocol):
-    """Gene sets as a flat list with offsets, which is what genotypes are."""
-
-    @property
-    def genes(self) -> torch.Tensor: ...
-
-    @property
-    def offsets(self) -> torch.Tensor: ...
-
-
-class _Ragged(NamedTuple):
-    genes: torch.Tensor
-    offsets: torch.Tensor
+_OPERATORS = {**dict.fromkeys(("and", "&", "&&"), "and"), **dict.fromkeys(("or", "|", "||"), "or")}
 
 
 class LostReactions(NamedTuple):
@@ -53,45 +33,36 @@ class LostReactions(NamedTuple):
     reactions: torch.Tensor
     offsets: torch.Tensor
 
+    @classmethod
+    def of_matrix(cls, lost: csr_array) -> LostReactions:
+        lost.sort_indices()
+        columns = (lost.indices, lost.indptr)
+        return cls(*(torch.from_numpy(column.astype(np.int64)) for column in columns))
+
     def of(self, genotype: int) -> torch.Tensor:
-        """Return the reactions that one genotype loses."""
         return self.reactions[self.offsets[genotype] : self.offsets[genotype + 1]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Metabolism:
     """Reactions and metabolites with signed stoichiometry and Boolean gene rules.
 
     A rule is held as clauses: alternatives, each of which is satisfied when all of its genes live.
-    A reaction is lost when none is satisfied; one without clauses is never lost. A gene outside
-    the cell can never be deleted and so appears in no clause.
-
-    Parameters
-    ----------
-    lower, upper
-        Bounds of each reaction's flux.
-    reaction, metabolite, coefficient
-        The stoichiometry, ordered by reaction; negative is consumed, positive produced.
-    clause_reaction
-        The reaction of each clause, ascending.
-    clause_genes, clause_offsets
-        The genes of each clause.
-    pathways
-        For each reaction the names of its pathways; empty where no reaction has any.
+    A reaction is lost when none is satisfied; one without clauses is never lost.
     """
 
     reactions: tuple[str, ...]
     metabolites: tuple[str, ...]
-    lower: Doubles
+    lower: Doubles  # bound of each reaction's flux
     upper: Doubles
-    reaction: Indices
+    reaction: Indices  # of each entry of the stoichiometry, ascending
     metabolite: Indices
-    coefficient: Doubles
-    clause_reaction: Indices
+    coefficient: Doubles  # negative if consumed, positive if produced
+    clause_reaction: Indices  # ascending
     clause_genes: Indices
-    clause_offsets: Ints
+    clause_offsets: Ints  # of each clause in `clause_genes`
     n_genes: int
-    pathways: tuple[tuple[str, ...], ...] = ()
+    pathways: tuple[tuple[str, ...], ...] = ()  # of each reaction; empty if none has any
 
     @classmethod
     def build(
@@ -107,45 +78,29 @@ class Metabolism:
         pathways: Sequence[Sequence[str]] = (),
         on_unknown: OnUnknown = "error",
     ) -> Metabolism:
-        """Make a metabolism from written rules.
+        """Make a metabolism from one written rule per reaction, empty if it needs no gene.
 
-        Parameters
-        ----------
-        stoichiometry
-            Triples of reaction, metabolite and coefficient.
-        rules
-            One Boolean rule per reaction, empty where it needs no gene.
-        on_unknown
-            What to do with a gene that the cell does not have: ``error``, or ``drop``, which
-            takes it as always living.
+        The stoichiometry is triples of reaction, metabolite and coefficient. A gene that the cell
+        does not have is an error, or with ``drop`` taken as always living.
         """
-        columns = {"rules": rules, "lower": lower, "upper": upper, "pathways": pathways}
-        for what, given in columns.items():
-            if len(given) != len(reactions) and (given or what != "pathways"):
-                what = f"{what} has {len(given)} entries for {len(reactions)} reactions"
-                raise InputError(what, code="bad-shape")
+        table = np.array(sorted(stoichiometry), dtype=np.float64).reshape(-1, 3)
+        lengths = {len(rules), len(lower), len(upper), len(pathways) or len(reactions)}
+        sizes = len(reactions), len(metabolites)
+        if lengths != {sizes[0]} or (table[:, :2] < 0).any() or (table[:, :2] >= sizes).any():
+            raise InputError("the columns of the reactions do not fit together", code="bad-shape")
         clauses = [clauses_of(rule) for rule in rules]
         names = list(dict.fromkeys(g for rule in clauses for clause in rule for g in clause))
-        index = dict(zip(names, genes.resolve(names).index.tolist(), strict=True))
+        index = dict(zip(names, genes.resolve(names).tolist(), strict=True))
         absent = [name for name, i in index.items() if i < 0]
         if absent and on_unknown != "drop":
-            several = ", which is ambiguous" if index[absent[0]] == AMBIGUOUS else ""
-            raise GeneNameError(
-                f"{len(absent)} genes of the reactions' rules are not genes of the cell, first "
-                f"'{absent[0]}'{several}",
-                code="unknown-gene",
-                fix="Choose what to do with unknown genes: drop (they always live) or add.",
-            )
+            what = f"{len(absent)} genes of the rules are unknown or ambiguous, first '{absent[0]}'"
+            fix = "Choose what to do with unknown genes: drop (they always live) or add."
+            raise GeneNameError(what, code="unknown-gene", fix=fix)
         sets = [
             (r, sorted({index[g] for g in clause if index[g] >= 0}))
             for r, alternatives in enumerate(clauses)
             for clause in alternatives
         ]
-        table = np.array(sorted(stoichiometry), dtype=np.float64).reshape(-1, 3)
-        for at, n in zip(table.T, (len(reactions), len(metabolites)), strict=False):
-            if len(at) and not 0 <= at.min() <= at.max() < n:
-                what = f"the stoichiometry has an index outside the {n} given"
-                raise InputError(what, code="bad-shape")
         in_pathways = tuple(tuple(dict.fromkeys(of)) for of in pathways)
         return cls(
             tuple(reactions),
@@ -175,95 +130,77 @@ class Metabolism:
     @property
     def reversible(self) -> Bools:
         """Which reactions can run both ways."""
-        both: Bools = (self.lower < 0) & (self.upper > 0)
-        return both
+        return (self.lower < 0) & (self.upper > 0)
 
     @cached_property
     def rule_genes(self) -> tuple[Ints, Ints]:
         """The pairs (reaction, gene) of all rules, each once, ordered by reaction then gene."""
-        reaction = np.repeat(self.clause_reaction, np.diff(self.clause_offsets)).astype(np.int64)
-        n = max(self.n_genes, 1)
-        key = np.unique(reaction * n + self.clause_genes)
-        return key // n, key % n
+        rules = (self._clauses_of_genes @ self._reaction_of_clauses).T.tocsr()
+        rules.sort_indices()
+        reaction, gene = rules.nonzero()
+        return reaction.astype(np.int64), gene.astype(np.int64)
 
-    def lost_reactions(self, genotypes: _GeneSets) -> LostReactions:
-        """Return the reactions whose rules the living genes of each genotype cannot satisfy.
+    def lost_reactions(self, genotypes: Any) -> LostReactions:
+        """Return the reactions whose rules the living genes of each genotype cannot satisfy."""
+        return LostReactions.of_matrix(self._lost(_matrix(genotypes, self.n_genes)))
 
-        The cost is that of the clauses which the deleted genes appear in.
-        """
-        return self._by_genotype(self._lost(genotypes), len(genotypes.offsets) - 1)
+    def lost_together(self, genotypes: Any) -> LostReactions:
+        """Return the reactions that each genotype loses and no smaller set of its genes does."""
+        return LostReactions.of_matrix(self._lost_together(_matrix(genotypes, self.n_genes)))
 
-    def lost_together(self, genotypes: _GeneSets) -> LostReactions:
-        """Return the reactions that each genotype loses and no smaller set of its genes does.
-
-        Of a single gene these are all it loses; of two genes, those that only both together stop,
-        such as a reaction with two isozymes.
-        """
-        genes, offsets = genotypes.genes.cpu().numpy(), genotypes.offsets.cpu().numpy()
-        sizes = np.diff(offsets)
-        # What a smaller set loses, a set with one gene less loses: one such set per gene.
-        owner = np.repeat(np.arange(len(sizes)), sizes)
-        others = sizes[owner]
-        at = ragged_positions(offsets[owner], others)
-        rest = at != np.repeat(np.arange(len(genes)), others)
-        less = _Ragged(torch.from_numpy(genes[at[rest]]), torch.from_numpy(offsets_of(others - 1)))
-        key = self._lost(less)
-        n = max(self.n_reactions, 1)
-        lost_less = owner[key // n] * n + key % n
-        return self._by_genotype(np.setdiff1d(self._lost(genotypes), lost_less), len(sizes))
-
-    def _lost(self, genotypes: _GeneSets) -> Ints:
-        """Return the pairs of a genotype and a reaction it loses as ``genotype * n + reaction``."""
-        genes = genotypes.genes.cpu().numpy()
-        offsets = genotypes.offsets.cpu().numpy()
-        owner = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
-        starts, clauses = self._clauses_by_gene
-        hits = starts[genes + 1] - starts[genes]
-        broken = clauses[ragged_positions(starts[genes], hits)]
-        n_clauses, n = max(len(self.clause_reaction), 1), max(self.n_reactions, 1)
-        # A clause that loses two of its genes is broken once.
-        once, _ = distinct(np.repeat(owner, hits) * n_clauses + broken)
-        reaction = self.clause_reaction[once % n_clauses]
-        key, times = distinct(once // n_clauses * n + reaction)
-        lost: Ints = key[times == self._clauses_per_reaction[key % n]]
-        return lost
-
-    def _by_genotype(self, key: Ints, n_genotypes: int) -> LostReactions:
-        n = max(self.n_reactions, 1)
-        offsets = offsets_of(np.bincount(key // n, minlength=n_genotypes))
-        return LostReactions(torch.from_numpy(key % n), torch.from_numpy(offsets))
-
-    def names_lost_together(self, genotypes: _GeneSets) -> list[tuple[str, ...]]:
+    def names_lost_together(self, genotypes: Any) -> list[tuple[str, ...]]:
         """Return the names of the reactions of `lost_together`, genotype by genotype."""
         lost = self.lost_together(genotypes)
-        return [
-            tuple(self.reactions[j] for j in lost.of(b).tolist())
-            for b in range(len(lost.offsets) - 1)
-        ]
+        sets = (lost.of(b).tolist() for b in range(len(lost.offsets) - 1))
+        return [tuple(self.reactions[j] for j in one) for one in sets]
 
     def pairs_lost_together(self) -> tuple[Ints, Ints]:
-        """Return all pairs of genes that lose a reaction together and not alone.
-
-        Returns
-        -------
-        tuple
-            The pairs, ascending, [m, 2], and the number of reactions that each loses, [m].
-        """
+        """Return the pairs of genes [m, 2] that lose reactions only together, and how many."""
         pairs: set[tuple[int, int]] = set()
-        ends = np.searchsorted(self.clause_reaction, np.arange(self.n_reactions + 1))
         sets = [set(self.clause_genes[a:b].tolist()) for a, b in pairwise(self.clause_offsets)]
-        for begin, end in pairwise(ends.tolist()):
-            clauses = sets[begin:end]
+        for _, numbers in groupby(range(len(sets)), self.clause_reaction.__getitem__):
+            clauses = [sets[number] for number in numbers]
             # Two genes that break every clause have one in the first.
-            for a in clauses[0] if clauses else ():
+            for a in clauses[0]:
                 unbroken = [clause for clause in clauses if a not in clause]
                 both = set.intersection(*unbroken) if unbroken else set()
                 pairs |= {(min(a, b), max(a, b)) for b in both}
         found = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
-        offsets = torch.arange(len(found) + 1) * 2
-        lost = self.lost_together(_Ragged(torch.from_numpy(found.ravel()), offsets))
-        times = np.diff(lost.offsets.numpy())
+        genotypes = _rows(found.ravel(), np.arange(len(found) + 1) * 2, self.n_genes)
+        times = np.diff(self._lost_together(genotypes).indptr)
         return found[times > 0], times[times > 0]
+
+    def _lost(self, deleted: csr_array) -> csr_array:
+        """Return which reactions are lost, from which genes are deleted, by genotype."""
+        broken = deleted @ self._clauses_of_genes
+        # A clause that loses two of its genes is broken once.
+        broken.data[:] = 1
+        lost = broken @ self._reaction_of_clauses
+        n_clauses = np.bincount(self.clause_reaction, minlength=self.n_reactions)
+        lost.data = (lost.data == n_clauses[lost.indices]).astype(np.int32)
+        lost.eliminate_zeros()
+        return lost
+
+    def _lost_together(self, deleted: csr_array) -> csr_array:
+        # What a smaller set loses, a set with one gene less loses: one such set per gene.
+        sizes = np.diff(deleted.indptr)
+        others = np.repeat(sizes, sizes)
+        at = ragged_positions(np.repeat(deleted.indptr[:-1], sizes), others)
+        rest = at != np.repeat(np.arange(len(others)), others)
+        smaller = _rows(deleted.indices[at[rest]], offsets_of(others - 1), self.n_genes)
+        of_smaller = _rows(np.arange(len(others)), deleted.indptr, len(others))
+        return (self._lost(deleted) > of_smaller @ self._lost(smaller)).tocsr()
+
+    @cached_property
+    def _clauses_of_genes(self) -> csr_array:
+        """Which clauses each gene is in, [genes, clauses]."""
+        return _rows(self.clause_genes, self.clause_offsets, self.n_genes).T.tocsr()
+
+    @cached_property
+    def _reaction_of_clauses(self) -> csr_array:
+        """Which reaction each clause is an alternative of, [clauses, reactions]."""
+        offsets = np.arange(len(self.clause_reaction) + 1)
+        return _rows(self.clause_reaction, offsets, self.n_reactions)
 
     def split(self) -> Metabolism:
         """Return the form in which every direction and every isozyme is a reaction of its own.
@@ -275,27 +212,26 @@ class Metabolism:
         for r, name in enumerate(self.reactions):
             clauses = np.flatnonzero(self.clause_reaction == r).tolist()
             signs = [1, -1] if self.reversible[r] else [-1 if self.lower[r] < 0 else 1]
-            for number, clause in enumerate(clauses or [None], 1):
+            for number, clause in enumerate(clauses or [-1], 1):
                 isozyme = f"{name}_iso{number}" if len(clauses) > 1 else name
                 parts += [(isozyme + ("_rev" if s < 0 else ""), r, s, clause) for s in signs]
-        source = np.array([r for _, r, _, _ in parts], dtype=np.int64)
-        sign = np.array([s for _, _, s, _ in parts], dtype=np.float64)
-        owned = np.array([c for *_, c in parts if c is not None], dtype=np.int64)
-        has_clause = np.array([c is not None for *_, c in parts], dtype=bool)
+        names = tuple(name for name, *_ in parts)
+        source, sign, of_part = np.array([p[1:] for p in parts], np.int64).reshape(-1, 3).T
         starts = np.searchsorted(self.reaction, np.arange(self.n_reactions + 1))
         lengths = np.diff(starts)[source]
         at = ragged_positions(starts[source], lengths)
+        owned = of_part[of_part >= 0]
         clause_lengths = np.diff(self.clause_offsets)[owned]
-        forward, low, high = sign > 0, self.lower[source], self.upper[source]
+        low, high = self.lower[source], self.upper[source]
         return replace(
             self,
-            reactions=tuple(name for name, *_ in parts),
-            lower=np.maximum(np.where(forward, low, -high), 0.0),
-            upper=np.where(forward, high, -low),
+            reactions=names,
+            lower=np.maximum(np.where(sign > 0, low, -high), 0.0),
+            upper=np.where(sign > 0, high, -low),
             reaction=np.repeat(np.arange(len(source), dtype=np.int32), lengths),
             metabolite=self.metabolite[at],
             coefficient=self.coefficient[at] * np.repeat(sign, lengths),
-            clause_reaction=np.flatnonzero(has_clause).astype(np.int32),
+            clause_reaction=np.flatnonzero(of_part >= 0).astype(np.int32),
             clause_genes=self.clause_genes[
                 ragged_positions(self.clause_offsets[owned], clause_lengths)
             ],
@@ -309,137 +245,107 @@ class Metabolism:
         new_index[genes] = np.arange(len(genes), dtype=np.int32)
         renumbered = new_index[self.clause_genes]
         inside = renumbered >= 0
-        clause = np.repeat(np.arange(len(self.clause_reaction)), np.diff(self.clause_offsets))
-        lengths = np.bincount(clause[inside], minlength=len(self.clause_reaction))
-        offsets, kept = offsets_of(lengths), renumbered[inside]
+        offsets, kept = offsets_of(inside)[self.clause_offsets], renumbered[inside]
         return replace(self, clause_genes=kept, clause_offsets=offsets, n_genes=len(genes))
-
-    def equals(self, other: Metabolism) -> bool:
-        """Whether both hold the same reactions, metabolites, stoichiometry, rules and pathways."""
-        return self.n_genes == other.n_genes and self.to_arrow() == other.to_arrow()
 
     def __repr__(self) -> str:
         return f"Metabolism({self.n_reactions:,} reactions, {self.n_metabolites:,} metabolites)"
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Return its tables; that of the pathways only where a reaction has one."""
-        names, metabolites = (pa.array(n, pa.string()) for n in (self.reactions, self.metabolites))
+        """Return its tables; that of the pathways only if a reaction has one."""
+        text, ends = pa.string(), self.clause_offsets[1:]
         tables = {
-            "reactions": {"id": names, "lower": self.lower, "upper": self.upper},
-            "metabolites": {"id": metabolites},
-            "stoichiometry": {
-                "reaction": pa.array(self.reaction, pa.int32()),
-                "metabolite": pa.array(self.metabolite, pa.int32()),
-                "coefficient": pa.array(self.coefficient, pa.float64()),
-            },
-            "clauses": {
-                "reaction": pa.array(self.clause_reaction, pa.int32()),
-                "end": pa.array(self.clause_offsets[1:], pa.int64()),
-            },
-            "clause_genes": {"gene": pa.array(self.clause_genes, pa.int32())},
+            "reactions": pa.table(
+                {"id": pa.array(self.reactions, text), "lower": self.lower, "upper": self.upper}
+            ),
+            "metabolites": pa.table({"id": pa.array(self.metabolites, text)}),
+            "stoichiometry": pa.table({name: getattr(self, name) for name in _ENTRIES}),
+            "clauses": pa.table({"reaction": self.clause_reaction, "end": ends}),
+            "clause_genes": pa.table({"gene": self.clause_genes}),
         }
-        # Left out where empty, so that cells without pathways keep their checksum.
         if self.pathways:
-            lists = pa.array([list(p) for p in self.pathways], pa.list_(pa.string()))
-            tables["pathways"] = {"names": lists}
-        return {name: pa.table(columns) for name, columns in tables.items()}
+            names = pa.array(list(map(list, self.pathways)), pa.list_(text))
+            tables["pathways"] = pa.table({"names": names})
+        return tables
 
     @classmethod
     def from_arrow(cls, tables: Mapping[str, pa.Table], n_genes: int) -> Metabolism:
         """Inverse of `to_arrow`; the numbers stay memory-mapped."""
-        reactions, stoichiometry = tables["reactions"], tables["stoichiometry"]
         pathways = tables["pathways"]["names"].to_pylist() if "pathways" in tables else ()
+        reactions, clauses = tables["reactions"], tables["clauses"]
+        columns: dict[str, Any] = {name: column_of(reactions, name) for name in ("lower", "upper")}
+        columns |= {name: column_of(tables["stoichiometry"], name) for name in _ENTRIES}
         found = cls(
             tuple(reactions["id"].to_pylist()),
             tuple(tables["metabolites"]["id"].to_pylist()),
-            column_of(reactions, "lower"),
-            column_of(reactions, "upper"),
-            column_of(stoichiometry, "reaction"),
-            column_of(stoichiometry, "metabolite"),
-            column_of(stoichiometry, "coefficient"),
-            column_of(tables["clauses"], "reaction"),
-            column_of(tables["clause_genes"], "gene"),
-            np.concatenate([[0], column_of(tables["clauses"], "end")]).astype(np.int64),
-            n_genes,
-            tuple(map(tuple, pathways)),
+            **columns,
+            clause_reaction=column_of(clauses, "reaction"),
+            clause_genes=column_of(tables["clause_genes"], "gene"),
+            clause_offsets=np.concatenate([[0], column_of(clauses, "end")]).astype(np.int64),
+            n_genes=n_genes,
+            pathways=tuple(map(tuple, pathways)),
         )
-        for index, n in (
-            (found.reaction, found.n_reactions),
-            (found.metabolite, found.n_metabolites),
-            (found.clause_reaction, found.n_reactions),
-            (found.clause_genes, n_genes),
-        ):
-            if len(index) and not 0 <= index.min() <= index.max() < n:
-                raise StoreError(
-                    f"the metabolism has an index outside 0 to {n - 1}", code="damaged"
-                )
-        ends = found.clause_offsets
-        if (np.diff(ends) < 0).any() or ends[-1] != len(found.clause_genes):
-            raise StoreError("the metabolism's clauses do not fit their genes", code="damaged")
+        check_rows("metabolism", found.clause_offsets, found.clause_genes, n_genes)
+        widths = {"reaction": found.n_reactions, "metabolite": found.n_metabolites}
+        widths["clause_reaction"] = found.n_reactions
+        for name, width in widths.items():
+            index = getattr(found, name)
+            check_rows("metabolism", np.array([0, len(index)]), index, width)
         if found.pathways and len(found.pathways) != found.n_reactions:
             raise StoreError("the metabolism's pathways do not fit its reactions", code="damaged")
         return found
 
-    @cached_property
-    def _clauses_by_gene(self) -> tuple[Ints, Ints]:
-        clause = np.repeat(np.arange(len(self.clause_reaction)), np.diff(self.clause_offsets))
-        order = np.argsort(self.clause_genes, kind="stable")
-        starts = offsets_of(np.bincount(self.clause_genes, minlength=self.n_genes))
-        return starts, clause[order].astype(np.int64)
 
-    @cached_property
-    def _clauses_per_reaction(self) -> Ints:
-        return np.bincount(self.clause_reaction, minlength=self.n_reactions)
+def _rows(columns: Any, offsets: Any, width: int) -> csr_array:
+    ones = np.ones(len(columns), dtype=np.int32)
+    return csr_array((ones, columns, offsets), shape=(len(offsets) - 1, width))
+
+
+def _matrix(genotypes: Any, n_genes: int) -> csr_array:
+    return _rows(genotypes.genes.cpu().numpy(), genotypes.offsets.cpu().numpy(), n_genes)
 
 
 def clauses_of(rule: str) -> tuple[tuple[str, ...], ...]:
     """Return a rule as alternatives, each a set of genes that together suffice.
 
-    ``(A and B) or C`` gives ``(("A", "B"), ("C",))``. Alternatives stay as they are written, also
-    where one contains another; equal ones are kept once. An empty rule has no alternatives.
+    ``(A and B) or C`` gives ``(("A", "B"), ("C",))``; equal alternatives are kept once.
     """
-    tokens = _TOKEN.findall(rule)[::-1]
+    genes: list[str] = []
 
-    def malformed(why: str) -> InputError:
+    def as_python(token: str) -> str:
+        if token in "()":
+            return token
+        if token.lower() not in _OPERATORS:
+            genes.append(token)
+            return f"_{len(genes) - 1}"
+        return _OPERATORS[token.lower()]
+
+    def refused(why: str) -> InputError:
         shown = rule if len(rule) <= 80 else f"{rule[:80]}…"
         return InputError(f"the gene rule '{shown}' cannot be read: {why}", code="bad-rule")
 
-    def either() -> list[frozenset[str]]:
-        found = together()
-        while tokens and tokens[-1].lower() in _OR:
-            tokens.pop()
-            found += together()
-        return list(dict.fromkeys(found))
-
-    def together() -> list[frozenset[str]]:
-        found = one()
-        while tokens and tokens[-1].lower() in _AND:
-            tokens.pop()
-            more = one()
-            if len(found) * len(more) > MOST_CLAUSES:
-                raise malformed(f"it has more than {MOST_CLAUSES} alternatives")
-            found = list(dict.fromkeys(a | b for a, b in product(found, more)))
+    def alternatives(node: ast.expr) -> list[frozenset[str]]:
+        if isinstance(node, ast.Name):
+            return [frozenset([genes[int(node.id[1:])]])]
+        if not isinstance(node, ast.BoolOp):
+            raise refused("expected genes, 'and', 'or' and brackets")
+        found, *rest = map(alternatives, node.values)
+        for more in rest:
+            if isinstance(node.op, ast.Or):
+                found += more
+            elif len(found) * len(more) > MOST_CLAUSES:
+                raise refused(f"it has more than {MOST_CLAUSES} alternatives")
+            else:
+                found = [a | b for a, b in product(found, more)]
+            found = list(dict.fromkeys(found))
         return found
 
-    def one() -> list[frozenset[str]]:
-        if not tokens:
-            raise malformed("it ends where a gene was expected")
-        token = tokens.pop()
-        if token == "(":
-            found = either()
-            if not tokens or tokens.pop() != ")":
-                raise malformed("a bracket is not closed")
-            return found
-        if token == ")" or token.lower() in _AND | _OR:
-            raise malformed(f"'{token}' stands where a gene was expected")
-        if token.lower() == "not":
-            raise malformed("'not' has no meaning for a deletion")
-        return [frozenset([token])]
-
+    written = " ".join(map(as_python, _TOKEN.findall(rule)))
+    if "not" in map(str.lower, genes):
+        raise refused("'not' has no meaning for a deletion")
     try:
-        clauses = either() if tokens else []
-    except RecursionError:
-        raise malformed("its brackets are nested too deep") from None
-    if tokens:
-        raise malformed(f"'{tokens[-1]}' was not expected")
+        # The rule is only parsed: it is built of and, or, brackets and numbered names.
+        clauses = alternatives(ast.parse(written, mode="eval").body) if written else []
+    except (SyntaxError, RecursionError, MemoryError):
+        raise refused("it is incomplete, or nested too deep") from None
     return tuple(tuple(sorted(clause)) for clause in clauses)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import torch
 
-from deltacell.arrays import Floats, Indices, Ints, column_of, distinct, offsets_of
+from deltacell.arrays import AnyArray, Floats, Indices, Ints, column_of, distinct, offsets_of
 from deltacell.counts import Counts
 from deltacell.errors import InputError, StoreError
 
@@ -23,36 +23,24 @@ class Edges(NamedTuple):
     weight: Floats
 
 
+@dataclass(eq=False, repr=False)
 class Relation:
     """A named gene network in compressed sparse rows, ``A[target, source] = weight``.
 
-    An undirected relation is symmetric: both directions are entries, and one edge.
-
-    Parameters
-    ----------
-    indptr, indices, weights
-        The rows; within a row the sources ascend. No self loops, no duplicates.
-    counts
-        What became of the rows of the source it was made from.
+    An undirected relation is symmetric: both directions are entries, and one edge. Within a row
+    the sources ascend; there are no self loops and no duplicates.
     """
 
-    def __init__(
-        self,
-        name: str,
-        indptr: Ints,
-        indices: Indices,
-        weights: Floats,
-        *,
-        directed: bool,
-        counts: Counts | None = None,
-    ) -> None:
-        self.name = name
-        self.indptr = indptr
-        self.indices = indices
-        self.weights = weights
-        self.directed = directed
-        self.counts = counts if counts is not None else Counts(self.n_edges, self.n_edges)
-        self._tensors: dict[tuple[torch.device, torch.dtype, bool], torch.Tensor] = {}
+    name: str
+    indptr: Ints
+    indices: Indices
+    weights: Floats
+    _: KW_ONLY
+    directed: bool
+    counts: Counts = None  # type: ignore[assignment]  # what became of the rows it was made from
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or Counts(self.n_edges, self.n_edges)
 
     @classmethod
     def from_edges(
@@ -65,33 +53,23 @@ class Relation:
         n_genes: int,
         directed: bool,
     ) -> Relation:
-        """Make a relation from a list of edges.
+        """Make a relation from gene indices and, if given, one weight per edge instead of 1.
 
         Self loops are dropped. Of edges given more than once the largest weight is kept; in an
         undirected relation the two directions are the same edge. Both are counted in `counts`.
-
-        Parameters
-        ----------
-        source, target
-            Gene indices.
-        weight
-            One number per edge; 1 where not given.
         """
         source = np.asarray(source, dtype=np.int64).ravel()
         target = np.asarray(target, dtype=np.int64).ravel()
         weight = np.ones(len(source)) if weight is None else weight
         given: Floats = np.asarray(weight, dtype=np.float32).ravel()
-        if not len(source) == len(target) == len(given):
-            what = f"has {len(source)} sources, {len(target)} targets and {len(given)} weights"
-            raise InputError(f"relation '{name}' {what}", code="bad-shape")
         genes = np.concatenate([source, target])
-        outside = (genes < 0) | (genes >= n_genes)
-        if outside.any():
-            what = f"the gene index {genes[outside][0]} is outside the cell, 0 to {n_genes - 1}"
-            raise InputError(f"relation '{name}': {what}", code="gene-index-outside")
-        if not np.isfinite(given).all():
-            what = f"relation '{name}': an edge weight is not a finite number"
-            raise InputError(what, code="not-finite")
+        inside = not len(genes) or 0 <= genes.min() <= genes.max() < n_genes
+        fits = len(source) == len(target) == len(given) and np.isfinite(given).all()
+        if not inside or not fits:
+            what = (
+                f"relation '{name}': an edge needs two genes from 0 to {n_genes - 1} and a finite"
+            )
+            raise InputError(f"{what} weight", code="bad-edges")
         loop = source == target
         source, target, given = source[~loop], target[~loop], given[~loop]
         low, high = target, source
@@ -113,24 +91,7 @@ class Relation:
         if not directed:
             low, high = np.concatenate([low, high]), np.concatenate([high, low])
             kept = np.concatenate([kept, kept])
-        rows = _compress(low, high, kept, n_genes)
-        return cls(name, *rows, directed=directed, counts=counts)
-
-    @classmethod
-    def merge(cls, name: str, relations: Iterable[Relation]) -> Relation:
-        """Return the union of several relations, with the largest weight of each edge.
-
-        The union is directed if any of them is.
-        """
-        relations = list(relations)
-        sizes = {r.n_genes for r in relations}
-        if len(sizes) != 1:
-            what = f"{len(relations)} relations over {sorted(sizes)} genes do not merge"
-            raise InputError(f"relation '{name}': {what}", code="bad-merge")
-        directed = any(r.directed for r in relations)
-        parts = [r.entries() if directed else r.edges() for r in relations]
-        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return cls.from_edges(name, *columns, n_genes=sizes.pop(), directed=directed)
+        return cls(name, *_compress(low, high, kept, n_genes), directed=directed, counts=counts)
 
     @property
     def n_genes(self) -> int:
@@ -139,7 +100,7 @@ class Relation:
 
     @property
     def n_entries(self) -> int:
-        """Number of stored entries: twice the edges where undirected."""
+        """Number of stored entries: twice the edges if undirected."""
         return len(self.indices)
 
     @property
@@ -164,7 +125,7 @@ class Relation:
 
     @cached_property
     def transpose(self) -> Relation:
-        """The relation with every edge reversed; itself where undirected."""
+        """The relation with every edge reversed; itself if undirected."""
         if not self.directed:
             return self
         source, target, weight = self.entries()
@@ -197,37 +158,6 @@ class Relation:
         taken.counts = self.counts.then(Counts(self.n_edges, int(inside.sum()), left_out))
         return taken
 
-    def renamed(self, name: str) -> Relation:
-        """Return the same relation under another name."""
-        rows = self.indptr, self.indices, self.weights
-        return Relation(name, *rows, directed=self.directed, counts=self.counts)
-
-    def csr(
-        self,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        weighted: bool = False,
-    ) -> torch.Tensor:
-        """Return the matrix as a sparse CSR tensor [n_genes, n_genes]; kept for the next call.
-
-        Parameters
-        ----------
-        weighted
-            Whether its values are the weights; otherwise ones.
-        """
-        key = (torch.device(device), dtype, weighted)
-        if key not in self._tensors:
-            values = self.weights if weighted else np.ones(self.n_entries, dtype=np.float32)
-            self._tensors[key] = torch.sparse_csr_tensor(
-                torch.from_numpy(np.array(self.indptr)),
-                torch.from_numpy(self.indices.astype(np.int64)),
-                torch.from_numpy(np.array(values)).to(dtype),
-                size=(self.n_genes, self.n_genes),
-                check_invariants=False,
-            ).to(device)
-        return self._tensors[key]
-
     def equals(self, other: Relation) -> bool:
         """Whether both have the same name, direction, entries and weights."""
         return (self.name, self.directed) == (other.name, other.directed) and all(
@@ -241,11 +171,8 @@ class Relation:
 
     def to_arrow(self) -> dict[str, pa.Table]:
         """Return its tables: the row pointers and the entries."""
-        indices, weights = pa.array(self.indices, pa.int32()), pa.array(self.weights, pa.float32())
-        return {
-            "rows": pa.table({"indptr": pa.array(self.indptr, pa.int64())}),
-            "entries": pa.table({"indices": indices, "weights": weights}),
-        }
+        entries = pa.table({"indices": self.indices, "weights": self.weights})
+        return {"rows": pa.table({"indptr": self.indptr}), "entries": entries}
 
     @classmethod
     def from_arrow(
@@ -254,16 +181,16 @@ class Relation:
         """Inverse of `to_arrow`; the arrays stay memory-mapped."""
         indptr = column_of(tables["rows"], "indptr")
         indices, weights = (column_of(tables["entries"], c) for c in ("indices", "weights"))
-        # A sparse product does not check where an index points, so what comes from disk is checked.
-        n_genes = len(indptr) - 1
-        whole = n_genes >= 0 and indptr[0] == 0 and indptr[-1] == len(indices)
-        if not whole or (np.diff(indptr) < 0).any():
-            what = f"relation '{name}': the row pointers do not fit the entries"
-            raise StoreError(what, code="damaged")
-        if len(indices) and not 0 <= indices.min() <= indices.max() < n_genes:
-            what = f"relation '{name}': an entry is outside the {n_genes} genes"
-            raise StoreError(what, code="damaged")
+        check_rows(f"relation '{name}'", indptr, indices, len(indptr) - 1)
         return cls(name, indptr, indices, weights, directed=directed, counts=counts)
+
+
+def check_rows(what: str, indptr: AnyArray, indices: AnyArray, n_columns: int) -> None:
+    """Raise if compressed sparse rows from disk do not fit: sparse products do not check them."""
+    fits = len(indptr) and indptr[0] == 0 and indptr[-1] == len(indices)
+    inside = not len(indices) or 0 <= indices.min() <= indices.max() < n_columns
+    if not fits or not inside or (np.diff(indptr) < 0).any():
+        raise StoreError(f"{what}: the rows and entries do not fit together", code="damaged")
 
 
 def _compress(row: Ints, column: Ints, weight: Floats, n: int) -> tuple[Ints, Indices, Floats]:

@@ -9,9 +9,12 @@ yeast-sized relations share many of their edges, as real ones do.
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -60,110 +63,43 @@ class Plan:
         return np.split(order, ends)
 
 
-class _RelationSpec(NamedTuple):
-    name: str
-    genes: int  # with an edge, exactly
-    edges: int  # exactly
-    within: float  # share of edges within a pathway, or from a regulator to its pathways
-    between: float = 0.0  # share of edges between pathways that back each other up
-    regulators: int = 0  # genes that have targets, in a directed relation
-    scored: bool = True  # whether edges have weights, like a STRING channel, or all 1
-
-
-class _MetabolismSpec(NamedTuple):
-    reactions: int
-    metabolites: int
-    ruled: int
-    genes: int
-    parts: int  # reactions after `Metabolism.split`
-
-
-class _FeatureSpec(NamedTuple):
-    name: str
-    width: int
-    noise: float
-    known: float = 1.0  # share of genes that have a row
-
-
-class _Recipe(NamedTuple):
-    n_genes: int
-    relations: tuple[_RelationSpec, ...]
-    metabolism: _MetabolismSpec
-    features: tuple[_FeatureSpec, ...] = ()
-    shared_edges: int = 0
-
-
-_RECIPES = {
-    "demo": _Recipe(
-        300,
-        (
-            _RelationSpec("regulatory", 230, 480, 0.10, regulators=24, scored=False),
-            _RelationSpec("physical", 286, 1_300, 0.70, 0.06, scored=False),
-            _RelationSpec("tflink", 270, 1_500, 0.25, regulators=20, scored=False),
-            _RelationSpec("string_neighborhood", 190, 700, 0.40, 0.03),
-            _RelationSpec("string_fusion", 150, 260, 0.10),
-            _RelationSpec("string_cooccurence", 140, 240, 0.02),
-            _RelationSpec("string_coexpression", 296, 1_800, 0.68, 0.10),
-            _RelationSpec("string_experimental", 290, 1_500, 0.72, 0.08),
-            _RelationSpec("string_database", 250, 900, 0.82, 0.05),
-        ),
-        _MetabolismSpec(150, 110, ruled=100, genes=90, parts=260),
-        (_FeatureSpec("expression", 16, noise=1.2), _FeatureSpec("protein", 32, 2.5, known=0.95)),
-    ),
-    "yeast": _Recipe(
-        6_607,
-        (
-            _RelationSpec("regulatory", 3_632, 9_753, 0.10, regulators=180, scored=False),
-            _RelationSpec("physical", 5_721, 139_463, 0.10, 0.02, scored=False),
-            _RelationSpec("tflink", 5_092, 201_898, 0.05, regulators=150, scored=False),
-            _RelationSpec("string_neighborhood", 2_204, 147_874, 0.01, 0.003),
-            _RelationSpec("string_fusion", 3_095, 11_810, 0.10),
-            _RelationSpec("string_cooccurence", 2_615, 11_115, 0.02),
-            _RelationSpec("string_coexpression", 6_503, 1_002_538, 0.02, 0.005),
-            _RelationSpec("string_experimental", 6_036, 825_101, 0.02, 0.005),
-            _RelationSpec("string_database", 4_044, 73_818, 0.10, 0.02),
-        ),
-        _MetabolismSpec(4_131, 2_806, ruled=2_709, genes=1_161, parts=7_122),
-        shared_edges=1_100_000,
-    ),
-}
+_RECIPES: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
 
 
 def synthetic_cell(name: str, *, seed: int = 0) -> Cell:
     """Return the synthetic cell ``demo``, ``yeast`` or ``redundancy``; see `Cell.synthetic`."""
     if name == REDUNDANCY:
-        return redundancy_cell(seed)
-    recipe = _recipe(name)
-    genes, plan = _genes(name, seed), _plan(name, seed)
-    rng = _generator(name, seed, "background")
-    popularity = rng.normal(size=recipe.n_genes)
-    everyone = _Sampler.by_rank(np.arange(recipe.n_genes), popularity)
-    keys = _filled(
-        np.zeros(0, np.int64), recipe.shared_edges, everyone, everyone, recipe.n_genes, rng
-    )
-    shared = np.stack([keys // recipe.n_genes, keys % recipe.n_genes], axis=1)
+        return _redundancy_cell(seed)
+    recipe, genes, plan = _recipe(name), _genes(name, seed), _plan(name, seed)
+    n, rng = recipe["n_genes"], _generator(name, seed, "background")
+    popularity = rng.normal(size=n)
+    everyone = _Sampler.by_rank(np.arange(n), popularity)
+    keys = _filled(np.zeros(0, np.int64), recipe["shared_edges"], everyone, everyone, n, rng)
+    shared = np.stack([keys // n, keys % n], axis=1)
+
+    def drawn(make: Callable[..., Any], part: str, *given: Any, **spec: Any) -> Any:
+        return make(*given, plan, _generator(name, seed, part), **spec)
+
     return Cell(
         genes,
         [
-            _relation(spec, plan, popularity, shared, _generator(name, seed, spec.name))
-            for spec in recipe.relations
+            drawn(_relation, one, one, popularity, shared, **spec)
+            for one, spec in recipe["relations"].items()
         ],
-        _metabolism(recipe.metabolism, genes, plan, _generator(name, seed, "metabolism")),
-        [
-            _feature(spec, plan, _generator(name, seed, f"feature {spec.name}"))
-            for spec in recipe.features
-        ],
+        drawn(_metabolism, "metabolism", genes, **recipe["metabolism"]),
+        [drawn(_feature, f"feature {one}", one, *spec) for one, spec in recipe["features"].items()],
         synthetic={"name": name, "seed": seed},
     )
 
 
-def redundancy_cell(seed: int = 0) -> Cell:
+def _redundancy_cell(seed: int) -> Cell:
     """Return a cell in which what two deletions do together is written in the graph alone.
 
     The first 120 genes are sources. Each of the other 780 hears over the relation ``routes`` from
-    two sources (520 of them) or three, drawn independently of everything else: which pairs of
-    sources are the only routes to a gene follows from no property of either of them. Over
-    ``elsewhere``, everybody hears from random genes, which means nothing.
+    two sources (520 of them) or three, drawn independently of everything else, and over
+    ``elsewhere`` from random genes, which means nothing.
     """
     rng = _generator(REDUNDANCY, seed, "routes")
     n_routes = rng.permutation(np.repeat(list(_REACHED), list(_REACHED.values())))
@@ -184,29 +120,18 @@ def redundancy_cell(seed: int = 0) -> Cell:
 
 def plan_of(cell: Cell) -> Plan:
     """Return the plan of a synthetic cell, for the genes it has now and in their order."""
-    made_with = cell.synthetic_recipe
-    if made_with is None:
-        raise InputError(
-            "the cell is not synthetic, so its pathways are not known",
-            code="not-synthetic",
-            fix="Make one with Cell.synthetic('demo').",
-        )
-    name, seed = str(made_with["name"]), int(made_with["seed"])
-    plan, planned = _plan(name, seed), _genes(name, seed)
-    index = planned.resolve(cell.genes.systematic).index
+    what = "the cell, or one of its genes, is not synthetic, so its pathways are not known"
+    error = InputError(what, code="not-synthetic", fix="Make one with Cell.synthetic('demo').")
+    if cell.synthetic_recipe is None:
+        raise error
+    name, seed = str(cell.synthetic_recipe["name"]), int(cell.synthetic_recipe["seed"])
+    plan, index = _plan(name, seed), _genes(name, seed).resolve(cell.genes.systematic)
     if (index < 0).any():
-        stranger = cell.genes[int(np.argmax(index < 0))]
-        what = f"the gene '{stranger}' is not one of the synthetic cell '{name}'"
-        raise InputError(what, code="not-synthetic")
+        raise error
     return Plan(plan.pathway[index], plan.redundant)
 
 
-def pathways_of(cell: Cell) -> Ints:
-    """Return the pathway of each gene of a synthetic cell, [n_genes]; also of a subset of one."""
-    return plan_of(cell).pathway
-
-
-def _recipe(name: str) -> _Recipe:
+def _recipe(name: str) -> dict[str, Any]:
     if name not in _RECIPES:
         known = [*_RECIPES, REDUNDANCY]
         raise InputError(
@@ -228,7 +153,7 @@ def _generator(name: str, seed: int, part: str) -> Rng:
 @lru_cache(maxsize=8)
 def _plan(name: str, seed: int) -> Plan:
     rng = _generator(name, seed, "plan")
-    n_genes = _recipe(name).n_genes
+    n_genes = _recipe(name)["n_genes"]
     n_pathways = n_genes // _GENES_PER_PATHWAY
     spare = n_genes - _SMALLEST_PATHWAY * n_pathways
     sizes = _SMALLEST_PATHWAY + rng.multinomial(spare, np.full(n_pathways, 1 / n_pathways))
@@ -242,7 +167,7 @@ def _plan(name: str, seed: int) -> Plan:
 def _genes(name: str, seed: int) -> Genes:
     """Return genes named like yeast's, with one digit more so that none can be taken for a real."""
     rng = _generator(name, seed, "genes")
-    n_genes = _recipe(name).n_genes
+    n_genes = _recipe(name)["n_genes"]
     chromosome = np.sort(np.arange(n_genes) % _CHROMOSOMES)
     place = np.arange(n_genes) - np.searchsorted(chromosome, chromosome)
     centromere = (np.bincount(chromosome) // 2)[chromosome]
@@ -280,44 +205,52 @@ class _Sampler(NamedTuple):
 
 
 def _relation(
-    spec: _RelationSpec, plan: Plan, popularity: AnyArray, shared: Ints, rng: Rng
+    name: str,
+    popularity: AnyArray,
+    shared: Ints,
+    plan: Plan,
+    rng: Rng,
+    *,
+    connected: int,
+    edges: int,
+    within: float,
+    between: float = 0.0,
+    regulators: int = 0,
+    scored: bool = True,
 ) -> Relation:
-    n_genes, directed = len(plan.pathway), bool(spec.regulators)
-    connected = np.sort(rng.permutation(n_genes)[: spec.genes])
-    popular = popularity[connected] + 0.4 * rng.normal(size=spec.genes)
-    source = target = _Sampler.by_rank(connected, popular)
-    members = plan.members(connected)
+    n_genes, directed = len(plan.pathway), bool(regulators)
+    genes = np.sort(rng.permutation(n_genes)[:connected])
+    popular = popularity[genes] + 0.4 * rng.normal(size=connected)
+    source = target = _Sampler.by_rank(genes, popular)
+    members = plan.members(genes)
     if directed:
-        regulators = np.sort(rng.permutation(connected)[: spec.regulators])
-        source = _Sampler.by_rank(regulators, rng.normal(size=spec.regulators), 0.8, 5.0)
+        chosen = np.sort(rng.permutation(genes)[:regulators])
+        source = _Sampler.by_rank(chosen, rng.normal(size=regulators), 0.8, 5.0)
         # Every pathway is controlled by two regulators.
-        pairs = [_crossed(rng.choice(regulators, 2, replace=False), m) for m in members]
+        pairs = [_crossed(rng.choice(chosen, 2, replace=False), m) for m in members]
         controlled = np.concatenate(pairs)
         controlled = controlled[controlled[:, 0] != controlled[:, 1]]
-        planned = [_some(controlled, spec.within * spec.edges, rng)]
+        planned = [_some(controlled, within * edges, rng)]
         shared = shared[:0]
     else:
-        within = np.concatenate([m[np.stack(np.triu_indices(len(m), 1), axis=1)] for m in members])
-        between = np.concatenate([_crossed(members[p], members[q]) for p, q in plan.redundant])
-        planned = [
-            _some(within, spec.within * spec.edges, rng),
-            _some(between, spec.between * spec.edges, rng),
-        ]
+        inner = np.concatenate([m[np.stack(np.triu_indices(len(m), 1), axis=1)] for m in members])
+        outer = np.concatenate([_crossed(members[p], members[q]) for p, q in plan.redundant])
+        planned = [_some(inner, within * edges, rng), _some(outer, between * edges, rng)]
         inside = np.zeros(n_genes, dtype=bool)
-        inside[connected] = True
-        shared = _some(shared[inside[shared].all(axis=1)], _SHARED * spec.edges, rng)
+        inside[genes] = True
+        shared = _some(shared[inside[shared].all(axis=1)], _SHARED * edges, rng)
     joined = np.zeros(n_genes, dtype=bool)
     joined[np.concatenate([*planned, shared])] = True
-    lonely = connected[~joined[connected]]
+    lonely = genes[~joined[genes]]
     partner = source.draw(len(lonely), rng)
     while (same := partner == lonely).any():
         partner[same] = source.draw(int(same.sum()), rng)
     joining = np.stack([partner, lonely], axis=1)
     keys = _first_of_each(_keys(np.concatenate([*planned, shared, joining]), n_genes, directed))
-    keys = _filled(keys, spec.edges, source, target, n_genes, rng)
-    weight = _scores(sum(map(len, planned)), len(keys), rng) if spec.scored else None
-    edges = keys // n_genes, keys % n_genes, weight
-    return Relation.from_edges(spec.name, *edges, n_genes=n_genes, directed=directed)
+    keys = _filled(keys, edges, source, target, n_genes, rng)
+    weight = _scores(sum(map(len, planned)), len(keys), rng) if scored else None
+    ends = keys // n_genes, keys % n_genes
+    return Relation.from_edges(name, *ends, weight, n_genes=n_genes, directed=directed)
 
 
 def _filled(keys: Ints, n: int, source: _Sampler, target: _Sampler, n_genes: int, rng: Rng) -> Ints:
@@ -342,8 +275,7 @@ def _some(pairs: Ints, n: float, rng: Rng) -> Ints:
 def _keys(pairs: Ints, n_genes: int, directed: bool) -> Ints:
     if not directed:
         pairs = np.sort(pairs, axis=1)
-    keys: Ints = pairs[:, 0] * n_genes + pairs[:, 1]
-    return keys
+    return pairs[:, 0] * n_genes + pairs[:, 1]
 
 
 def _first_of_each(keys: Ints) -> Ints:
@@ -357,31 +289,41 @@ def _scores(n_planned: int, n: int, rng: Rng) -> Floats:
     return np.round(score, 3).astype(np.float32)
 
 
-def _metabolism(spec: _MetabolismSpec, genes: Genes, plan: Plan, rng: Rng) -> Metabolism:
+def _metabolism(
+    genes: Genes,
+    plan: Plan,
+    rng: Rng,
+    *,
+    reactions: int,
+    metabolites: int,
+    ruled: int,
+    enzymes: int,
+    parts: int,
+) -> Metabolism:
     # The enzymes are the genes of whole pathways.
     turn = rng.permutation(plan.n_pathways)
     order = np.lexsort((rng.permutation(len(plan.pathway)), turn[plan.pathway]))
-    enzymes = rng.permutation(order[: spec.genes])
-    rules = [""] * spec.reactions
+    some = rng.permutation(order[:enzymes])
+    rules = [""] * reactions
     pathways: list[list[str]] = [[] for _ in rules]
-    n_clauses = np.ones(spec.reactions, dtype=np.int64)
-    for i, reaction in enumerate(np.sort(rng.permutation(spec.reactions)[: spec.ruled]).tolist()):
-        first = int(enzymes[i % spec.genes])
+    n_clauses = np.ones(reactions, dtype=np.int64)
+    for i, reaction in enumerate(np.sort(rng.permutation(reactions)[:ruled]).tolist()):
+        first = int(some[i % enzymes])
         n_clauses[reaction] = rng.choice(len(_ISOZYMES), p=_ISOZYMES) + 1
-        mates = enzymes[plan.pathway[enzymes] == plan.pathway[first]]
-        others = rng.choice(enzymes, 16, replace=False)
+        mates = some[plan.pathway[some] == plan.pathway[first]]
+        others = rng.choice(some, 16, replace=False)
         pool = dict.fromkeys([first, *rng.permutation(mates).tolist(), *others.tolist()])
         rules[reaction] = _rule([genes[g] for g in pool], int(n_clauses[reaction]), rng)
         pathways[reaction].append(f"pathway {int(plan.pathway[first])}")
-    reversible = _reversible(n_clauses, spec.parts, rng)
+    reversible = _reversible(n_clauses, parts, rng)
     return Metabolism.build(
         genes,
-        [f"r_{i + 1:04d}" for i in range(spec.reactions)],
-        [f"s_{i + 1:04d}" for i in range(spec.metabolites)],
-        _stoichiometry(spec, rng),
+        [f"r_{i + 1:04d}" for i in range(reactions)],
+        [f"s_{i + 1:04d}" for i in range(metabolites)],
+        _stoichiometry(reactions, metabolites, rng),
         rules,
         np.where(reversible, -1_000.0, 0.0).tolist(),
-        [1_000.0] * spec.reactions,
+        [1_000.0] * reactions,
         pathways=pathways,
     )
 
@@ -410,16 +352,16 @@ def _reversible(n_clauses: Ints, parts: int, rng: Rng) -> Bools:
     return chosen
 
 
-def _stoichiometry(spec: _MetabolismSpec, rng: Rng) -> list[tuple[int, int, float]]:
+def _stoichiometry(reactions: int, metabolites: int, rng: Rng) -> list[tuple[int, int, float]]:
     """Let every metabolite take part in a reaction, and a few, like water, in very many."""
-    own = rng.permutation(spec.metabolites)
-    popularity = rng.normal(size=spec.metabolites)
-    common = _Sampler.by_rank(np.arange(spec.metabolites), popularity, 1.0, 2.0)
-    further = common.draw(spec.reactions * 24, rng).reshape(spec.reactions, -1).tolist()
-    sizes = rng.choice(len(_METABOLITES), spec.reactions, p=_METABOLITES) + 1
+    own = rng.permutation(metabolites)
+    popularity = rng.normal(size=metabolites)
+    common = _Sampler.by_rank(np.arange(metabolites), popularity, 1.0, 2.0)
+    further = common.draw(reactions * 24, rng).reshape(reactions, -1).tolist()
+    sizes = rng.choice(len(_METABOLITES), reactions, p=_METABOLITES) + 1
     found = []
     for reaction, size in enumerate(sizes.tolist()):
-        first = int(own[reaction % spec.metabolites])
+        first = int(own[reaction % metabolites])
         members = list(dict.fromkeys([first, *further[reaction]]))[:size]
         amounts = np.where(rng.random(len(members)) < 0.08, 2.0, 1.0)
         for i, (metabolite, amount) in enumerate(zip(members, amounts.tolist(), strict=True)):
@@ -427,8 +369,10 @@ def _stoichiometry(spec: _MetabolismSpec, rng: Rng) -> list[tuple[int, int, floa
     return found
 
 
-def _feature(spec: _FeatureSpec, plan: Plan, rng: Rng) -> Feature:
-    centre = rng.normal(size=(plan.n_pathways, spec.width))
-    values = centre[plan.pathway] + spec.noise * rng.normal(size=(len(plan.pathway), spec.width))
-    known = rng.random(len(plan.pathway)) < spec.known
-    return Feature(spec.name, np.where(known[:, None], values, np.nan).astype(np.float32))
+def _feature(
+    name: str, width: int, noise: float, known_share: float, plan: Plan, rng: Rng
+) -> Feature:
+    centre = rng.normal(size=(plan.n_pathways, width))
+    values = centre[plan.pathway] + noise * rng.normal(size=(len(plan.pathway), width))
+    known = rng.random(len(plan.pathway)) < known_share
+    return Feature(name, np.where(known[:, None], values, np.nan).astype(np.float32))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from deltacell.cli import bench as bench_commands
-from deltacell.cli import data as data_commands
-from deltacell.cli import evaluate, explain, predict, slurm, start, train
-from deltacell.cli.program import Program, WithSettings
+from deltacell.cli import bench, data, explain, predict, start, train
+from deltacell.cli.program import Program, WithSettings, option
 from deltacell.errors import DeltacellError
 
 app = typer.Typer(
@@ -27,81 +27,60 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data = typer.Typer(
-    no_args_is_help=True,
-    help="Get, import, make, show and query cells and screens.",
-    epilog="Example: deltacell data synthetic demo --out demo",
-)
-bench = typer.Typer(
-    no_args_is_help=True,
-    help="Measure speed and memory on this machine.",
-    epilog="Example: deltacell bench data --quick",
-)
-jobs = typer.Typer(
-    no_args_is_help=True,
-    help="Write the scripts of Slurm jobs.",
-    epilog="Example: deltacell slurm train experiment=demo > job.sbatch",
-)
-app.add_typer(data, name="data")
-app.add_typer(bench, name="bench")
-app.add_typer(jobs, name="slurm")
-
-
-def _add(
-    group: typer.Typer,
-    name: str,
-    function: Callable[..., Any],
-    kind: type[TyperCommand] = TyperCommand,
-) -> None:
-    """Add a command; the example that ends its docstring ends its help, below the options."""
-    told, _, example = inspect.cleandoc(function.__doc__ or "").rpartition("\n\n")
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "demo": start.demo,
+    "start": start.start,
+    "train": train.train,
+    "evaluate": predict.evaluate,
+    "predict": predict.predict,
+    "why": predict.why,
+    "explain": explain.explain,
+    "reconcile": explain.reconcile,
+    "modes": train.modes,
+    "data get": data.get,
+    "data import": data.import_,
+    "data synthetic": data.synthetic,
+    "data info": data.info,
+    "data query": data.query,
+    **{f"bench {name}": command for name, command in bench.COMMANDS.items()},
+    "slurm train": train.slurm,
+}
+GROUPS = {
+    "data": ("Get, import, make, show and query cells and screens.", "synthetic demo --out demo"),
+    "bench": ("Measure speed and memory on this machine.", "data --quick"),
+    "slurm": ("Write the scripts of Slurm jobs.", "train experiment=demo > job.sbatch"),
+}
+_groups = {"": app}
+for _name, (_help, _example) in GROUPS.items():
+    _example = f"Example: deltacell {_name} {_example}"
+    _groups[_name] = typer.Typer(no_args_is_help=True, help=_help, epilog=_example)
+    app.add_typer(_groups[_name], name=_name)
+for _words, _function in COMMANDS.items():
+    _group, _, _name = _words.rpartition(" ")
+    # The example that ends a docstring ends the help, below the options.
+    _told, _, _example = inspect.cleandoc(_function.__doc__ or "").rpartition("\n\n")
+    _kind = WithSettings if _name == "train" and _group != "bench" else TyperCommand
     # In help a bracket begins a style.
-    group.command(name, cls=kind, help=told, epilog=example.replace("[", "\\["))(function)
-
-
-_add(app, "demo", start.demo)
-_add(app, "start", start.start)
-_add(app, "train", train.train, WithSettings)
-_add(app, "evaluate", evaluate.evaluate)
-_add(app, "predict", predict.predict)
-_add(app, "why", predict.why)
-_add(app, "explain", explain.explain)
-_add(app, "reconcile", explain.reconcile)
-_add(app, "modes", train.modes)
-_add(jobs, "train", slurm.train, WithSettings)
-_add(data, "get", data_commands.get)
-_add(data, "import", data_commands.import_)
-_add(data, "synthetic", data_commands.synthetic)
-_add(data, "info", data_commands.info)
-_add(data, "query", data_commands.query)
-for _name in (
-    *("data", "dango", "explain", "faults", "mutants", "pairs"),
-    *("predict", "propagation", "scaling", "start", "trace", "train"),
-):
-    _add(bench, _name, getattr(bench_commands, _name))
+    _epilog = _example.replace("[", "\\[")
+    _groups[_group].command(_name, cls=_kind, help=_told, epilog=_epilog)(_function)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
         typer.echo(f"deltacell {version('deltacell')}")
         raise typer.Exit
 
 
+_VERSION = option(
+    "Print the version and stop.", "--version", callback=_print_version, is_eager=True
+)
+_DEBUG = option("Show the stack trace of errors; anywhere in a command.", "--debug")
+
+
 @app.callback()
 def options(
-    _show_version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version and stop.", callback=_print_version, is_eager=True
-        ),
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the stack trace of errors; anywhere in a command.")
-    ] = False,
+    _show_version: Annotated[bool, _VERSION] = False, debug: Annotated[bool, _DEBUG] = False
 ) -> None:
-    """Hold the options that come before any command."""
     if debug:
         os.environ["DELTACELL_DEBUG"] = "1"
 
@@ -121,30 +100,21 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("DELTACELL_DEBUG"):
             raise
-        _tell(error)
+        from deltacell.report.terminal import print_error
+
+        print_error(f"error: {_sentence(error)}")
         sys.exit(2 if isinstance(error, DeltacellError) else 1)
 
 
-def _tell(error: Exception) -> None:
-    from deltacell.report.terminal import print_error
-
+def _sentence(error: Exception) -> str:
     if isinstance(error, DeltacellError):
-        text = str(error)
-    elif isinstance(error, OSError) and error.strerror:
-        place = "" if error.filename is None else f"{error.filename}: "
-        text = f"{place}{error.strerror} (run with --debug for the stack trace)"
-    elif _is_out_of_memory(error):
-        text = "there is not enough memory (run with --debug for the stack trace)"
-    else:
-        said = " ".join(str(error).split())
-        text = f"{type(error).__name__}: {said}" if said else type(error).__name__
-        text += " (this is a fault of deltacell; run with --debug for the stack trace)"
-    print_error(f"error: {text}")
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
+        return str(error)
+    said, fault = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": "), ""
     # A library that cannot be loaded for want of memory says so in words alone.
-    said = str(error).lower()
-    return any(sign in said for sign in ("cannot allocate memory", "failed to map segment"))
+    if re.search("^(OutOf)?MemoryError|cannot allocate memory|failed to map segment", said, re.I):
+        said = "there is not enough memory"
+    elif isinstance(error, OSError) and error.strerror:
+        said = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    else:
+        fault = "this is a fault of deltacell; "
+    return f"{said} ({fault}run with --debug for the stack trace)"

@@ -7,24 +7,17 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.program import write_json
+from deltacell.cli.program import Html, Json, Markdown, option, write_json, write_text
 
 
 def explain(
-    a: Annotated[
-        Path, typer.Argument(help="A run, a trace (.json, .json.gz) or a directory of traces.")
-    ],
+    a: Annotated[Path, typer.Argument(help="A run, a trace or a directory of traces.")],
     b: Annotated[Path | None, typer.Argument(help="A second one: why does it take longer?")] = None,
-    json: Annotated[Path | None, typer.Option(help="Also write everything to a JSON file.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Also write it as Markdown.")] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Also write it as a page: self-contained HTML.")
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Print all lists and tables.")] = False,
-    fail_if: Annotated[
-        str | None,
-        typer.Option(help="Exit with code 1 if this holds beyond noise: 'slower > 10%'."),
-    ] = None,
+    json: Json = None,
+    markdown: Markdown = None,
+    html: Html = None,
+    full: Annotated[bool, option("Print all lists and tables.", "--full")] = False,
+    fail_if: Annotated[str | None, option("Exit with 1 if it is so: 'slower > 10%'.")] = None,
 ) -> None:
     """Explain where the time goes, or why B takes longer than A: the cause, then the numbers.
 
@@ -32,7 +25,6 @@ def explain(
 
     Example: deltacell explain runs/before runs/after --fail-if "slower > 10%"
     """
-    from deltacell.cli.program import write_text
     from deltacell.profile.explain.explanation import explain as explained
     from deltacell.profile.explain.explanation import read_condition
     from deltacell.report.explain import markdown_explanation, print_explanation
@@ -52,26 +44,26 @@ def explain(
         write_text(html, explanation_page(result), what="the page")
     print_explanation(result, full=full)
     if condition is not None:
-        if condition.holds(explanation):
-            print_error(f"failed: {condition.told(explanation)}")
+        holds, said = condition.check(explanation)
+        if holds:
+            print_error(f"failed: {said}")
             raise typer.Exit(1)
-        typer.echo(f"passed: {condition.told(explanation)}")
+        typer.echo(f"passed: {said}")
 
 
 def reconcile(
     file: Annotated[Path, typer.Argument(help="YAML file: two trainings and what was measured.")],
-    json: Annotated[Path | None, typer.Option(help="Also write it to a JSON file.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Also write it as Markdown.")] = None,
+    json: Json = None,
+    markdown: Markdown = None,
 ) -> None:
     """Make one account of measurements that disagree: what each supports, and what is wrong.
 
     Example: deltacell reconcile docs/how-to/dango-against-hetero.yaml
     """
-    from deltacell.cli.program import write_text
     from deltacell.profile.explain.reconcile import reconcile as made_consistent
     from deltacell.report.explain import markdown_reconciliation, print_reconciliation
 
-    result = made_consistent(file).to_json()
+    result = made_consistent(file)
     print_reconciliation(result)
     write_json(json, result)
     if markdown is not None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from enum import Enum
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -23,7 +22,6 @@ class Program(TyperGroup):
     """The commands: `--debug` may stand anywhere, and Ctrl-C ends with a word, not with a trace."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take the arguments, with `--debug` put before the command wherever it stands."""
         options = args[: args.index("--")] if "--" in args else args
         if "--debug" in options:
             rest = args[len(options) :]
@@ -31,7 +29,6 @@ class Program(TyperGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -39,48 +36,26 @@ class Program(TyperGroup):
             raise typer.Exit(STOPPED) from None
 
 
-GROUPS = ("experiment", "model", "loss", "schedule", "ablation")
-"""Groups of the configs that ship, of which one is chosen by its name."""
-
-
 class WithSettings(TyperCommand):
     """A command that shows how a setting is written if it was typed as an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments."""
-        typed = list(args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
+            from deltacell.train.config import ANY_KEYS, nearest
+
             # The parser's errors have no name that typer promises to keep.
             option = str(getattr(error, "option_name", ""))
-            others = getattr(error, "possibilities", None)
-            meant = _setting(option, only_exact=bool(others)) if option else None
+            name = option.lstrip("-").replace("-", "_")
+            is_key = name in {key.rpartition(".")[2] for key in ANY_KEYS}
+            is_near_option = bool(getattr(error, "possibilities", None)) and not is_key
+            meant = None if not name or is_near_option else nearest(name, list(ANY_KEYS))
             if meant is None:
                 raise
-            raise InputError(
-                f"there is no option {option}; settings are written as key=value",
-                code="setting-as-option",
-                fix=f"Such as: {ctx.command_path} {meant}={_value(option, typed)}",
-            ) from None
-
-
-def _setting(option: str, *, only_exact: bool) -> str | None:
-    from deltacell.train.check import ANY_KEYS, nearest
-
-    name = option.lstrip("-").replace("-", "_")
-    if only_exact and name not in {key.rpartition(".")[2] for key in ANY_KEYS}:
-        return None
-    return nearest(name, list(ANY_KEYS))
-
-
-def _value(option: str, typed: list[str]) -> str:
-    for word, after in zip(typed, [*typed[1:], "..."], strict=True):
-        if word == option:
-            return after if not after.startswith("-") and "=" not in after else "..."
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2]
-    return "..."
+            what = f"there is no option {option}; settings are written as key=value"
+            fix = f"Such as: {ctx.command_path} {meant}=..."
+            raise InputError(what, code="setting-as-option", fix=fix) from None
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -88,43 +63,51 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
 
     Bash takes ``experiment=de`` for three words, the last of them ``de``.
     """
+    from deltacell.train.config import ANY_KEYS, GROUPS
+
+    def names(group: str) -> list[str]:
+        found = (entry.name for entry in (files("deltacell.conf") / group).iterdir())
+        # A loss "of" a model is the model's default.
+        shipped = (n for n in found if n.endswith(".yaml") and not n.startswith("of_"))
+        return sorted(name.removesuffix(".yaml") for name in shipped)
+
     before = list(ctx.params.get("overrides") or [])
     if before and before[-1] in GROUPS:
         # The begun word is the sign alone, which click takes for nothing.
         before.append("=")
     if len(before) > 1 and before[-1] == "=":
-        return [name for name in _names(before[-2]) if name.startswith(incomplete)]
-    words = [f"{group}={name}" for group in GROUPS for name in _names(group)]
-    if incomplete:
-        words += _defaults()
+        words = names(before[-2]) if before[-2] in GROUPS else []
+    else:
+        words = [f"{group}={name}" for group in GROUPS for name in names(group)]
+        words += [f"{key}=" for key in ANY_KEYS if incomplete]
     return [word for word in words if word.startswith(incomplete)]
 
 
-def _names(group: str) -> Iterable[str]:
-    if group not in GROUPS:
-        return []
-    names = (entry.name for entry in (files("deltacell.conf") / group).iterdir())
-    # A loss "of" a model is the model's default.
-    return sorted(
-        name.removesuffix(".yaml")
-        for name in names
-        if name.endswith(".yaml") and not name.startswith("of_")
-    )
+def option(about: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=about, **settings)
 
 
-def _defaults() -> Iterable[str]:
-    from deltacell.train.check import ANY_KEYS
+Json = Annotated[Path | None, option("Also write the result as JSON.")]
+Markdown = Annotated[Path | None, option("Also write the tables as Markdown.")]
+Html = Annotated[Path | None, option("Also write a page: self-contained HTML.")]
+Seed = Annotated[int, option("Random seed.")]
+Weights = Annotated[str, option("best, chosen by validation, or last.")]
+ConfigDir = Annotated[Path | None, option("Your own configs, such as DIR/experiment/mine.yaml.")]
+Overwrite = Annotated[bool, option("Replace what an earlier command made.", "--overwrite")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="A config: experiment=demo model=hetero_cell trainer.devices=2.",
+        autocompletion=complete_override,
+    ),
+]
 
-    for name, key in ANY_KEYS.items():
-        value = key.default.value if isinstance(key.default, Enum) else key.default
-        if value is None or isinstance(value, bool):
-            yield f"{name}={'null' if value is None else str(value).lower()}"
-        elif isinstance(value, int | float | str):
-            yield f"{name}={value}"
+
+def split_names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def write_json(path: Path | None, data: Mapping[str, Any]) -> None:
-    """Write a result as JSON if a path is given."""
     if path is not None:
         write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n", what="the result")
 
@@ -134,9 +117,13 @@ def write_text(path: Path, text: str, *, what: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"{what} could not be written: its folder cannot be created: {error.strerror}",
-            code="not-written",
-            where=path,
-        ) from error
+        what = f"{what} could not be written: its folder cannot be created: {error.strerror}"
+        raise InputError(what, code="not-written", where=path) from error
     write_whole(path, text, what=what)
+
+
+def tell(sentence: str) -> None:
+    """Say something beside the output, in characters that are safe on a terminal."""
+    from deltacell.report.terminal import printable
+
+    typer.secho(printable(sentence), err=True)

@@ -1,38 +1,27 @@
-"""`deltacell train`, `modes` and `slurm`: from a config to a run."""
+"""`deltacell train`, `modes` and `slurm train`: from a config to a run, or to the script of one."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
+from signal import SIGTERM
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deltacell.cli.program import complete_override, write_json
+from deltacell.cli.program import ConfigDir, Json, Overrides, option, tell, write_json
 
 if TYPE_CHECKING:
     from deltacell.train.config import Config
-    from deltacell.train.run_directory import Outcome
 
 
 def train(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Such as experiment=demo model=hetero_cell trainer.devices=2.",
-            autocompletion=complete_override,
-        ),
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Resume this run from its last checkpoint.")
-    ] = None,
-    from_: Annotated[
-        str, typer.Option("--from", help="With --resume: best, or the name of a checkpoint.")
-    ] = "last",
-    cfg: Annotated[str | None, typer.Option(help="Print the whole config and exit: job.")] = None,
-    config_dir: Annotated[
-        Path | None, typer.Option(help="Your own configs, such as DIR/experiment/mine.yaml.")
-    ] = None,
+    overrides: Overrides = None,
+    resume: Annotated[Path | None, option("Resume this run from its last checkpoint.")] = None,
+    from_: Annotated[str, option("With --resume: best, or a checkpoint.", "--from")] = "last",
+    cfg: Annotated[str | None, option("Print the whole config and exit: job.")] = None,
+    config_dir: ConfigDir = None,
 ) -> None:
     """Train or fit a predictor; the run is a directory that explains itself and can be resumed.
 
@@ -44,68 +33,47 @@ def train(
     Example: deltacell train experiment=demo trainer.epochs=5 seed=1
     """
     from deltacell.errors import InputError
+    from deltacell.train import processes
     from deltacell.train.compose import to_yaml
     from deltacell.train.run_directory import resumed_config
 
     words = overrides or []
-    if resume is not None:
-        config = resumed_config(resume, words)
-    elif from_ != "last":
+    if cfg not in (None, "job"):
+        raise InputError(f"--cfg is '{cfg}'; expected job", code="unknown-name")
+    if resume is None and from_ != "last":
         raise InputError("--from needs --resume RUN", code="conflicting-settings")
-    else:
-        config = _composed(words, config_dir)
+    config = _composed(words, config_dir) if resume is None else resumed_config(resume, words)
+    several = not config.model.fitted
     if cfg is not None:
-        if cfg != "job":
-            raise InputError(f"--cfg is '{cfg}'; expected job", code="unknown-name")
         typer.echo(to_yaml(config), nl=False)
-        return
-    if config_dir is not None:
-        words = [*words, "--config-dir", str(config_dir)]
-    _carry_out(config, resume, from_, words)
+    elif several and processes.is_launched():
+        _run_as_rank(config, resume, from_)
+    else:
+        if several and processes.needs_launch(config.trainer):
+            typed = words if config_dir is None else [*words, "--config-dir", str(config_dir)]
+            signal = _launched(config, resume, from_, typed)
+        else:
+            signal = _run(config, resume, from_)
+        if signal:
+            raise typer.Exit(processes.exit_code(signal))
 
 
 def _composed(overrides: list[str], folder: Path | None) -> Config:
     """Return the config that was typed; if that names no model, one that suits the data."""
-    from deltacell.train.compose import compose
+    from deltacell.train.compose import compose, suited_config
 
     named = {word.partition("=")[0].lstrip("+") for word in overrides}
     chosen = named & {"experiment", "model", "loss", "ablation"}
     if chosen or not named & {"data.folder", "data.cell"}:
         return compose(overrides, folder=folder)
-    from deltacell.train.compose import suited_config
-
     config, sentences = suited_config(overrides, folder)
     for sentence in sentences:
-        typer.secho(sentence, err=True)
+        tell(sentence)
     return config
-
-
-def _carry_out(config: Config, resume: Path | None, which: str, words: list[str]) -> None:
-    from deltacell.train import processes
-    from deltacell.train.config import is_fitted
-
-    if not is_fitted(config.model) and processes.needs_launch(config.trainer):
-        signal = _launched(config, resume, which, words)
-    elif not is_fitted(config.model) and processes.is_launched():
-        processes.end_with_parent()
-        try:
-            processes.reported(_run)(config, resume, which)
-        except Exception as error:
-            # The launcher has it by now and says it once, for whichever rank was the first.
-            raise typer.Exit(1) from error
-        # The launcher takes any code but 0 for a failure; it reads the run's record instead.
-        return
-    else:
-        signal = _run(config, resume, which).signal
-    if signal:
-        raise typer.Exit(processes.exit_code(signal))
 
 
 def _launched(config: Config, resume: Path | None, which: str, words: list[str]) -> int:
     """Train in several processes, which all get the same directory; return the signal, or 0."""
-    from contextlib import suppress
-    from signal import SIGTERM
-
     from deltacell.errors import DeltacellError
     from deltacell.profile.record import Status, read_run
     from deltacell.train.processes import RankError, accelerator_of, launch
@@ -119,18 +87,30 @@ def _launched(config: Config, resume: Path | None, which: str, words: list[str])
     except RankError as error:
         # The first rank may only know later what failed first, or was killed.
         with suppress(DeltacellError), RunDirectory.open(path) as directory:
-            if directory.record.status is Status.failed:
-                directory.update(error=str(error))
-            elif directory.record.status is Status.running:
+            if directory.record.status in (Status.running, Status.failed):
                 directory.end(Status.failed, error=str(error))
         raise
     return signal or (SIGTERM if read_run(path).status is Status.interrupted else 0)
 
 
-def _run(config: Config, resume: Path | None, which: str) -> Outcome:
+def _run_as_rank(config: Config, resume: Path | None, which: str) -> None:
+    """Train as one of several processes; the launcher reads the outcome from the run's record."""
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    from deltacell.train.processes import end_with_parent
+
+    end_with_parent()
+    try:
+        record(_run)(config, resume, which)
+    except Exception as error:
+        # The launcher has it by now and says it once, for whichever rank was the first.
+        raise typer.Exit(1) from error
+
+
+def _run(config: Config, resume: Path | None, which: str) -> int:
+    """Train in this process; return the signal that stopped it, or 0."""
     from deltacell.report.bench import print_rates
     from deltacell.report.progress import print_outcome
-    from deltacell.train.config import Mode, is_fitted
     from deltacell.verbs import trained
 
     outcome = trained(config, resume=resume, which=which, command=sys.argv)
@@ -138,28 +118,20 @@ def _run(config: Config, resume: Path | None, which: str) -> Outcome:
         typer.secho(f"note: {notice}", err=True)
     if outcome.is_first:
         if outcome.phases is not None:
-            print_rates([(config.mode.value, outcome.phases)])
+            print_rates([(config.mode, outcome.phases)])
         print_outcome(
             outcome.path,
             signal=outcome.signal,
             best=outcome.best,
             sentence=None if outcome.phases is None else outcome.phases.sentence,
-            learned=config.mode is Mode.train,
-            saved=not is_fitted(config.model),
+            learned=config.mode == "train",
+            saved=not config.model.fitted,
         )
-    return outcome
+    return outcome.signal
 
 
 def modes(
-    overrides: Annotated[
-        list[str],
-        typer.Argument(
-            help="A config as for `deltacell train`: experiment=demo.",
-            autocompletion=complete_override,
-        ),
-    ],
-    steps: Annotated[int, typer.Option(help="Batches per mode.")] = 30,
-    json: Annotated[Path | None, typer.Option(help="Also write it to a file.")] = None,
+    overrides: Overrides, steps: Annotated[int, option("Batches per mode.")] = 30, json: Json = None
 ) -> None:
     """Run every execution mode of a config briefly: rates, marginal costs, exposed times.
 
@@ -169,14 +141,46 @@ def modes(
 
     from deltacell.report.bench import print_marginals, print_phases, print_rates
     from deltacell.report.progress import progress_bar
-    from deltacell.train.compose import compose
     from deltacell.train.run import marginals, run_modes
 
-    compose(overrides)
     with progress_bar() as report:
-        times = run_modes(overrides, steps, report)
+        times = run_modes(overrides or [], steps, report)
     parts = marginals(times)
-    print_rates([(time.mode, time.summary) for time in times])
+    print_rates(list(times.items()))
     print_marginals(parts)
-    print_phases(next(time.summary for time in times if time.mode == "train"))
-    write_json(json, {"modes": [*map(asdict, times)], "marginals": [*map(asdict, parts)]})
+    print_phases(times["train"])
+    rows = [{"mode": mode, "summary": asdict(summary)} for mode, summary in times.items()]
+    write_json(json, {"modes": rows, "marginals": [*map(asdict, parts)]})
+
+
+def slurm(
+    overrides: Overrides = None,
+    nodes: Annotated[int | None, option("Nodes; trainer.nodes.")] = None,
+    gpus_per_node: Annotated[int | None, option("GPUs, one process each; else CPUs.")] = None,
+    cpus_per_task: Annotated[int | None, option("Cores and threads per process.")] = None,
+    time: Annotated[str, option("Time limit; it saves two minutes before.")] = "24:00:00",
+    partition: Annotated[str | None, option("One or more, with commas.")] = None,
+    account: Annotated[str | None, option("The account to charge.")] = None,
+    mem: Annotated[str | None, option("Memory per node: 32G.")] = None,
+    seeds: Annotated[str | None, option("An array of jobs, one per seed: 0-4 or 1,5,7.")] = None,
+    requeue: Annotated[bool, option("Requeue and resume when stopped.", "--requeue")] = False,
+    job_name: Annotated[str | None, option("By default the config's name.")] = None,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Write the script of a Slurm job that trains to the standard output.
+
+    The config is checked here, so that a mistake is found before the job waits in a queue.
+
+    Example: deltacell slurm train experiment=demo --seeds 0-4 > job.sbatch
+    """
+    from deltacell.train.compose import compose
+    from deltacell.train.slurm import Job, job_overrides, job_script
+
+    asked = (nodes, gpus_per_node, cpus_per_task, time, partition, account, mem, seeds, job_name)
+    job = Job(*asked, requeue=requeue)
+    folder = None if config_dir is None else config_dir.absolute()
+    words = job_overrides(compose(overrides or [], folder=folder), overrides or [], job)
+    config = compose(words, folder=folder)
+    # By its path, because a job may not have the environment that is active here.
+    program = [sys.executable, "-m", "deltacell"]
+    typer.echo(job_script(config, words, job, program=program, folder=folder), nl=False)

@@ -8,33 +8,15 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from deltacell.evaluate.bootstrap import Bootstrap
-from deltacell.evaluate.diagnostics import Ceiling, replicate_ceiling
-from deltacell.evaluate.evaluation import AmongTested, Estimate, Evaluation, GroupResult, Verdict
+from deltacell.evaluate.diagnostics import replicate_ceiling
+from deltacell.evaluate.evaluation import Evaluation, evaluate
 from deltacell.evaluate.figures import draw_figures
-from deltacell.evaluate.hits import Positives, Threshold, Zeros
-from deltacell.evaluate.metrics import METRICS, Metric
+from deltacell.evaluate.hits import Zeros
+from deltacell.evaluate.metrics import METRICS, Bootstrap, Estimate
 from deltacell.evaluate.runs import baselines
-from deltacell.evaluate.side_by_side import evaluate
 
-__all__ = [
-    "METRICS",
-    "AmongTested",
-    "Bootstrap",
-    "Ceiling",
-    "Estimate",
-    "Evaluation",
-    "GroupResult",
-    "Metric",
-    "Positives",
-    "Threshold",
-    "Verdict",
-    "Zeros",
-    "baselines",
-    "draw_figures",
-    "evaluate",
-    "replicate_ceiling",
-]
+__all__ = ["METRICS", "Bootstrap", "Estimate", "Evaluation", "Zeros"]
+__all__ += ["baselines", "draw_figures", "evaluate", "replicate_ceiling"]
 
 
 class _Verb(ModuleType):

@@ -1,9 +1,10 @@
-"""The figures of an evaluation, drawn from what `diagnostics` computes."""
+"""The figures of an evaluation, and the numbers that they show."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,29 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from deltacell.arrays import Doubles, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.evaluate.diagnostics import (
-    Calibration,
-    Density,
-    RelationWeights,
-    ResidualByDegree,
-    calibration,
-    density,
-    residual_by_degree,
-)
-from deltacell.evaluate.metrics import CONSTANT
-from deltacell.evaluate.side_by_side import check_fit
+from deltacell.evaluate.evaluation import check_fit
 from deltacell.files import write_figure
-from deltacell.report.figures import check_figure
-from deltacell.screen import Screen, Split
-from deltacell.words import count_text
+from deltacell.report.figures import plot_scores
+from deltacell.screen import Genotypes, Screen, Split
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-_ROUNDING = 1e-6
+#: Predictions whose deviation is a smaller share of the measured one count as constant.
+NEXT_TO_NOTHING = 0.01
 _BLUE, _ORANGE, _GREY = "#2a6f97", "#c1440e", "#8a8a8a"
 
 
@@ -44,136 +35,155 @@ def draw_figures(
     predictions: Mapping[str, npt.ArrayLike],
     folder: Path,
     *,
-    weights: Mapping[str, RelationWeights] | None = None,
-    suffix: str = ".png",
+    weights: Mapping[str, tuple[Sequence[str], npt.ArrayLike]] | None = None,
 ) -> list[Path]:
     """Draw the figures of each predictor on the test part, and return where they are.
 
-    ``NAME-predicted``, ``NAME-calibration`` and ``NAME-residual``; and ``NAME-relations`` where
-    weights were given.
+    ``NAME-predicted.png``, ``NAME-calibration.png`` and ``NAME-residual.png``; and
+    ``NAME-relations.png`` for names of relations and weights [genes, relations].
     """
     check_fit(cell, screen, split)
-    check_figure(folder / f"figure{suffix}")
-    measured = screen.column("score").astype(np.float64)[split.test]
-    genotypes = screen.genotypes.take(torch.from_numpy(np.array(split.test)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"cannot be created: {error.strerror}"
+        raise InputError(what, code="unwritable", where=folder) from error
+    score = screen.column("score").astype(np.float64)[split.test]
+    known = np.isfinite(score)
+    if not known.any():
+        raise InputError("no test row has a measured score", code="no-scores")
+    measured = score[known]
+    genotypes = screen.genotypes.take(torch.from_numpy(split.test[known]))
     drawn: list[Path] = []
 
     def path(name: str, what: str) -> Path:
         # The name of a predictor cannot leave the folder.
         safe = re.sub(r"[^\w.-]+", "_", name).strip(".") or "predictor"
-        made = folder / f"{safe}-{what}{suffix}"
-        if made in drawn:
-            raise InputError(
-                f"two predictors would share the figure {made.name}; rename '{name}'",
-                code="same-name",
-            )
-        drawn.append(made)
-        return made
+        drawn.append(folder / f"{safe}-{what}.png")
+        if drawn[-1] in drawn[:-1]:
+            what = f"two predictors would share the figure {drawn[-1].name}; rename '{name}'"
+            raise InputError(what, code="same-name")
+        return drawn[-1]
 
-    for name, given in predictions.items():
-        predicted = np.asarray(given, dtype=np.float64)
-        grid, bins = density(predicted, measured), calibration(predicted, measured)
-        residuals = residual_by_degree(cell, genotypes, predicted, measured)
-        draw_density(grid, path(name, "predicted"), f"{name}: predicted and measured")
-        draw_calibration(bins, path(name, "calibration"), f"{name}: calibration")
-        draw_residuals(residuals, path(name, "residual"), f"{name}: residual by gene degree")
-    for name, weight in (weights or {}).items():
-        draw_relation_weights(weight, path(name, "relations"), f"{name}: weight of each relation")
+    for name, values in predictions.items():
+        predicted = np.asarray(values, dtype=np.float64)[known]
+        with _axes(path(name, "predicted"), f"{name}: predicted and measured", 5.6, 4.6) as axes:
+            plot_scores(axes, measured, predicted)
+        with _axes(path(name, "calibration"), f"{name}: calibration", 4.8, 4.4) as axes:
+            _plot_calibration(axes, predicted, measured)
+        with _axes(path(name, "residual"), f"{name}: residual by gene degree", 5.6, 4.0) as axes:
+            _plot_residuals(axes, residual_by_degree(cell, genotypes, measured - predicted))
+    for name, given in (weights or {}).items():
+        title = f"{name}: weight of each relation"
+        draw_relation_weights(*given, path(name, "relations"), title)
     return drawn
 
 
-def draw_density(data: Density, path: Path, title: str = "") -> None:
-    """Draw predicted against measured, the darker the more rows, as PNG or SVG."""
+def calibration(predicted: Doubles, measured: Doubles, bins: int = 10) -> tuple[Doubles, str]:
+    """Return the means of bins by prediction, and the slope of measured on predicted in words.
 
-    def draw(figure: Figure, axes: Axes) -> None:
-        from matplotlib.colors import LogNorm
-
-        mesh = axes.pcolormesh(
-            data.measured_edges,
-            data.predicted_edges,
-            np.ma.masked_equal(data.counts, 0),
-            norm=LogNorm(vmin=1, vmax=max(int(data.counts.max()), 2)),
-            cmap="viridis_r",
-            rasterized=True,
-        )
-        figure.colorbar(mesh, ax=axes, label="rows")
-        axes.axline((0.0, 0.0), slope=1, color=_GREY, linestyle=":", linewidth=1)
-        axes.set_xlim(data.measured_edges[0], data.measured_edges[-1])
-        axes.set_ylim(data.predicted_edges[0], data.predicted_edges[-1])
-        said = [] if data.pearson is None else [f"Pearson {data.pearson:.3f}"]
-        said += [f"{count_text(data.outside, 'row')} beyond the frame"] if data.outside else []
-        axes.set_title(", ".join(said), fontsize=9, loc="left")
-        axes.set_xlabel("measured score")
-        axes.set_ylabel("predicted score")
-
-    _draw(draw, path, title or "Predicted against measured", (5.6, 4.6))
+    The means are of the predicted score, of the measured one, and the standard error of the latter
+    (0 in a bin of one row), [3, bins].
+    """
+    at = _bins(predicted, bins)
+    n = np.bincount(at)
+    x, y = (np.bincount(at, values) / n for values in (predicted, measured))
+    squares = np.bincount(at, (measured - y[at]) ** 2)
+    error = np.sqrt(squares / np.maximum(n - 1, 1) / n)
+    share = predicted.std() / max(measured.std(), 1e-12)
+    said = f"no slope: the deviation of the predictions is\n{share:.2%} of that measured"
+    if share >= NEXT_TO_NOTHING:
+        said = f"slope {np.polyfit(predicted - predicted.mean(), measured, 1)[0]:.2f}"
+    return np.stack([x, y, error]), said
 
 
-def draw_calibration(data: Calibration, path: Path, title: str = "") -> None:
-    """Draw the mean that was measured against the mean predicted, bin by bin."""
-
-    def draw(figure: Figure, axes: Axes) -> None:
-        axes.errorbar(
-            data.predicted,
-            data.measured,
-            yerr=np.nan_to_num(data.error),
-            fmt="o",
-            color=_BLUE,
-            capsize=3,
-            label="mean of a bin and its standard error",
-        )
-        axes.axline(
-            (0.0, 0.0), slope=1, color=_GREY, linestyle=":", linewidth=1, label="calibrated"
-        )
-        axes.set_title(_slope_text(data), fontsize=9, loc="left")
-        axes.set_xlabel("mean predicted score")
-        axes.locator_params(axis="x", nbins=5)
-        axes.set_ylabel("mean measured score")
-        axes.legend(fontsize=8, frameon=False)
-
-    _draw(draw, path, title or "Calibration", (4.8, 4.4))
+def _plot_calibration(axes: Any, predicted: Doubles, measured: Doubles) -> None:
+    (x, y, error), said = calibration(predicted, measured)
+    label = "mean of a bin and its standard error"
+    axes.errorbar(x, y, yerr=error, label=label, fmt="o", color=_BLUE, capsize=3)
+    axes.axline((0.0, 0.0), slope=1, color=_GREY, linestyle=":", linewidth=1, label="calibrated")
+    axes.set_title(said, fontsize=9, loc="left")
+    axes.set(xlabel="mean predicted score", ylabel="mean measured score")
+    axes.locator_params(axis="x", nbins=5)
+    axes.legend(fontsize=8, frameon=False)
 
 
-def draw_residuals(data: ResidualByDegree, path: Path, title: str = "") -> None:
-    """Draw the residual against the degree of the deleted genes."""
+def residual_by_degree(
+    cell: Cell, genotypes: Genotypes, residual: Doubles, bins: int = 12
+) -> Doubles:
+    """Return residuals (measured minus predicted) in bins of deleted genes by degree, [5, bins].
 
-    def draw(figure: Figure, axes: Axes) -> None:
-        axes.fill_between(
-            data.degree, data.low, data.high, color=_BLUE, alpha=0.2, label="quartiles"
-        )
-        axes.plot(data.degree, data.mean, "o-", color=_BLUE, label="mean")
-        axes.plot(data.degree, data.rms, "s--", color=_ORANGE, label="root mean square")
-        axes.axhline(0, color=_GREY, linewidth=1)
-        axes.set_xscale("symlog", linthresh=1)
-        shown = data.degree[np.unique(np.linspace(0, len(data.degree) - 1, 4).astype(int))]
-        axes.set_xticks(shown, [f"{degree:,.0f}" for degree in shown])
-        axes.xaxis.minorticks_off()
-        axes.set_xlabel("edges of a deleted gene, over all relations")
-        axes.set_ylabel("measured - predicted")
-        axes.legend(fontsize=8, frameon=False)
+    They are the mean degree over all relations, in and out; and of the residuals the lower
+    quartile, the mean, the upper quartile, and the root of their mean square. Genes of the same
+    degree are in the same bin; a gene counts once for every genotype that deletes it.
+    """
+    degree = np.zeros(cell.n_genes)
+    for relation in cell.relations.values():
+        degree += relation.in_degree + (relation.out_degree if relation.directed else 0)
+    of_gene, residual = degree[genotypes.genes.numpy()], residual[genotypes.owner.numpy()]
+    at = _bins(of_gene, bins)
+    rows = []
+    for b in range(at.max() + 1):
+        mine = residual[at == b]
+        low, high = np.quantile(mine, [0.25, 0.75])
+        rows.append((of_gene[at == b].mean(), low, mine.mean(), high, np.sqrt((mine**2).mean())))
+    return np.array(rows).T
 
-    _draw(draw, path, title or "Residual by gene degree", (5.6, 4.0))
+
+def _plot_residuals(axes: Any, found: Doubles) -> None:
+    degree, low, mean, high, rms = found
+    axes.fill_between(degree, low, high, color=_BLUE, alpha=0.2, label="quartiles")
+    axes.plot(degree, mean, "o-", color=_BLUE, label="mean")
+    axes.plot(degree, rms, "s--", color=_ORANGE, label="root mean square")
+    axes.axhline(0, color=_GREY, linewidth=1)
+    axes.set_xscale("symlog", linthresh=1)
+    shown = degree[np.unique(np.linspace(0, len(degree) - 1, 4).astype(int))]
+    axes.set_xticks(shown, [f"{one:,.0f}" for one in shown])
+    axes.xaxis.minorticks_off()
+    axes.set(xlabel="edges of a deleted gene, over all relations", ylabel="measured - predicted")
+    axes.legend(fontsize=8, frameon=False)
 
 
-def draw_relation_weights(data: RelationWeights, path: Path, title: str = "") -> None:
-    """Draw the weight of each relation as a bar."""
+def _bins(values: Doubles, bins: int) -> Ints:
+    inner = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1]))
+    _, at = np.unique(np.searchsorted(inner, values, side="right"), return_inverse=True)
+    return at
 
-    def draw(figure: Figure, axes: Axes) -> None:
-        y = np.arange(len(data.names))
-        axes.barh(y, data.mean, color=_BLUE)
-        axes.set_yticks(y, data.names, parse_math=False)
+
+def draw_relation_weights(
+    names: Sequence[str], weights: npt.ArrayLike, path: Path, title: str
+) -> None:
+    """Draw the mean and the quartiles of weights [genes, relations] as bars, as PNG or SVG."""
+    matrix = np.asarray(weights, dtype=np.float64)
+    with _axes(path, title, 6.0, 0.35 * len(names) + 1.4) as axes:
+        y = np.arange(len(names))
+        axes.barh(y, matrix.mean(axis=0), color=_BLUE)
+        axes.set_yticks(y, names, parse_math=False)
         axes.invert_yaxis()
-        if data.genes > 1:
-            axes.hlines(y, data.low, data.high, color="black", linewidth=1.5)
-            axes.set_xlabel(f"weight: mean and quartiles over {data.genes:,} genes")
-        else:
-            axes.set_xlabel("weight")
+        axes.hlines(y, *np.quantile(matrix, [0.25, 0.75], axis=0), color="black", linewidth=1.5)
+        axes.set_xlabel(f"weight: mean and quartiles over {len(matrix):,} genes")
 
-    _draw(draw, path, title or "Weight of each relation", (6.0, 0.35 * len(data.names) + 1.4))
+
+@contextmanager
+def _axes(path: Path, title: str, width: float, height: float) -> Iterator[Any]:
+    """Give the axes of a new figure, which is written when they are drawn."""
+    # A Figure of its own is drawn by Agg or as SVG and leaves the user's pyplot alone.
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    yield axes
+    # What a user called a predictor or a relation is text and no formula.
+    figure.suptitle(title, fontsize=11, parse_math=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    # Without a date and with settled names, so that the same result is the same file.
+    dateless = {"Date": None} if path.suffix.lower() == ".svg" else {}
+    with rc_context({"svg.hashsalt": "deltacell"}):
+        write_figure(figure, path, dpi=150, metadata=dateless)
 
 
 def plot_metric(result: Mapping[str, Any], metric: str, axes: Axes | None = None) -> Axes:
-    """Plot a metric of each predictor of `Evaluation.to_json` with its interval."""
     scores = result["groups"][0]["scores"]
     names = [name for name in scores if scores[name][metric]["value"] is not None]
     if axes is None:
@@ -191,40 +201,3 @@ def plot_metric(result: Mapping[str, Any], metric: str, axes: Axes | None = None
     axes.set_xlabel(f"{result['metrics'][metric]['title']} on test, with its interval")
     axes.spines[["top", "right"]].set_visible(False)
     return axes
-
-
-def _draw(
-    draw: Callable[[Figure, Axes], None], path: Path, title: str, size: tuple[float, float]
-) -> None:
-    # A Figure of its own is drawn by Agg or as SVG and leaves the user's pyplot alone.
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    check_figure(path)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots()
-    draw(figure, axes)
-    # What a user called a predictor or a relation is text and no formula.
-    figure.suptitle(title, fontsize=11, parse_math=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    # Without a date and with settled names, so that the same result is the same file.
-    dateless = {"Date": None} if path.suffix.lower() == ".svg" else {}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with rc_context({"svg.hashsalt": "deltacell"}):
-            write_figure(figure, path, dpi=150, metadata=dateless)
-    except OSError as error:
-        raise InputError(
-            f"cannot be written: {error.strerror}", code="unwritable", where=path
-        ) from error
-
-
-def _slope_text(data: Calibration) -> str:
-    if data.slope is not None:
-        return f"slope {data.slope:.2f}"
-    if data.spread is None or data.spread < _ROUNDING:
-        return CONSTANT
-    return (
-        "the predictions are all but the same: their deviation is\n"
-        f"{100 * data.spread:.2g} % of that measured, so there is no slope"
-    )

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from deltacell.arrays import Bools, Doubles, Ints
-from deltacell.errors import InputError
-from deltacell.evaluate.bootstrap import Bootstrap, Comparison
-from deltacell.evaluate.evaluation import AmongTested
+from deltacell.arrays import Bools, Doubles, Floats, Ints
 from deltacell.evaluate.metrics import (
-    Column,
+    METRICS,
+    Bootstrap,
+    Differences,
     Metric,
-    Weights,
+    Scores,
     aupr,
     auroc,
-    pearson,
+    compared,
     precision_of_first,
     slope,
 )
+from deltacell.models.baselines.baseline import Parts
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.grid import lists_only_hits
-from deltacell.words import Progress, count_text
+from deltacell.words import Progress
 
-Side = Literal["below", "above"]
-
+#: A score of so much or less is a hit.
+THRESHOLD = -0.08
 #: How many zeros are drawn by default.
 ZEROS = 100_000
+#: The largest p-value of a hit, where a screen has p-values.
+LARGEST_P = 0.05
 #: There are many sets, so that more resamples would take minutes and move no interval visibly.
 MOST_RESAMPLES = 400
 #: Of how many sets at the head the precision is given.
@@ -39,104 +41,51 @@ _SCORE_BINS = (0.001, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999)
 _HIT_BINS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 
 
-@dataclass(frozen=True)
-class Threshold:
-    """From where on a score is a hit.
-
-    Parameters
-    ----------
-    score
-        The score itself is a hit.
-    side
-        Whether hits are ``below`` or ``above``.
-    p_value
-        The largest p-value of a hit, where the screen has p-values; None to go by the score alone.
-    """
-
-    score: float = -0.08
-    side: Side = "below"
-    p_value: float | None = 0.05
-
-    def __post_init__(self) -> None:
-        possible = self.side in get_args(Side) and np.isfinite(self.score)
-        if not possible or (self.p_value is not None and not 0 < self.p_value <= 1):
-            raise InputError(
-                f"{self} is not possible: a finite score, the side below or above, and a p-value "
-                "above 0 and at most 1 are required",
-                code="invalid-threshold",
-            )
-
-
-@dataclass(frozen=True, eq=False)
-class Positives:
+class Positives(NamedTuple):
     """Which rows are positives for AUROC and AUPR."""
 
     label: Doubles  # 1 for a positive, 0 for another, NaN for a row that is left out, [rows]
-    direction: Literal[-1, 1]  # times a prediction, so that larger means positive
-    among: Literal["tested", "hits"]  # hits against all else, or one sign of hits against the other
-    sentence: str
+    only_hits: bool  # negative hits against positive ones, and not hits against all else
+    threshold: float
+    largest_p: float | None = LARGEST_P  # None without p-values
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict without the rows."""
-        n, rows = _counts(self.label)
-        return {"among": self.among, "rows": rows, "positives": n, "sentence": self.sentence}
+        known = self.label[np.isfinite(self.label)]
+        return {
+            "among": "hits" if self.only_hits else "tested",
+            "threshold": self.threshold,
+            "largest_p": self.largest_p,
+            "rows": len(known),
+            "positives": int(known.sum()),
+            "left_out": len(self.label) - len(known),
+        }
 
 
-def positives(screen: Screen, rows: Ints, threshold: Threshold | None = None) -> Positives:
+def positives(screen: Screen, rows: Ints, threshold: float) -> Positives:
     """Return which rows of a screen are positives.
 
     Where the whole screen is a list of hits, a threshold would call all rows positive; then the
     classes are the signs among the significant rows. See `lists_only_hits`.
     """
-    threshold = Threshold() if threshold is None else threshold
-    below = threshold.side == "below"
-    direction: Literal[-1, 1] = -1 if below else 1
-    if lists_only_hits(screen, threshold.p_value):
+    score, p_value = screen.column("score")[rows], screen.column("p_value")[rows]
+    if lists_only_hits(screen, LARGEST_P):
         sign = screen.column("sign")[rows]
-        used = sign != 0
-        if threshold.p_value is not None:
-            used &= ~(screen.column("p_value")[rows] > threshold.p_value)
-        label = np.where(used, (sign < 0) == below, np.nan).astype(np.float64)
-        one, other = ("negative", "positive") if below else ("positive", "negative")
-        n, among = _counts(label)
-        sentence = (
-            "The screen lists only significant interactions, so AUROC and AUPR tell "
-            f"{one} from {other} ones among these ({n:,} of {among:,} test rows "
-            f"{'is' if n == 1 else 'are'} {one}), and not interactions from pairs without one."
-            + _left_out(~used, "neither sign is known or significant")
-        )
-        return Positives(label, direction, "hits", sentence)
-    score = screen.column("score")[rows]
+        used = (sign != 0) & ~(p_value > LARGEST_P)
+        label = np.where(used, sign < 0, np.nan).astype(np.float64)
+        return Positives(label, True, threshold)
+    has_p = bool(np.isfinite(p_value).any())
+    return Positives(
+        _low(score, p_value, threshold), False, threshold, LARGEST_P if has_p else None
+    )
+
+
+def _low(score: Floats, p_value: Floats, threshold: float) -> Doubles:
+    """Return whether scores are at most a threshold, and significant where p-values are known."""
     # Scores are kept in float32, where a written -0.08 is not the threshold's float64.
-    limit = np.float32(threshold.score)
-    label, significance, why = _significant(
-        screen, rows, score <= limit if below else score >= limit, threshold
-    )
-    n, among = _counts(label)
-    sentence = (
-        f"A positive, for AUROC and AUPR, is a score of {threshold.score:g} or {threshold.side}"
-        f"{significance} ({n:,} of {among:,} test rows)." + _left_out(np.isnan(label), why)
-    )
-    return Positives(label, direction, "tested", sentence)
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """What one seed of a predictor says of test rows, and of the zeros after them; [rows]."""
-
-    score: Doubles
-    hit: Doubles | None = None
-    given_hit: Doubles | None = None
-
-    @property
-    def among_hits(self) -> Doubles:
-        """The score to expect of a hit."""
-        return self.score if self.given_hit is None else self.given_hit
-
-    @property
-    def any_hit(self) -> Doubles:
-        """What hits of either sign are ranked by: their probability, else the distance to 0."""
-        return np.abs(self.score) if self.hit is None else self.hit
+    used, low = np.isfinite(score), score <= np.float32(threshold)
+    if np.isfinite(p_value).any():
+        used, low = used & np.isfinite(p_value), low & (p_value <= LARGEST_P)
+    return np.where(used, low, np.nan).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,209 +99,146 @@ class Zeros:
     @classmethod
     def draw(cls, grid: Grid, split: Split, n: int = ZEROS, seed: int = 0) -> Zeros:
         """Draw at most `n` zeros of the test part of a split of the grid's screen."""
-        if n < 1:
-            raise InputError(f"{n} zeros were asked for; expected 1 or more", code="invalid-number")
         there = grid.count("test", split)
         drawn = grid.draw(n, part="test", split=split, seed=seed)
         return cls(drawn, there / max(len(drawn), 1), grid.sentence)
+
+
+@dataclass(frozen=True)
+class AmongTested:
+    """All predictors among all tested sets, hits or not, at the share of hits that these have."""
+
+    rows: int  # test rows with a score
+    zeros: int  # tested pairs that are not listed
+    weight: float  # how many tested pairs each of the latter stands for
+    hit_share: float
+    metrics: Mapping[str, Mapping[str, str]]
+    scores: Scores
+    differences: Differences
+    calibration: Mapping[str, Mapping[str, Any]]  # by predictor: the slope and bins of means
+    sentences: tuple[str, ...]  # what counts as tested and as a hit
 
 
 def among_tested(
     screen: Screen,
     split: Split,
     genes: Ints,
-    given: Mapping[str, Mapping[int | None, Columns]],
-    threshold: Threshold,
+    given: Mapping[str, Mapping[int | None, Parts]],
+    wanted: Positives,
     zeros: Zeros | None,
     bootstrap: Bootstrap,
-    progress: Progress | None = None,
+    progress: Progress,
 ) -> AmongTested | None:
     """Return how well predictors find hits among all tested sets, and how calibrated they are.
 
     Where the screen lists only hits, its pairs are the hits, and ``zeros`` the rest; without these
     there is no result. Where it lists all that was tested, a hit is a score beyond the threshold,
-    of either sign.
-
-    Hits of either sign are ranked by the probability of a hit of predictors of two parts, and by
-    the distance of the score from 0 of others. Negative hits (or positive ones, where the threshold
-    is above) are ranked by the score to expect, of all predictors. `genes` are those of each test
-    row, [test rows, largest set], padded with -1.
+    of either sign. Hits of either sign are ranked by the probability of a hit, or else by the
+    distance of the score from 0, and negative hits by the score to expect. `genes` are those of
+    each test row, padded with -1.
     """
-    bootstrap = replace(bootstrap, resamples=min(bootstrap.resamples, MOST_RESAMPLES))
-    rows = _Rows(screen, split, genes, threshold, zeros)
+    test, score = split.test, screen.column("score")[split.test]
+    n_zeros, each = (0, 1.0) if zeros is None else (len(zeros.genotypes), zeros.weight)
+    if wanted.only_hits:
+        # A grid is of pairs, so that other sets of a hit list have no zeros to be told from.
+        hit = np.where((genes >= 0).sum(axis=1) == 2, 1.0, np.nan)
+        negative = (screen.column("sign")[test] < 0).astype(np.float64)
+        drawn = f"{n_zeros:,} of these pairs were drawn, each for {each:.4g}"
+        said = [] if zeros is None else [zeros.sentence, f"Of the test part, {drawn}."]
+    else:
+        limit = abs(wanted.threshold)
+        hit = _low(-np.abs(score), screen.column("p_value")[test], -limit)
+        negative = wanted.label
+        said = [
+            f"A hit, among all tested sets, is a score of {limit:g} or more from 0, "
+            f"with a p-value of at most {LARGEST_P:g} where there are any."
+        ]
+    usable = np.isfinite(score) & np.isfinite(hit) & np.isfinite(negative)
+    used: Bools = np.concatenate([usable, np.ones(n_zeros, dtype=bool)])
     complete = {
-        name: by_seed
-        for name, by_seed in given.items()
-        if all(len(one.score) == len(rows.used) for one in by_seed.values())
+        name: list(seeds.values())
+        for name, seeds in given.items()
+        if all(len(one.score) == len(used) for one in seeds.values())
     }
-    if rows.empty or not complete:
+    if not usable.any() or (wanted.only_hits and not n_zeros) or not complete:
         return None
-    below, population = threshold.side == "below", float(rows.weight.sum())
-    metrics = _metrics(population, "negative" if below else "positive")
-    comparison = Comparison()
-    truth = {of: Column(values) for of, values in rows.truth.items()}
-    tables = {}
-    for name, by_seed in complete.items():
-        for one in by_seed.values():
-            score = one.score[rows.used]
-            columns = {
-                "score": Column(score),
-                "hit": Column(one.any_hit[rows.used]),
-                "negative": Column(-score if below else score),
-            }
-            for metric in metrics.values():
-                comparison.add(name, metric, columns[metric.of], truth[metric.of], rows.weight)
-        tables[name] = _calibration(next(iter(by_seed.values())), rows)
-    done = 0
-    for block in bootstrap.weights(rows.genes, "tested"):
-        block *= rows.weight
-        comparison.resample(dict.fromkeys(truth, Weights(block)))
-        done += len(block)
-        if progress is not None:
-            progress("resamples of all tested sets", done, bootstrap.resamples)
-    scores, differences = comparison.result(bootstrap)
-    left_out = ", ".join(name for name in given if name not in complete)
-    said = [f"Without predictions of the zeros: {left_out}."] if left_out else []
+    weight = np.repeat([1.0, each], [len(test), n_zeros])[used]
+    truth = {
+        of: np.concatenate([values.astype(np.float64), np.zeros(n_zeros)])[used]
+        for of, values in (("score", score), ("hit", hit), ("negative", negative))
+    }
+    if zeros is not None:
+        of_zeros = np.full((n_zeros, genes.shape[1]), -1)
+        of_zeros[:, -2:] = zeros.genotypes.genes.numpy().reshape(-1, 2)
+        genes = np.concatenate([genes, of_zeros])
+
+    def columns(one: Parts) -> dict[str, Doubles]:
+        hit = np.abs(one.score) if one.hit is None else one.hit
+        return {"score": one.score[used], "hit": hit[used], "negative": -one.score[used]}
+
+    population = float(weight.sum())
+    metrics = {"pearson": METRICS["pearson"], "slope": Metric("slope", "score", "one", slope)}
+    kinds: dict[Literal["hit", "negative"], str] = {"hit": "hits", "negative": "negative hits"}
+    for of, title in kinds.items():
+        metrics[f"auroc_{of}"] = Metric(f"AUROC, {title}", of, "higher", auroc)
+        metrics[f"aupr_{of}"] = Metric(f"AUPR, {title}", of, "higher", aupr)
+        for k in (k for k in FIRST if k <= population):
+            first = precision_of_first(k, population)
+            metrics[f"precision_{k}_{of}"] = Metric(f"first {k:,}, {title}", of, "higher", first)
+    scores, differences = compared(
+        metrics,
+        truth,
+        {name: list(map(columns, seeds)) for name, seeds in complete.items()},
+        genes[used],
+        replace(bootstrap, resamples=min(bootstrap.resamples, MOST_RESAMPLES)),
+        "tested",
+        weight=weight,
+        progress=progress,
+    )
+    if left_out := ", ".join(name for name in given if name not in complete):
+        said.append(f"Without predictions of the zeros: {left_out}.")
     return AmongTested(
-        rows=int(rows.used[: len(split.test)].sum()),
-        zeros=int(rows.used[len(split.test) :].sum()),
-        weight=1.0 if zeros is None else zeros.weight,
-        hit_share=float(rows.weight @ rows.truth["hit"]) / population,
-        metrics={
-            name: {"title": m.title, "of": m.of, "better": m.better} for name, m in metrics.items()
-        },
+        rows=int(usable.sum()),
+        zeros=n_zeros,
+        weight=each,
+        hit_share=float(weight @ truth["hit"]) / population,
+        metrics={name: metric.to_json() for name, metric in metrics.items()},
         scores=scores,
         differences=differences,
-        calibration=tables,
-        sentences=(*rows.sentences, *said),
+        calibration={
+            name: {"slope": scores[name]["slope"].seeds[0]}
+            | _calibration(seeds[0], used, truth, weight)
+            for name, seeds in complete.items()
+        },
+        sentences=tuple(said),
     )
 
 
-class _Rows:
-    """Test rows and zeros: which are used, what is true of these, and how much each counts."""
-
-    def __init__(
-        self, screen: Screen, split: Split, genes: Ints, threshold: Threshold, zeros: Zeros | None
-    ) -> None:
-        wanted = positives(screen, split.test, threshold)
-        only_hits = wanted.among == "hits"
-        score = screen.column("score").astype(np.float64)[split.test]
-        n, n_zeros = len(score), 0 if zeros is None else len(zeros.genotypes)
-        weight_of_zero = 1.0 if zeros is None else zeros.weight
-        self.sentences: list[str] = []
-        usable: Bools = np.isfinite(score)
-        if only_hits:
-            # A grid is of pairs, so that other sets of a hit list have no zeros to be told from.
-            usable &= (genes >= 0).sum(axis=1) == 2
-            one_sign = (screen.column("sign")[split.test] < 0) == (threshold.side == "below")
-            hit, negative = np.ones(n), one_sign.astype(np.float64)
-            if zeros is not None:
-                drawn = f"Of the test part, {n_zeros:,} of these pairs were drawn, each for "
-                self.sentences += [zeros.sentence, f"{drawn}{zeros.weight:.4g}."]
-        else:
-            far = np.abs(screen.column("score")[split.test]) >= np.float32(abs(threshold.score))
-            hit, negative = _significant(screen, split.test, far, threshold)[0], wanted.label
-            usable &= np.isfinite(hit) & np.isfinite(negative)
-            significant = f", with a p-value of at most {threshold.p_value:g} where there are any."
-            self.sentences.append(
-                "A hit, among all tested sets, is a score of "
-                f"{abs(threshold.score):g} or more from 0"
-                + ("." if threshold.p_value is None else significant)
-            )
-        self.empty = not usable.any() or (only_hits and not n_zeros)
-        self.used: Bools = np.concatenate([usable, np.ones(n_zeros, dtype=bool)])
-        self.truth = {
-            of: np.concatenate([values, np.zeros(n_zeros)])[self.used]
-            for of, values in (("score", score), ("hit", hit), ("negative", negative))
-        }
-        weight = np.concatenate([np.ones(n), np.full(n_zeros, weight_of_zero)])
-        self.weight: Doubles = weight[self.used]
-        of_zeros = np.full((n_zeros, genes.shape[1]), -1, dtype=np.int64)
-        if zeros is not None:
-            of_zeros[:, -2:] = zeros.genotypes.genes.numpy().reshape(-1, 2)
-        self.genes: Ints = np.concatenate([genes, of_zeros])[self.used]
-
-
-def _metrics(population: float, named: str) -> dict[str, Metric]:
-    found = [
-        Metric("pearson", "Pearson", "score", "higher", pearson),
-        Metric("slope", "slope", "score", "one", slope),
-    ]
-    kinds: tuple[tuple[Literal["hit", "negative"], str], ...] = (
-        ("hit", "hits"),
-        ("negative", f"{named} hits"),
-    )
-    for of, title in kinds:
-        found.append(Metric(f"auroc_{of}", f"AUROC, {title}", of, "higher", auroc))
-        found.append(Metric(f"aupr_{of}", f"AUPR, {title}", of, "higher", aupr))
-        for k in FIRST:
-            if k <= population:
-                name, what = f"precision_{k}_{of}", f"first {k:,}, {title}"
-                found.append(Metric(name, what, of, "higher", precision_of_first(k, population)))
-    return {metric.name: metric for metric in found}
-
-
-def _calibration(columns: Columns, rows: _Rows) -> dict[str, Any]:
-    score = columns.score[rows.used]
-    hit = None if columns.hit is None else columns.hit[rows.used]
-    truth, once = Column(rows.truth["score"]), Weights(rows.weight[None])
-    return {
-        "slope": float(slope(Column(score), truth, once)[0]) if np.ptp(score) > 0 else None,
-        "by_score": _bins(score, _SCORE_BINS, score, hit, rows),
-        "by_hit": None if hit is None else _bins(hit, _HIT_BINS, score, hit, rows),
+def _calibration(
+    parts: Parts, used: Bools, truth: Mapping[str, Doubles], weight: Doubles
+) -> dict[str, Any]:
+    """Return means within bins of sets by their predicted score, and by probability of a hit."""
+    score, hit = parts.score[used], None if parts.hit is None else parts.hit[used]
+    means = {
+        "predicted_score": score,
+        "measured_score": truth["score"],
+        "predicted_hits": np.full(len(score), np.nan) if hit is None else hit,
+        "measured_hits": truth["hit"],
     }
 
+    def bins(by: Doubles, shares: tuple[float, ...]) -> list[dict[str, float | None]]:
+        # The edges of the bins have given shares of the tested sets below them.
+        order = np.argsort(by, kind="stable")
+        below = np.cumsum(weight[order])
+        edges = np.unique(by[order][np.searchsorted(below, np.array(shares) * below[-1])])
+        _, at = np.unique(np.searchsorted(edges, by, side="right"), return_inverse=True)
+        sets = np.bincount(at, weight)
+        found: dict[str, Any] = {"sets": sets}
+        found |= {name: np.bincount(at, weight * one) / sets for name, one in means.items()}
+        return [
+            {name: None if np.isnan(one[b]) else float(one[b]) for name, one in found.items()}
+            for b in range(len(sets))
+        ]
 
-def _bins(
-    by: Doubles, shares: tuple[float, ...], score: Doubles, hit: Doubles | None, rows: _Rows
-) -> list[dict[str, float | None]]:
-    """Return means within bins, whose edges have given shares of the tested sets below them."""
-    order = np.argsort(by, kind="stable")
-    below = np.cumsum(rows.weight[order])
-    edges = by[order][np.searchsorted(below, np.array(shares) * below[-1])]
-    at = np.searchsorted(np.unique(edges), by, side="right")
-    total = np.bincount(at, rows.weight)
-    filled = np.flatnonzero(total)
-
-    def mean(values: Doubles) -> Doubles:
-        return np.bincount(at, rows.weight * values, len(total))[filled] / total[filled]
-
-    columns: dict[str, Doubles | None] = {
-        "sets": total[filled].astype(np.float64),
-        "predicted_score": mean(score),
-        "measured_score": mean(rows.truth["score"]),
-        "predicted_hits": None if hit is None else mean(hit),
-        "measured_hits": mean(rows.truth["hit"]),
-    }
-    return [
-        {name: None if values is None else float(values[i]) for name, values in columns.items()}
-        for i in range(len(filled))
-    ]
-
-
-def _significant(
-    screen: Screen, rows: Ints, beyond: Bools, threshold: Threshold
-) -> tuple[Doubles, str, str]:
-    """Return the labels, what was asked of p-values, and why rows are left out."""
-    used = np.isfinite(screen.column("score")[rows])
-    p_value = screen.column("p_value")[rows]
-    p_known = np.isfinite(p_value)
-    why, significance = "no score", ""
-    if threshold.p_value is not None and not p_known.any():
-        significance = ", whatever its significance, as these rows have no p-values"
-    elif threshold.p_value is not None:
-        significance = f" with a p-value of at most {threshold.p_value:g}"
-        beyond = beyond & (p_value <= threshold.p_value)
-        used &= p_known
-        why = "no score or no p-value"
-    return np.where(used, beyond, np.nan).astype(np.float64), significance, why
-
-
-def _counts(label: Doubles) -> tuple[int, int]:
-    known = label[np.isfinite(label)]
-    return int(known.sum()), len(known)
-
-
-def _left_out(rows: Bools, why: str) -> str:
-    n = int(rows.sum())
-    return f" {count_text(n, 'row is', 'rows are')} left out: {why}." if n else ""
+    by_hit = None if hit is None else bins(hit, _HIT_BINS)
+    return {"by_score": bins(score, _SCORE_BINS), "by_hit": by_hit}

@@ -1,279 +1,153 @@
-"""How well predictions fit what was measured, for many weightings of the rows at once."""
+"""How well predictions fit what was measured, with intervals over resamples of the genes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
-from deltacell.arrays import Doubles, Ints
+from deltacell.arrays import AnyArray, Doubles, Ints
+from deltacell.words import Progress
 
 #: With fewer rows no metric is defined.
 FEWEST_ROWS = 3
 #: Why a predictor that says one thing of all rows has no correlation.
 CONSTANT = "the predictions are all the same"
+#: The share of resamples in which a value must be defined for an interval to be given.
+ENOUGH_DEFINED = 0.95
 
-_KEPT = 3
+_NUMBERS_A_BLOCK = 500_000
 _NO_VARIANCE = 1e-14
-_NEED_SPREAD = ("pearson", "spearman", "slope")
+
+_undefined_is_nan = np.errstate(invalid="ignore", divide="ignore")
 
 
 class Column:
-    """One number per row, and what follows from the numbers alone: their order and their ties."""
+    """One number per row, with the order and the ties of the numbers."""
 
     def __init__(self, values: npt.ArrayLike) -> None:
         self.values: Doubles = np.asarray(values, dtype=np.float64)
-        self._moments: tuple[Column, Doubles] | None = None
-        self._positives: tuple[Column, tuple[Ints, Ints, Ints]] | None = None
+        self.order: Ints = np.argsort(self.values, kind="stable")
+        is_new = np.diff(self.values[self.order], prepend=np.nan) != 0
+        self.starts: Ints = np.flatnonzero(is_new)  # where in `order` each distinct value begins
+        self.group = np.empty_like(self.order)  # the distinct value that each row has
+        self.group[self.order] = np.cumsum(is_new) - 1
 
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @cached_property
-    def standard(self) -> Doubles:
-        """The values less their mean and in units of their spread, which saves digits; [n]."""
-        standard: Doubles = (self.values - self.values.mean()) / (self.spread or 1.0)
-        return standard
-
-    @cached_property
+    @property
     def spread(self) -> float:
-        """The standard deviation of the values."""
-        return float(self.values.std())
+        return float(self.values.std()) or 1.0
 
-    def moments(self, other: Column) -> Doubles:
-        """Return x, y, x^2, y^2 and x y of both columns' standard values, [n, 5]."""
-        if self._moments is None or self._moments[0] is not other:
-            x, y = self.standard, other.standard
-            self._moments = other, np.stack([x, y, x * x, y * y, x * y], axis=1)
-        return self._moments[1]
-
-    @cached_property
-    def order(self) -> Ints:
-        """The rows by ascending value, [n]."""
-        return np.argsort(self.values, kind="stable")
-
-    @cached_property
-    def starts(self) -> Ints:
-        """Where in `order` each distinct value begins, [k]."""
-        ordered = self.values[self.order]
-        return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-
-    @cached_property
-    def group(self) -> Ints:
-        """The distinct value that each row has, counted from the smallest, [n]."""
-        group = np.empty(len(self), dtype=np.int64)
-        sizes = np.diff(self.starts, append=len(self))
-        group[self.order] = np.repeat(np.arange(len(self.starts)), sizes)
-        return group
-
-    def positive_groups(self, positive: Column) -> tuple[Ints, Ints, Ints]:
-        """Return the positive rows by ascending value, where distinct values begin, and these."""
-        if self._positives is None or self._positives[0] is not positive:
-            rows = self.order[positive.values[self.order] > 0]
-            group = self.group[rows]
-            starts = np.flatnonzero(np.diff(group, prepend=-1))
-            self._positives = positive, (rows, starts, group[starts])
-        return self._positives[1]
-
-    def sums(self, ordered: Doubles) -> Doubles:
-        """Return the sums over rows with the same value, [b, k], of numbers in `order`, [b, n]."""
-        if len(self.starts) == len(self):
-            return ordered
-        sums: Doubles = np.add.reduceat(ordered, self.starts, axis=1)
-        return sums
+    @property
+    def standard(self) -> Doubles:
+        """The values less their mean and in units of their spread, which saves digits."""
+        standard: Doubles = (self.values - self.values.mean()) / self.spread
+        return standard
 
 
 class Weights:
-    """How often each row counts, in whole numbers, in each of b resamples, [b, n]."""
+    """How often each row counts in each of b resamples, [b, n]."""
 
     def __init__(self, array: Doubles) -> None:
         self.array = array
         self.total: Doubles = array.sum(axis=1)
-        self._rankings: dict[int, Ranking] = {}
 
+    @_undefined_is_nan
     def mean(self, values: Doubles) -> Doubles:
-        """Return the mean over rows in each resample, [b, columns]; NaN without any row."""
-        total = self.total if values.ndim == 1 else self.total[:, None]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean: Doubles = self.array @ values / total
+        """Return the means in each resample of values [n] or [b, n]; NaN without any row."""
+        sums = self.array @ values if values.ndim == 1 else _dot(self.array, values)
+        mean: Doubles = sums / self.total
         return mean
 
-    def ranking(self, column: Column) -> Ranking:
-        """Return the ranks of a column; the last few are kept."""
-        # A ranking holds its column, so that no other column can have the same id meanwhile.
-        found = self._rankings.pop(id(column), None) or Ranking(column, self)
-        self._rankings[id(column)] = found
-        while len(self._rankings) > _KEPT:
-            del self._rankings[next(iter(self._rankings))]
-        return found
+
+# Several metrics need the ranking of a prediction, and all predictors that of the truth.
+@lru_cache(maxsize=8)
+def ranking(weights: Weights, column: Column) -> tuple[Doubles, Doubles]:
+    """Return how many rows have each distinct value, and how many a smaller one, [b, k]."""
+    size = _sums(weights.array.take(column.order, axis=1), column.starts)
+    return size, np.cumsum(size, axis=1) - size
 
 
-class Ranking:
-    """Ranks, from 1, among the rows written out as often as the weights say; ties share theirs."""
+def midranks(weights: Weights, column: Column) -> Doubles:
+    """Return the rank of each row, from 1; equal values share theirs. [b, n]."""
+    size, below = ranking(weights, column)
+    return (below + (size + 1) / 2).take(column.group, axis=1)
 
-    def __init__(self, column: Column, weights: Weights) -> None:
-        self.column, self._array = column, weights.array
-        # How often each distinct value is there, and how many rows have a smaller one, [b, k].
-        self.size: Doubles = column.sums(weights.array.take(column.order, axis=1))
-        self.below: Doubles = np.cumsum(self.size, axis=1)
-        self.below -= self.size
 
-    @property
-    def cubes(self) -> Doubles:
-        """The sum over distinct values of the cube of how often each is there, [b]."""
-        cubes: Doubles = np.einsum("bn,bn->b", self.size * self.size, self.size)
-        return cubes
+@lru_cache(maxsize=2)
+def _positives(weights: Weights, prediction: Column, positive: Column) -> tuple[Ints, Doubles]:
+    """Return the distinct predictions that a positive has, and the positives at each, [b, k].
 
-    @cached_property
-    def rank(self) -> Doubles:
-        """The rank of each distinct value, [b, k]."""
-        return self.below + (self.size + 1) / 2
-
-    @cached_property
-    def weighted(self) -> Doubles:
-        """The rank of each row times its weight, [b, n]."""
-        weighted: Doubles = self.rank.take(self.column.group, axis=1)
-        weighted *= self._array
-        return weighted
+    Only they matter to a metric of classes, and they are often few.
+    """
+    rows = prediction.order[positive.values[prediction.order] > 0]
+    group = prediction.group[rows]
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    return group[starts], _sums(weights.array.take(rows, axis=1), starts)
 
 
 #: From predictions [n], truth [n] and weights [b, n] to values [b]; NaN where undefined.
 Function = Callable[[Column, Column, Weights], Doubles]
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A number that says how well predictions fit.
-
-    Parameters
-    ----------
-    name, title
-        What it is called in results and in tables.
-    of
-        ``score``, the measured scores; ``class``, 1 for a positive and 0 for another; or, among all
-        tested sets, ``hit`` and ``negative``, 1 for a hit and for one with a negative score.
-    better
-        Which way is better, or the ``one`` value that is best.
-    function
-        Computes it.
-    """
-
-    name: str
-    title: str
-    of: Literal["score", "class", "hit", "negative"]
-    better: Literal["higher", "lower", "one"]
-    function: Function
-
-    def undefined(self, prediction: Doubles, truth: Doubles) -> str | None:
-        """Return why it is not defined on these rows, or None where it is."""
-        if len(truth) < FEWEST_ROWS:
-            return f"there are fewer than {FEWEST_ROWS} rows"
-        if self.of != "score" and truth.min() == truth.max():
-            which = "positive" if truth[0] else "negative"
-            return f"all {len(truth):,} rows are of one class, the {which}"
-        if self.name in _NEED_SPREAD and _is_constant(truth):
-            return "what was measured is the same in all rows"
-        if self.name in _NEED_SPREAD and _is_constant(prediction):
-            return CONSTANT
-        return None
-
-    def __call__(
-        self, prediction: npt.ArrayLike, truth: npt.ArrayLike, weight: Doubles | None = None
-    ) -> float | None:
-        """Return its value, each row counted `weight` times, or None where it is not defined."""
-        return self.value(Column(prediction), Column(truth), weight)
-
-    def value(
-        self, prediction: Column, truth: Column, weight: Doubles | None = None
-    ) -> float | None:
-        """Return its value of columns, or None where it is not defined."""
-        if self.undefined(prediction.values, truth.values) is not None:
-            return None
-        once = np.ones(len(truth)) if weight is None else weight
-        value = float(self.function(prediction, truth, Weights(once[None]))[0])
-        return value if np.isfinite(value) else None
-
-
 def pearson(prediction: Column, truth: Column, weights: Weights) -> Doubles:
-    """Return Pearson's correlation, ``cov(x, y) / sqrt(var(x) var(y))``, weighted; [b]."""
-    mean = weights.mean(prediction.moments(truth)).T
-    covariance = mean[4] - mean[0] * mean[1]
-    return _correlation(covariance, mean[2] - mean[0] ** 2, mean[3] - mean[1] ** 2)
+    """Return Pearson's correlation, ``cov(x, y) / sqrt(var(x) var(y))``."""
+    return _correlation(prediction.standard, truth.standard, weights)
 
 
 def spearman(prediction: Column, truth: Column, weights: Weights) -> Doubles:
-    """Return Spearman's correlation: Pearson's of the ranks, equal values sharing theirs; [b].
-
-    With N rows in all, each counted as often as its weight says, the variance of ranks whose ties
-    have the sizes t is ``(N^3 - sum of t^3) / 12 N``.
-    """
-    x, y = weights.ranking(prediction), weights.ranking(truth)
-    n = weights.total
-    product = np.einsum(
-        "bn,bn->b", x.rank, prediction.sums(y.weighted.take(prediction.order, axis=1))
-    )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        covariance = (product - n * ((n + 1) / 2) ** 2) / n**3
-        of_x, of_y = ((1 - ranking.cubes / n**3) / 12 for ranking in (x, y))
-    return _correlation(covariance, of_x, of_y)
+    """Return Spearman's correlation: Pearson's of the ranks, equal values sharing theirs."""
+    x, y = (midranks(weights, one) / weights.total[:, None] for one in (prediction, truth))
+    return _correlation(x, y, weights)
 
 
 def mse(prediction: Column, truth: Column, weights: Weights) -> Doubles:
-    """Return the mean of ``(x - y)^2``, weighted; [b]."""
+    """Return the mean of ``(x - y)^2``."""
     return weights.mean((prediction.values - truth.values) ** 2)
 
 
+def slope(prediction: Column, truth: Column, weights: Weights) -> Doubles:
+    """Return the slope of the line of least squares, ``cov(x, y) / var(x)``.
+
+    It is 1 for calibrated predictions, and below 1 for those that are spread too wide.
+    """
+    covariance, variance, _ = _moments(prediction.standard, truth.standard, weights)
+    ratio = covariance / np.where(variance > _NO_VARIANCE, variance, np.nan)
+    return ratio * truth.spread / prediction.spread
+
+
+@_undefined_is_nan
 def auroc(prediction: Column, positive: Column, weights: Weights) -> Doubles:
-    """Return the share of pairs of a positive and another that are in the right order; [b].
+    """Return the share of pairs of a positive and another that are in the right order.
 
     ``(sum over positives of the rows below, equal ones half, - P^2 / 2) / (P N)`` for P positives
     and N others; a pair with equal predictions counts half. Larger predictions mean positive.
     """
-    groups, found = _positives(prediction, positive, weights)
-    ranking = weights.ranking(prediction)
-    below = ranking.below.take(groups, axis=1) + ranking.size.take(groups, axis=1) / 2
+    groups, found = _positives(weights, prediction, positive)
+    size, below = ranking(weights, prediction)
     positives = found.sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share: Doubles = (np.einsum("bn,bn->b", found, below) - positives**2 / 2) / (
-            positives * (weights.total - positives)
-        )
+    ordered = _dot(found, (below + size / 2).take(groups, axis=1)) - positives**2 / 2
+    share: Doubles = ordered / (positives * (weights.total - positives))
     return share
 
 
+@_undefined_is_nan
 def aupr(prediction: Column, positive: Column, weights: Weights) -> Doubles:
-    """Return the average precision, the area under precision against recall in steps; [b].
+    """Return the average precision, the area under precision against recall in steps.
 
     ``sum over k of (R_k - R_{k-1}) P_k`` over the distinct predictions, from the largest down, with
     P_k the precision and R_k the recall of all rows down to there. Random predictions reach the
     share of positives.
     """
-    groups, found = _positives(prediction, positive, weights)
-    positives = found.sum(axis=1)
-    # Recall only grows at predictions that a positive has, so the others need not be looked at.
-    below = np.cumsum(found, axis=1) - found
-    seen = weights.total[:, None] - weights.ranking(prediction).below.take(groups, axis=1)
-    precision = np.zeros_like(seen)
-    np.divide(positives[:, None] - below, seen, out=precision, where=seen > 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        area: Doubles = np.einsum("bn,bn->b", found, precision) / positives
+    groups, found = _positives(weights, prediction, positive)
+    positives, below = found.sum(axis=1), np.cumsum(found, axis=1) - found
+    seen = weights.total[:, None] - ranking(weights, prediction)[1].take(groups, axis=1)
+    area: Doubles = _dot(found, _divided(positives[:, None] - below, seen)) / positives
     return np.where((positives == 0) | (positives == weights.total), np.nan, area)
-
-
-def slope(prediction: Column, truth: Column, weights: Weights) -> Doubles:
-    """Return the slope of the line of least squares, ``cov(x, y) / var(x)``, weighted; [b].
-
-    It is 1 for calibrated predictions, and below 1 for those that are spread too wide.
-    """
-    mean = weights.mean(prediction.moments(truth)).T
-    variance = mean[2] - mean[0] ** 2
-    defined = variance > _NO_VARIANCE
-    ratio = (mean[4] - mean[0] * mean[1]) / np.where(defined, variance, 1.0)
-    return np.where(defined, ratio * truth.spread / (prediction.spread or 1.0), np.nan)
 
 
 def precision_of_first(k: int, population: float) -> Function:
@@ -284,61 +158,250 @@ def precision_of_first(k: int, population: float) -> Function:
     share ``k / population`` is looked at.
     """
 
+    @_undefined_is_nan
     def precision(prediction: Column, positive: Column, weights: Weights) -> Doubles:
+        groups, found = _positives(weights, prediction, positive)
+        size, below = (one.take(groups, axis=1) for one in ranking(weights, prediction))
         wanted = k * weights.total / population
-        rows = prediction.order[::-1]
-        n = min(len(rows), 4 * k + 100)
-        while True:
-            # Not to cut through equal predictions, the last group is taken whole.
-            n = len(rows) - int(prediction.starts[prediction.group[rows[n - 1]]])
-            top = weights.array.take(rows[:n], axis=1)
-            if n == len(rows) or (top.sum(axis=1) >= wanted).all():
-                break
-            n = min(len(rows), 4 * n)
-        starts = np.flatnonzero(np.diff(prediction.group[rows[:n]], prepend=-1))
-        size = np.add.reduceat(top, starts, axis=1)
-        found = np.add.reduceat(top * positive.values[rows[:n]], starts, axis=1)
-        before = np.cumsum(size, axis=1) - size
-        taken = np.zeros_like(size)
-        np.divide(wanted[:, None] - before, size, out=taken, where=size > 0)
-        np.clip(taken, 0.0, 1.0, out=taken)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share: Doubles = np.einsum("bn,bn->b", taken, found) / wanted
+        left = wanted[:, None] - (weights.total[:, None] - below - size)
+        share: Doubles = _dot(found, np.clip(_divided(left, size), 0.0, 1.0)) / wanted
         return share
 
     return precision
 
 
-def _positives(prediction: Column, positive: Column, weights: Weights) -> tuple[Ints, Doubles]:
-    """Return the distinct predictions that a positive has, and the positives at each, [b, k]."""
-    rows, starts, groups = prediction.positive_groups(positive)
-    found = weights.array.take(rows, axis=1)
-    if len(starts) < len(rows):
-        found = np.add.reduceat(found, starts, axis=1)
-    return groups, found
-
-
-def _correlation(covariance: Doubles, of_x: Doubles, of_y: Doubles) -> Doubles:
+def _correlation(x: Doubles, y: Doubles, weights: Weights) -> Doubles:
+    covariance, of_x, of_y = _moments(x, y, weights)
     defined = (of_x > _NO_VARIANCE) & (of_y > _NO_VARIANCE)
     ratio = covariance / np.sqrt(np.where(defined, of_x * of_y, 1.0))
     return np.where(defined, np.clip(ratio, -1.0, 1.0), np.nan)
 
 
-def _is_constant(values: Doubles) -> bool:
-    """Whether values differ by no more than the rounding of float32, in which models compute."""
-    return bool(np.ptp(values) <= 4 * np.finfo(np.float32).eps * np.abs(values).max())
+def _moments(x: Doubles, y: Doubles, weights: Weights) -> tuple[Doubles, Doubles, Doubles]:
+    """Return the covariance and both variances, [b] each."""
+    mean_x, mean_y = weights.mean(x), weights.mean(y)
+    covariance = weights.mean(x * y) - mean_x * mean_y
+    return covariance, weights.mean(x * x) - mean_x**2, weights.mean(y * y) - mean_y**2
+
+
+def _sums(rows: Doubles, starts: Ints) -> Doubles:
+    if len(starts) == rows.shape[1]:
+        return rows
+    sums: Doubles = np.add.reduceat(rows, starts, axis=1)
+    return sums
+
+
+def _dot(a: Doubles, b: Doubles) -> Doubles:
+    """Return the products of rows, [b]."""
+    product: Doubles = np.einsum("bn,bn->b", a, b)
+    return product
+
+
+def _divided(a: Doubles, b: Doubles) -> Doubles:
+    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that says how well predictions fit."""
+
+    title: str  # in tables
+    # The measured scores; or 1 for a positive and 0 for another; or, among all tested sets, 1 for
+    # a hit, and for a hit with a negative score.
+    of: Literal["score", "class", "hit", "negative"]
+    better: Literal["higher", "lower", "one"]  # or the one value that is best
+    function: Function
+
+    def measure(
+        self, prediction: Column, truth: Column, weight: Doubles | None = None
+    ) -> tuple[float | None, str | None]:
+        """Return its value, each row counted `weight` times, or why it is not defined."""
+        if len(truth.values) < FEWEST_ROWS:
+            return None, f"there are fewer than {FEWEST_ROWS} rows"
+        if self.of != "score" and len(truth.starts) == 1:
+            which = "positive" if truth.values[0] else "negative"
+            return None, f"all {len(truth.values):,} rows are of one class, the {which}"
+        if self.of == "score" and self.function is not mse:
+            for column, why in (
+                (truth, "what was measured is the same in all rows"),
+                (prediction, CONSTANT),
+            ):
+                # Models compute in float32.
+                rounding = 4 * np.finfo(np.float32).eps * np.abs(column.values).max()
+                if np.ptp(column.values) <= rounding:
+                    return None, why
+        once = np.ones(len(truth.values)) if weight is None else weight
+        value = float(self.function(prediction, truth, Weights(once[None]))[0])
+        return (value, None) if np.isfinite(value) else (None, "it is not a number")
+
+    def to_json(self) -> dict[str, str]:
+        return {"title": self.title, "of": self.of, "better": self.better}
 
 
 #: All metrics by name, in the order of tables.
-METRICS: MappingProxyType[str, Metric] = MappingProxyType(
-    {
-        metric.name: metric
-        for metric in (
-            Metric("pearson", "Pearson", "score", "higher", pearson),
-            Metric("spearman", "Spearman", "score", "higher", spearman),
-            Metric("mse", "MSE", "score", "lower", mse),
-            Metric("auroc", "AUROC", "class", "higher", auroc),
-            Metric("aupr", "AUPR", "class", "higher", aupr),
-        )
+METRICS: Mapping[str, Metric] = {
+    "pearson": Metric("Pearson", "score", "higher", pearson),
+    "spearman": Metric("Spearman", "score", "higher", spearman),
+    "mse": Metric("MSE", "score", "lower", mse),
+    "auroc": Metric("AUROC", "class", "higher", auroc),
+    "aupr": Metric("AUPR", "class", "higher", aupr),
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval, or the reason why one of them is missing."""
+
+    value: float | None  # over several seeds their mean
+    low: float | None = None  # interval over resamples; None where too few define it
+    high: float | None = None
+    reason: str | None = None
+    seeds: tuple[float | None, ...] = ()  # the number for each seed
+    seed_deviation: float | None = None  # over two or more seeds
+
+    @classmethod
+    def over_seeds(cls, measured: Sequence[tuple[float | None, str | None]]) -> Estimate:
+        """Return the mean over seeds without an interval, from each value or why there is none."""
+        seeds = tuple(value for value, _ in measured)
+        known = [value for value in seeds if value is not None]
+        if len(known) < len(seeds):
+            return cls(None, reason=next(why for _, why in measured if why), seeds=seeds)
+        deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
+        return cls(float(np.mean(known)), seeds=seeds, seed_deviation=deviation)
+
+
+#: By predictor, then metric.
+Scores = Mapping[str, Mapping[str, Estimate]]
+#: By predictor, then the other predictor, then metric: the first minus the other, paired.
+Differences = Mapping[str, Mapping[str, Mapping[str, Estimate]]]
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """How intervals are found: percentiles over resamples of the genes.
+
+    Gene sets that share a gene are not independent: if a predictor is wrong about a gene, it is
+    wrong about all its sets. So genes are drawn with replacement, and a set counts as often as the
+    product of how often its genes were drawn (the pigeonhole bootstrap of Owen, 2007). Intervals
+    are about right where errors are shared by gene. They are conservative where errors are
+    independent: up to the square root of 3 too wide for pairs, and of 7 for triples.
+    """
+
+    resamples: int = 1000
+    level: float = 0.95  # the share of resamples that an interval holds
+    seed: int = 0
+
+    def weights(self, units: AnyArray, name: str = "") -> Iterator[Doubles]:
+        """Yield how often each row of units [rows, m] counts in each resample, [b, rows] per block.
+
+        As many units as there are different ones are drawn; a row counts as the product of its
+        units, padded with -1. What is drawn does not depend on the order of the rows.
+        """
+        distinct, flat = np.unique(units, return_inverse=True)
+        of_row = flat.reshape(units.shape)
+        n_padding = int((distinct[:1] == -1).sum())
+        n = len(distinct) - n_padding
+        rng = np.random.default_rng([self.seed, crc32(name.encode())])
+        block = max(1, _NUMBERS_A_BLOCK // max(len(units), 1))
+        for start in range(0, self.resamples, block):
+            wide = min(block, self.resamples - start)
+            drawn = rng.integers(0, n, (wide, n))
+            at = (drawn + n * np.arange(wide)[:, None]).ravel()
+            counts = np.bincount(at, minlength=wide * n).reshape(wide, n).astype(np.float64)
+            # Padding is the smallest, so it comes first; it leaves a product as it is.
+            counts = np.concatenate([np.ones((wide, n_padding)), counts], axis=1)
+            product = counts.take(of_row[:, 0], axis=1)
+            for column in of_row.T[1:]:
+                product *= counts.take(column, axis=1)
+            yield product
+
+    def interval(self, values: Doubles) -> tuple[float, float] | None:
+        """Return the percentiles of resampled values, or None where too many are NaN."""
+        defined = values[np.isfinite(values)]
+        if len(defined) < ENOUGH_DEFINED * len(values):
+            return None
+        tail = (1 - self.level) / 2
+        low, high = np.quantile(defined, [tail, 1 - tail])
+        return float(low), float(high)
+
+    def with_interval(self, one: Estimate, values: Doubles) -> Estimate:
+        """Return an estimate with the interval of its resampled values, if it has a value."""
+        if one.value is None:
+            return one
+        if found := self.interval(values):
+            return replace(one, low=found[0], high=found[1])
+        undefined = int((~np.isfinite(values)).sum())
+        why = f"it is not defined in {undefined:,} of {len(values):,} resamples"
+        return replace(one, reason=why)
+
+
+#: By what a metric looks at, see `Metric.of`.
+Columns = Mapping[str, Doubles]
+
+
+def compared(
+    metrics: Mapping[str, Metric],
+    truth: Columns,
+    predictions: Mapping[str, Sequence[Columns]],
+    genes: Ints,
+    bootstrap: Bootstrap,
+    label: str,
+    *,
+    weight: Doubles | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> tuple[Scores, Differences]:
+    """Return all metrics of predictors, each with its seeds, and all paired differences.
+
+    The ``truth`` of a row that is left out is NaN; `genes` are those of each row, padded with -1,
+    and `weight` is how often each row counts.
+    """
+    used = {of: np.isfinite(values) for of, values in truth.items()}
+
+    def columns(one: Columns) -> dict[str, Column]:
+        return {of: Column(values[used[of]]) for of, values in one.items()}
+
+    known = columns(truth)
+    given = {name: list(map(columns, seeds)) for name, seeds in predictions.items()}
+    points, drawn = {}, {}
+    for name, seeds in given.items():
+        for m, metric in metrics.items():
+            of = metric.of
+            often = None if weight is None else weight[used[of]]
+            measured = [metric.measure(one[of], known[of], often) for one in seeds]
+            points[name, m] = Estimate.over_seeds(measured)
+            drawn[name, m] = np.full(bootstrap.resamples, np.nan)
+    done = 0
+    for block in bootstrap.weights(genes, label):
+        if weight is not None:
+            block *= weight
+        weights = {
+            of: Weights(block if rows.all() else block[:, rows]) for of, rows in used.items()
+        }
+        now = slice(done, done := done + len(block))
+        for (name, m), values in drawn.items():
+            if points[name, m].value is not None:
+                of, function = metrics[m].of, metrics[m].function
+                each = [function(one[of], known[of], weights[of]) for one in given[name]]
+                values[now] = np.mean(each, axis=0)
+        progress(f"resamples of {label}", done, bootstrap.resamples)
+
+    def difference(one: str, other: str, m: str) -> Estimate:
+        for name in (one, other):
+            if points[name, m].value is None:
+                return Estimate(None, reason=f"{name}: {points[name, m].reason}")
+        value = (points[one, m].value or 0.0) - (points[other, m].value or 0.0)
+        return bootstrap.with_interval(Estimate(value), drawn[one, m] - drawn[other, m])
+
+    scores = {
+        name: {m: bootstrap.with_interval(points[name, m], drawn[name, m]) for m in metrics}
+        for name in predictions
     }
-)
+    differences = {
+        one: {
+            other: {m: difference(one, other, m) for m in metrics}
+            for other in scores
+            if other != one
+        }
+        for one in scores
+    }
+    return scores, differences

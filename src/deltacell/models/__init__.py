@@ -6,16 +6,5 @@ from deltacell.models.hetero_cell import HeteroCell
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.losses import DangoLoss, LogCosh, Loss, LossValue, PointDistributionContrast
 
-__all__ = [
-    "STRING_LAMBDAS",
-    "STRING_RELATIONS",
-    "Dango",
-    "DangoLoss",
-    "HeteroCell",
-    "HyperSAGNN",
-    "LogCosh",
-    "Loss",
-    "LossValue",
-    "PointDistributionContrast",
-    "Prediction",
-]
+__all__ = ["STRING_LAMBDAS", "STRING_RELATIONS", "Dango", "DangoLoss", "HeteroCell", "HyperSAGNN"]
+__all__ += ["LogCosh", "Loss", "LossValue", "PointDistributionContrast", "Prediction"]

@@ -1,27 +1,19 @@
-"""What all predictors share: predictions, recorded settings, checks, activations, named ranges."""
+"""What all predictors share: predictions, recorded settings, checks, named ranges."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from deltacell.cell import Cell
 from deltacell.errors import InputError, did_you_mean
-
-Activation = Callable[[Tensor], Tensor]
-
-ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
-    {"gelu": functional.gelu, "relu": functional.relu, "silu": functional.silu, "tanh": torch.tanh}
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,17 +33,14 @@ class Recorded:
     made_with: dict[str, Any]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Create the object and keep its arguments as `made_with`."""
         made = super().__new__(cls)
         # A copy is created without arguments and then takes over the state of the original.
         try:
             bound = inspect.signature(cls.__init__).bind(made, *args, **options).arguments
         except TypeError:
             bound = {}
-        bound = {name: value for name, value in bound.items() if name not in ("self", "cell")}
-        bound |= bound.pop("options", {})
         # A torch module accepts no attribute before its own constructor has run.
-        made.__dict__["made_with"] = bound
+        made.__dict__["made_with"] = {k: v for k, v in bound.items() if k not in ("self", "cell")}
         return made
 
 
@@ -62,40 +51,25 @@ def check_range(interval: str, **values: float) -> None:
         above = value >= low if interval[0] == "[" else value > low
         below = value <= high if interval[-1] == "]" else value < high
         if not (above and below):
-            raise InputError(
-                f"{name} is {value}; expected a number in {interval}",
-                code="out-of-range",
-                name=name,
-                value=value,
-            )
+            what = f"{name} is {value}; expected a number in {interval}"
+            raise InputError(what, code="out-of-range")
 
 
 def check_choice(what: str, given: str, allowed: Collection[str]) -> None:
-    """Raise unless a name is one of those allowed."""
     if given not in allowed:
-        raise InputError(
-            f"unknown {what} '{given}'{did_you_mean(given, allowed)}; "
-            f"expected one of {', '.join(allowed)}",
-            code="unknown-choice",
-            given=given,
-        )
+        told = f"unknown {what} '{given}'{did_you_mean(given, allowed)}; expected one of "
+        raise InputError(told + ", ".join(allowed), code="unknown-choice")
 
 
 def check_distinct(what: str, names: Collection[str]) -> None:
-    """Raise if a name occurs twice."""
     if len(set(names)) != len(names):
         raise InputError(f"a {what} was given twice: {', '.join(names)}", code="repeated-name")
 
 
 def check_heads(heads: int, hidden: int) -> None:
-    """Raise unless a number of attention heads divides the width."""
     if heads < 1 or hidden % heads:
-        divisors = ", ".join(str(d) for d in range(1, hidden + 1) if hidden % d == 0)
-        raise InputError(
-            f"{heads} attention heads do not divide hidden={hidden}",
-            code="heads-do-not-divide",
-            fix=f"Choose a number of heads among {divisors}, or another width.",
-        )
+        what = f"{heads} attention heads do not divide hidden={hidden}"
+        raise InputError(what, code="heads-do-not-divide")
 
 
 def checked_relations(cell: Cell, names: Iterable[str]) -> tuple[str, ...]:
@@ -113,26 +87,15 @@ def check_cell(**sizes: tuple[int, int]) -> None:
     """Raise unless a cell has the sizes that a model was made for, given as (made for, found)."""
     for what, (made_for, found) in sizes.items():
         if made_for != found:
-            raise InputError(
-                f"the model was made for {made_for} {what}, and the cell has {found}",
-                code="other-cell",
-            )
-
-
-def activation_of(name: str) -> Activation:
-    """Return the activation with that name, one of `ACTIVATIONS`."""
-    check_choice("activation", name, ACTIVATIONS)
-    return ACTIVATIONS[name]
+            told = f"the model was made for {made_for} {what}, and the cell has {found}"
+            raise InputError(told, code="other-cell")
 
 
 def named_range(name: str) -> AbstractContextManager[object]:
     """Return a context that a recording profiler shows under a name such as ``dango.encoder``."""
     if torch.autograd.profiler._is_profiler_enabled:
         return torch.autograd.profiler.record_function(name)
-    return _NOTHING
-
-
-_NOTHING: AbstractContextManager[object] = nullcontext()
+    return nullcontext()
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -141,32 +104,24 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
     Only matrices and embeddings decay. For gains of norms, biases and scalar scales, 0 does not
     mean "no effect".
     """
-    decayed: list[nn.Parameter] = []
-    left_alone: list[nn.Parameter] = []
+    groups: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
     for name, weight in module.named_parameters():
         own_name = name.rpartition(".")[2]
         is_gain_or_bias = "bias" in own_name or own_name.startswith("norm")
-        (left_alone if weight.ndim < 2 or is_gain_or_bias else decayed).append(weight)
-    return [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": left_alone, "weight_decay": 0.0},
-    ]
+        groups[weight.ndim < 2 or is_gain_or_bias].append(weight)
+    decays = zip(groups, (weight_decay, 0.0), strict=True)
+    return [{"params": params, "weight_decay": decay} for params, decay in decays]
 
 
 class StackedLinear(nn.Module):
-    """k linear layers of one size in one product, initialised like `torch.nn.Linear`."""
+    """The weights of k linear layers of one size, initialised like `torch.nn.Linear`."""
 
     def __init__(self, k: int, n_in: int, n_out: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(default_uniform(k, n_in, n_out, n_in=n_in))
-        self.bias = nn.Parameter(default_uniform(k, 1, n_out, n_in=n_in))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [k, m, n_out] for x [k, m, n_in]."""
-        return torch.baddbmm(self.bias, x, self.weight)
+        self.bias = nn.Parameter(default_uniform(k, n_out, n_in=n_in))
 
 
 def default_uniform(*shape: int, n_in: int) -> Tensor:
-    """Draw weights as `torch.nn.Linear` does for n_in inputs."""
     bound = 1 / math.sqrt(n_in)
     return torch.empty(*shape).uniform_(-bound, bound)

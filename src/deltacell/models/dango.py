@@ -48,26 +48,9 @@ class Dango(Recorded, nn.Module):
     An embedding [n_genes, hidden] shared by the networks, to which features add what they say of a
     gene, see `FeatureEncoder`; for each network two layers of `SAGE` and a `Reconstruction` head;
     `MetaEmbedding` of the networks' vectors; `HyperSAGNN` on the deleted genes. Message passing
-    sees only the wild type, once per step whatever the batch.
-
-    Parameters
-    ----------
-    cell
-        The wild type, for its number of genes and the names of its relations.
-    relations
-        The networks, by name.
-    lambdas
-        The weight of a non-edge in the reconstruction, by name; required for every network.
-    features
-        Features of the cell to use, by name; by default none.
-    hidden
-        Width of a gene's vector.
-    heads
-        Attention heads of Hyper-SAGNN; they divide the width.
-    layers
-        Attention layers of Hyper-SAGNN.
-    largest
-        The most genes that a genotype will have, see `HyperSAGNN`.
+    sees only the wild type, once per step whatever the batch. ``lambdas`` has the weight of a
+    non-edge in the reconstruction of every network; ``heads``, ``layers`` and ``largest`` are those
+    of `HyperSAGNN`.
     """
 
     def __init__(
@@ -85,14 +68,10 @@ class Dango(Recorded, nn.Module):
         super().__init__()
         self.n_genes = cell.n_genes
         self.relations = checked_relations(cell, relations)
-        for name in self.relations:
-            if name not in lambdas:
-                raise InputError(
-                    f"no lambda for the network '{name}'; "
-                    f"there are values for {', '.join(lambdas) or 'none'}",
-                    code="no-lambda",
-                    fix=f"Give the weight of its non-edges: lambdas={{..., '{name}': 1.0}}",
-                )
+        if absent := [name for name in self.relations if name not in lambdas]:
+            what = f"no lambda for the network '{absent[0]}'; expected one of {', '.join(lambdas)}"
+            fix = f"Give the weight of its non-edges: lambdas={{..., '{absent[0]}': 1.0}}"
+            raise InputError(what, code="no-lambda", fix=fix)
         self.embedding = nn.Parameter(torch.empty(cell.n_genes, hidden).normal_(std=0.1))
         self.sage = nn.ModuleList(SAGE(hidden) for _ in self.relations)
         self.reconstruction = Reconstruction(
@@ -106,10 +85,8 @@ class Dango(Recorded, nn.Module):
         """Return the scores [b] of genotypes.
 
         The intermediate results are the fields of `Encoding`, ``z`` [b, hidden] and
-        ``reconstruction`` [k].
-
-        Genotypes, of one gene or more, are checked if they are on a CPU; elsewhere a check would
-        wait for the device. `DangoLoss` needs the reconstruction.
+        ``reconstruction`` [k], which `DangoLoss` needs. Genotypes are checked if they are on a CPU;
+        elsewhere a check would wait for the device.
         """
         check_cell(genes=(self.n_genes, cell.n_genes))
         self.features.check(cell)
@@ -148,14 +125,14 @@ class Dango(Recorded, nn.Module):
 
 
 class SAGE(nn.Module):
-    """GraphSAGE layers one after the other on the same network."""
+    """Two `SAGELayer`s one after the other on the same network."""
 
-    def __init__(self, width: int, layers: int = 2) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(SAGELayer(width, width) for _ in range(layers))
+        self.layers = nn.ModuleList(SAGELayer(width) for _ in range(2))
 
     def forward(self, matrix: SparseMatrix, x: Tensor) -> Tensor:
-        """Return the new vectors; arguments as in `SAGELayer`."""
+        """Return the new vectors [n_genes, width] for an adjacency (row = target)."""
         for layer in self.layers:
             x = layer(matrix, x)
         return x
@@ -167,15 +144,13 @@ class SAGELayer(nn.Module):
     The mean over no neighbours is 0. No self loops: a gene sees itself through W_s.
     """
 
-    def __init__(self, width_in: int, width_out: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.neighbours = nn.Linear(width_in, width_out)
-        self.own = nn.Linear(width_in, width_out, bias=False)
+        self.neighbours = nn.Linear(width, width)
+        self.own = nn.Linear(width, width, bias=False)
 
     def forward(self, matrix: SparseMatrix, x: Tensor) -> Tensor:
-        """Return [n_genes, width_out] for an adjacency (row = target) and x [n_genes, width_in]."""
-        mean = mean_product(matrix, x)
-        return torch.relu(self.neighbours(mean) + self.own(x))
+        return torch.relu(self.neighbours(mean_product(matrix, x)) + self.own(x))
 
 
 class MetaEmbedding(nn.Module):
@@ -191,7 +166,6 @@ class MetaEmbedding(nn.Module):
         self.scorer = nn.Sequential(nn.Linear(hidden, half), nn.ReLU(), nn.Linear(half, 1))
 
     def forward(self, networks: Tensor) -> tuple[Tensor, Tensor]:
-        """Return vectors [n_genes, hidden] and weights [n_genes, k] of [k, n_genes, hidden]."""
         attention = self.scorer(networks).softmax(0)
         genes = (attention * networks).sum(0)
         return genes, attention.squeeze(-1).t()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,36 +15,44 @@ from torch.nn import functional
 from deltacell.arrays import Bools, Doubles, Floats
 from deltacell.cell import Cell, Feature
 from deltacell.errors import InputError
-from deltacell.models.base import activation_of, check_distinct, check_range
+from deltacell.models.base import check_distinct
 
-DIMENSIONS = 64
-"""The most components of one feature that the models use."""
-
+DIMENSIONS = 64  # the most components of one feature that the models use
 _SMALL_ENOUGH_FOR_DENSE = 512
 _NO_SINGULAR_VALUE = 1e-6
 
 
-def feature_vectors(
-    features: Iterable[Feature], dimensions: int = DIMENSIONS, seed: int = 0
-) -> Floats:
-    """Return one vector per gene from features of the same genes, [genes, d].
+def feature_vectors(feature: Feature, dimensions: int = DIMENSIONS) -> Floats:
+    """Return one vector per gene, [genes, `vector_width`].
 
-    Each feature gives at most ``dimensions`` columns and one more, the share of its values that
+    There are at most ``dimensions`` columns and one more, the share of the feature's values that
     the gene lacks. A column is standardised over its present values, and a missing value is 0
     after that, which is the column's mean. A feature wider than ``dimensions`` is reduced to its
     leading components by a truncated singular value decomposition, divided by the deviation of the
     first one; the entry of largest size of each component is positive. The genes may come in any
-    order: each has the same vector, bit for bit. ``d`` is `vector_width` summed over the features.
+    order: each has the same vector, bit for bit.
     """
-    check_range("[1, inf)", dimensions=dimensions)
-    columns = [_vectors(feature.values, dimensions, seed) for feature in features]
-    if not columns:
-        raise InputError("gene vectors need at least one feature", code="no-feature")
-    return np.concatenate(columns, axis=1)
+    values = feature.values
+    n, width = values.shape
+    # Sums depend on the order of the rows, so the rows are sorted by their content.
+    rows = np.where(np.isnan(values), np.float32(np.nan), values)
+    order = np.argsort(rows.view(np.dtype((np.void, 4 * width))).ravel(), kind="stable")
+    ordered = rows[order]
+    absent = np.isnan(ordered)
+    complete = standardised(ordered.astype(np.float64), absent)
+    if width > dimensions:
+        complete = _reduced(complete, dimensions)
+    vectors = np.concatenate([complete, absent.mean(axis=1, keepdims=True)], axis=1)
+    # Equal rows may be rounded differently in a product: all take the vector of the first one.
+    new = np.ones(n, dtype=bool)
+    new[1:] = ((ordered[1:] != ordered[:-1]) & ~(absent[1:] & absent[:-1])).any(axis=1)
+    first = np.maximum.accumulate(np.where(new, np.arange(n), 0))
+    found = np.empty_like(vectors, dtype=np.float32)
+    found[order] = vectors[first]
+    return found
 
 
 def vector_width(feature: Feature, dimensions: int = DIMENSIONS) -> int:
-    """Return how many columns a feature has in `feature_vectors`."""
     return min(feature.width, dimensions) + 1
 
 
@@ -69,19 +78,15 @@ class FeatureEncoder(nn.Module):
     def forward(self, cell: Cell, x: Tensor) -> Tensor:
         """Return x [n_genes, hidden] with the features of the cell's genes added."""
         for name, linear in zip(self.names, self.linears, strict=True):
-            vectors, known = _tensors(cell.feature(name), x.device, x.dtype)
+            vectors, known = _tensors(cell.feature(name), x)
             x = x + linear(vectors) * known
         return x
 
     def check(self, cell: Cell) -> None:
-        """Raise if the cell's features have other widths than those of the encoder."""
         for feature, linear in zip(chosen_features(cell, self.names), self.linears, strict=True):
             if vector_width(feature) != linear.in_features:
-                raise InputError(
-                    f"feature '{feature.name}' gives vectors of {vector_width(feature)} numbers, "
-                    f"and the model was made for {linear.in_features}",
-                    code="other-cell",
-                )
+                what = f"feature '{feature.name}' has another width than the model was made for"
+                raise InputError(what, code="other-cell")
 
 
 class GeneEncoder(nn.Module):
@@ -91,11 +96,8 @@ class GeneEncoder(nn.Module):
     norm for both.
     """
 
-    def __init__(
-        self, cell: Cell, features: Sequence[str], hidden: int, activation: str, dropout: float
-    ) -> None:
+    def __init__(self, cell: Cell, features: Sequence[str], hidden: int, dropout: float) -> None:
         super().__init__()
-        self.activation = activation_of(activation)
         self.dropout = dropout
         self.embedding = nn.Parameter(torch.empty(cell.n_genes, hidden).normal_(std=0.02))
         self.features = FeatureEncoder(cell, features, hidden)
@@ -103,39 +105,15 @@ class GeneEncoder(nn.Module):
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, cell: Cell) -> Tensor:
-        """Return the first vectors of the cell's genes, [n_genes, hidden]."""
-        return self.preprocess(self.features(cell, self.embedding))
-
-    def preprocess(self, x: Tensor) -> Tensor:
-        """Return x [n_genes, hidden] after the two blocks, in the type of x."""
-        dtype = x.dtype
+        x: Tensor = self.features(cell, self.embedding)
         for block in self.blocks:
-            x = self.activation(self.norm(block(x).to(dtype)))
+            x = functional.gelu(self.norm(block(x).to(self.embedding.dtype)))
             x = functional.dropout(x, self.dropout, self.training)
         return x
 
 
-def _vectors(values: Floats, dimensions: int, seed: int) -> Floats:
-    n, width = values.shape
-    # Sums depend on the order of the rows, so the rows are sorted by their content.
-    rows = np.where(np.isnan(values), np.float32(np.nan), values)
-    order = np.argsort(rows.view(np.dtype((np.void, 4 * width))).ravel(), kind="stable")
-    ordered = rows[order]
-    absent = np.isnan(ordered)
-    complete = _standardised(ordered.astype(np.float64), absent)
-    if width > dimensions:
-        complete = _reduced(complete, dimensions, seed)
-    vectors = np.concatenate([complete, absent.mean(axis=1, keepdims=True)], axis=1)
-    # Equal rows may be rounded differently in a product: all take the vector of the first one.
-    new = np.ones(n, dtype=bool)
-    new[1:] = ((ordered[1:] != ordered[:-1]) & ~(absent[1:] & absent[:-1])).any(axis=1)
-    first = np.maximum.accumulate(np.where(new, np.arange(n), 0))
-    found = np.empty_like(vectors, dtype=np.float32)
-    found[order] = vectors[first]
-    return found
-
-
-def _standardised(values: Doubles, absent: Bools) -> Doubles:
+def standardised(values: Doubles, absent: Bools) -> Doubles:
+    """Return columns of mean 0 and deviation 1 over what is present, 0 elsewhere."""
     present = np.maximum((~absent).sum(axis=0), 1)
     mean = np.where(absent, 0.0, values).sum(axis=0) / present
     centred = np.where(absent, 0.0, values - mean)
@@ -146,7 +124,7 @@ def _standardised(values: Doubles, absent: Bools) -> Doubles:
     return scaled
 
 
-def _reduced(values: Doubles, dimensions: int, seed: int) -> Doubles:
+def _reduced(values: Doubles, dimensions: int) -> Doubles:
     """Return the leading components [rows, dimensions], 0 where there are fewer."""
     components = np.zeros((len(values), dimensions))
     if not values.any():
@@ -155,7 +133,7 @@ def _reduced(values: Doubles, dimensions: int, seed: int) -> Doubles:
     if smaller <= _SMALL_ENOUGH_FOR_DENSE or dimensions >= smaller - 1:
         left, singular, _ = np.linalg.svd(values, full_matrices=False)
     else:
-        start = np.random.default_rng(seed).uniform(0.5, 1.5, smaller)
+        start = np.random.default_rng(0).uniform(0.5, 1.5, smaller)
         left, singular, _ = scipy.sparse.linalg.svds(values, k=dimensions, v0=start)
     leading = np.argsort(-singular, kind="stable")[:dimensions]
     leading = leading[singular[leading] > _NO_SINGULAR_VALUE * singular.max()]
@@ -170,14 +148,12 @@ def largest_signs(vectors: Doubles) -> Doubles:
     return np.where(largest < 0, -1.0, 1.0)
 
 
-_Kept = dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]]
-_OF_FEATURE: WeakKeyDictionary[Feature, _Kept] = WeakKeyDictionary()
+_OF_FEATURE: WeakKeyDictionary[Feature, dict[Any, tuple[Tensor, Tensor]]] = WeakKeyDictionary()
 
 
-def _tensors(feature: Feature, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    kept = _OF_FEATURE.setdefault(feature, {})
-    if (device, dtype) not in kept:
-        vectors = torch.from_numpy(feature_vectors([feature])).to(device, dtype)
-        known = torch.from_numpy(feature.known).unsqueeze(1).to(device, dtype)
-        kept[device, dtype] = vectors, known
-    return kept[device, dtype]
+def _tensors(feature: Feature, like: Tensor) -> tuple[Tensor, Tensor]:
+    kept, key = _OF_FEATURE.setdefault(feature, {}), (like.device, like.dtype)
+    if key not in kept:
+        vectors, known = feature_vectors(feature), feature.known[:, None]
+        kept[key] = torch.from_numpy(vectors).to(*key), torch.from_numpy(known).to(*key)
+    return kept[key]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -10,6 +11,8 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
 
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
@@ -24,7 +27,6 @@ from deltacell.models.base import (
     named_range,
 )
 from deltacell.models.gene_vectors import GeneEncoder
-from deltacell.models.heads import GlobalHead, Pooling, ScoreGate
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.layers import GeneLayer, MetabolicEdges, MetabolicLayer
 from deltacell.propagate import (
@@ -37,26 +39,22 @@ from deltacell.propagate import (
     Hop,
     Mutants,
     Propagation,
+    Smaller,
     SparseMatrix,
+    Terms,
     Touched,
     WildType,
-    by_difference,
-    smaller_sets,
     strategy,
 )
+from deltacell.propagate.hop import Rows
 from deltacell.screen import Genotypes
 
-OUTPUTS = ("mean", "gate", "global")
-"""How the score is made: the mean of both heads, a learned mean of them, or the global head."""
-
-AGGREGATIONS = ("sum", "mean")
-"""What a gene receives over a relation: the sum or the mean over its living neighbours."""
-
-MUTANTS = ("true", "matched", "none")
-"""What mutants lack: the deleted genes, wrong genes of similar degrees; or no mutants."""
-
-MATCHED_AMONG = 32
-"""Genes of similar degree among which `matched_genes` assigns replacements."""
+OUTPUTS = ("mean", "gate", "global")  # of both heads; a learned mean of them; the global head
+AGGREGATIONS = ("sum", "mean")  # over the living neighbours
+MUTANTS = ("true", "matched", "none")  # without the deleted genes, or wrong ones; no mutants
+Z_NORMS = ("scale", "norm", "none")
+MATCHED_AMONG = 32  # genes of similar degree among which `matched_genes` assigns replacements
+EPISTASIS = 1000.0  # how many times larger z is than epistasis, roughly
 
 
 class EncodedCell(NamedTuple):
@@ -74,54 +72,15 @@ class HeteroCell(Recorded, nn.Module):
     them and the reactions that require them are gone. The global head reads
     ``z = pool(wild type) - pool(mutant)``, see `Pooling`; the local head is `HyperSAGNN` on the
     wild type's vectors of the deleted genes. Normalisation is row by row, so a genotype's score is
-    the same in any batch.
+    the same in any batch. docs/reference/config.md describes all parameters; `largest` is that of
+    `HyperSAGNN`, and `propagation` the name of a strategy, or one made with `strategy`.
 
-    Parameters
-    ----------
-    cell
-        The wild type, for its sizes and the names of its relations and features.
-    relations
-        The relations to use, by name; by default all.
-    hidden
-        Width of a vector.
-    layers
-        Number of layers.
-    gin_layers
-        Linear layers of each relation's MLP in each layer.
-    combine
-        How the relations' messages become one vector, one of `COMBINATIONS`.
-    output
-        One of `OUTPUTS`.
-    residual
-        Whether a layer adds its input.
-    metabolism
-        Whether messages also pass through the cell's metabolism.
-    features
-        Features of the cell to use, by name; by default none.
-    local_heads, local_layers
-        Attention heads and layers of the local head; the heads divide the width.
-    aggregation
-        One of `AGGREGATIONS`.
-    activation
-        One of `ACTIVATIONS`.
-    z_norm
-        What is done to z before the global head, one of `Z_NORMS`.
-    dropout
-        Share of numbers dropped while training: one mask per step, gene, layer and relation, shared
-        by the wild type and all mutants.
-    largest
-        The most genes that a genotype will have, see `HyperSAGNN`.
-    mutant_layers
-        How many of the last layers see the deletion; by default all. The layers before are those
-        of the wild type.
-    epistasis
-        Whether the global head also reads the part of z that no smaller set of deletions explains,
-        and with metabolism the reactions that no smaller set loses.
-    mutants
-        One of `MUTANTS`. With ``matched`` the mutant is that of wrong genes, see `matched_genes`,
-        and with ``none`` there is only the local head: the difference is what a mutant is worth.
-    propagation
-        How mutants are propagated: the name of a strategy, or one made with `strategy`.
+    The last ``mutant_layers`` see the deletion; the layers before are those of the wild type. With
+    ``epistasis`` the global head also reads the part of z that no smaller set of deletions
+    explains, and with metabolism the reactions that no smaller set loses. With ``mutants=matched``
+    the mutant is that of wrong genes, see `matched_genes`, and with ``none`` there is only the
+    local head: the difference is what a mutant is worth. Dropout draws one mask per step, gene,
+    layer and relation, shared by the wild type and all mutants.
     """
 
     instead: Tensor
@@ -143,7 +102,6 @@ class HeteroCell(Recorded, nn.Module):
         local_heads: int = 8,
         local_layers: int = 2,
         aggregation: str = "sum",
-        activation: str = "gelu",
         z_norm: str = "norm",
         dropout: float = 0.0,
         largest: int | None = None,
@@ -161,82 +119,57 @@ class HeteroCell(Recorded, nn.Module):
         self.mutant_layers = layers if mutant_layers is None else mutant_layers
         check_range(f"[1, {layers}]", mutant_layers=self.mutant_layers)
         if mutants == "none" and output != "mean":
-            raise InputError(
-                f"mutants='none' leaves only the local head, and the output is '{output}'",
-                code="no-mutants",
-                fix="Set output='mean'.",
-            )
+            what = f"mutants='none' leaves only the local head: set output='mean', not '{output}'"
+            raise InputError(what, code="no-mutants")
         self.n_genes = cell.n_genes
         self.relations = checked_relations(cell, cell.relations if relations is None else relations)
-        self.output, self.aggregation = output, aggregation
-        self.mutants, self.epistasis = mutants, epistasis
+        self.aggregation, self.mutants, self.epistasis = aggregation, mutants, epistasis
         self.propagation: Propagation = (
             strategy(propagation) if isinstance(propagation, str) else propagation
         )
-        self.encoder = GeneEncoder(cell, features or (), hidden, activation, dropout)
+        self.encoder = GeneEncoder(cell, features or (), hidden, dropout)
+        options = (gin_layers, combine, residual, dropout)
         self.layers = nn.ModuleList(
-            GeneLayer(
-                f"hetero_cell.layer{i}",
-                len(self.relations),
-                hidden,
-                gin_layers=gin_layers,
-                combine=combine,
-                activation=activation,
-                residual=residual,
-                dropout=dropout,
-            )
+            GeneLayer(f"hetero_cell.layer{i}", len(self.relations), hidden, *options)
             for i in range(1, layers + 1)
         )
-        self.reactions: nn.Parameter | None = None
-        self.metabolites: nn.Parameter | None = None
+        self.reactions = self.metabolites = None
         self.metabolic_layers = nn.ModuleList()
         if metabolism:
             if cell.metabolism is None:
-                raise InputError(
-                    "metabolism=True, and the cell has no metabolism",
-                    code="no-metabolism",
-                    fix="Use a cell that has one, or metabolism=False.",
-                )
+                what = "metabolism=True, and the cell has no metabolism"
+                raise InputError(what, code="no-metabolism")
             sizes = cell.metabolism.n_reactions, cell.metabolism.n_metabolites
             self.reactions, self.metabolites = (
                 nn.Parameter(torch.empty(n, hidden).normal_(std=0.02)) for n in sizes
             )
             self.metabolic_layers.extend(
-                MetabolicLayer(f"hetero_cell.metabolism{i}", hidden, activation)
-                for i in range(1, layers + 1)
+                MetabolicLayer(f"hetero_cell.metabolism{i}", hidden) for i in range(1, layers + 1)
             )
-        self.pooling = Pooling(hidden, activation)
-        self.global_head = GlobalHead(
-            cell.n_genes,
-            hidden,
-            activation,
-            z_norm,
-            epistasis=epistasis,
-            lost=epistasis and metabolism,
-        )
+        self.pooling = Pooling(hidden)
+        lost = epistasis and metabolism
+        self.global_head = GlobalHead(cell.n_genes, hidden, z_norm, epistasis, lost)
         instead = matched_genes(cell, self.relations) if mutants == "matched" else np.empty(0, int)
         self.register_buffer("instead", torch.from_numpy(instead), persistent=False)
         self.register_buffer("instead_of", torch.from_numpy(instead.argsort()), persistent=False)
-        self.local_head = (
-            None
-            if output == "global"
-            else HyperSAGNN(hidden, local_heads, local_layers, largest=largest)
-        )
-        self.gate = ScoreGate(hidden, activation) if output == "gate" else None
+        self.local_head = None
+        if output != "global":
+            self.local_head = HyperSAGNN(hidden, local_heads, local_layers, largest=largest)
+        self.gate = None
+        if output == "gate":
+            self.gate = nn.Sequential(nn.Linear(2, hidden), nn.GELU(), nn.Linear(hidden, 2))
 
     def forward(self, cell: Cell, genotypes: Genotypes | Deleted) -> Prediction:
         """Return the scores [b] of genotypes.
 
-        The intermediate results are ``genes``, the wild type's vectors [n_genes, hidden], ``pool``,
-        the pooled wild type [hidden], ``z`` [b, hidden], ``global`` [b]; with a local head
-        ``local`` [b]; with the output ``gate`` the weights of the two, ``gate`` [b, 2]; with
-        epistasis ``epistasis`` [b, hidden] in float64 and, with metabolism, ``lost`` [b, hidden],
-        the sum over the reactions that no smaller set loses.
-
-        If the genotypes were prepared with `prepare`, the step waits for no device.
+        The intermediate results are ``genes`` and ``pool``, the wild type's vectors
+        [n_genes, hidden] and their pool [hidden], ``z`` [b, hidden], ``global`` and ``local`` [b],
+        the weights of these two, ``gate`` [b, 2], ``epistasis`` [b, hidden] in float64, and
+        ``lost`` [b, hidden], the sum over the reactions that no smaller set loses. If the genotypes
+        were prepared with `prepare`, the step waits for no device.
         """
         deleted = self._prepared(cell, genotypes)
-        return self._score(self.encode(cell), deleted)
+        return self.score(cell, self.encode(cell), deleted)
 
     def encode(self, cell: Cell) -> EncodedCell:
         """Return the wild type, against which `score` scores genotypes; draws the dropout."""
@@ -251,42 +184,53 @@ class HeteroCell(Recorded, nn.Module):
 
     def score(self, cell: Cell, encoded: EncodedCell, genotypes: Genotypes | Deleted) -> Prediction:
         """Return what `forward` does, for a wild type that `encode` has encoded."""
-        return self._score(encoded, self._prepared(cell, genotypes))
+        deleted, genes = self._prepared(cell, genotypes), encoded.wild_type.last[GENE]
+        intermediate = {"genes": genes}
+        scores = []
+        if self.mutants != "none":
+            scores.append(self._global_score(encoded, deleted, intermediate))
+        if self.local_head is not None:
+            named = deleted.genotypes
+            if self.mutants == "matched":
+                # The local head reads the genes that were given, not those propagated instead.
+                named = Genotypes(self.instead_of[named.genes], named.offsets)
+            with named_range("hetero_cell.local_head"):
+                scores.append(self.local_head(genes, named))
+            intermediate["local"] = scores[-1]
+        both = torch.stack(scores, -1)
+        if self.gate is None:
+            return Prediction(both.mean(-1), intermediate)
+        with named_range("hetero_cell.gate"):
+            weights = intermediate["gate"] = self.gate(both).softmax(-1).to(both.dtype)
+            return Prediction((weights * both).sum(-1), intermediate)
 
     def prepare(self, cell: Cell, genotypes: Genotypes) -> Deleted:
         """Do the host's work for a batch; it can run ahead of the step, in the loader's thread."""
         self.check(cell)
-        genotypes = genotypes.to("cpu")
-        if self.mutants == "none":
-            return Deleted.of(cell, genotypes)
+        metabolism = cell.metabolism if self.reactions is not None else None
         hops = self.mutant_hops(cell)
 
-        def deleted(sets: Genotypes) -> Deleted:
-            return Deleted.of(cell, sets, metabolism=self.reactions is not None)
+        def prepared(sets: Genotypes, epistasis: bool = False) -> Deleted:
+            deleted = Deleted.of(cell, sets, metabolism=metabolism is not None)
+            return self.propagation.prepare(hops, replace(deleted, epistasis=epistasis))
 
+        if self.mutants == "none":
+            return Deleted.of(cell, genotypes, metabolism=metabolism is not None)
         if self.mutants == "matched":
-            genotypes = genotypes.check(cell.n_genes)
+            genotypes = genotypes.to("cpu").check(cell.n_genes)
             genotypes = Genotypes(self.instead.cpu()[genotypes.genes], genotypes.offsets)
-        wanted = replace(deleted(genotypes), epistasis=self.epistasis)
-        prepared = self.propagation.prepare(hops, wanted)
-        if self.epistasis and not isinstance(prepared, Touched):
-            smaller = smaller_sets(
-                genotypes, lambda sets: self.propagation.prepare(hops, deleted(sets))
-            )
-            prepared = replace(prepared, smaller=smaller)
-        if self.epistasis and self.reactions is not None and cell.metabolism is not None:
-            lost = DeletedNodes.of(*cell.metabolism.lost_together(genotypes))
-            prepared = replace(prepared, together=lost)
-        return prepared
+        found = prepared(genotypes, self.epistasis)
+        if self.epistasis and not isinstance(found, Touched):
+            found = replace(found, smaller=Smaller.of(found.genotypes, prepared))
+        if self.epistasis and metabolism is not None:
+            lost = DeletedNodes.of(*metabolism.lost_together(found.genotypes))
+            found = replace(found, together=lost)
+        return found
 
     def mutant_vectors(self, cell: Cell, genotypes: Genotypes | Deleted) -> Tensor:
         """Return the genes' vectors in every mutant, [b, n_genes, hidden], 0 where deleted."""
-        if self.mutants == "none":
-            raise InputError("a model with mutants='none' has no mutants", code="no-mutants")
         deleted = self._prepared(cell, genotypes)
-        vectors = self._mutants(self.encode(cell), deleted, vectors=True).vectors
-        assert vectors is not None
-        return vectors
+        return cast(Tensor, self._mutants(self.encode(cell), deleted, vectors=True).vectors)
 
     def hops(self, cell: Cell, kept: Sequence[Tensor | None] | None = None) -> list[Hop]:
         """Return message passing as hops, with each layer's dropout of this step, if any."""
@@ -304,14 +248,11 @@ class HeteroCell(Recorded, nn.Module):
         return hops
 
     def mutant_hops(self, cell: Cell) -> list[Hop]:
-        """Return those hops that see the deletion, which are the last ones."""
+        """Return the hops that see the deletion."""
         return self.hops(cell)[self._early :]
 
     def compile_row_wise(self, **options: Any) -> None:
-        """Compile the parts that work gene by gene or genotype by genotype; sparse products stay.
-
-        The compiled code is for any number of rows. Options are those of `torch.compile`.
-        """
+        """Compile the parts that work row by row, for any number of rows; see `torch.compile`."""
         options = {"dynamic": True} | options
         for layer in self._gene_layers:
             layer.compile_row_wise(**options)
@@ -345,35 +286,7 @@ class HeteroCell(Recorded, nn.Module):
         self.check(cell)
         if isinstance(genotypes, Genotypes):
             genotypes = self.prepare(cell, genotypes)
-        elif (
-            self.mutants != "none"
-            and self.reactions is not None
-            and REACTION not in genotypes.nodes
-        ):
-            raise _not_prepared("metabolism")
         return genotypes.to(self.encoder.embedding.device, non_blocking=True)
-
-    def _score(self, encoded: EncodedCell, deleted: Deleted) -> Prediction:
-        genes = encoded.wild_type.last[GENE]
-        intermediate = {"genes": genes}
-        scores = []
-        if self.mutants != "none":
-            scores.append(self._global_score(encoded, deleted, intermediate))
-        if self.local_head is not None:
-            named = deleted.genotypes
-            if self.mutants == "matched":
-                # The local head reads the genes that were given, not those propagated instead.
-                named = Genotypes(self.instead_of[named.genes], named.offsets)
-            with named_range("hetero_cell.local_head"):
-                scores.append(self.local_head(genes, named))
-            intermediate["local"] = scores[-1]
-        if len(scores) == 1:
-            return Prediction(scores[0], intermediate)
-        if self.gate is None:
-            return Prediction((scores[0] + scores[1]) / 2, intermediate)
-        with named_range("hetero_cell.gate"):
-            score, intermediate["gate"] = self.gate(torch.stack(scores, -1))
-        return Prediction(score, intermediate)
 
     def _global_score(
         self, encoded: EncodedCell, deleted: Deleted, intermediate: dict[str, Tensor]
@@ -383,13 +296,11 @@ class HeteroCell(Recorded, nn.Module):
         read = []
         if self.epistasis:
             epistasis = mutants.epistasis
-            if epistasis is None:
-                if deleted.smaller is None:
-                    raise _not_prepared("epistasis")
-                of_subsets = self._mutants(encoded, deleted.smaller.deleted)
-                epistasis = by_difference(of_subsets.z, deleted.smaller, len(deleted))
-            intermediate["epistasis"] = epistasis
-            read.append(epistasis)
+            if deleted.smaller is not None:
+                z = self._mutants(encoded, deleted.smaller.deleted).z
+                epistasis = deleted.smaller.epistasis(z, len(deleted))
+            intermediate["epistasis"] = cast(Tensor, epistasis)
+            read.append(intermediate["epistasis"])
         if deleted.together is not None:
             together, reactions = deleted.together, encoded.wild_type.last[REACTION]
             lost = reactions.new_zeros(len(deleted), reactions.shape[1])
@@ -401,28 +312,20 @@ class HeteroCell(Recorded, nn.Module):
         return intermediate["global"]
 
     def _mutants(self, encoded: EncodedCell, deleted: Deleted, *, vectors: bool = False) -> Mutants:
+        hops, wild_type = encoded.hops[self._early :], encoded.wild_type.after(self._early)
         with named_range("hetero_cell.mutants"):
-            return self.propagation.mutants(
-                encoded.hops[self._early :],
-                encoded.wild_type.after(self._early),
-                deleted,
-                self.pooling,
-                vectors=vectors,
-            )
+            return self.propagation.mutants(hops, wild_type, deleted, self.pooling, vectors=vectors)
 
 
 def matched_genes(cell: Cell, relations: Sequence[str]) -> Ints:
-    """Return a wrong gene for each gene, of similar degree in every relation.
+    """Return a wrong gene for each gene, of similar degree in every relation: a permutation.
 
-    A permutation without fixed points: genes are ordered by their degrees over all relations, and
-    within each block of about 32 every gene is assigned another so that the differences of the
-    logarithms of their degrees are smallest. Hubs stay hubs, and who their neighbours are is lost.
+    Among about 32 genes of similar degree, every gene is assigned another so that the differences
+    of the logarithms of their degrees are smallest. Hubs stay hubs, with other neighbours.
     """
     degrees = np.stack([cell.relation(name).out_degree for name in relations], axis=1)
     logs = np.log1p(degrees)
     order = np.argsort(logs.sum(1), kind="stable")
-    if len(order) < 2:
-        raise InputError("matched genes need a cell of at least two genes", code="too-few-genes")
     instead = np.empty(len(order), dtype=np.int64)
     for block in np.array_split(order, max(1, len(order) // MATCHED_AMONG)):
         apart = np.abs(logs[block][:, None] - logs[block][None]).sum(2)
@@ -431,9 +334,68 @@ def matched_genes(cell: Cell, relations: Sequence[str]) -> Ints:
     return instead
 
 
-def _not_prepared(what: str) -> InputError:
-    return InputError(
-        f"the genotypes were prepared without {what}, which the model reads",
-        code="not-prepared",
-        fix="Prepare them with this model's `prepare`.",
-    )
+class Pooling(nn.Module):
+    """``p = sum_i w_i v_i`` over living genes, w the softmax of gate(x_i), v_i = act(Linear(x_i)).
+
+    The gate is Linear(hidden, hidden / 2), act, Linear(hidden / 2, 1). Gates and values are
+    computed in fp32 or better whatever the autocast, because only a tiny difference of them counts.
+    """
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        act, half = nn.GELU(), hidden // 2
+        self.gate = nn.Sequential(nn.Linear(hidden, half), act, nn.Linear(half, 1))
+        self.value = nn.Sequential(nn.Linear(hidden, hidden), act)
+
+    def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        return self.gate(vectors).squeeze(-1), self.value(vectors)
+
+    def terms(self, vectors: Tensor, rows: Rows | None = None) -> Terms:
+        """Return gates [...] and values [..., hidden] of vectors; which genes does not matter."""
+        dtype = next(self.parameters()).dtype
+        with named_range("hetero_cell.pooling"), torch.autocast(vectors.device.type, enabled=False):
+            return Terms(*self(vectors.to(dtype)))
+
+    def in_float64(self) -> Callable[[Tensor], Terms]:
+        """Return `terms` with the weights in float64; they still receive gradients."""
+        weights = {name: p.double() for name, p in self.named_parameters()}
+        return lambda vectors: Terms(*functional_call(self, weights, (vectors,)))
+
+
+class GlobalHead(nn.Module):
+    """A score from the difference z of the whole cell: Linear(hidden, hidden), act, Linear.
+
+    z is about 1 / n_genes for each deleted gene, far from the size that layers start from. With
+    the `z_norm` ``scale`` it is multiplied by a learned number that starts at n_genes; ``norm``
+    normalises ``n_genes * z`` to mean 0 and deviation 1, which forgets its size. Epistasis is about
+    a thousand times smaller than z and differs by orders of magnitude between genotypes, so it is
+    read as ``asinh(scale * n_genes * epistasis)`` with a learned scale from `EPISTASIS` on.
+    """
+
+    def __init__(self, n_genes: int, hidden: int, z_norm: str, epistasis: bool, lost: bool) -> None:
+        super().__init__()
+        check_choice("z_norm", z_norm, Z_NORMS)
+        self.n_genes = n_genes
+        self.norm = nn.LayerNorm(hidden) if z_norm == "norm" else None
+        self.log_scale, self.epistasis_log_scale = (
+            nn.Parameter(torch.tensor(math.log(start))) if wanted else None
+            for start, wanted in ((max(n_genes, 1), z_norm == "scale"), (EPISTASIS, epistasis))
+        )
+        self.inner = nn.Linear((1 + epistasis + lost) * hidden, hidden)
+        self.out = nn.Linear(hidden, 1)
+
+    def forward(
+        self, z: Tensor, epistasis: Tensor | None = None, lost: Tensor | None = None
+    ) -> Tensor:
+        if self.log_scale is not None:
+            z = z * self.log_scale.exp()
+        if self.norm is not None:
+            z = self.norm(self.n_genes * z)
+        read = [z]
+        if self.epistasis_log_scale is not None and epistasis is not None:
+            scale = self.n_genes * self.epistasis_log_scale.double().exp()
+            read.append((scale * epistasis).asinh().to(z.dtype))
+        if lost is not None:
+            read.append(lost.to(z.dtype))
+        inner = functional.gelu(self.inner(torch.cat(read, -1)))
+        return self.out(inner).squeeze(-1)  # type: ignore[no-any-return]

@@ -23,19 +23,9 @@ class HyperSAGNN(nn.Module):
     passes through unchanged. The score is the mean over the genes of a set of
     ``Linear(hidden, 1)((d - s)^2)``.
 
-    Sets are padded to the largest, so time and memory are linear in the number of sets.
-
-    Parameters
-    ----------
-    hidden
-        Width of a gene's vector.
-    heads
-        Attention heads; they divide the width.
-    layers
-        Attention layers.
-    largest
-        The most genes that a genotype will have. By default it is found in each batch, which is
-        free for genotypes on a CPU and waits for the device elsewhere.
+    Sets are padded to the largest, so time and memory are linear in the number of sets. The heads
+    divide the width. `largest` is the most genes that a genotype will have; by default it is found
+    in each batch, which is free for genotypes on a CPU and waits for the device elsewhere.
     """
 
     def __init__(
@@ -44,34 +34,30 @@ class HyperSAGNN(nn.Module):
         super().__init__()
         if largest is not None:
             check_range("[1, inf)", largest=largest)
-        self.hidden = hidden
         self.largest = largest
         self.sets = PaddedSets(hidden, heads, layers)
         self._compiled = False
 
     def forward(self, gene_vectors: Tensor, genotypes: Genotypes) -> Tensor:
-        """Return the scores [b] of genotypes from gene_vectors [n_genes, hidden]."""
         return self.scores(gene_vectors, genotypes)[0]
 
     def scores(self, gene_vectors: Tensor, genotypes: Genotypes) -> tuple[Tensor, Tensor]:
-        """Return scores [b] and z [b, hidden], the mean of ``(d - s)^2`` over the genes of a set.
-
-        Genotypes on a CPU are sent to the device of the vectors.
-        """
+        """Return scores [b] and z [b, hidden], the mean of ``(d - s)^2`` over a set's genes."""
         with named_range("hyper_sagnn"):
             width = self._width(genotypes)
             genotypes = genotypes.to(gene_vectors.device, non_blocking=True)
-            genes, present = padded(genotypes, width)
-            x = functional.embedding(genes, gene_vectors)
+            place = torch.arange(width, device=genotypes.offsets.device)
+            present = place < genotypes.sizes.unsqueeze(1)
+            # Padding is any gene.
+            at = (genotypes.offsets[:-1].unsqueeze(1) + place).clamp(max=len(genotypes.genes) - 1)
+            x = functional.embedding(genotypes.genes[at], gene_vectors)
             if self._compiled:
                 # Both the number of genotypes and that of genes change from batch to batch.
                 for tensor in (x, present):
                     torch._dynamo.maybe_mark_dynamic(tensor, [0, 1])
-            score, z = self.sets(x, present)
-            return score, z
+            return self.sets(x, present)  # type: ignore[no-any-return]
 
     def compile_row_wise(self, **options: Any) -> None:
-        """Compile what happens after the genes are gathered, for batches of any size."""
         self._compiled = True
         self.sets.compile(**options)
 
@@ -83,11 +69,8 @@ class HyperSAGNN(nn.Module):
             # Reading the sizes would wait for the device, so the device itself checks them.
             torch._assert_async((sizes <= width).all(), "a genotype is larger than `largest`")
         elif (sizes > width).any():
-            raise InputError(
-                f"a genotype deletes {int(sizes.max())} genes, and the model was made for at most "
-                f"{width} (largest={width})",
-                code="genotype-too-large",
-            )
+            what = f"a genotype deletes {int(sizes.max())} genes, and the model takes {width} genes"
+            raise InputError(what, code="genotype-too-large")
         # At least two, because torch.compile specialises on a size of one.
         return max(2, width)
 
@@ -126,7 +109,6 @@ class OthersAttention(nn.Module):
         self.beta = nn.Parameter(torch.tensor(0.01))
 
     def forward(self, x: Tensor, present: Tensor) -> Tensor:
-        """Return the new vectors [b, s, hidden] for x [b, s, hidden] and present [b, s]."""
         own = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         others = present.unsqueeze(1) & ~own
         query, key, value = (
@@ -139,14 +121,3 @@ class OthersAttention(nn.Module):
         attention = logits.masked_fill(~others.unsqueeze(1), lowest).softmax(-1).to(value.dtype)
         out = self.out((attention @ value).transpose(1, 2).flatten(-2))
         return x + self.beta * torch.where(others.any(-1, keepdim=True), out, 0)
-
-
-def padded(genotypes: Genotypes, width: int) -> tuple[Tensor, Tensor]:
-    """Return gene indices [b, width], any gene in the padding, and which hold a gene, [b, width].
-
-    ``width`` is at least the size of the largest genotype.
-    """
-    place = torch.arange(width, device=genotypes.offsets.device)
-    present = place < genotypes.sizes.unsqueeze(1)
-    at = (genotypes.offsets[:-1].unsqueeze(1) + place).clamp(max=len(genotypes.genes) - 1)
-    return genotypes.genes[at], present

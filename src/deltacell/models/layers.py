@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import combinations_with_replacement
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -12,28 +14,29 @@ import torch
 from scipy.sparse import coo_array
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
 from deltacell.cell import Metabolism
-from deltacell.models.base import activation_of, named_range
-from deltacell.models.combine import MeanCombination, SumCombination, combination
-from deltacell.models.gin import GIN, gin_message, gin_message_gradients
-from deltacell.propagate import (
-    GENE,
-    METABOLITE,
-    REACTION,
-    Aggregate,
-    Hop,
-    Message,
-    MessageGradients,
-    SparseMatrix,
+from deltacell.models.base import (
+    StackedLinear,
+    check_choice,
+    check_heads,
+    default_uniform,
+    named_range,
 )
-from deltacell.propagate.hop import Rows
+from deltacell.propagate import GENE, METABOLITE, REACTION, Aggregate, Hop, Message, SparseMatrix
+from deltacell.propagate.workers import Gradients, Rows, gradients_of
+
+COMBINATIONS = ("sum", "mean", "attention", "pairwise")
 
 
 class GeneLayer(nn.Module):
-    """``x' = combine over relations of m_r``, with m_r as in `GIN`; plus x with a residual.
+    """``x' = combine over relations of m_r``, plus x with a residual.
 
-    A profiler shows it under its name. The other parameters are those of `HeteroCell`.
+    The message of a relation is ``m_r = act(norm(MLP_r((1 + eps_r) x + a_r)))``, see `gin_message`:
+    a_r is what a gene received over the relation, eps_r is learned from 0, the MLP has activations
+    between its linear layers, and the norm is over the numbers of one gene. Each relation has its
+    own weights.
     """
 
     def __init__(
@@ -41,117 +44,99 @@ class GeneLayer(nn.Module):
         name: str,
         relations: int,
         hidden: int,
-        *,
         gin_layers: int,
         combine: str,
-        activation: str,
         residual: bool,
         dropout: float,
     ) -> None:
         super().__init__()
-        self.name = name
-        self.residual = residual
-        self.activation = activation
-        self.dropout = dropout
-        self.gin = GIN(relations, hidden, gin_layers, activation)
-        self.combine = combination(combine, relations, hidden, activation)
+        check_choice("combination", combine, COMBINATIONS)
+        self.name, self.residual, self.dropout = name, residual, dropout
+        self.eps = nn.Parameter(torch.zeros(relations))
+        self.linears = nn.ModuleList(
+            StackedLinear(relations, hidden, hidden) for _ in range(gin_layers)
+        )
+        self.norm_weight = nn.Parameter(torch.ones(relations, hidden))
+        self.norm_bias = nn.Parameter(torch.zeros(relations, hidden))
+        self.factor = 1 / relations if combine == "mean" else 1.0
+        self.combine: nn.Module | None = None
+        if combine == "attention":
+            self.combine = AttentionCombination(relations, hidden)
+        elif combine == "pairwise":
+            self.combine = PairwiseCombination(relations, hidden)
+        self._message = gin_message
 
     def draw(self, x: Tensor) -> Tensor | None:
-        """Draw the factors of this step's messages, [r, n_genes, 1, hidden]; None without dropout.
-
-        The wild type and all mutants share them, so that differences stay differences.
-        """
+        """Draw the factors of this step's messages for all mutants; None without dropout."""
         if not (self.training and self.dropout):
             return None
-        kept = x.new_empty(len(self.gin.eps), len(x), 1, x.shape[1])
+        kept = x.new_empty(len(self.eps), *x.shape)
         return kept.bernoulli_(1 - self.dropout).div_(1 - self.dropout)
 
     def hop(
         self, aggregates: Sequence[Aggregate], kept: Tensor | None = None, *, double: bool = False
     ) -> Hop:
-        """Return the layer as a hop over one aggregate per relation, with factors from `draw`.
-
-        With ``double`` it computes in float64, and the weights still receive gradients.
-        """
-        weights: dict[str, Tensor] = dict(self.named_parameters())
-        groups = self.gin.of_relations()
-        if double:
-            weights = {name: p.double() for name, p in weights.items()}
-            groups = [tuple(p.double() for p in group) for group in groups]
-            kept = None if kept is None else kept.double()
-        return Hop(
-            GENE,
-            tuple(aggregates),
-            partial(self._with, weights, kept) if double else partial(self.forward, kept=kept),
-            tuple(weights.values()),
-            partial(named_range, self.name),
-            self._messages(kept, groups),
-            self.residual,
-            None if double else partial(self.hop, aggregates, kept, double=True),
+        """Return the layer as a hop, with factors from `draw`; with ``double`` in float64."""
+        messages = tuple(
+            self._message_of(a, parameters, None if kept is None else kept[k], double)
+            for k, (a, parameters) in enumerate(zip(aggregates, self._of_relations(), strict=True))
         )
-
-    def _with(
-        self,
-        weights: dict[str, Tensor],
-        kept: Tensor | None,
-        vectors: Tensor,
-        aggregated: Tensor,
-        rows: Rows,
-    ) -> Tensor:
-        return cast(Tensor, functional_call(self, weights, (vectors, aggregated, rows, kept)))
-
-    def forward(
-        self, vectors: Tensor, aggregated: Tensor, rows: Rows, kept: Tensor | None = None
-    ) -> Tensor:
-        """Return the new vectors [m, t, hidden]; see `RowWise`."""
-        messages = self.gin(vectors.flatten(0, 1), aggregated.flatten(1, 2))
-        if kept is not None:
-            messages = (messages.view_as(aggregated) * kept[:, rows]).view_as(messages)
-        with named_range(f"{self.name}.combination"):
-            new: Tensor = self.combine(messages).view_as(vectors)
-        return vectors + new if self.residual else new
+        if self.combine is not None:
+            messages = (self._combined(self.combine, messages, double),)
+        wide = None if double else partial(self.hop, aggregates, kept, double=True)
+        around = partial(named_range, self.name)
+        return Hop(GENE, messages, self.norm_bias.shape[1], self.residual, around, wide)
 
     def compile_row_wise(self, **options: Any) -> None:
-        """Compile both parts, with options of `torch.compile`."""
-        self.gin.compile(**options)
-        self.combine.compile(**options)
+        self._message = torch.compile(gin_message, **options)
+        if self.combine is not None:
+            self.combine.compile(**options)
 
-    def _messages(
-        self, kept: Tensor | None, of_relations: Sequence[tuple[Tensor, ...]]
-    ) -> tuple[Message, ...] | None:
-        if not isinstance(self.combine, (SumCombination, MeanCombination)):
-            return None
-        weight = 1.0 if isinstance(self.combine, SumCombination) else 1 / len(self.gin.eps)
-        return tuple(
-            _message(parameters, self.activation, weight, None if kept is None else kept[k])
-            for k, parameters in enumerate(of_relations)
-        )
+    def _of_relations(self) -> list[tuple[Tensor, ...]]:
+        """Return the parameters of each relation, as views that pass gradients on."""
+        stacked: list[Tensor] = [self.eps, self.norm_weight, self.norm_bias]
+        for linear in cast(Iterable[StackedLinear], self.linears):
+            stacked += [linear.weight, linear.bias]
+        return list(zip(*(p.unbind(0) for p in stacked), strict=True))
 
+    def _message_of(
+        self, a: Aggregate, parameters: tuple[Tensor, ...], kept: Tensor | None, double: bool
+    ) -> Message:
+        make, factor = self._message, self.factor
+        if double:
+            parameters = tuple(p.double() for p in parameters)
+            kept = None if kept is None else kept.double()
 
-def _message(
-    parameters: tuple[Tensor, ...],
-    activation: str,
-    weight: float,
-    kept: Tensor | None,  # [n_genes, 1, hidden]
-) -> Message:
-    """Return what one relation adds to a sum or a mean over relations."""
+        def weighted(x: Tensor, rows: Rows) -> Tensor:
+            if kept is not None:
+                x = x * (kept[rows] if isinstance(rows, slice) else kept.index_select(0, rows))
+            return x if factor == 1 else x * factor
 
-    def weighted(x: Tensor, rows: Rows) -> Tensor:
-        if kept is not None:
-            factors = kept.squeeze(1)
-            x = x * (factors[rows] if isinstance(rows, slice) else factors.index_select(0, rows))
-        return x if weight == 1 else x * weight
+        def message(vectors: Tensor, received: Tensor, rows: Rows) -> Tensor:
+            return weighted(make(vectors, received, parameters), rows)
 
-    def message(vectors: Tensor, received: Tensor, rows: Rows) -> Tensor:
-        return weighted(gin_message(vectors, received, parameters, activation), rows)
+        def gradients(vectors: Tensor, received: Tensor, rows: Rows, by: Tensor) -> Gradients:
+            return gin_message_gradients(vectors, received, parameters, weighted(by, rows))
 
-    def gradients(
-        vectors: Tensor, received: Tensor, rows: Rows, by_message: Tensor, out: Tensor | None = None
-    ) -> MessageGradients:
-        by_message = weighted(by_message, rows)
-        return gin_message_gradients(vectors, received, parameters, activation, by_message, out)
+        return Message((a,), message, parameters, gradients)
 
-    return Message(message, parameters, gradients)
+    def _combined(self, combine: nn.Module, messages: Sequence[Message], double: bool) -> Message:
+        weights: dict[str, Tensor] = dict(combine.named_parameters())
+        call: Callable[[Tensor], Tensor] = combine
+        if double:
+            weights = {name: p.double() for name, p in weights.items()}
+            call = partial(functional_call, combine, weights)
+
+        def combined(vectors: Tensor, *others: Any) -> Tensor:
+            *received, rows = others
+            each = zip(messages, received, strict=True)
+            made = torch.stack([m.function(vectors, a, rows) for m, a in each])
+            with named_range(f"{self.name}.combination"):
+                new: Tensor = call(made)
+            return new
+
+        parameters = (*(p for m in messages for p in m.parameters), *weights.values())
+        return Message(tuple(a for m in messages for a in m.aggregates), combined, parameters)
 
 
 class MetabolicEdges(NamedTuple):
@@ -168,13 +153,11 @@ class MetabolicEdges(NamedTuple):
         if metabolism in _EDGES:
             return _EDGES[metabolism]
         reaction, gene = metabolism.rule_genes
-        rules = coo_array(
-            (np.ones(len(gene)), (reaction, gene)),
-            shape=(metabolism.n_reactions, metabolism.n_genes),
-        ).tocsr()
+        n = metabolism.n_reactions
+        rules = coo_array((np.ones(len(gene)), (reaction, gene)), (n, metabolism.n_genes)).tocsr()
         stoichiometry = coo_array(
             (metabolism.coefficient, (metabolism.reaction, metabolism.metabolite)),
-            shape=(metabolism.n_reactions, metabolism.n_metabolites),
+            (n, metabolism.n_metabolites),
         ).tocsr()
         stoichiometry.eliminate_zeros()
         share = abs(stoichiometry)
@@ -202,47 +185,183 @@ class MetabolicLayer(nn.Module):
     Lost reactions neither send nor receive; a mean over nothing is 0.
     """
 
-    def __init__(self, name: str, hidden: int, activation: str) -> None:
+    def __init__(self, name: str, hidden: int) -> None:
         super().__init__()
         self.name = name
-        self.activation = activation_of(activation)
-        self.reaction = nn.Linear(3 * hidden, hidden)
-        self.reaction_norm = nn.LayerNorm(hidden)
-        self.metabolite = nn.Linear(2 * hidden, hidden)
-        self.metabolite_norm = nn.LayerNorm(hidden)
+        self.reaction = nn.Sequential(nn.Linear(3 * hidden, hidden), nn.LayerNorm(hidden))
+        self.metabolite = nn.Sequential(nn.Linear(2 * hidden, hidden), nn.LayerNorm(hidden))
         self.gene = nn.Linear(hidden, hidden)
 
     def hops(self, edges: MetabolicEdges, *, last: bool) -> tuple[Hop, ...]:
         """Return the layer as hops; after the last layer no one reads the metabolites."""
-        around = partial(named_range, self.name)
-        reaction = Hop(
-            REACTION,
-            (edges.genes_of_reaction, edges.metabolites_of_reaction),
-            partial(self._mix, self.reaction, self.reaction_norm),
-            (*self.reaction.parameters(), *self.reaction_norm.parameters()),
-            around,
-        )
-        metabolite = Hop(
-            METABOLITE,
-            (edges.reactions_of_metabolite,),
-            partial(self._mix, self.metabolite, self.metabolite_norm),
-            (*self.metabolite.parameters(), *self.metabolite_norm.parameters()),
-            around,
-        )
-        gene = Hop(
-            GENE,
-            (edges.reactions_of_gene,),
-            self._add_to_genes,
-            tuple(self.gene.parameters()),
-            around,
-        )
-        return (reaction, gene) if last else (reaction, metabolite, gene)
 
-    def _mix(
-        self, linear: nn.Linear, norm: nn.LayerNorm, vectors: Tensor, aggregated: Tensor, rows: Rows
-    ) -> Tensor:
-        h = linear(torch.cat([vectors, *aggregated], -1))
-        return self.activation(norm(h.to(vectors.dtype)))
+        def mixed(module: nn.Module, vectors: Tensor, *others: Any) -> Tensor:
+            return functional.gelu(module(torch.cat([vectors, *others[:-1]], -1)))
 
-    def _add_to_genes(self, vectors: Tensor, aggregated: Tensor, rows: Rows) -> Tensor:
-        return vectors + self.gene(aggregated[0]).to(vectors.dtype)  # type: ignore[no-any-return]
+        def hop(kind: str, aggregates: tuple[Aggregate, ...], module: nn.Module, how: Any) -> Hop:
+            message = Message(aggregates, partial(how, module), tuple(module.parameters()))
+            return Hop(kind, (message,), width, kind == GENE, partial(named_range, self.name))
+
+        width = self.gene.out_features
+        of_reaction = edges.genes_of_reaction, edges.metabolites_of_reaction
+        hops = (
+            hop(REACTION, of_reaction, self.reaction, mixed),
+            hop(METABOLITE, (edges.reactions_of_metabolite,), self.metabolite, mixed),
+            hop(GENE, (edges.reactions_of_gene,), self.gene, lambda module, _, a, rows: module(a)),
+        )
+        return hops[::2] if last else hops
+
+
+EPS = 1e-5  # added to a variance before its root is taken
+
+
+def gin_message(x: Tensor, received: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """Return the message of one relation, [m, hidden], in fp32 or better; see `GeneLayer`.
+
+    The parameters are eps, the norm's weight and bias, and weight [in, out] and bias of each
+    linear layer.
+    """
+    eps, norm_weight, norm_bias, *linears = parameters
+    h = torch.addmm(linears[1], torch.addcmul(received, 1 + eps, x), linears[0])
+    for weight, bias in zip(linears[2::2], linears[3::2], strict=True):
+        h = torch.addmm(bias, functional.gelu(h), weight)
+    h = h.to(torch.promote_types(h.dtype, torch.float32))
+    return functional.gelu(functional.layer_norm(h, h.shape[-1:], norm_weight, norm_bias, EPS))
+
+
+@torch.no_grad()
+def gin_message_gradients(
+    x: Tensor, received: Tensor, parameters: Sequence[Tensor], by_message: Tensor
+) -> Gradients:
+    """Return the gradients of x, received and the parameters from that of the `gin_message`.
+
+    The message is computed again. Most of a training step goes into this: written out, in memory
+    that stays in cache, it takes three quarters of the time of automatic differentiation.
+    """
+    if torch.is_autocast_enabled(x.device.type) or x.dtype != received.dtype:
+        with torch.enable_grad():
+            x, received = x.detach().requires_grad_(), received.detach().requires_grad_()
+            message = gin_message(x, received, parameters)
+        return gradients_of([message], [x, received, *parameters], [by_message])
+    act, derivative = torch.ops.aten.gelu.out, torch.ops.aten.gelu_backward.grad_input
+    eps, norm_weight, norm_bias, *linears = parameters
+    weights, biases = linears[::2], linears[1::2]
+    n = len(weights)
+    buffers = _buffers(2 * n, x)
+    # The inputs and the outputs of each linear layer.
+    before, after = buffers[:n], buffers[n:]
+    torch.addcmul(received, 1 + eps, x, out=before[0])
+    torch.addmm(biases[0], before[0], weights[0], out=after[0])
+    for i in range(1, n):
+        act(after[i - 1], out=before[i])
+        torch.addmm(biases[i], before[i], weights[i], out=after[i])
+    width = [x.shape[1]]
+    normed, mean, rstd = torch.native_layer_norm(after[-1], width, norm_weight, norm_bias, EPS)
+    by_normed = derivative(by_message, normed, grad_input=normed)
+    h, by_norm_weight, by_norm_bias = torch.ops.aten.native_layer_norm_backward(
+        by_normed, after[-1], width, mean, rstd, norm_weight, norm_bias, [True] * 3
+    )
+    by_linears: list[Tensor] = []
+    for i in reversed(range(n)):
+        by_linears = [before[i].t() @ h, h.sum(0), *by_linears]
+        if i:
+            torch.mm(h, weights[i].t(), out=after[i])
+            h = derivative(after[i], after[i - 1], grad_input=after[i])
+    by_received = torch.mm(h, weights[0].t())
+    by_x = torch.addcmul(by_received, eps, by_received)
+    by_eps = torch.dot(by_received.flatten(), x.flatten())
+    return [by_x, by_received, by_eps, by_norm_weight, by_norm_bias, *by_linears]
+
+
+_KEPT = threading.local()
+
+
+def _buffers(n: int, like: Tensor) -> list[Tensor]:
+    """Return n tensors of the size of another; on a CPU, memory of this thread that is reused."""
+    if like.device.type != "cpu":
+        return list(like.new_empty(n, *like.shape))
+    kept, name, size = _KEPT.__dict__, str(like.dtype), n * like.numel()
+    if len(kept.get(name, ())) < size:
+        kept[name] = torch.empty(size, dtype=like.dtype)
+    return list(kept[name][:size].view(n, *like.shape))
+
+
+NARROW = 32  # width between the two layers of each pair's MLP, and of the scorer
+
+
+class AttentionCombination(nn.Module):
+    """``x = mean_r attention(m + e)_r`` of a gene's messages [r, m, hidden], with a learned e_r."""
+
+    def __init__(self, relations: int, hidden: int, heads: int = 4) -> None:
+        super().__init__()
+        check_heads(heads, hidden)
+        self.heads = heads
+        self.relation = nn.Parameter(torch.empty(relations, 1, hidden).normal_(std=0.02))
+        self.query_key_value = nn.Linear(hidden, 3 * hidden)
+        self.out = nn.Linear(hidden, hidden)
+
+    def forward(self, messages: Tensor) -> Tensor:
+        r, m, hidden = messages.shape
+        projected = self.query_key_value(messages + self.relation)
+        by_head = projected.view(r, m, 3, self.heads, hidden // self.heads)
+        attended = functional.scaled_dot_product_attention(*by_head.permute(2, 1, 3, 0, 4))
+        # The last layer is linear: apply it to the mean instead of to each of the r.
+        return self.out(attended.mean(2).reshape(m, hidden))  # type: ignore[no-any-return]
+
+
+class PairwiseCombination(nn.Module):
+    r"""A choice, gene by gene, among what each pair of relations makes of its two messages.
+
+    For each unordered pair of relations with repetition, ``r (r + 1) / 2`` of them, there is an
+    option ``o_ab = B_ab act(A_ab [m_a ; m_b])`` with an MLP of its own, Linear(2 hidden, 32), act,
+    Linear(32, hidden); the plain mean is one further option. A scorer Linear(hidden, 32), act,
+    Linear(32, 1) is shared by all options, and ``x = norm(sum_o softmax(score)_o o)``.
+
+    Nothing is concatenated: ``A [m_a ; m_b] = A' m_a + A'' m_b``, and one batched product projects
+    each relation once for its ``r + 1`` places in pairs. Nor are the options formed: the scorer's
+    first layer is applied to B_ab instead, and the weighted sum is taken before B_ab.
+    """
+
+    places: Tensor
+
+    def __init__(self, relations: int, hidden: int) -> None:
+        super().__init__()
+        self.pairs = tuple(combinations_with_replacement(range(relations), 2))
+        n_pairs, n_places, n_in = len(self.pairs), relations + 1, 2 * hidden
+        self.project = nn.Parameter(
+            default_uniform(relations, hidden, n_places * NARROW, n_in=n_in)
+        )
+        self.project_bias = nn.Parameter(default_uniform(n_pairs, 1, NARROW, n_in=n_in))
+        self.expand = StackedLinear(n_pairs, NARROW, hidden)
+        self.score = nn.Linear(hidden, NARROW)
+        self.score_out = nn.Linear(NARROW, 1)
+        self.norm = nn.LayerNorm(hidden)
+        # For relation a, first the pairs in which it is on the left, then those on the right.
+        left = [a * n_places + (b - a) for a, b in self.pairs]
+        right = [b * n_places + (relations - b + a) for a, b in self.pairs]
+        self.register_buffer("places", torch.tensor(left + right), persistent=False)
+
+    def forward(self, messages: Tensor) -> Tensor:
+        r, m, _ = messages.shape
+        n_pairs = len(self.pairs)
+        projected = torch.bmm(messages, self.project).view(r, m, r + 1, NARROW)
+        by_place = projected.transpose(1, 2).reshape(r * (r + 1), m, NARROW)
+        left, right = by_place.index_select(0, self.places).view(2, n_pairs, m, NARROW)
+        narrow = functional.gelu(left + right + self.project_bias)
+        mean = messages.mean(0)
+        chosen = self._scores(narrow, mean).softmax(0)
+        of_pairs, of_mean = chosen[:n_pairs], chosen[n_pairs]
+        weighted = (of_pairs.unsqueeze(-1) * narrow).transpose(0, 1).reshape(m, -1)
+        total = torch.addmm(
+            of_pairs.t() @ self.expand.bias, weighted, self.expand.weight.flatten(0, 1)
+        )
+        return self.norm(total + of_mean.unsqueeze(-1) * mean)  # type: ignore[no-any-return]
+
+    def _scores(self, narrow: Tensor, mean: Tensor) -> Tensor:
+        """Return the score of each option for each gene, [n_pairs + 1, m], fp32 or better."""
+        weight = self.expand.weight @ self.score.weight.t()
+        bias = functional.linear(self.expand.bias, self.score.weight, self.score.bias)
+        of_pairs = torch.baddbmm(bias.unsqueeze(1), narrow, weight)
+        of_mean = self.score(mean).unsqueeze(0)
+        found = self.score_out(functional.gelu(torch.cat([of_pairs, of_mean]))).squeeze(-1)
+        return found.to(torch.promote_types(found.dtype, torch.float32))  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deltacell.arrays import AnyArray, Floats, Ints
+from deltacell.arrays import AnyArray, Floats, Ints, offsets_of
 
 
 class Scored(NamedTuple):
@@ -22,25 +22,20 @@ class Scored(NamedTuple):
 
     @classmethod
     def none(cls, width: int) -> Scored:
-        """Return no sets."""
         nothing = np.zeros(0, dtype=np.float32)
         return cls(np.zeros((0, width), dtype=np.int64), nothing, nothing)
 
     @classmethod
     def join(cls, pieces: Sequence[Scored]) -> Scored:
-        """Return several pieces as one."""
-        sets, score, spread = zip(*pieces, strict=True)
-        return cls(np.concatenate(sets), np.concatenate(score), np.concatenate(spread))
+        return cls(*map(np.concatenate, zip(*pieces, strict=True)))
 
     def take(self, rows: AnyArray | slice) -> Scored:
-        """Return some rows, by place or by mask."""
         return Scored(self.sets[rows], self.score[rows], self.spread[rows])
 
     def padded(self, width: int) -> Scored:
         """Return the sets with their genes ascending and padded in front with -1."""
-        sets = np.full((len(self.sets), width), -1, dtype=np.int64)
-        sets[:, width - self.sets.shape[1] :] = np.sort(self.sets, axis=1)
-        return self._replace(sets=sets)
+        pad = ((0, 0), (width - self.sets.shape[1], 0))
+        return self._replace(sets=np.pad(np.sort(self.sets, axis=1), pad, constant_values=-1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +54,6 @@ class Block:
 
     @property
     def size(self) -> int:
-        """Number of genes of a set."""
         return len(self.axes)
 
     @property
@@ -69,8 +63,6 @@ class Block:
 
     def sets(self) -> Ints:
         """Return all sets, [len, size], in the order of the axes."""
-        if not len(self):
-            return np.zeros((0, self.size), dtype=np.int64)
         at = np.indices([len(axis) for axis in self.axes]).reshape(self.size, -1)
         for i, same in enumerate(self.shared):
             if same:
@@ -82,7 +74,7 @@ Piece = Block | Ints  # a block, or a list of sets of one size, [m, size]
 
 
 class Combinations:
-    """All sets of the ``given`` genes and enough others to have ``size`` genes."""
+    """All sets of the ``given`` genes and enough others to have ``size`` genes, in blocks."""
 
     def __init__(
         self, genes: Ints, size: int, given: Sequence[int] = (), *, sets_per_piece: int = 64**3
@@ -91,8 +83,6 @@ class Combinations:
         self.free = size - len(given)
         self.sizes: tuple[int, ...] = (size,)
         self.genes: Ints = np.setdiff1d(genes, self.given)
-        if self.free < 1:
-            raise ValueError(f"sets of {size} genes with {len(given)} given")
         side = max(1, round(sets_per_piece ** (1 / self.free)))
         # Neighbours on a chromosome are linked: a tile of them would say little about the others.
         mixed = np.random.default_rng(0).permutation(self.genes)
@@ -101,36 +91,24 @@ class Combinations:
         self.n_sets = comb(len(self.genes), self.free)
         self.n_pieces = comb(len(self._tiles) + self.free - 1, self.free) if self._tiles else 0
 
-    def pieces(self, first: int, step: int) -> Iterator[Block]:
+    def pieces(self, first: int, step: int) -> Iterator[Piece]:
         """Yield the block of a number, and every ``step``-th after it."""
-        fixed = tuple(self.given[i : i + 1] for i in range(len(self.given)))
-        places = self._places(first) if first < self.n_pieces else None
-        while places is not None:
-            yield Block((*fixed, *(self._tiles[place] for place in places)))
-            for _ in range(step):
-                places = None if places is None else self._after(places)
+        fixed = np.split(self.given, len(self.given)) if len(self.given) else []
+        for number in range(first, self.n_pieces, step):
+            yield Block((*fixed, *self._tiles_of(number)))
 
-    def _places(self, number: int) -> tuple[int, ...]:
-        """Return the tiles of the block of a number: places that do not descend, in order."""
-        places: list[int] = []
+    def _tiles_of(self, number: int) -> Iterator[Ints]:
+        """Yield the tiles of the block of a number: their places do not descend."""
         tile = 0
         for rest in range(self.free - 1, -1, -1):
             # So many blocks continue from here with this tile.
             while number >= (n := comb(len(self._tiles) - tile + rest - 1, rest)):
                 number, tile = number - n, tile + 1
-            places.append(tile)
-        return tuple(places)
-
-    def _after(self, places: tuple[int, ...]) -> tuple[int, ...] | None:
-        last = len(self._tiles) - 1
-        at = max((i for i, place in enumerate(places) if place < last), default=None)
-        return None if at is None else places[:at] + (places[at] + 1,) * (self.free - at)
+            yield self._tiles[tile]
 
     def draw(self, n: int, seed: int) -> Ints:
-        """Return at most ``n`` random sets."""
         rng = np.random.default_rng(seed)
-        if len(self.genes) < self.free:
-            return np.zeros((0, self.sizes[0]), dtype=np.int64)
+        n = n if len(self.genes) >= self.free else 0
         return self._whole(rng.choice(self.genes, (n, self.free)))
 
     def vary(self, sets: Ints, n: int, seed: int) -> Ints:
@@ -141,7 +119,7 @@ class Combinations:
         rng = np.random.default_rng(seed)
         chosen = sets[~np.isin(sets, self.given)].reshape(len(sets), self.free)
         if not len(chosen):
-            return np.zeros((0, self.sizes[0]), dtype=np.int64)
+            return sets
         found = chosen[rng.integers(len(chosen), size=n)]
         any_gene = rng.random(n) < 0.5
         new = np.where(any_gene, rng.choice(self.genes, n), rng.choice(chosen.ravel(), n))
@@ -149,29 +127,48 @@ class Combinations:
         return self._whole(found)
 
     def _whole(self, chosen: Ints) -> Ints:
-        """Return the sets of rows of chosen genes, each once; no set has a gene twice."""
         fixed = np.broadcast_to(self.given, (len(chosen), len(self.given)))
         sets = np.sort(np.concatenate([fixed, chosen], axis=1), axis=1)
         return np.unique(sets[(np.diff(sets, axis=1) > 0).all(axis=1)], axis=0)
+
+
+class Pairs:
+    """All pairs of genes, in pieces by the first gene of a pair in the order of ``genes``.
+
+    A piece has few first genes with all genes after them, so that what a predictor computes for a
+    first gene and all others serves a whole row of pairs.
+    """
+
+    sizes: tuple[int, ...] = (2,)
+
+    def __init__(self, genes: Ints, *, sets_per_piece: int) -> None:
+        self.genes = genes
+        self._before = offsets_of(np.arange(len(genes))[::-1])  # pairs with an earlier first gene
+        self.n_sets = int(self._before[-1])
+        at = np.searchsorted(self._before, np.arange(0, self.n_sets, sets_per_piece), "right")
+        self._cuts = [*np.unique(at - 1).tolist(), max(len(genes) - 1, 0)]
+        self.n_pieces = len(self._cuts) - 1
+
+    def pieces(self, first: int, step: int) -> Iterator[Ints]:
+        for number in range(first, self.n_pieces, step):
+            begin, end = self._cuts[number : number + 2]
+            rows, columns = np.triu_indices(end - begin, 1, len(self.genes) - begin)
+            yield self.genes[begin + np.stack([rows, columns], axis=1)]
 
 
 class Listed:
     """Sets given one by one: ascending genes, [m, size], for each size, every set once."""
 
     def __init__(self, by_size: Sequence[Ints], *, sets_per_piece: int = 64**3) -> None:
-        by_size = sorted((sets for sets in by_size if len(sets)), key=lambda s: s.shape[1])
-        self._pieces = [
-            sets[at : at + sets_per_piece]
-            for sets in by_size
-            for at in range(0, len(sets), sets_per_piece)
-        ]
-        self.n_sets = sum(map(len, by_size))
-        self.n_pieces = len(self._pieces)
+        by_size = sorted(by_size, key=lambda sets: sets.shape[1])
+        self._pieces: list[Ints] = []
+        for sets in by_size:
+            self._pieces += np.split(sets, range(sets_per_piece, len(sets), sets_per_piece))
+        self.n_sets, self.n_pieces = sum(map(len, by_size)), len(self._pieces)
         self.sizes = tuple(sets.shape[1] for sets in by_size)
 
-    def pieces(self, first: int, step: int) -> Iterator[Ints]:
-        """Yield the piece of a number, and every ``step``-th after it."""
+    def pieces(self, first: int, step: int) -> Iterator[Piece]:
         yield from self._pieces[first::step]
 
 
-GeneSets = Combinations | Listed
+GeneSets = Combinations | Pairs | Listed

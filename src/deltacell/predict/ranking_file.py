@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from zipfile import BadZipFile
 
 import numpy as np
 import polars as pl
@@ -18,27 +19,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from deltacell.errors import InputError, StoreError
+from deltacell.errors import InputError, StoreError, need
 from deltacell.files import new_file, seal_of
 
 LOWEST, HIGHEST = "lowest", "highest"
-LINK = pa.struct([("first", pa.string()), ("second", pa.string()), ("relation", pa.string())])
+_NAMES = pa.list_(pa.string())
+_LINK = pa.struct([("first", pa.string()), ("second", pa.string()), ("relation", pa.string())])
 SCHEMA = pa.schema(
-    [
-        ("end", pa.string()),
-        ("rank", pa.int32()),
-        ("genes", pa.list_(pa.string())),
-        ("names", pa.list_(pa.string())),
-        ("score", pa.float32()),
-        ("spread", pa.float32()),
-        ("status", pa.string()),
-        ("measured", pa.float32()),
-        ("linked", pa.bool_()),
-        ("relations", pa.list_(pa.string())),
-        ("links", pa.list_(LINK)),
-        ("pathways", pa.list_(pa.string())),
-        ("complexes", pa.list_(pa.string())),
-    ]
+    {
+        "end": pa.string(),
+        "rank": pa.int32(),
+        "genes": _NAMES,
+        "names": _NAMES,
+        "score": pa.float32(),
+        "spread": pa.float32(),
+        "status": pa.string(),
+        "measured": pa.float32(),
+        "linked": pa.bool_(),
+        "relations": _NAMES,
+        "links": pa.list_(_LINK),
+        "pathways": _NAMES,
+        "complexes": _NAMES,
+    }
 )
 KEY = b"deltacell"  # of what a file says about itself
 ROWS_PER_GROUP = 50_000
@@ -47,89 +49,85 @@ VERSION = 1
 
 DAMAGE: tuple[type[Exception], ...] = (
     *(OSError, pa.ArrowException, ValueError, TypeError, KeyError, IndexError),
-    *(AttributeError, RecursionError, MemoryError),
+    *(AttributeError, RuntimeError, MemoryError, EOFError, BadZipFile),
 )
-"""What reading a damaged Arrow or Parquet file may raise."""
+"""What reading a damaged file may raise."""
 
 
-@contextmanager
-def written(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
-    """Give a temporary file to fill, see `new_file`; raise a `StoreError` where that fails."""
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with new_file(path) as temporary:
-            yield temporary
-    except OSError as error:
-        raise StoreError(
-            f"{what} could not be written: {error.strerror or error}",
-            code="cannot-write",
-            where=path,
-            fix="Free some space or choose another place; rerun the command to resume.",
-        ) from error
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Gene sets with their scores, the lowest first; docs/how-to/predict.md has the columns."""
+
+    path: Path
+    about: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Ranking:
+        return cls(Path(path), read_about(path))
+
+    def to_json(self, most: int = SHOWN) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dict, with the first ``most`` rows of each end."""
+        counts = self.about["counts"]
+        slices, first = [], 0
+        for end in ("listed", LOWEST, HIGHEST):
+            slices.append((first, min(most, counts[end])))
+            first += counts[end]
+        rows = read_rows(self.path, slices).to_pylist()
+        names = ("title", "request", "runs", "counts", "relations")
+        return {
+            **{name: self.about[name] for name in names},
+            "sentences": list(self.about["sentences"]),
+            "file": self.path.name,
+            "rows": rows,
+            "rows_not_here": counts["rows"] - len(rows),
+            "measured": [],
+            "agreement": [],
+        }
 
 
-def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return how two requests, as JSON, differ, in words."""
-    return [
-        f"{name} was {_shown(was.get(name))} and is {_shown(now.get(name))}"
-        for name in dict.fromkeys([*was, *now])
-        if was.get(name) != now.get(name)
-    ]
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value)) or "none"
-    if isinstance(value, Mapping):
-        return " ".join(map(_shown, value.values()))
-    if isinstance(value, str) and len(value) == 64:
-        return value[:12]
-    return "not given" if value is None else str(value)
-
-
-def write_ranking(
-    path: str | os.PathLike[str], tables: Iterable[pa.Table], about: Callable[[], Mapping[str, Any]]
-) -> None:
-    """Write a ranking whole or not at all; how its rows are cut leaves no trace in the file.
-
-    ``about`` returns what is said of the ranking, as JSON, after all rows have passed.
-    """
+def write_ranking(path: Path, tables: Iterable[pa.Table], about: Mapping[str, Any]) -> None:
+    """Write a ranking whole or not at all; every table but the last is a full group of rows."""
+    groups: list[str] = []
     with (
         written(path, "the ranking") as temporary,
         pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer,
     ):
-        groups = []
-        for table in _regrouped(tables):
-            rows = table.cast(SCHEMA)
+        for rows in tables:
             groups.append(_sha256(rows))
             writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
-        said: dict[str, Any] = {"schema": VERSION, **about(), "sha256": groups}
+        said: dict[str, Any] = {"schema": VERSION, **about, "sha256": groups}
         said["seal"] = seal_of(said)
         text = json.dumps(said, ensure_ascii=False, sort_keys=True)
         writer.add_key_value_metadata({KEY.decode(): text})
 
 
 def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what a ranking says about itself."""
-    about: Any = None
     try:
-        held = pq.read_metadata(path).metadata or {}
-        about = json.loads(held[KEY]) if KEY in held else None
+        about: Any = json.loads((pq.read_metadata(path).metadata or {}).get(KEY, b"{}"))
+        is_ranking = about.get("schema") == VERSION
     except DAMAGE as error:
-        raise InputError(
-            f"not a readable ranking ({error})", code="unreadable-ranking", where=path
-        ) from error
-    if not isinstance(about, dict) or about.get("schema") != VERSION:
-        raise InputError(
-            "not a ranking of `deltacell predict`",
-            code="not-a-ranking",
-            where=path,
-            fix="Choose another file with --out, or replace this one with --overwrite.",
-        )
-    if about.get("seal") != seal_of(about):
+        raise _damaged(path, f"not a readable Parquet file ({error})") from error
+    if not is_ranking:
+        what = "not a ranking of `deltacell predict`; choose another --out, or give --overwrite"
+        raise InputError(what, code="not-a-ranking", where=path)
+    if about.pop("seal", None) != seal_of(about):
         raise _damaged(path)
-    del about["schema"], about["seal"]
-    return about
+    return cast(dict[str, Any], about)
+
+
+def read_rows(
+    path: str | os.PathLike[str], slices: Sequence[tuple[int, int]] | None = None
+) -> pa.Table:
+    """Return slices (first row, number of rows) of a ranking, whose groups alone are read."""
+    if slices is None:
+        return pa.concat_tables([SCHEMA.empty_table(), *sealed_rows(path)])
+    pieces = [SCHEMA.empty_table()]
+    for first, n in slices:
+        groups = range(first // ROWS_PER_GROUP, -(-(first + n) // ROWS_PER_GROUP))
+        if n:
+            table = pa.concat_tables(sealed_rows(path, groups))
+            pieces.append(table.slice(first - groups[0] * ROWS_PER_GROUP, n))
+    return pa.concat_tables(pieces)
 
 
 def sealed_rows(
@@ -149,122 +147,36 @@ def sealed_rows(
         yield rows
 
 
-def read_rows(path: str | os.PathLike[str], slices: Sequence[tuple[int, int]]) -> pa.Table:
-    """Return slices (first row, number of rows) of a ranking; only their groups are read."""
-    pieces = [SCHEMA.empty_table()]
-    for first, n in slices:
-        groups = range(first // ROWS_PER_GROUP, -(-(first + n) // ROWS_PER_GROUP))
-        if n:
-            table = pa.concat_tables(sealed_rows(path, groups))
-            pieces.append(table.slice(first - groups[0] * ROWS_PER_GROUP, n))
-    return pa.concat_tables(pieces)
-
-
-def _damaged(path: str | os.PathLike[str]) -> StoreError:
-    return StoreError(
-        "the ranking is damaged: its contents do not match its checksums",
-        code="damaged-ranking",
-        where=path,
-        fix="Restore it from a copy, or rerun the command with --overwrite.",
-    )
+def _damaged(path: str | os.PathLike[str], why: str = "its checksums do not match") -> StoreError:
+    what = f"the ranking is damaged: {why}; choose another --out, or rerun with --overwrite"
+    return StoreError(what, code="damaged-ranking", where=path)
 
 
 def _sha256(rows: pa.Table) -> str:
     """Return the SHA-256 of what rows say, however Arrow holds them."""
     digest = hashlib.sha256()
+
+    def add(values: Any) -> None:
+        digest.update(np.packbits(values.is_null().to_numpy(zero_copy_only=False)).data)
+        known = values.drop_null()
+        if pa.types.is_list(values.type):
+            add(pc.list_value_length(known))
+            add(pc.list_flatten(known))
+        elif pa.types.is_struct(values.type):
+            for field in known.flatten():
+                add(field)
+        elif pa.types.is_string(values.type):
+            add(pc.binary_length(known))
+            digest.update("".join(known.to_pylist()).encode())
+        else:
+            digest.update(np.ascontiguousarray(known.to_numpy(zero_copy_only=False)).data)
+
     for column in rows.columns:
-        _digest(column.combine_chunks(), digest.update)
+        add(pa.concat_arrays([pa.array([], column.type), *column.chunks]))
     return digest.hexdigest()
 
 
-def _digest(values: Any, update: Callable[[Any], object]) -> None:
-    if isinstance(values, pa.ChunkedArray):
-        values = pa.concat_arrays(values.chunks) if values.chunks else pa.array([], values.type)
-    update(np.packbits(values.is_null().to_numpy(zero_copy_only=False)))
-    if pa.types.is_list(values.type):
-        update(pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False))
-        _digest(pc.list_flatten(values), update)
-    elif pa.types.is_struct(values.type):
-        for field in values.flatten():
-            _digest(field, update)
-    elif pa.types.is_string(values.type):
-        update(pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False))
-        update("".join(values.drop_null().to_pylist()).encode())
-    else:
-        update(np.ascontiguousarray(values.drop_null().to_numpy(zero_copy_only=False)))
-
-
-def _regrouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Cut a stream of tables anew, so that every one but the last is a full group."""
-    waiting = SCHEMA.empty_table()
-    for table in tables:
-        waiting = pa.concat_tables([waiting, table])
-        while waiting.num_rows >= ROWS_PER_GROUP:
-            yield waiting.slice(0, ROWS_PER_GROUP).combine_chunks()
-            waiting = waiting.slice(ROWS_PER_GROUP)
-    if waiting.num_rows:
-        yield waiting.combine_chunks()
-
-
-@dataclass(frozen=True, eq=False)
-class Ranking:
-    """Gene sets with their scores, the lowest first.
-
-    The columns of its file: ``end`` (``lowest``, ``highest``; null where all of a file of sets is
-    listed), ``rank`` (from 1, within its end), ``genes`` and ``names`` (systematic, and standard
-    where there is one), ``score`` (in the unit of the screen; the mean over runs), ``spread`` (the
-    standard deviation over runs; null for one), ``status`` (``measured``, ``tested`` and not
-    significant, ``untested``), ``measured`` (the mean of what was measured, or null), ``linked``
-    (too near on a chromosome to be combined; null where not known), and the evidence:
-    ``relations`` (names of those that connect two of the genes), ``links`` (which two, by which
-    relation), ``pathways`` and ``complexes`` (names of those that two of the genes share).
-    """
-
-    path: Path
-    about: Mapping[str, Any]
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Ranking:
-        """Return the ranking of a file that `deltacell predict` wrote."""
-        return cls(Path(path), read_about(path))
-
-    def to_json(self, most: int = SHOWN) -> dict[str, Any]:
-        """Return it as a JSON-serialisable dict, with the first ``most`` rows of each end.
-
-        - ``title``, ``sentences``: what was ranked by which runs, what was left out, and caveats.
-        - ``file``: the name of the Parquet file.
-        - ``request``: what was asked for, by name (``sets``, ``size``, ``top``, ``above``, …).
-        - ``runs``: of each ``name``, ``seed``, ``model``, ``finished``, ``checkpoint``, ``sha256``
-          and ``validation_pearson`` (a number or null).
-        - ``counts``: ``genes`` and ``sets`` that were ranked, ``rows`` of the file, and those of
-          each end: ``lowest``, ``highest``, ``listed``.
-        - ``relations``: the names of the cell's relations.
-        - ``rows``: each a dict of the columns above; ``rows_not_here``: how many more there are.
-        - ``measured``, ``agreement``: predicted against measured, empty here; see
-          `deltacell.predict.verbs.Ranked.page_data`.
-        """
-        counts = self.about["counts"]
-        slices, first = [], 0
-        for end in ("listed", LOWEST, HIGHEST):
-            slices.append((first, min(most, counts[end])))
-            first += counts[end]
-        rows = read_rows(self.path, slices).to_pylist()
-        return {
-            "title": self.about["title"],
-            "sentences": list(self.about["sentences"]),
-            "file": self.path.name,
-            "request": dict(self.about["request"]),
-            "runs": list(self.about["runs"]),
-            "counts": dict(counts),
-            "relations": list(self.about["relations"]),
-            "rows": rows,
-            "rows_not_here": counts["rows"] - len(rows),
-            "measured": [],
-            "agreement": [],
-        }
-
-
-_TEXTS = ("genes", "names", "relations", "links", "pathways", "complexes")
+_LISTS = ("genes", "names", "relations", "links", "pathways", "complexes")
 # A spreadsheet would take a text that begins like this for a formula, and run it.
 _FORMULA = r"^([=+@\-\t\r])"
 _MOST_ROWS_OF_A_SHEET = 1_048_576
@@ -273,105 +185,80 @@ _MOST_ROWS_OF_A_SHEET = 1_048_576
 def write_table(ranking: Path, path: Path) -> None:
     """Write all rows of a ranking as a table: .xlsx, .tsv, or with commas.
 
-    First come ``end`` and ``rank``, the genes one by one (``gene1``, ``gene2``, … by standard
-    name, ``systematic1``, … by systematic name), and then the other columns of the Parquet file;
-    lists are one text with ``; `` between the entries. A text that a spreadsheet would take for a
-    formula has an apostrophe before it.
+    The genes of a set have columns of their own, by both names, and lists are one text. A text
+    that a spreadsheet would take for a formula has an apostrophe before it.
     """
-    is_workbook = path.suffix.lower() == ".xlsx"
-    if is_workbook and pq.read_metadata(ranking).num_rows >= _MOST_ROWS_OF_A_SHEET:
-        raise InputError(
-            f"a sheet holds {_MOST_ROWS_OF_A_SHEET:,} rows, and the ranking has more",
-            code="too-many-rows",
-            where=path,
-            fix="Write it with --csv, or keep fewer sets with --top.",
-        )
-    pieces = _texts(ranking)
-    with written(path, "the table") as temporary:
-        if is_workbook:
-            _write_workbook(pieces, temporary)
-            return
-        separator = "\t" if path.suffix.lower() == ".tsv" else ","
-        with temporary.open("wb") as to:
-            for i, rows in enumerate(pieces):
-                to.write(rows.write_csv(include_header=not i, separator=separator).encode())
-
-
-def write_network(ranking: Path, edges: Path, nodes: Path) -> None:
-    """Write a ranking as two tables that Cytoscape imports: its edges and its nodes.
-
-    Two genes of a ranked set are an edge of the interaction ``predicted``, with the set's end,
-    rank, score, spread and status; a set of three genes has three such edges. Two of its genes
-    that a relation connects are an edge of that name. The nodes have the standard name, the number
-    of ranked sets that the gene is in, and the lowest and highest of their scores.
-    """
-    rows = pl.DataFrame(pa.concat_tables([SCHEMA.empty_table(), *sealed_rows(ranking)]))
-    columns = ["end", "rank", "score", "spread", "status"]
-    place = pl.int_range(pl.len()).over("set")
-    genes = rows.with_row_index("set").select("set", *columns, source="genes").explode("source")
-    predicted = (
-        genes.with_columns(before=place)
-        .join(
-            genes.select("set", target="source", after=place), on="set", maintain_order="left_right"
-        )
-        .filter(pl.col("before") < pl.col("after"))
-        .with_columns(interaction=pl.lit("predicted"))
-    )
-    links = rows.select(pl.col("links").explode(empty_as_null=True)).unnest("links").drop_nulls()
-    known = links.unique(maintain_order=True).select(
-        source="first", interaction="relation", target="second"
-    )
-    order = ["source", "interaction", "target", *columns]
-    table = pl.concat([predicted.select(order), known], how="diagonal").select(order)
-    described = (
-        rows.select("score", id="genes", name="names")
-        .explode("id", "name")
-        .group_by("id", maintain_order=True)
-        .agg(
-            pl.col("name").first(),
-            sets=pl.len(),
-            lowest_score=pl.col("score").min(),
-            highest_score=pl.col("score").max(),
-        )
-    )
-    for path, frame in ((edges, table), (nodes, described)):
-        with written(path, "the table") as temporary:
-            frame.write_csv(temporary, separator="\t")
-
-
-def _texts(ranking: Path) -> Iterator[pl.DataFrame]:
-    """Yield the rows of a ranking as texts and numbers, in pieces; at least one."""
-    lengths = (pc.max(pc.list_value_length(table["genes"])) for table in sealed_rows(ranking))
-    widest = max((length.as_py() or 0 for length in lengths), default=0)
+    suffix, rows = path.suffix.lower(), pl.DataFrame(read_rows(ranking))
+    if suffix == ".xlsx" and len(rows) >= _MOST_ROWS_OF_A_SHEET:
+        what = f"a sheet holds {_MOST_ROWS_OF_A_SHEET:,} rows and the ranking has more; use --csv"
+        raise InputError(what, code="too-many-rows", where=path)
+    link = pl.element().struct
+    links = pl.format("{} {} ({})", *(link.field(name) for name in ("first", "second", "relation")))
+    widest = rows["genes"].list.len().max() if len(rows) else 0
     single = {
         f"{label}{i + 1}": pl.col(column).list.get(i, null_on_oob=True)
         for label, column in (("gene", "names"), ("systematic", "genes"))
-        for i in range(widest)
+        for i in range(cast(int, widest))
     }
-    link = pl.element().struct
-    links = pl.col("links").list.eval(
-        pl.format("{} {} ({})", link.field("first"), link.field("second"), link.field("relation"))
-    )
-    rest = [name for name in SCHEMA.names if name not in ("end", "rank")]
-    tables = sealed_rows(ranking)
-    for table in chain([next(tables, SCHEMA.empty_table())], tables):
-        rows = pl.DataFrame(table).with_columns(links).with_columns(**single)
-        joined = rows.with_columns(pl.col(name).list.join("; ") for name in _TEXTS)
-        safe = (pl.col(name).str.replace(_FORMULA, "'$1") for name in (*_TEXTS, *single))
-        yield joined.with_columns(safe).select("end", "rank", *single, *rest)
+    rows = rows.with_columns(pl.col("links").list.eval(links)).with_columns(**single)
+    joined = rows.with_columns(pl.col(name).list.join("; ") for name in _LISTS)
+    safe = (pl.col(name).str.replace(_FORMULA, "'$1") for name in (*_LISTS, *single))
+    table = joined.with_columns(safe).select("end", "rank", *single, *SCHEMA.names[2:])
+    with written(path, "the table") as temporary:
+        if suffix == ".xlsx":
+            _write_workbook(table, temporary)
+        else:
+            table.write_csv(temporary, separator="\t" if suffix == ".tsv" else ",")
 
 
-def _write_workbook(pieces: Iterator[pl.DataFrame], path: Path) -> None:
+def _write_workbook(table: pl.DataFrame, path: Path) -> None:
+    need("openpyxl", "Writing xlsx", "xlsx")
     from openpyxl import Workbook
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
     book = Workbook(write_only=True)
     sheet = book.create_sheet("ranking")
-    for i, rows in enumerate(pieces):
-        if not i:
-            sheet.append(rows.columns)
-        for row in rows.iter_rows():
-            sheet.append(
-                [ILLEGAL_CHARACTERS_RE.sub("", v) if isinstance(v, str) else v for v in row]
-            )
+    for row in (table.columns, *table.iter_rows()):
+        sheet.append([ILLEGAL_CHARACTERS_RE.sub("", v) if type(v) is str else v for v in row])
     book.save(path)
+
+
+def write_network(ranking: Path, edges: Path, nodes: Path) -> None:
+    """Write a ranking as two tables that Cytoscape imports: its edges and its nodes.
+
+    Each two genes of a ranked set are an edge of the interaction ``predicted``, and those that a
+    relation connects an edge of its name. A node has the number and scores of its ranked sets.
+    """
+    rows = pl.DataFrame(read_rows(ranking))
+    columns = ["end", "rank", "score", "spread", "status"]
+    found: list[tuple[Any, ...]] = []
+    known: dict[tuple[Any, ...], None] = {}
+    for genes, links, *values in rows.select("genes", "links", *columns).iter_rows():
+        found += [(a, "predicted", b, *values) for a, b in combinations(genes, 2)]
+        known |= {(x["first"], x["relation"], x["second"], *[None] * 5): None for x in links}
+    schema: dict[str, Any] = dict.fromkeys(("source", "interaction", "target"), pl.String)
+    schema |= {name: rows.schema[name] for name in columns}
+    score = pl.col("score")
+    described = (
+        rows.select("score", id="genes", name="names")
+        .explode("id", "name")
+        .group_by("id", maintain_order=True)
+        .agg(pl.first("name"), sets=pl.len(), lowest_score=score.min(), highest_score=score.max())
+    )
+    table = pl.DataFrame([*found, *known], schema, orient="row")
+    for path, frame in ((edges, table), (nodes, described)):
+        with written(path, "the table") as temporary:
+            frame.write_csv(temporary, separator="\t")
+
+
+@contextmanager
+def written(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
+    """Give a temporary file to fill, see `new_file`; raise a `StoreError` where that fails."""
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as temporary:
+            yield temporary
+    except OSError as error:
+        why = f"{what} could not be written: {error.strerror or error}"
+        fix = "Free some space or choose another place; rerun the command to resume."
+        raise StoreError(why, code="cannot-write", where=path, fix=fix) from error

@@ -2,176 +2,154 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import shutil
 import time
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from deltacell.arrays import Ints, offsets_of
-from deltacell.errors import InputError
-from deltacell.predict.ensemble import Scorer
-from deltacell.predict.gene_sets import Block, Combinations, GeneSets, Piece, Scored
-from deltacell.predict.kept import End, Kept, Ranks, Work
+from deltacell.arrays import Floats, Ints, offsets_of
+from deltacell.errors import InputError, StoreError
+from deltacell.predict.ensemble import Ensemble
+from deltacell.predict.gene_sets import Combinations, GeneSets, Piece, Scored
 from deltacell.predict.ranking_file import (
+    DAMAGE,
+    HIGHEST,
+    LOWEST,
+    ROWS_PER_GROUP,
     SCHEMA,
     Ranking,
-    differences,
-    read_about,
     sealed_rows,
     write_ranking,
+    written,
 )
 from deltacell.predict.request import Subject, gene_texts
-from deltacell.predict.sentences import ranking_sentences, ranking_title, sets_text
 from deltacell.predict.status import COLUMNS, LINKED, STATUSES, UNKNOWN, Evidence
+from deltacell.report.page import sentences
 from deltacell.words import Progress, duration_text
 
+MOST_ROWS = 100_000_000  # of an end without a number of sets to keep; they are held in memory
+STATE = ".state"
 SAVED_EVERY = 10.0  # seconds between saves
-TOLD_AFTER, TOLD_EVERY = 60.0, 600.0  # seconds between sentences on how long it will take
 WORTH_TELLING = 5.0  # seconds
-ROWS_AT_ONCE = 20_000
-STOPPING = "Ctrl-C stops it; rerun the command to resume."
 # What comes before the first block: shares are of all sets, or of all blocks.
 DRAWN, SHARE_DRAWN = 10_000, 400
 ROUNDS, BEST, VARIED, SHARE_VARIED = 12, 256, 2_000, 4_000
-PLACES, BLOCKS_PER_PLACE, SHARE_TRIED = 32, 2, 20
-TRIAL_S, FEW, FEW_S = 2.0, 4, 0.2
+TRIED, SHARE_TRIED, TRIAL_S = 64, 20, 2.0
+
+
+Ranks = tuple[int, int]
+"""Which of how many processes this is; they share a folder and need no connection."""
 
 
 def rank_sets(
     subject: Subject,
-    scorer: Scorer,
+    scorer: Ensemble,
     out: Path,
     *,
-    ranks: Ranks | None = None,
+    ranks: Ranks = (0, 1),
     overwrite: bool = False,
     stop: Callable[[], bool] = lambda: False,
     progress: Progress = lambda label, done, total: None,
     tell: Callable[[str], None] = lambda sentence: None,
-    save_every: float | None = None,
 ) -> Ranking | None:
     """Rank gene sets into a file; None where it was stopped, or another process writes the file.
 
-    The work so far is beside the file, in ``OUT.partial``, until that is written. The same request
-    resumes it, and the file is the same, byte for byte, as if nothing had stopped it. A file of
-    the same request that exists already is what the first process returns. ``stop`` is called
-    after every block, and ``tell`` with sentences on how long it will take.
+    The same request resumes the work in ``OUT.partial``, and the file is the same, byte for byte,
+    as if nothing had stopped it; one that exists already is what the first process returns.
+    ``stop`` is called after every block, and ``tell`` with how long it will take.
     """
-    ranks = ranks or Ranks()
-    there = _finished(subject, out, overwrite=overwrite)
     work = Work(out, subject.identity, ranks, overwrite=overwrite)
-    if there is not None and not (ranks.is_first and work.folder.exists()):
-        return there if ranks.is_first else None
-    with work:
-        if there is None and not overwrite:
+    found = None if overwrite else _finished(subject, out)
+    if found is None:
+        with work.locked():
             # The first process may have written it since.
-            there = _finished(subject, out, overwrite=False)
-        if there is not None:
-            # A kill came between the last two steps, or this process comes after the last.
-            work.remove()
-            return there if ranks.is_first else None
-        save_every = SAVED_EVERY if save_every is None else save_every
-        done = _score_all(subject, scorer, work, stop, progress, tell, save_every)
-        if not done or not ranks.is_first:
-            return None
-        while work.unfinished():
-            if stop():
-                return None
-            progress("waiting for the other processes", 0, 0)
-            time.sleep(0.2)
-        progress("writing", 0, 0)
-        _write(subject, work, out)
-        work.remove()
-    return Ranking.read(out)
+            found = None if overwrite else _finished(subject, out)
+            if found is None and _score_all(subject, scorer, work, stop, progress, tell):
+                while work.rank == 0 and work.unfinished() and not stop():
+                    progress("waiting for the other processes", 0, 0)
+                    time.sleep(0.2)
+                if work.rank == 0 and not work.unfinished():
+                    progress("writing", 0, 0)
+                    found = _write(subject, work, out)
+    if found is not None:
+        shutil.rmtree(work.folder, ignore_errors=True)
+    return found if work.rank == 0 else None
 
 
-def _finished(subject: Subject, out: Path, *, overwrite: bool) -> Ranking | None:
-    """Return the ranking that was asked for, where it exists already."""
-    if not out.exists() or overwrite:
+def _finished(subject: Subject, out: Path) -> Ranking | None:
+    if not out.exists():
         return None
-    about = read_about(out)
-    changed = differences(about["identity"], subject.identity)
+    found = Ranking.read(out)
+    changed = differences(found.about["identity"], subject.identity)
     if changed:
-        raise InputError(
-            f"this is the ranking of another request: {'; '.join(changed[:4])}",
-            code="other-request",
-            where=out,
-            fix="Choose another file with --out, or replace this one with --overwrite.",
-        )
+        what = f"this is the ranking of another request: {'; '.join(changed[:4])}"
+        fix = "Choose another file with --out, or replace this one with --overwrite."
+        raise InputError(what, code="other-request", where=out, fix=fix)
     for _ in sealed_rows(out):
         pass  # reading compares its checksums
-    return Ranking(out, about)
+    return found
 
 
 def _score_all(
     subject: Subject,
-    scorer: Scorer,
+    scorer: Ensemble,
     work: Work,
     stop: Callable[[], bool],
     progress: Progress,
     tell: Callable[[str], None],
-    save_every: float,
 ) -> bool:
     """Score all blocks of this process that are left; return whether it came to the end."""
-    sets, ranks, kept = subject.sets, work.ranks, subject.kept(work)
-    numbers = range(sets.n_pieces)[ranks.rank :: ranks.world]
-    total, mine = len(numbers), sets.n_sets // ranks.world
-    done = before = work.load(kept)
-
-    def report() -> None:
-        progress("ranking", done * mine // max(1, total), mine)
+    sets, rank, world, kept = subject.sets, work.rank, work.world, empty(subject)
+    width, numbers = max(sets.sizes), range(sets.n_pieces)[rank::world]
+    done, total, mine = work.load(kept), len(numbers), sets.n_sets // world
 
     def scored(piece: Piece) -> Scored:
-        if isinstance(piece, Block):
-            found = scorer.candidates(piece, kept.above, kept.below)
-        else:
-            found = scorer.score(piece)
+        found = scorer.candidates(piece, kept.above, kept.below)
         if not np.isfinite(found.score).all():
             return found
-        found = found.take((found.score >= kept.above) | (found.score <= kept.below))
-        return subject.select(found.padded(found.sets.shape[1])).padded(subject.width)
+        return subject.select(found.padded(found.sets.shape[1])).padded(width)
 
-    report()
-    if done == total and ranks.rank not in work.unfinished():
+    if done == total and rank not in work.unfinished():
         return True
     if total and not done and scorer.prunes:
         for some in first_sets(sets, kept):
             if stop():
                 break
             kept.offer(scored(some))
-    said = f"{sets.n_sets:,} {sets_text(subject)} to score"
-    if ranks.world > 1:
-        said += f"; this is process {ranks.rank + 1} of {ranks.world}"
-    if done:
-        said += f"; resuming, {done / total:.1%} was done before"
-    seconds = 0.0 if stop() else trial_seconds(sets, numbers[done:], scorer.prunes, scored)
-    tell(
-        f"{said}: about {duration_text(seconds)}. {STOPPING}"
-        if seconds and seconds > WORTH_TELLING
-        else f"{said}."
-    )
-    began = saved = time.monotonic()
-    due = began + TOLD_AFTER
-    for piece in sets.pieces(ranks.rank + done * ranks.world, ranks.world):
+    said = f"{sets.n_sets:,} {in_words(subject)[1]} to score"
+    said += f"; this is process {rank + 1} of {world}" if world > 1 else ""
+    said += f"; resuming, {done / total:.1%} was done before" if done else ""
+    seconds = 0.0 if stop() else trial_seconds(sets, numbers[done:], scored)
+    if seconds > WORTH_TELLING:
+        said += f": about {duration_text(seconds)}. Ctrl-C stops it; rerun the command to resume"
+    tell(f"{said}.")
+    saved = time.monotonic()
+    for piece in sets.pieces(rank + done * world, world):
+        progress("ranking", done * mine // total, mine)
         if stop():
             work.save(done, kept)
             return False
         kept.offer(scored(piece))
         done += 1
-        report()
-        now = time.monotonic()
-        if now > due:
-            left = (now - began) / (done - before) * (total - done)
-            tell(f"{done / total:.1%} is done, about {duration_text(left)} left. {STOPPING}")
-            due = now + TOLD_EVERY
-        if now - saved > save_every:
+        if time.monotonic() - saved > SAVED_EVERY:
             work.save(done, kept)
             saved = time.monotonic()
     work.save(done, kept, finished=True)
     return True
+
+
+def empty(subject: Subject) -> Kept:
+    asked, width = subject.request, max(subject.sets.sizes)
+    return Kept([End(e, width, asked.top, asked.limit(e), asked.cautious) for e in asked.ends])
 
 
 def first_sets(sets: GeneSets, kept: Kept) -> Iterator[Ints]:
@@ -184,158 +162,296 @@ def first_sets(sets: GeneSets, kept: Kept) -> Iterator[Ints]:
     if not isinstance(sets, Combinations) or not ends:
         return
     drawn = sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0)
-    if not len(drawn):
-        return
-    yield drawn
     each = min(VARIED, sets.n_sets // SHARE_VARIED)
-    for number in range(ROUNDS if each else 0):
+    if len(drawn):
+        yield drawn
+    for number in range(ROUNDS if each and len(drawn) else 0):
         for end in ends:
             varied = sets.vary(end.held().sets[:BEST], each, seed=number)
             if len(varied):
                 yield varied
 
 
-def trial_seconds(
-    sets: GeneSets, numbers: range, prunes: bool, score: Callable[[Piece], object]
-) -> float | None:
-    """Return how long the pieces of some numbers will take, by a trial; None for a few blocks."""
-
-    def timed(piece: Piece) -> float:
-        began = time.perf_counter()
-        score(piece)
-        return time.perf_counter() - began
-
-    if not numbers:
-        return None
-    from_middle: Iterator[Piece] = sets.pieces(numbers[len(numbers) // 2], 1)
-    middle = next(from_middle)
-    if not (prunes and isinstance(middle, Block)):
-        rows = middle.sets() if isinstance(middle, Block) else middle
-        if not len(rows):
-            return None
-        n = min(FEW, len(rows))
-        score(rows[:1])  # the first of all is slower than any after it
-        while (took := timed(rows[:n])) < FEW_S and n < len(rows):
-            n = min(4 * n, len(rows))
-        return took / n * sets.n_sets * len(numbers) / sets.n_pieces
-    places = min(PLACES, len(numbers) // SHARE_TRIED)
-    if not places:
-        return None
+def trial_seconds(sets: GeneSets, numbers: range, score: Callable[[Piece], object]) -> float:
+    """Return how long the pieces of some numbers will take, by a few of them; 0 for few pieces."""
     began = time.perf_counter()
     times: list[float] = []
-    drawn = np.random.default_rng(0).integers(len(numbers) - BLOCKS_PER_PLACE, size=places)
-    for place in drawn.tolist():
-        blocks: Iterator[Piece] = sets.pieces(numbers[place], numbers.step)
-        for block in islice(blocks, BLOCKS_PER_PLACE):
-            # The second time counts: what is computed for two of its axes serves many blocks.
-            score(block)
-            times.append(timed(block))
-            if time.perf_counter() - began > TRIAL_S:
-                return sum(times) / len(times) * len(numbers)
-    return sum(times) / len(times) * len(numbers)
+    n = min(TRIED, len(numbers) // SHARE_TRIED)
+    for place in np.random.default_rng(0).integers(len(numbers), size=n).tolist() if n else ():
+        if time.perf_counter() - began > TRIAL_S:
+            break
+        piece = next(sets.pieces(numbers[place], 1))
+        # The second time counts: what is computed for two axes of a block serves many blocks.
+        score(piece)
+        again = time.perf_counter()
+        score(piece)
+        times.append(time.perf_counter() - again)
+    return float(np.mean(times)) * len(numbers) if times else 0.0
 
 
-def _write(subject: Subject, work: Work, out: Path) -> None:
-    """Put what all processes kept together into the file."""
-    each = [subject.kept(work, rank) for rank in range(work.ranks.world)]
-    for rank, kept in enumerate(each):
+def _write(subject: Subject, work: Work, out: Path) -> Ranking:
+    kept = empty(subject)
+    for rank in range(work.world):
         work.load(kept, rank)
-    counts = {"genes": len(subject.genes), "sets": subject.sets.n_sets}
-    counts |= {"rows": 0, "lowest": 0, "highest": 0, "listed": 0}
-
-    def tables() -> Iterator[pa.Table]:
-        most = subject.request.most
-        found: list[tuple[End, Iterator[Scored]]] = []
-        for ends in zip(*(kept.ends for kept in each), strict=True):
-            found.append((ends[0], _first(ends[0].merge([end.rows() for end in ends]), most)))
-        if len(found) == 2 and most is not None:
-            found = _apart(found)
-        to_table = _table_of(subject)
-        for end, pieces in found:
-            rank = 1
-            for piece in pieces:
-                for at in range(0, len(piece.score), ROWS_AT_ONCE):
-                    table = to_table(end.name, rank, piece.take(slice(at, at + ROWS_AT_ONCE)))
-                    counts[end.name or "listed"] += table.num_rows
-                    counts["rows"] += table.num_rows
-                    rank += table.num_rows
-                    yield table
-
-    def about() -> dict[str, Any]:
-        return {
-            "title": ranking_title(subject),
-            "sentences": ranking_sentences(subject, counts),
-            "request": subject.request.to_json(),
-            "identity": dict(subject.identity),
-            "runs": [dict(run) for run in subject.runs],
-            "counts": counts,
-            "relations": list(subject.cell.relations),
-        }
-
-    write_ranking(out, tables(), about)
+    found = [end.rows() for end in kept.ends]
+    if len(found) == 2 and subject.request.top is not None:
+        found = _apart(*found)
+    evidence, every = Evidence(subject.cell), Scored.join(found)
+    ends = [end.name for end, rows in zip(kept.ends, found, strict=True) for _ in rows.score]
+    ranks = np.concatenate([np.arange(1, len(rows.score) + 1) for rows in found])
+    counts = {"genes": len(subject.genes), "sets": subject.sets.n_sets, "rows": len(ends)}
+    counts |= {name or "listed": ends.count(name) for name in (LOWEST, HIGHEST, None)}
+    title, _, *said = in_words(subject, counts)
+    about: dict[str, Any] = {
+        "title": title,
+        "sentences": said,
+        "counts": counts,
+        "identity": subject.identity,
+        "request": subject.request.to_json(),
+        "runs": subject.runs,
+        "relations": list(subject.cell.relations),
+    }
+    cuts = [slice(at, at + ROWS_PER_GROUP) for at in range(0, len(ends), ROWS_PER_GROUP)]
+    tables = (_table(subject, evidence, ends[cut], ranks[cut], every.take(cut)) for cut in cuts)
+    write_ranking(out, tables, about)
+    return Ranking.read(out)
 
 
-def _first(pieces: Iterator[Scored], most: int | None) -> Iterator[Scored]:
-    """Yield the first ``most`` rows of pieces."""
-    left = most
-    for piece in pieces:
-        yield piece.take(slice(left))
-        if left is not None:
-            left -= min(left, len(piece.score))
-            if not left:
-                return
-
-
-def _apart(ends: list[tuple[End, Iterator[Scored]]]) -> list[tuple[End, Iterator[Scored]]]:
+def _apart(low: Scored, high: Scored) -> list[Scored]:
     """Leave a set that is in both ends in the one where it comes sooner; in the first if level."""
-    found = [list(pieces) for _, pieces in ends]
-    sets = [[tuple(row) for piece in of for row in piece.sets.tolist()] for of in found]
-    lowest, highest = ({one: i for i, one in enumerate(of)} for of in sets)
-    stays = [
-        [i <= highest.get(one, i) for i, one in enumerate(sets[0])],
-        [i < lowest.get(one, i + 1) for i, one in enumerate(sets[1])],
-    ]
-    return [
-        (end, iter([Scored.join(of).take(np.array(kept, dtype=bool))] if of else []))
-        for (end, _), of, kept in zip(ends, found, stays, strict=True)
-    ]
+    rows = (map(tuple, of.sets.tolist()) for of in (low, high))
+    lowest, highest = ({row: i for i, row in enumerate(of)} for of in rows)
+    first = [i <= highest.get(one, i) for one, i in lowest.items()]
+    second = [i < lowest.get(one, i + 1) for one, i in highest.items()]
+    return [low.take(np.array(first, dtype=bool)), high.take(np.array(second, dtype=bool))]
 
 
-def _table_of(subject: Subject) -> Callable[[str | None, int, Scored], pa.Table]:
-    """Return what makes tables with the columns of a ranking, of sets padded in front with -1."""
-    evidence = Evidence(subject.cell)
-    systematic = pa.array(subject.cell.genes.systematic, pa.string())
-    names = pa.array(gene_texts(subject.cell.genes), pa.string())
+def _table(
+    subject: Subject, evidence: Evidence, ends: list[str | None], ranks: Ints, found: Scored
+) -> pa.Table:
+    genes, n, here = subject.cell.genes, len(found.score), found.sets >= 0
+    sizes = here.sum(axis=1)
+    flat, offsets = found.sets[here].tolist(), pa.array(offsets_of(sizes), pa.int32())
+    status, linked, measured = np.zeros((3, n), dtype=np.float32)
+    known: dict[str, list[Any]] = {name: [None] * n for name in COLUMNS}
+    for size in np.unique(sizes).tolist():
+        rows = np.flatnonzero(sizes == size)
+        some = found.sets[rows, -size:]
+        status[rows], linked[rows] = subject.statuses.of(some), subject.linkage.of(some)
+        measured[rows] = subject.statuses.measured(some)
+        for name, values in evidence.columns(some).items():
+            for row, value in zip(rows.tolist(), values, strict=True):
+                known[name][row] = value
 
-    def table(end: str | None, rank: int, found: Scored) -> pa.Table:
-        n, here = len(found.score), found.sets >= 0
-        flat = pa.array(found.sets[here])
-        sizes = here.sum(axis=1)
-        offsets = pa.array(offsets_of(sizes), pa.int32())
-        status, linked = np.zeros(n, dtype=np.int8), np.zeros(n, dtype=np.int8)
-        measured = np.zeros(n, dtype=np.float32)
-        known: dict[str, list[Any]] = {name: [None] * n for name in COLUMNS}
-        for size in np.unique(sizes).tolist():
-            rows = np.flatnonzero(sizes == size)
-            some = found.sets[rows, found.sets.shape[1] - size :]
-            status[rows] = subject.statuses.of(some)
-            measured[rows] = subject.statuses.measured(some)
-            linked[rows] = subject.linkage.of(some)
-            for name, values in evidence.columns(some).items():
-                for row, value in zip(rows.tolist(), values, strict=True):
-                    known[name][row] = value
-        columns = {
-            "end": pa.array([end] * n, pa.string()),
-            "rank": pa.array(np.arange(rank, rank + n, dtype=np.int32)),
-            "genes": pa.ListArray.from_arrays(offsets, systematic.take(flat)),
-            "names": pa.ListArray.from_arrays(offsets, names.take(flat)),
-            "score": pa.array(found.score),
-            "spread": pa.array(found.spread, from_pandas=True),
-            "status": pa.array(STATUSES, pa.string()).take(pa.array(status)),
-            "measured": pa.array(measured, from_pandas=True),
-            "linked": pa.array(linked == LINKED, pa.bool_(), mask=linked == UNKNOWN),
-            **{name: pa.array(values, SCHEMA.field(name).type) for name, values in known.items()},
-        }
-        return pa.table([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+    def lists(names: list[str]) -> pa.Array:
+        return pa.ListArray.from_arrays(offsets, pa.array([names[g] for g in flat], pa.string()))
 
-    return table
+    columns = {
+        "end": ends,
+        "rank": ranks,
+        "genes": lists(list(genes.systematic)),
+        "names": lists(gene_texts(genes)),
+        "score": found.score,
+        "spread": pa.array(found.spread, from_pandas=True),
+        "status": [STATUSES[int(code)] for code in status],
+        "measured": pa.array(measured, from_pandas=True),
+        "linked": pa.array(linked == LINKED, mask=linked == UNKNOWN),
+        **known,
+    }
+    return pa.Table.from_pydict(columns, SCHEMA)
+
+
+def in_words(subject: Subject, counts: Mapping[str, int] | None = None) -> list[str]:
+    return sentences("ranking.txt", subject=subject, counts=counts)
+
+
+@dataclass(eq=False)
+class End:
+    """One end of a ranking: ``lowest``, ``highest``, or None for all sets from the lowest up.
+
+    It keeps the first ``top`` sets, or without that all that reach the ``limit``. With
+    ``cautious``, sets are ordered by the score less extreme by its spread, which is never nearer
+    to its end than the score: what a score does not reach, it does not reach either.
+    """
+
+    name: str | None
+    width: int
+    top: int | None = None
+    limit: float | None = None
+    cautious: bool = False
+
+    def __post_init__(self) -> None:
+        self._sign = -1 if self.name == HIGHEST else 1
+        # The key of the last set where the end is full; the limit otherwise.
+        self.bound = self._sign * np.inf if self.limit is None else self.limit
+        self._pieces, self._n_held = [Scored.none(self.width)], 0
+
+    def offer(self, found: Scored) -> None:
+        """Keep those of some sets that reach the bound."""
+        wanted = self._sign * self._keys(found) <= self._sign * self.bound
+        if not wanted.any():
+            return
+        self._pieces.append(found.take(wanted))
+        self._n_held += int(wanted.sum())
+        if self.top is not None:
+            rows = self.rows()
+            self._pieces, self._n_held = [rows], len(rows.score)
+            if self._n_held == self.top:
+                self.bound = float(self._keys(rows)[-1])
+        elif self._n_held > MOST_ROWS:
+            what = f"more than {MOST_ROWS:,} sets reach {self.bound:g}; keep the first with --top"
+            raise InputError(what, code="too-many-rows")
+
+    def held(self) -> Scored:
+        return Scored.join(self._pieces)
+
+    def rows(self) -> Scored:
+        """Return the sets that are kept, each once, in the order of this end; ties by genes."""
+        found = self.held()
+        order: Ints = np.lexsort((*found.sets.T[::-1], self._sign * self._keys(found)))
+        ordered = found.sets[order]
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        return found.take(order[new][: self.top])
+
+    def _keys(self, found: Scored) -> Floats:
+        return found.score + self._sign * found.spread if self.cautious else found.score
+
+
+class Kept:
+    """The ends of a ranking together."""
+
+    def __init__(self, ends: Sequence[End]) -> None:
+        self.ends = tuple(ends)
+
+    @property
+    def above(self) -> float:
+        return max((end.bound for end in self.ends if end.name == HIGHEST), default=np.inf)
+
+    @property
+    def below(self) -> float:
+        return min((end.bound for end in self.ends if end.name != HIGHEST), default=-np.inf)
+
+    def offer(self, found: Scored) -> None:
+        """Keep those of some sets that reach a bound; a score that is not finite is an error."""
+        if not np.isfinite(found.score).all():
+            what = "the score of a gene set is not finite: the training of a run diverged"
+            raise InputError(what, code="score-not-finite", fix="Try --weights last.")
+        for end in self.ends:
+            end.offer(found)
+
+
+def ranks_of_environment() -> Ranks:
+    """Return what torchrun, or whoever sets RANK and WORLD_SIZE, says."""
+    if ("RANK" in os.environ) != ("WORLD_SIZE" in os.environ):
+        what = "one of RANK and WORLD_SIZE is set; set both, as torchrun does, or none"
+        raise InputError(what, code="invalid-rank")
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+class Work:
+    """The folder ``OUT.partial`` of a ranking, as one of its processes sees it.
+
+    Each process has its own state there, which is written whole or not at all: the request, the
+    number of pieces done, and what was kept of them.
+    """
+
+    def __init__(
+        self, out: Path, request: Mapping[str, Any], ranks: Ranks, *, overwrite: bool = False
+    ) -> None:
+        (self.rank, self.world), self._overwrite = ranks, overwrite
+        self._request = {**request, "processes": self.world}
+        self.folder = out.with_name(f"{out.name}.partial")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder, and keep out others who would do the same work."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = self._file(".lock").open("wb")
+        except OSError as error:
+            what = f"the folder for work in progress cannot be made: {error.strerror or error}"
+            raise StoreError(what, code="cannot-write", where=self.folder) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                what = "another process is working on this ranking; choose another --out"
+                raise InputError(what, code="locked", where=self.folder) from None
+            except OSError:
+                # Some network file systems have no locks, and ranking must still be possible there.
+                pass
+            self._check()
+            yield
+
+    def _check(self) -> None:
+        """Raise where the folder holds work on something else, or with overwrite forget one's own.
+
+        What other processes left is not taken for this request's, see `unfinished`.
+        """
+        for state in sorted(self.folder.glob(f"*{STATE}")):
+            try:
+                changed = differences(read_scored(state)[1]["request"], self._request)
+            except StoreError:
+                if not self._overwrite:
+                    raise
+                changed = ["damaged"]
+            if changed and not self._overwrite:
+                what = f"this is work on another request: {'; '.join(changed[:4])}"
+                fix = "Rerun the earlier command, choose another --out, or give --overwrite."
+                raise InputError(what, code="other-request", where=self.folder, fix=fix)
+            if changed and state == self._file(STATE):
+                state.unlink()
+
+    def _file(self, suffix: str, rank: int | None = None) -> Path:
+        number = self.rank if rank is None else rank
+        return self.folder / f"rank-{number}-of-{self.world}{suffix}"
+
+    def load(self, kept: Kept, rank: int | None = None) -> int:
+        state = self._file(STATE, rank)
+        if not state.exists():
+            return 0
+        found, about = read_scored(state)
+        begin = 0
+        for end, n in zip(kept.ends, about["held"], strict=True):
+            end.offer(found.take(slice(begin, begin + n)))
+            begin += n
+        return int(about["done"])
+
+    def save(self, done: int, kept: Kept, *, finished: bool = False) -> None:
+        held = [end.held() for end in kept.ends]
+        about = {"request": self._request, "done": done, "finished": finished}
+        about["held"] = [len(one.score) for one in held]
+        write_scored(self._file(STATE), Scored.join(held), about)
+
+    def unfinished(self) -> list[int]:
+        """Return the processes that have not saved that they are done with this request."""
+
+        def finished(state: Path) -> bool:
+            about = read_scored(state, rows=False)[1] if state.exists() else {"finished": False}
+            return bool(about["finished"] and about["request"] == self._request)
+
+        return [rank for rank in range(self.world) if not finished(self._file(STATE, rank))]
+
+
+def write_scored(path: Path, found: Scored, about: Any = None) -> None:
+    text = json.dumps(about, ensure_ascii=False, sort_keys=True).encode()
+    with written(path, "the work so far") as temporary, temporary.open("wb") as file:
+        np.savez(file, about=np.frombuffer(text, np.uint8), **found._asdict())
+
+
+def read_scored(path: Path, *, rows: bool = True) -> tuple[Scored, Any]:
+    """Return the sets of a file, without ``rows`` none of them, and what is said of them."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            about = json.loads(held["about"].tobytes())
+            found = (held[name] for name in Scored._fields)
+            return Scored(*found) if rows else Scored.none(0), about
+    except DAMAGE as error:
+        what = f"the saved work is damaged ({error}); remove its folder and rerun the command"
+        raise StoreError(what, code="damaged-work", where=path) from error
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    changed = [name for name in now if was.get(name) != now[name]]
+    return [f"{name} was {was.get(name)!s:.40} and is {now[name]!s:.40}" for name in changed]

@@ -1,4 +1,1 @@
-"""Where training time goes: phases, the capture window, traces, and what limits a run.
-
-It stands alone, so that any program's time can be looked at without the models.
-"""
+"""Where training time goes: phases, traces, and explanations; it works without the models."""

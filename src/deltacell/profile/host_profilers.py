@@ -8,277 +8,133 @@ from __future__ import annotations
 import cProfile
 import inspect
 import io
-import linecache
-import os
 import pstats
+import resource
 import sys
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import torch
 
-from deltacell.errors import InputError, MissingExtraError, did_you_mean
+from deltacell.errors import need
+from deltacell.files import new_file
 
-Function = Callable[..., Any] | torch.nn.Module
+Function = Callable[..., Any]
+MOST_LINES = 100  # functions or lines of code in a text
 
 
 class HostProfiler:
-    """A profiler that writes ``files`` into a folder, text for people and Parquet for programs.
+    """A profiler of a kind (``cprofile``, ``lines`` of some functions, ``memory``).
 
-    A failure of it is never the training's: ``notices`` say what was not recorded, and why.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str], rank: int = 0) -> None:
-        self.folder = Path(folder)
-        self.rank = rank
-        self.notices: list[str] = []
-        self.files: list[Path] = []
-        self._running = False
-
-    def start(self) -> None:
-        """Begin, just before the first step."""
-        if not self._running:
-            self._running = self._try(self._begin, "did not start")
-
-    def step(self) -> None:
-        """Say that a step is over."""
-        if self._running:
-            self._try(self._after_step, "failed")
-
-    def stop(self) -> None:
-        """Stop and write what was seen; this can be called at any time and more than once."""
-        if self._running:
-            self._running = False
-            self._try(self._end, "did not end well")
-
-    def __enter__(self) -> HostProfiler:
-        self.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
-
-    def _begin(self) -> None:
-        raise NotImplementedError
-
-    def _after_step(self) -> None:
-        pass
-
-    def _end(self) -> None:
-        raise NotImplementedError
-
-    def _try(self, act: Callable[[], None], how: str) -> bool:
-        try:
-            act()
-        except (OSError, RuntimeError, ValueError, pl.exceptions.PolarsError) as error:
-            self.notices.append(f"the profiler {type(self).__name__} {how}: {error}")
-            return False
-        return True
-
-    def _write(self, stem: str, ending: str, content: str | pl.DataFrame) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file = self.folder / f"{stem}-rank{self.rank}.{ending}"
-        temporary = file.with_name(f".{file.name}.tmp")
-        try:
-            if isinstance(content, str):
-                temporary.write_text(content, encoding="utf-8")
-            else:
-                content.write_parquet(temporary)
-            temporary.rename(file)
-        finally:
-            temporary.unlink(missing_ok=True)
-        self.files.append(file)
-
-
-class CProfile(HostProfiler):
-    """Calls and times of every Python function of this thread, as ``cprofile-rank{rank}``."""
-
-    def __init__(self, folder: str | os.PathLike[str], rank: int = 0) -> None:
-        super().__init__(folder, rank)
-        self._profile = cProfile.Profile()
-
-    def _begin(self) -> None:
-        self._profile.enable()
-
-    def _end(self) -> None:
-        self._profile.disable()
-        text = io.StringIO()
-        pstats.Stats(self._profile, stream=text).sort_stats("tottime").print_stats(_TEXT_LINES)
-        self._write("cprofile", "pstats.txt", text.getvalue())
-        calls = []
-        for x in self._profile.getstats():
-            place: tuple[str, int, str] = ("", 0, str(x.code))
-            if not isinstance(x.code, str):
-                place = (x.code.co_filename, x.code.co_firstlineno, x.code.co_name)
-            count = (x.callcount, x.callcount - x.reccallcount)
-            calls.append((*place, *count, x.inlinetime, x.totaltime))
-        schema = _schema("file line function calls primitive_calls self_s total_s")
-        table = pl.DataFrame(calls, schema=schema, orient="row")
-        self._write("cprofile", "parquet", table.sort("self_s", descending=True))
-
-
-class Lines(HostProfiler):
-    """Times of every line of some functions, as ``lines-rank{rank}``; needs the extra ``lines``.
-
-    Of a module of torch, its ``forward`` is profiled.
+    When it stops, it writes ``files`` into a folder. A failure of it is never the training's:
+    ``notices`` say what was not recorded, and why.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], rank: int = 0, functions: Sequence[Function] = ()
+        self, kind: str, folder: Path, rank: int = 0, functions: Sequence[Function] = ()
     ) -> None:
-        super().__init__(folder, rank)
+        if kind == "lines":
+            need("line_profiler", "profiler.kind=lines", "lines")
+        self.notices: list[str] = []
+        self.files: list[Path] = []
+        self._kind, self._functions = kind, functions
+        self._stem = folder / f"{kind}-rank{rank}"
+        self._profile: _Profile | None = None
+
+    def start(self) -> None:
+        if self._profile is None:
+            self._profile = _KINDS[self._kind](self._write, self._functions)
+            self._go_on(None)
+
+    def step(self) -> None:
+        self._go_on(True)
+
+    def stop(self) -> None:
+        """Stop and write what was seen; this can be called at any time and more than once."""
+        self._go_on(False)
+
+    def _go_on(self, is_step: bool | None) -> None:
         try:
-            from line_profiler import LineProfiler
-        except ImportError:
-            raise MissingExtraError("profiler.kind=lines", "lines") from None
-        if not functions:
-            raise InputError("the line profiler needs at least one function", code="no-function")
-        self._profile = LineProfiler()
-        for function in functions:
-            if isinstance(function, torch.nn.Module):
-                function = type(function).forward
-            plain = inspect.unwrap(getattr(function, "__func__", function))
-            if not inspect.isfunction(plain):
-                what = f"the line profiler cannot profile {function!r}, which has no Python lines"
-                raise InputError(what, code="no-lines")
-            self._profile.add_function(plain)
+            if self._profile is not None:
+                self._profile.send(is_step)
+        except StopIteration:
+            pass
+        except (OSError, RuntimeError, ValueError) as error:
+            self.notices.append(f"the profiler '{self._kind}' failed: {error}")
 
-    def _begin(self) -> None:
-        self._profile.enable_by_count()
-
-    def _end(self) -> None:
-        self._profile.disable_by_count()
-        stats = self._profile.get_stats()
-        text = io.StringIO()
-        self._profile.print_stats(stream=text, stripzeros=False)
-        self._write("lines", "txt", text.getvalue())
-        lines = [
-            (file, name, line, linecache.getline(file, line).rstrip("\n"), hits, time * stats.unit)
-            for (file, _, name), timings in sorted(stats.timings.items())
-            for line, hits, time in timings
-        ]
-        schema = _schema("file function line text hits seconds")
-        self._write("lines", "parquet", pl.DataFrame(lines, schema=schema, orient="row"))
+    def _write(self, ending: str, write: Callable[[Path], Any]) -> None:
+        file = self._stem.with_suffix(ending)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(file) as temporary:
+            write(temporary)
+        self.files.append(file)
 
 
-class Memory(HostProfiler):
-    """Memory after every step, and the lines that hold it at the end.
+_Write = Callable[[str, Callable[[Path], Any]], None]
+_Profile = Generator[None, bool | None, None]
+"""A profiler begins at once, is sent True after each step, and False at the end."""
 
-    Python's own memory, including numpy's, is known by the line that asked for it. torch's tensors
-    are only in the memory of the process (``rss_bytes``) and, on CUDA, of the device. CUDA memory
-    is not snapshotted because torch writes snapshots as pickle.
 
-    Peaks are of each step, except ``peak_rss_bytes``; ``grown_bytes`` is since the first step.
+def _cprofile(write: _Write, functions: Sequence[Function]) -> _Profile:
+    """Profile every Python function of this thread, as text and as ``.prof`` for `pstats`."""
+    profile, text = cProfile.Profile(), io.StringIO()
+    profile.enable()
+    while (yield):
+        pass
+    profile.disable()
+    pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(MOST_LINES)
+    write(".txt", lambda path: path.write_text(text.getvalue(), encoding="utf-8"))
+    write(".prof", profile.dump_stats)
+
+
+def _lines(write: _Write, functions: Sequence[Function]) -> _Profile:
+    from line_profiler import LineProfiler
+
+    profile, text = LineProfiler(*map(inspect.unwrap, functions)), io.StringIO()
+    profile.enable_by_count()
+    while (yield):
+        pass
+    profile.disable_by_count()
+    profile.print_stats(stream=text, stripzeros=False)
+    write(".txt", lambda path: path.write_text(text.getvalue(), encoding="utf-8"))
+
+
+def _memory(write: _Write, functions: Sequence[Function]) -> _Profile:
+    """Profile memory after every step, and the lines that hold it at the end.
+
+    Python's own memory, including numpy's, is known by the line that asked for it (``traced``, and
+    its peak in the step). torch's tensors are only in the memory of the process (``rss``, at most
+    so far) and, on CUDA, of the device. CUDA memory is not snapshotted because torch writes
+    snapshots as pickle.
     """
-
-    def __init__(self, folder: str | os.PathLike[str], rank: int = 0) -> None:
-        super().__init__(folder, rank)
-        self._was_tracing = False
-        self._steps: list[tuple[int | None, ...]] = []
-        self._first: dict[tuple[str, int], int] = {}
-
-    def _begin(self) -> None:
-        self._was_tracing = tracemalloc.is_tracing()
-        if not self._was_tracing:
-            tracemalloc.start()
-        self._reset_peaks()
-
-    def _after_step(self) -> None:
-        traced = tracemalloc.get_traced_memory()
-        device: tuple[int | None, int | None] = (None, None)
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            device = (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
-        self._steps.append((len(self._steps), *traced, *_rss(), *device))
-        if len(self._steps) == 1:
-            self._first = {(file, line): size for file, line, size, _ in _lines_held()}
-        self._reset_peaks()
-
-    def _end(self) -> None:
-        try:
-            held = _lines_held()
-        finally:
-            if not self._was_tracing:
-                tracemalloc.stop()
-        grown = [
-            (file, line, size, blocks, size - self._first.get((file, line), 0))
-            for file, line, size, blocks in held
-        ]
-        schema = _schema("file line bytes blocks grown_bytes")
-        lines = pl.DataFrame(grown, schema=schema, orient="row").sort("bytes", descending=True)
-        steps = pl.DataFrame(self._steps, schema=_STEPS, orient="row")
-        self._write("memory_steps", "parquet", steps)
-        self._write("memory_lines", "parquet", lines)
-        self._write("memory", "txt", _memory_text(steps, lines))
-
-    def _reset_peaks(self) -> None:
-        tracemalloc.reset_peak()
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.reset_peak_memory_stats()
-
-
-KINDS = ("cprofile", "lines", "memory")
-
-
-def host_profiler(
-    kind: str, folder: str | os.PathLike[str], rank: int = 0, functions: Sequence[Function] = ()
-) -> HostProfiler:
-    """Return the profiler of a kind: ``cprofile``, ``lines`` of some functions, or ``memory``."""
-    if kind == "lines":
-        return Lines(folder, rank, functions)
-    if kind not in KINDS:
-        near = did_you_mean(kind, KINDS)
-        what = f"profiler.kind is '{kind}'; expected one of {', '.join(KINDS)}{near}"
-        raise InputError(what, code="unknown-profiler")
-    return CProfile(folder, rank) if kind == "cprofile" else Memory(folder, rank)
-
-
-_TEXT_LINES = 100
-_TEXTS = ("file", "function", "text")
-_FLOATS = ("self_s", "total_s", "seconds")
-
-
-def _schema(names: str) -> dict[str, Any]:
-    kinds = {**dict.fromkeys(_TEXTS, pl.String), **dict.fromkeys(_FLOATS, pl.Float64)}
-    return {name: kinds.get(name, pl.Int64) for name in names.split()}
-
-
-_STEPS = _schema(
-    "step traced_bytes traced_peak_bytes rss_bytes peak_rss_bytes device_bytes device_peak_bytes"
-)
-
-
-def _lines_held() -> list[tuple[str, int, int, int]]:
-    own = tracemalloc.Filter(False, tracemalloc.__file__)
-    statistics = tracemalloc.take_snapshot().filter_traces([own]).statistics("lineno")
-    return [(s.traceback[0].filename, s.traceback[0].lineno, s.size, s.count) for s in statistics]
-
-
-def _rss() -> tuple[int | None, int | None]:
-    """Return the memory that the process holds and has held at most."""
-    if sys.platform == "win32":
-        return None, None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak = peak if sys.platform == "darwin" else peak * 1024
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return None, peak
-    return pages * os.sysconf("SC_PAGE_SIZE"), peak
-
-
-def _memory_text(steps: pl.DataFrame, lines: pl.DataFrame) -> str:
-    def mb(size: int | None) -> str:
-        return f"{'-':>12}" if size is None else f"{size / 1e6:>12.1f}"
-
+    tracemalloc.start()
     text = ["Memory after each step, in MB", ""]
-    text.append(" ".join(f"{name.removesuffix('_bytes'):>12}" for name in _STEPS))
-    text += [f"{step:>12} " + " ".join(map(mb, sizes)) for step, *sizes in steps.iter_rows()]
+    text.append("".join(f"{x:>13}" for x in ("traced", "peak", "most rss", "device", "peak")))
+    first: tracemalloc.Snapshot | None = None
+    # Bytes on macOS.
+    unit = 1 if sys.platform == "darwin" else 1024
+    try:
+        while (yield):
+            most = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            sizes = [*tracemalloc.get_traced_memory(), most]
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                sizes += [torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()]
+                torch.cuda.reset_peak_memory_stats()
+            text.append("".join(f"{size / 1e6:>13.1f}" for size in sizes))
+            first = first or tracemalloc.take_snapshot()
+            tracemalloc.reset_peak()
+        last = tracemalloc.take_snapshot()
+    finally:
+        tracemalloc.stop()
     text += ["", "Lines that hold most at the end: MB, MB more than after the first step", ""]
-    for file, line, size, _, grown in lines.head(_TEXT_LINES).iter_rows():
-        text.append(f"{mb(size)} {mb(grown)} {file}:{line}")
-    return "\n".join(text) + "\n"
+    own = [tracemalloc.Filter(False, tracemalloc.__file__)]
+    lines = last.filter_traces(own).compare_to((first or last).filter_traces(own), "lineno")
+    for line in sorted(lines, key=lambda line: -line.size)[:MOST_LINES]:
+        held = "".join(f"{size / 1e6:>13.1f}" for size in (line.size, line.size_diff))
+        text.append(f"{held} {line.traceback[0].filename}:{line.traceback[0].lineno}")
+    write(".txt", lambda path: path.write_text("\n".join(text) + "\n", encoding="utf-8"))
+
+
+_KINDS = {"cprofile": _cprofile, "lines": _lines, "memory": _memory}

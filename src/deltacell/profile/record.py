@@ -6,17 +6,15 @@ Whoever explains or compares runs reads them with this alone, without the packag
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import os
-import sys
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import polars as pl
@@ -35,8 +33,6 @@ TRACES = "traces"
 FIGURES = "figures"
 TENSORBOARD = "tensorboard"
 
-Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-
 
 class Status(StrEnum):
     """How a run, or one attempt at it, stands or ended."""
@@ -48,23 +44,11 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """A piece of the record; fields that this version does not know are kept in ``extra``."""
-
-    extra: dict[str, Any] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timed(Part):
+class Timed:
     """Something with a beginning and an end, in UTC as `now` returns it."""
 
     started: str
     ended: str | None = None  # None while it runs, and for good if it was killed
-
-    def __post_init__(self) -> None:
-        for time in (self.started, self.ended):
-            if time is not None:
-                datetime.fromisoformat(time)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +61,7 @@ class Attempt(Timed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellFacts(Part):
+class CellFacts:
     """Which cell it was."""
 
     checksum: str
@@ -86,7 +70,7 @@ class CellFacts(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScreenFacts(Part):
+class ScreenFacts:
     """Which screen it was, and how many genotypes of which studies."""
 
     checksum: str
@@ -95,7 +79,7 @@ class ScreenFacts(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples(Part):
+class Samples:
     """Genotypes in each part of the split."""
 
     train: int
@@ -104,22 +88,22 @@ class Samples(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target(Part):
+class Target:
     """Mean and deviation of the training part, by which targets were standardised."""
 
-    mean: Finite
-    std: Finite
+    mean: float
+    std: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reached(Part):
+class Reached:
     """A checkpoint: where it was taken, and the value of its metric if it is a finite number."""
 
     epoch: int
     step: int
     file: str
     metric: str | None = None
-    value: Finite | None = None
+    value: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,11 +141,9 @@ class RunRecord(Timed):
     limits: str | None = None  # the sentence that says what limits this run
 
     def metrics(self) -> pl.DataFrame:
-        """Return ``metrics.csv``, one row per epoch; see `read_metrics`."""
         return read_metrics(self.path / METRICS_FILE)
 
     def phases(self) -> pl.DataFrame:
-        """Return the phases of every step of every rank; see `deltacell.profile.phases`."""
         from deltacell.profile.phase_rows import read_phases
 
         return read_phases(self.path / PHASES)
@@ -174,48 +156,42 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     file = folder / RUN_FILE
     if not file.is_file():
         why = f"it has no {RUN_FILE}" if folder.exists() else "it does not exist"
-        raise InputError(
-            f"this is not a run directory: {why}",
-            code="not-a-run",
-            where=folder,
-            fix="Give a directory that `deltacell train` has made.",
-        )
+        what, fix = f"not a run directory: {why}", "Give one that `deltacell train` has made."
+        raise InputError(what, code="not-a-run", where=folder, fix=fix)
     data = read_json(file, what="the record of the run")
-    if not isinstance(data, dict) or type(data.get("schema")) is not int:
-        raise InputError("not the record of a run: no 'schema'", code="not-a-record", where=file)
-    if data["schema"] != SCHEMA_VERSION:
-        raise InputError(
-            f"schema version {data['schema']}; this program reads {SCHEMA_VERSION}",
-            code="schema-version",
-            where=file,
-            fix="Read it with the version of deltacell that wrote it.",
-        )
-    if data.get("seal", seal := seal_of(data)) != seal:
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if type(schema) is not int or schema != SCHEMA_VERSION:
+        what = f"not the record of a run of schema {SCHEMA_VERSION}, which this program reads"
+        raise InputError(what, code="not-a-record", where=file)
+    if data.get("seal") != seal_of(data):
         what = "the record of the run was edited or damaged after it was written"
-        raise InputError(what, code="broken-seal", where=file, fix=_RESTORE)
-    known = {name: value for name, value in data.items() if name not in ("schema", "seal")}
+        raise InputError(what, code="broken-seal", where=file, fix="Restore it from a copy.")
     try:
-        record = msgspec.convert(_with_extra(RunRecord, known), RunRecord)
+        record = msgspec.convert(data, RunRecord)
     except (msgspec.ValidationError, OverflowError) as error:
         what = f"the record of the run is invalid: {error}"
-        raise InputError(what, code="invalid-record", where=file, fix=_RESTORE) from error
-    return dataclasses.replace(record, path=folder)
+        raise InputError(what, code="invalid-record", where=file) from error
+    return replace(record, path=folder)
 
 
 def write_run(path: str | os.PathLike[str], record: RunRecord) -> None:
-    """Write the record into a run's directory, whole or not at all."""
-    data = {"schema": SCHEMA_VERSION, **_encoded(record)}
+    data = {"schema": SCHEMA_VERSION, **asdict(record)}
+    del data["path"]
     data["seal"] = seal_of(data)
     write_json(Path(path) / RUN_FILE, data, what="the record of the run")
 
 
 CHECK = "crc32"
-"""The last column of ``metrics.csv``: a checksum of the row and of all rows before it."""
+"""The last column of ``metrics.csv``: a checksum of the header, the row and all rows after it."""
 
 
-def check_of_row(row: Sequence[str], before: int) -> int:
-    """Return the checksum of a row of ``metrics.csv``, given that of the row before it."""
-    return zlib.crc32("\0".join(row).encode(), before)
+def checks_of_rows(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the checksum of each row; it covers what follows, so a cut file is noticed too."""
+    crc, found = zlib.crc32("\0".join(names).encode()), []
+    for row in reversed(rows):
+        crc = zlib.crc32("\0".join(row).encode(), crc)
+        found.append(str(crc))
+    return found[::-1]
 
 
 def read_metrics(path: str | os.PathLike[str]) -> pl.DataFrame:
@@ -230,75 +206,36 @@ def read_metrics(path: str | os.PathLike[str]) -> pl.DataFrame:
 
     try:
         text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise wrong(f"cannot be read: {error.strerror or error}", "unreadable-file") from error
-    except ValueError as error:
-        raise wrong("not text in UTF-8", "not-utf-8") from error
+    except (OSError, ValueError) as error:
+        what = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise wrong(what, "unreadable-file") from error
     reader = csv.reader(io.StringIO(text, newline=""))
     rows = [(reader.line_num, row) for row in reader if row]
-    names = rows[0][1] if rows else []
+    names = rows.pop(0)[1] if rows else []
     if names[:2] != ["epoch", "step"] or len(set(names)) < len(names):
         told = ", ".join(names) or "none"
         what = f"the first line has to name each column once, epoch and step first; it names {told}"
         raise wrong(what, "wrong-columns", 1)
+    has_checks = names[-1] == CHECK
+    checks = checks_of_rows(names[:-1], [row[:-1] for _, row in rows])
     columns: dict[str, list[float | None]] = {name: [] for name in names if name != CHECK}
-    crc = check_of_row(names[:-1], 0)
-    for line, row in rows[1:]:
+    for (line, row), check in zip(rows, checks, strict=True):
         if len(row) != len(names):
             raise wrong(f"{len(row)} values for {len(names)} columns", "wrong-columns", line)
-        crc = check_of_row(row[:-1], crc)
-        if names[-1] == CHECK and row[-1] != str(crc):
+        if has_checks and row[-1] != check:
             raise wrong("the rows were edited or damaged", "broken-seal", line)
-        for name, values in columns.items():
-            value = row[names.index(name)]
+        for (name, values), value in zip(columns.items(), row, strict=False):
             try:
-                if name in ("epoch", "step"):
-                    values.append(int(value))
-                    if abs(int(value)) >= 2**63:
-                        raise ValueError
-                else:
-                    values.append(float(value) if value else None)
+                number = int(value) if name in ("epoch", "step") else float(value or "nan")
+                if isinstance(number, int) and abs(number) >= 2**63:
+                    raise ValueError
             except ValueError:
                 what = f"'{value}' in the column '{name}' is not a number"
                 raise wrong(what, "not-a-number", line) from None
+            values.append(number if value else None)
     whole = {name: pl.Int64 if name in ("epoch", "step") else pl.Float64 for name in columns}
     return pl.DataFrame(columns, schema=whole)
 
 
 def now() -> str:
-    """Return the time in UTC, to the second, as the record writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-_RESTORE = "Restore the file from a copy."
-_NOT_WRITTEN = ("path", "extra")
-_PARTS: dict[str, type[Part]] = {
-    **{"cell": CellFacts, "screen": ScreenFacts, "samples": Samples, "target": Target},
-    **{"best": Reached, "last": Reached, "attempts": Attempt},
-}
-
-
-def _written(kind: type[Part]) -> list[str]:
-    return [f.name for f in dataclasses.fields(kind) if f.name not in _NOT_WRITTEN]
-
-
-def _with_extra(kind: type[Part], data: Any) -> Any:
-    """Return the data of a part with its unknown fields moved into ``extra``, and so within it."""
-    if isinstance(data, list):
-        return [_with_extra(kind, one) for one in data]
-    if not isinstance(data, dict):
-        return data
-    known = {name: data[name] for name in _written(kind) if name in data}
-    if kind is RunRecord:
-        known |= {n: _with_extra(part, known[n]) for n, part in _PARTS.items() if n in known}
-    return known | {"extra": {n: value for n, value in data.items() if n not in known}}
-
-
-def _encoded(part: Part) -> dict[str, Any]:
-    fields = {name: getattr(part, name) for name in _written(type(part))} | part.extra
-    for name, value in fields.items():
-        if isinstance(value, Part):
-            fields[name] = _encoded(value)
-        elif isinstance(value, tuple):
-            fields[name] = [_encoded(one) if isinstance(one, Part) else one for one in value]
-    return fields

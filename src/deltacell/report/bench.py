@@ -9,15 +9,18 @@ from deltacell.report.terminal import print_line, print_table
 
 
 def print_bench(result: Mapping[str, Any], title: str) -> None:
-    """Print the rows of a benchmark, and whether its bars are met."""
-    rows = result["rows"]
-    columns = [name for name, value in rows[0].items() if not isinstance(value, list | dict)]
-    names = [name.replace("_", " ") for name in columns]
-    print_table(title, names, [[row[name] for name in columns] for row in rows])
+    for name, rows in result.items():
+        if isinstance(rows, list) and rows:
+            columns = [key for key, one in rows[0].items() if not isinstance(one, list | dict)]
+            heads = [key.replace("_", " ") for key in columns]
+            cells = [[row[key] for key in columns] for row in rows]
+            print_table(title if name == "rows" else name, heads, cells)
+    if ratios := result.get("ratios"):
+        print_table("ratios", ["what", "measured"], list(ratios.items()))
     bars = []
     for name, bar in result["bars"].items():
-        limit = "at least" if "at_least" in bar else "at most"
-        wanted = f"{limit} {bar[limit.replace(' ', '_')]:,}"
+        limit = "at_least" if "at_least" in bar else "at_most"
+        wanted = f"{limit.replace('_', ' ')} {bar[limit]:,}"
         met = "met" if bar["met"] else "NOT MET"
         bars.append([name.replace("_", " "), bar["measured"], wanted, met])
     if bars:
@@ -27,11 +30,9 @@ def print_bench(result: Mapping[str, Any], title: str) -> None:
 
 
 def print_rates(rows: Sequence[tuple[str, Any]]) -> None:
-    """Print samples/s of modes, given with the summaries of their phases, and ms per step."""
     table = []
     for mode, summary in rows:
-        rate = summary.samples_per_s
-        rates = (None, None, None) if rate is None else (rate.median, rate.low, rate.high)
+        rates = summary.samples_per_s or (None, None, None)
         cut = summary.warmup_steps + summary.profiled_steps
         times = (1e3 * summary.median_s, summary.ms_per_step)
         table.append((mode, *rates, *times, summary.steps, cut))
@@ -40,7 +41,6 @@ def print_rates(rows: Sequence[tuple[str, Any]]) -> None:
 
 
 def print_phases(summary: Any) -> None:
-    """Print where the time of a run went, from the summary of its phases."""
     rows = [
         (time.phase, time.ms_per_step, time.us_per_sample, time.share, time.run_share)
         for time in summary.phases
@@ -52,7 +52,6 @@ def print_phases(summary: Any) -> None:
 
 
 def print_marginals(rows: Sequence[Any]) -> None:
-    """Print marginal costs of parts beside their exposed times."""
     table = [
         (row.part, " - ".join(mode for mode in row.modes if mode), row.marginal_ms, row.exposed_ms)
         for row in rows

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from deltacell.report.page import sentences
 from deltacell.report.terminal import few, print_facts, print_line, print_table, printable, shown
 
 
 def print_data(found: Mapping[str, Any], path: str, *, full: bool = False) -> None:
-    """Print what a cell, a screen or an import holds, on a page."""
     cell, screens = found.get("cell"), dict(found.get("screens", {}))
     if "screen" in found:
         screens["screen"] = found["screen"]
     if cell is not None:
         _print_cell(cell)
     if screens:
-        facts = {printable(name): _screen(stats) for name, stats in screens.items()}
-        print_facts("screens", facts)
+        print_facts(
+            "screens",
+            {
+                printable(name): sentences("data.txt", screen=one)[0]
+                for name, one in screens.items()
+            },
+        )
     sources = [s for stats in (cell, *screens.values()) if stats for s in stats["sources"]]
     left, notes = found.get("left_alone", ()), found.get("notes", ())
     if full:
@@ -34,13 +39,7 @@ def print_data(found: Mapping[str, Any], path: str, *, full: bool = False) -> No
 
 
 def _print_cell(stats: Mapping[str, Any]) -> None:
-    metabolism = "none"
-    if (found := stats["metabolism"]) is not None:
-        metabolism = (
-            f"{found['reactions']:,} reactions, {found['metabolites']:,} metabolites, "
-            f"{found['genes_in_rules']:,} genes in rules"
-        )
-    genes = f"{stats['genes']:,}, {stats['genes_with_position']:,} with a known position"
+    genes, metabolism = sentences("data.txt", cell=stats)
     facts = {"genes": genes, "metabolism": metabolism, "checksum": stats["checksum"][:16]}
     print_facts("cell", facts)
     if stats["relations"]:
@@ -57,19 +56,7 @@ def _print_cell(stats: Mapping[str, Any]) -> None:
         print_table("features and annotations", columns, known)
 
 
-def _screen(stats: Mapping[str, Any]) -> str:
-    score, studies = stats["score"], len(stats["studies"])
-    mean = f"{score['mean']:.3f} ± {score['standard_deviation']:.3f}" if score["known"] else "-"
-    return (
-        f"{stats['genotypes']:,} genotypes ({stats['distinct_genotypes']:,} distinct) of "
-        f"{stats['genes']:,} genes: {shown(stats['kinds'])}; {', '.join(stats['phenotypes'])} "
-        f"{mean}, {score['negative']:,} negative and {score['positive']:,} positive"
-        + (f"; {studies:,} studies" if studies > 1 else "")
-    )
-
-
 def print_split(split: Mapping[str, Any]) -> None:
-    """Print the parts of a split, from `Split.to_json`."""
     facts = {
         **{name: f"{n:,} genotypes" for name, n in split["genotypes"].items() if n},
         "held-out genes": split["held_out_genes"] or "none",
@@ -80,39 +67,23 @@ def print_split(split: Mapping[str, Any]) -> None:
         print_line(f"{note}.")
 
 
-def print_sources(sources: Sequence[Mapping[str, Any]]) -> None:
-    """Print what became of the rows of each source."""
-    if not sources:
-        return
-    counts = ("read", "resolved", "kept", "dropped")
-    rows = [
-        [source["file"], source["reader"], source["into"], *(source["counts"][x] for x in counts)]
-        for source in sources
-    ]
-    columns = ["file", "reader", "became", *counts]
-    print_table("sources (read = kept + dropped)", columns, rows)
-    for source in sources:
-        if notes := "; ".join(_notes(source)):
-            print_line(f"{source['file']}: {notes}")
-
-
-def _notes(source: Mapping[str, Any]) -> list[str]:
-    notes, found = dict(source["notes"]), []
-    keys = ("distinct_sets_as_written", "genes_as_written", "distinct_sets", "genes")
-    if all(key in notes for key in keys):
-        sets_written, genes_written, sets, genes = (shown(notes.pop(key)) for key in keys)
-        when = "before rows were dropped for their genes, " if source["counts"]["dropped"] else ""
-        found.append(
-            f"{when}distinct sets and genes as written: {sets_written} and {genes_written}, after "
-            f"aliases: {sets} and {genes}"
-        )
-    others = {name: value for name, value in notes.items() if not name.endswith("sha256")}
-    return found + [f"{name.replace('_', ' ')}: {shown(value)}" for name, value in others.items()]
-
-
 def print_import(report: Mapping[str, Any]) -> None:
-    """Print what an import read, and what it left alone."""
-    print_sources(report["sources"])
+    sources, counts = report["sources"], ("read", "resolved", "kept", "dropped")
+    if sources:
+        rows = [
+            [one["file"], one["reader"], one["into"], *(one["counts"][x] for x in counts)]
+            for one in sources
+        ]
+        columns = ["file", "reader", "became", *counts]
+        print_table("sources (read = kept + dropped)", columns, rows)
+    for source in sources:
+        notes = [
+            f"{name.replace('_', ' ')}: {shown(value)}"
+            for name, value in source["notes"].items()
+            if not name.endswith("sha256")
+        ]
+        if notes:
+            print_line(f"{source['file']}: {'; '.join(notes)}")
     if report["left_alone"]:
         rows = [[entry["file"], entry["why"]] for entry in report["left_alone"]]
         print_table("left alone", ["file", "why"], rows)

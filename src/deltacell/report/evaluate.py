@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from deltacell.report.page import sentences
 from deltacell.report.terminal import markdown_table, markdown_text, print_line, print_table
 from deltacell.words import count_text
 
@@ -31,7 +32,6 @@ def print_evaluation(result: Mapping[str, Any]) -> None:
 
 
 def markdown_evaluation(result: Mapping[str, Any]) -> str:
-    """Return an evaluation, from `Evaluation.to_json`, as Markdown."""
     parts = [
         f"**{markdown_text(title)}**\n\n{markdown_table(columns, rows)}"
         for title, columns, rows in _tables(result, calibration_of=list(result["predictors"]))
@@ -90,25 +90,14 @@ def _tables(result: Mapping[str, Any], calibration_of: Sequence[str]) -> Iterato
                 yield f"calibration of {name}: all tested sets by predicted {title}", columns, rows
 
 
-def _sentences(result: Mapping[str, Any]) -> Iterator[str]:
-    yield from (verdict["sentence"] for verdict in result["verdicts"])
-    yield result["positives"]["sentence"]
-    if result["tested"] is not None:
-        yield from result["tested"]["sentences"]
-    yield result["ceiling"]["sentence"]
-    yield result["leakage"]
-    yield from result["notes"]
+def _sentences(result: Mapping[str, Any]) -> list[str]:
     missing: dict[tuple[bool, str], list[str]] = {}
     for name, scores in result["groups"][0]["scores"].items():
         for metric, estimate in scores.items():
             if estimate["reason"] is not None:
-                title = result["metrics"][metric]["title"]
-                has_value = estimate["value"] is not None
-                why = f"{name}: {estimate['reason']}"
-                missing.setdefault((has_value, why), []).append(title)
-    for (has_value, why), titles in missing.items():
-        what = "Given without an interval" if has_value else "Not given"
-        yield f"{what} on test: {', '.join(titles)} of {why}."
+                key = (estimate["value"] is not None, f"{name}: {estimate['reason']}")
+                missing.setdefault(key, []).append(result["metrics"][metric]["title"])
+    return sentences("evaluation.txt", **result, missing=missing)
 
 
 def _metric_title(metric: Mapping[str, str]) -> str:

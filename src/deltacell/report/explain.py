@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deltacell.report.terminal import (
@@ -17,6 +17,7 @@ from deltacell.report.terminal import (
 from deltacell.words import change_text, ratio_text, seconds_text
 
 MOST_LINES = 25  # lines of an explanation on the terminal, unless all of it is asked for
+MOST_ROWS = 12  # rows of a table on the terminal where all of it is asked for
 
 
 class _Piece(NamedTuple):
@@ -29,12 +30,10 @@ class _Piece(NamedTuple):
 
 
 def print_reconciliation(result: Mapping[str, Any]) -> None:
-    """Print one account of measurements that disagree, from `Reconciliation.to_json`."""
     _print(result["sentence"], _reconciliation(result))
 
 
 def markdown_reconciliation(result: Mapping[str, Any]) -> str:
-    """Return one account of measurements that disagree as Markdown."""
     return _markdown(result["sentence"], _reconciliation(result))
 
 
@@ -50,7 +49,6 @@ def print_explanation(result: Mapping[str, Any], *, full: bool = False) -> None:
 
 
 def markdown_explanation(result: Mapping[str, Any]) -> str:
-    """Return where the time goes, or why B is slower than A, as Markdown."""
     return _markdown(result["sentence"], _explanation(result, result["tables"]))
 
 
@@ -68,11 +66,8 @@ def _print_brief(result: Mapping[str, Any]) -> None:
         plain = printable(text)
         return plain if len(plain) <= wide else f"{plain[: wide - 1]}…"
 
-    head = []
-    if result["doubts"]:
-        head.append(one_line(f"Confidence is low: {'; '.join(result['doubts'])}."))
-    if result["unequal"]:
-        head.append(one_line(f"Not equal in both: {'; '.join(result['unequal'])}."))
+    doubts = {"Confidence is low": result["doubts"], "Not equal in both": result["unequal"]}
+    head = [one_line(f"{name}: {'; '.join(of)}.") for name, of in doubts.items() if of]
     advice = [one_line(f"- {one}") for one in result["advice"][:2]]
     hint = "Use --full for everything, or --html page.html."
     if result["timeline"] is not None:
@@ -93,15 +88,12 @@ def _print_brief(result: Mapping[str, Any]) -> None:
             print_line(f"- {one}")
             left -= lines(f"- {one}")
     print_table(table.title, table.columns, rows, total=table.total)
-    if advice:
-        print_line("what to try", style="bold")
-        for line in advice:
-            print_line(line)
+    for line in ["what to try", *advice] if advice else ():
+        print_line(line)
     print_line(hint, style="dim")
 
 
 def _main_table(result: Mapping[str, Any]) -> _Piece:
-    """Return the one table that shows most."""
     names = [account["name"] for account in result["accounts"]]
     if len(names) == 2:
         short = ["A", "B"] if max(map(len, names)) > 20 else names
@@ -120,25 +112,12 @@ def _main_table(result: Mapping[str, Any]) -> _Piece:
     return _Piece(first["title"], first["columns"][:kept], [row[:kept] for row in rows])
 
 
-def _short_tables(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the tables as a terminal shows them: the first rows, and no column that is wide.
-
-    Of two, what a trace of one of them shows by itself is left to the files.
-    """
-    found: list[Mapping[str, Any]] = []
+def _short_tables(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for table in result["tables"]:
-        of_one = len(result["accounts"]) == 2 and table["key"].endswith(("_a", "_b"))
-        if of_one and "categories" not in table["key"]:
-            continue
-        kept = [
-            i for i, name in enumerate(table["columns"]) if name not in ("launched by", "range")
-        ]
-        rows = [[_cut(row[i]) for i in kept] for row in table["rows"][:12]]
-        left = len(table["rows"]) - len(rows)
-        title = table["title"] + (f" ({left} more with --json or --markdown)" if left else "")
-        columns = [table["columns"][i] for i in kept]
-        found.append({**table, "title": title, "columns": columns, "rows": rows})
-    return found
+        left = len(table["rows"]) - MOST_ROWS
+        more = f" ({left} more with --json or --markdown)" if left > 0 else ""
+        rows = [[_cut(value) for value in row] for row in table["rows"][:MOST_ROWS]]
+        yield {**table, "title": table["title"] + more, "rows": rows}
 
 
 def _cut(value: Any) -> Any:
@@ -146,24 +125,26 @@ def _cut(value: Any) -> Any:
     return f"{value[:44]}…{value[-19:]}" if is_long else value
 
 
+_LISTS = {
+    "unequal": "not equal in both",
+    "evidence": "evidence",
+    "advice": "what to try",
+    "warnings": "to be aware of",
+}
+
+
 def _explanation(
-    result: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]
+    result: Mapping[str, Any], tables: Iterable[Mapping[str, Any]]
 ) -> Iterator[_Piece]:
-    yield _Piece("not equal in both", (), result["unequal"])
-    yield _Piece("evidence", (), result["evidence"])
-    yield _Piece("what to try", (), result["advice"])
-    yield _Piece("to be aware of", (), result["warnings"])
+    yield from (_Piece(title, (), result[key]) for key, title in _LISTS.items())
     names = [account["name"] for account in result["accounts"]]
     yield from (_waterfall(fall, *names) for fall in result["waterfalls"])
-    for table in tables:
-        if not table["key"].startswith("waterfall_"):
-            yield _Piece(table["title"], table["columns"], _cells(table))
+    yield from (_Piece(table["title"], table["columns"], _cells(table)) for table in tables)
     for name, facts in zip(names, result["facts"], strict=True):
         yield _Piece(f"facts of {name}", ("fact", "value"), list(facts.items()))
 
 
 def _cells(table: Mapping[str, Any]) -> list[list[Any]]:
-    """Return the rows of a table; shares in percent."""
     shares = [name.startswith("share") for name in table["columns"]]
     return [
         [_share(value) if share else value for value, share in zip(row, shares, strict=True)]
@@ -176,44 +157,37 @@ def _reconciliation(result: Mapping[str, Any]) -> Iterator[_Piece]:
     yield _Piece("evidence", (), result["evidence"])
     wrong = [one["sentence"] for one in result["contradictions"]]
     yield _Piece("what is wrong or missing", (), wrong)
-    rows = []
+    pers = ("step", "sample", "epoch")
+    rows, times = [], []
     for one in result["measurements"]:
         claimed = "-" if one["claimed"] is None else f"{one['claimed']:g}x"
         supports = f"nothing: {one['of']}"
         if one["supports"] is not None:
             supports = f"{ratio_text(one['supports'])} per {one['per']}, of {one['of']}"
         rows.append((one["name"], claimed, supports))
+        taken = [_time(one[side][f"{per}_s"]) for per in pers for side in ("a", "b")]
+        if set(taken) != {"-"}:
+            times.append((one["name"], *taken))
     title = f"what each measurement supports, {b} by {a}"
     yield _Piece(title, ("measurement", "claimed", "supports"), rows)
-    pers = ("step", "sample", "epoch")
-    times = [
-        (one["name"], *(_time(one[side][f"{per}_s"]) for per in pers for side in ("a", "b")))
-        for one in result["measurements"]
-    ]
     columns = ("measurement", *(f"{per}, {side}" for per in pers for side in (a, b)))
-    known = [row for row in times if set(row[1:]) != {"-"}]
-    yield _Piece("times of each; an epoch is its samples at this rate", columns, known)
+    yield _Piece("times of each; an epoch is its samples at this rate", columns, times)
     if compared is not None:
         yield from (_waterfall(fall, a, b) for fall in compared["waterfalls"])
-        lines = [] if compared["epoch_ratio"] is None else [compared["epoch_ratio"]["line"]]
-        yield _Piece("the ratio of epochs", (), lines)
         yield _Piece("not equal in both", (), compared["unequal"])
     yield _Piece("what to measure next", (), result["advice"])
 
 
 def _waterfall(fall: Mapping[str, Any], a: str, b: str) -> _Piece:
     ratio = "" if fall["ratio"] is None else f": {ratio_text(fall['ratio'])}"
-    whole = {
-        "part": "all",
-        "change_s": fall["gap_s"],
-        "share_of_gap": 1.0 if fall["gap_s"] else None,
-    }
+    share = 1.0 if fall["gap_s"] else None
+    whole = {**fall, "part": "all", "change_s": fall["gap_s"], "share_of_gap": share}
     rows = [
         (
             *(bar["part"], _time(bar["a_s"]), _time(bar["b_s"])),
             *(change_text(bar["change_s"]), _share(bar["share_of_gap"])),
         )
-        for bar in [*fall["bars"], {**fall, **whole}]
+        for bar in [*fall["bars"], whole]
     ]
     columns = ("part", a, b, "change", "share of the gap")
     return _Piece(f"from {a} to {b} per {fall['per']}{ratio}", columns, rows, total=True)
@@ -221,24 +195,22 @@ def _waterfall(fall: Mapping[str, Any], a: str, b: str) -> _Piece:
 
 def _print(sentence: str, pieces: Iterator[_Piece]) -> None:
     print_line(sentence, style="bold")
-    for piece in pieces:
-        if piece.rows:
-            print_line("")
-            if piece.columns:
-                print_table(piece.title, piece.columns, piece.rows, total=piece.total)
-                continue
-            print_line(piece.title, style="bold")
-            for one in piece.rows:
-                print_line(f"- {one}")
+    for piece in (piece for piece in pieces if piece.rows):
+        print_line("")
+        if piece.columns:
+            print_table(*piece[:3], total=piece.total)
+            continue
+        print_line(piece.title, style="bold")
+        for one in piece.rows:
+            print_line(f"- {one}")
 
 
 def _markdown(sentence: str, pieces: Iterator[_Piece]) -> str:
     parts = [f"**{markdown_text(sentence)}**"]
-    for piece in pieces:
-        if piece.rows:
-            listed = "\n".join(f"- {markdown_text(one)}" for one in piece.rows if not piece.columns)
-            body = markdown_table(piece.columns, piece.rows) if piece.columns else listed
-            parts.append(f"## {markdown_text(piece.title)}\n\n{body}")
+    for piece in (piece for piece in pieces if piece.rows):
+        listed = "\n".join(f"- {markdown_text(one)}" for one in piece.rows if not piece.columns)
+        body = markdown_table(piece.columns, piece.rows) if piece.columns else listed
+        parts.append(f"## {markdown_text(piece.title)}\n\n{body}")
     return "\n\n".join(parts) + "\n"
 
 

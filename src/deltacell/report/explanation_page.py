@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from markupsafe import Markup
@@ -13,24 +14,14 @@ from deltacell.report.terminal import shown
 
 MOST_ROWS = 1000  # rows of a table that are on the page; all of them are in the JSON output
 
-COLOURS = {
-    "data loading": "data",
-    "transfer to device": "copy",
-    "copies": "copy",
-    "graph preparation": "prepare",
-    "forward": "forward",
-    "compute": "forward",
-    "loss": "loss",
-    "backward": "backward",
-    "gradient communication": "exchange",
-    "communication": "exchange",
-    "optimizer": "optimizer",
-    "logging and callbacks": "beside",
-    "validation": "beside",
-    "checkpoints and figures": "beside",
-    "idle": "idle",
-    "device idle": "idle",
+_COLOURS = {
+    **{"data": "data loading", "copy": "transfer to device,copies", "prepare": "graph preparation"},
+    **{"forward": "forward,compute", "loss": "loss", "backward": "backward"},
+    **{"exchange": "gradient communication,communication", "optimizer": "optimizer"},
+    **{"beside": "logging and callbacks,validation,checkpoints and figures"},
+    **{"idle": "idle,device idle"},
 }
+COLOURS = {name: colour for colour, names in _COLOURS.items() for name in names.split(",")}
 """The colour of a category; all others have that of ``other``."""
 
 
@@ -38,8 +29,11 @@ def explanation_page(data: Mapping[str, Any]) -> str:
     """Return the page of an explanation, given by `Explanation.to_json`, as self-contained HTML."""
     names = [account["name"] for account in data["accounts"]]
     ranks = [rank for rank in (data["timeline"] or {"ranks": ()})["ranks"] if rank["bars"]]
-    tables = [x for x in data["tables"] if not x["key"].startswith("waterfall_") and x["rows"]]
+    tables = [table for table in data["tables"] if table["rows"]]
     facts = {name: [one.get(name) for one in data["facts"]] for f in data["facts"] for name in f}
+    legend: dict[str, list[str]] = {}
+    for category in sorted({bar["category"] for rank in ranks for bar in rank["bars"]}, key=_order):
+        legend.setdefault(_colour(category), []).append(category)
     return page(
         "explanation",
         scripts=("table.js", "explanation.js"),
@@ -48,7 +42,7 @@ def explanation_page(data: Mapping[str, Any]) -> str:
         stacks=_stacks(data, names),
         falls=[_fall(fall) for fall in data["waterfalls"]],
         ranks=ranks,
-        legend=_legend([bar["category"] for rank in ranks for bar in rank["bars"]]),
+        legend=[(colour, ", ".join(named)) for colour, named in legend.items()],
         drawing=_drawing(ranks) if ranks else None,
         tables=[_table(table, names) for table in tables],
         most=MOST_ROWS,
@@ -65,7 +59,6 @@ def _order(category: str) -> tuple[int, str]:
 
 
 def _stacks(data: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | None:
-    """Return the parts of each account on one scale."""
     per, parts = "step", [account["parts_s"] for account in data["accounts"]]
     if data["waterfalls"]:
         per, bars = data["waterfalls"][0]["per"], data["waterfalls"][0]["bars"]
@@ -90,74 +83,52 @@ def _stacks(data: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | N
 
 
 def _fall(fall: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a waterfall with where its bars are drawn."""
-    reached = [fall["a_s"]]
-    for bar in fall["bars"]:
-        reached.append(reached[-1] + bar["change_s"])
+    reached = list(accumulate((bar["change_s"] for bar in fall["bars"]), initial=fall["a_s"]))
     low, high = min(reached), max(reached)
     # Totals begin at nothing, but where they hardly differ the changes could not be seen then.
     base = 0.0 if high - low >= 0.2 * high else max(low - 0.3 * (high - low), 0.0)
     high, base = (1.0, 0.0) if high <= base else (high, base)
     at = [min(max((seconds - base) / (high - base), 0.0), 1.0) for seconds in reached]
-    rows = [
-        {
-            **bar,
-            "sign": "more" if bar["change_s"] > 0 else "less" if bar["change_s"] < 0 else "",
-            "from": before,
-            "to": after,
-        }
-        for bar, before, after in zip(fall["bars"], at, at[1:], strict=False)
-    ]
+    rows = []
+    for bar, (before, after) in zip(fall["bars"], pairwise(at), strict=True):
+        sign = "more" if bar["change_s"] > 0 else "less" if bar["change_s"] < 0 else ""
+        rows.append({**bar, "sign": sign, "from": before, "to": after})
     return {**fall, "begin": base, "a_width": at[0], "b_width": at[-1], "rows": rows}
 
 
-def _legend(categories: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the colours of the drawing, each with the categories that have it."""
-    by_colour: dict[str, list[str]] = {}
-    for category in sorted(set(categories), key=_order):
-        by_colour.setdefault(_colour(category), []).append(category)
-    return [(colour, ", ".join(named)) for colour, named in by_colour.items()]
-
-
 def _drawing(ranks: Sequence[Mapping[str, Any]]) -> Markup:
-    """Return the bars of all ranks as JSON: names once, each bar as a list of numbers."""
     names: dict[str, int] = {}
     categories: dict[str, int] = {}
-    drawn = [
-        {
-            "name": rank["name"],
-            "begin": rank["begin_ms"],
-            "length": rank["step_ms"],
-            "lanes": rank["lanes"],
-            "bars": [
-                [
-                    *(bar["lane"], bar["depth"]),
-                    *(round(bar[name], 6) for name in ("begin_ms", "duration_ms")),
-                    names.setdefault(bar["name"], len(names)),
-                    categories.setdefault(bar["category"], len(categories)),
-                    *(bar["count"], round(bar["busy_ms"], 6)),
-                ]
-                for bar in rank["bars"]
-            ],
-        }
-        for rank in ranks
-    ]
+    drawn = []
+    for rank in ranks:
+        bars = [
+            [
+                *(bar["lane"], bar["depth"]),
+                *(round(bar[name], 6) for name in ("begin_ms", "duration_ms")),
+                names.setdefault(bar["name"], len(names)),
+                categories.setdefault(bar["category"], len(categories)),
+                *(bar["count"], round(bar["busy_ms"], 6)),
+            ]
+            for bar in rank["bars"]
+        ]
+        place = {"begin": rank["begin_ms"], "length": rank["step_ms"], "lanes": rank["lanes"]}
+        drawn.append({"name": rank["name"], **place, "bars": bars})
     coloured = [[name, _colour(name)] for name in categories]
     return json_block({"ranks": drawn, "names": list(names), "categories": coloured})
 
 
 def _table(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    # Of two, the columns of A and of B are named after them.
+    named = dict(zip(("a_s", "b_s"), names, strict=False))
     columns = []
     for i, name in enumerate(table["columns"]):
         cells = [row[i] for row in table["rows"] if row[i] is not None]
-        kind, heading = "text", name
-        if cells and all(isinstance(x, int | float) and not isinstance(x, bool) for x in cells):
-            kind = "share" if name.startswith("share") else "number"
-            if name.endswith("_s"):
-                # Of two, the columns of A and of B are named after them.
-                named = dict(zip(("a_s", "b_s"), names, strict=False))
-                kind, heading = "seconds", named.get(name, name.removesuffix("_s"))
-        columns.append((kind, heading))
+        if not cells or not all(type(x) in (int, float) for x in cells):
+            columns.append(("text", name))
+        elif name.endswith("_s"):
+            columns.append(("seconds", named.get(name, name.removesuffix("_s"))))
+        else:
+            columns.append(("share" if name.startswith("share") else "number", name))
     rows = [
         [
             x if kind == "text" or is_known(x) else None

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from deltacell.errors import InputError
 from deltacell.files import write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SUFFIXES = (".png", ".svg")
-
-
-def check_figure(path: Path | None) -> None:
-    """Raise where a figure could not be written in the end, before anything is computed."""
-    if path is not None and path.suffix.lower() not in SUFFIXES:
-        what = f"a figure is written as {' or '.join(SUFFIXES)}, and this ends in '{path.suffix}'"
-        raise InputError(what, code="figure-suffix", where=path)
-
 
 def draw_learning(rows: Sequence[Mapping[str, float | None]], path: Path) -> None:
-    """Draw the training loss and the validation's Pearson by epoch, from rows of metrics.csv."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")
@@ -35,7 +24,6 @@ def draw_learning(rows: Sequence[Mapping[str, float | None]], path: Path) -> Non
 
 
 def plot_learning(rows: Sequence[Mapping[str, float | None]], axes: Axes | None = None) -> Axes:
-    """Plot the training loss and the validation's Pearson by epoch, and return the axes."""
     if axes is None:
         from matplotlib import pyplot
 
@@ -43,12 +31,11 @@ def plot_learning(rows: Sequence[Mapping[str, float | None]], axes: Axes | None 
     last = None
     for name, colour in (("train_loss", "#c1440e"), ("validation_pearson", "#2a6f97")):
         measured = [row for row in rows if row.get(name) is not None]
-        if not measured:
-            continue
-        last = axes if last is None else axes.twinx()
-        epochs, values = ([float(row[key] or 0) for row in measured] for key in ("epoch", name))
-        last.plot(epochs, values, ".-", color=colour, linewidth=1, markersize=4)
-        last.set_ylabel(name.replace("_", " "), color=colour)
+        if measured:
+            last = axes if last is None else axes.twinx()
+            epochs, values = ([float(row[key] or 0) for row in measured] for key in ("epoch", name))
+            last.plot(epochs, values, ".-", color=colour, linewidth=1, markersize=4)
+            last.set_ylabel(name.replace("_", " "), color=colour)
     axes.set_xlabel("epoch")
     return axes
 
@@ -56,13 +43,17 @@ def plot_learning(rows: Sequence[Mapping[str, float | None]], axes: Axes | None 
 def draw_scores(
     measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float64], path: Path
 ) -> None:
-    """Draw predicted against measured scores, the darker the more of them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    shown = axes.hexbin(measured, predicted, gridsize=50, bins="log", cmap="viridis_r", mincnt=1)
-    figure.colorbar(shown, ax=axes, label="genotypes")
-    axes.set_xlabel("measured")
-    axes.set_ylabel("predicted")
+    plot_scores(figure.add_subplot(), measured, predicted)
     write_figure(figure, path, dpi=120)
+
+
+def plot_scores(
+    axes: Any, measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float64]
+) -> None:
+    shown = axes.hexbin(measured, predicted, gridsize=50, bins="log", cmap="viridis_r", mincnt=1)
+    axes.figure.colorbar(shown, ax=axes, label="genotypes")
+    axes.axline((0.0, 0.0), slope=1, color="#8a8a8a", linestyle=":", linewidth=1)
+    axes.set(xlabel="measured", ylabel="predicted")

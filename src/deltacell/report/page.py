@@ -11,44 +11,37 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from deltacell.report.terminal import printable, shown
-from deltacell.words import change_text, count_text, ratio_text, seconds_text
+from deltacell.words import capital, change_text, count_text, listed, ratio_text, seconds_text
 
 
 def page(name: str, *, scripts: Iterable[str] = (), **values: Any) -> str:
-    """Return a page from the templates ``name.html``, which extends ``page.html``, and its style.
+    """Return a page from the templates ``name.html``, ``name.css`` and ``scripts``.
 
-    ``scripts`` are the templates of what runs on it, in order. A template shows strings printable
-    and escaped, and has filters for numbers: see `_environment`.
+    A template shows strings printable and escaped, and has filters for numbers: see `_environment`.
     """
     style = _source("page.css") + _source(f"{name}.css")
     script = "".join(_source(one) for one in scripts)
-    return (
-        _environment()
-        .get_template(f"{name}.html")
-        .render(
-            style=Markup(style),
-            script=Markup(script),
-            style_hash=_hash(style),
-            script_hash=_hash(script) if script else None,
-            **values,
-        )
-    )
+    values |= {"style": Markup(style), "script": Markup(script), "style_hash": _hash(style)}
+    values["script_hash"] = _hash(script) if script else None
+    return _environment().get_template(f"{name}.html").render(values)
+
+
+def sentences(template: str, **values: Any) -> list[str]:
+    text = _environment(autoescape=False).get_template(template).render(values)
+    return [line for line in text.split("\n") if line]
 
 
 def json_block(value: Any) -> Markup:
     """Return JSON that nothing inside can end or turn into markup, all strings printable."""
     text = json.dumps(_clean(value), allow_nan=False, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
+    return Markup(text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&"}))
 
 
 def _clean(value: Any) -> Any:
@@ -60,13 +53,7 @@ def _clean(value: Any) -> Any:
 
 
 def is_known(value: float | None) -> TypeGuard[float]:
-    """Return whether there is a number to write and draw."""
     return value is not None and math.isfinite(value)
-
-
-def percent(value: float) -> str:
-    """Return a share of a drawing's width or height as SVG has it."""
-    return f"{100 * value:.3f}%"
 
 
 def fixed(value: float | None, decimals: int, *, sign: bool = False) -> str:
@@ -78,11 +65,15 @@ def fixed(value: float | None, decimals: int, *, sign: bool = False) -> str:
     return f"{rounded:{'+' if sign and rounded else ''},.{decimals}f}".replace("-", "−")
 
 
+def _percent(value: float) -> str:
+    return f"{100 * value:.3f}%"
+
+
 @cache
-def _environment() -> Environment:
+def _environment(autoescape: bool = True) -> Environment:
     made = Environment(
         loader=PackageLoader("deltacell.report"),
-        autoescape=True,
+        autoescape=autoescape,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -90,8 +81,11 @@ def _environment() -> Environment:
     )
     made.filters |= {
         "count": shown,
+        "capital": capital,
+        "listed": listed,
+        "signed": "{:+.3g}".format,
         "number_of": count_text,
-        "percent": percent,
+        "percent": _percent,
         "fixed": fixed,
         "time": lambda s: seconds_text(s).replace("-", "−") if is_known(s) else "–",
         "change": lambda s: change_text(s).replace("-", "−") if s else seconds_text(0.0),
@@ -113,29 +107,25 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """A range of values, ``low`` to ``high``, on a stretch of a drawing, ``begin`` to ``end``."""
 
     low: float
     high: float
-    begin: float
-    end: float
+    begin: float = 0.0
+    end: float = 1.0
 
     @classmethod
     def over(cls, values: Iterable[float], begin: float, end: float) -> Axis:
-        """Return an axis that holds all values, with a little room on both sides."""
         held = list(values)
         low, high = min(held, default=0.0), max(held, default=1.0)
         room = 0.04 * (high - low) or 0.1 * abs(high) or 0.5
         return cls(low - room, high + room, begin, end)
 
     def share(self, value: float) -> float:
-        """Return how far along the axis a value is."""
         return (value - self.low) / (self.high - self.low)
 
     def at(self, value: float) -> float:
-        """Return where a value is drawn, to a tenth."""
         return round(self.begin + self.share(value) * (self.end - self.begin), 1)
 
     def ticks(self, about: int = 5) -> list[tuple[float, str]]:
@@ -149,17 +139,14 @@ class Axis:
 
 
 class ScoreScale:
-    """How the scores of a list are written, with as many decimals, and drawn, on one scale with 0.
-
-    Scores that are None or not finite do not count.
-    """
+    """How the known scores of a list are written, with as many decimals, and drawn, with 0."""
 
     def __init__(self, scores: Iterable[float | None]) -> None:
         known = [score for score in scores if is_known(score)]
         largest = max((abs(score) for score in known), default=1.0) or 1.0
         self.decimals = min(max(2 - math.floor(math.log10(largest)), 0), 8)
         low, high = min([*known, 0.0]), max([*known, 0.0])
-        self._axis = Axis(low, high if high > low else 1.0, 0.0, 1.0)
+        self._axis = Axis(low, high if high > low else 1.0)
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> ScoreScale:
@@ -168,21 +155,16 @@ class ScoreScale:
         return cls(score + sign * spread for score, spread in known for sign in (-1, 1))
 
     def text(self, score: float | None, sign: bool = True) -> str:
-        """Return a score as it is read."""
         return fixed(score, self.decimals, sign=sign)
 
     def bar(self, score: float | None, spread: float | None) -> dict[str, str] | None:
-        """Return where the bar of a score is, from 0 to it, and its spread on both sides."""
         if not is_known(score):
             return None
         around = spread if is_known(spread) else 0.0
         ends = (0.0, score, score - around, score + around)
         zero, at, low, high = (min(max(self._axis.share(x), 0.0), 1.0) for x in ends)
         return {
-            "zero": percent(zero),
-            "x": percent(min(zero, at)),
-            "width": percent(abs(at - zero)),
+            **{"zero": _percent(zero), "from": _percent(low), "to": _percent(high)},
+            **{"x": _percent(min(zero, at)), "width": _percent(abs(at - zero))},
             "side": "less" if score < 0 else "more",
-            "from": percent(low),
-            "to": percent(high),
         }

@@ -1,28 +1,50 @@
-"""A ranking and the explanation of one gene set, on the terminal and as a page."""
+"""A ranking and the explanation of one gene set, on the terminal and as pages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deltacell.report.page import page
+from deltacell.report.page import Axis, ScoreScale, is_known, json_block, page
 from deltacell.report.terminal import few, print_line, print_table
 from deltacell.words import count_text
 
 Table = tuple[str, list[str], list[list[Any]]]
 
+MOST_ROWS = 2000  # rows that are on the page; all of them are in the Parquet file
+SENTENCES = 5  # sentences that are seen at once, or as many as there are warnings
+COLOURS = 10  # colours of relations; further relations have them again, with dashes
+
+_ENDS = {
+    None: "from the lowest score up",
+    "lowest": "lowest scores: the sickest",
+    "highest": "highest scores: the fittest",
+}
+_PARTS = ("training", "validation", "test")
+
 
 def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
-    """Print the first sets of each end, and what is said of the ranking."""
-    for end, title in (
-        (None, "from the lowest score up"),
-        ("lowest", "lowest scores: the sickest"),
-        ("highest", "highest scores: the fittest"),
-    ):
-        rows = [row for row in result["rows"] if row["end"] == end]
+    def numbers(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+        return ["" if row[key] is None else f"{row[key]:.4f}" for row in rows]
+
+    for end, title in _ENDS.items():
+        rows = [row for row in result["rows"] if row["end"] == end][:most]
+        columns = {
+            "rank": [row["rank"] for row in rows],
+            "genes": [" ".join(row["names"]) for row in rows],
+            "score": numbers(rows, "score"),
+            "spread": numbers(rows, "spread"),
+            "status": [row["status"] for row in rows],
+            "measured": numbers(rows, "measured"),
+            "linked": ["yes" if row["linked"] else "" for row in rows],
+        }
+        for key in ("relations", "pathways", "complexes"):
+            columns[key] = [few(row[key], 3) for row in rows]
+        # An empty column would take the place of one that says something.
+        shown = {name: values for name, values in columns.items() if any(values)}
         if rows:
-            there = result["counts"][end or "listed"]
-            _print_rows(f"{title} ({min(most, len(rows)):,} of {there:,})", rows[:most])
+            title += f" ({len(rows):,} of {result['counts'][end or 'listed']:,})"
+            print_table(title, list(shown), list(zip(*shown.values(), strict=True)))
     if not result["rows"]:
         print_line("No set is left of those that were asked for.")
     for sentence in result["sentences"]:
@@ -35,72 +57,65 @@ def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
             )
 
 
-def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    def number(value: float | None) -> str:
-        return "" if value is None else f"{value:.4f}"
-
-    columns = {
-        "rank": [row["rank"] for row in rows],
-        "genes": [" ".join(row["names"]) for row in rows],
-        "score": [f"{row['score']:.4f}" for row in rows],
-        "spread": [number(row["spread"]) for row in rows],
-        "status": [row["status"] for row in rows],
-        "measured": [number(row["measured"]) for row in rows],
-        "linked": ["yes" if row["linked"] else "" for row in rows],
-        **{key: [few(r[key], 3) for r in rows] for key in ("relations", "pathways", "complexes")},
-    }
-    # An empty column would take the place of one that says something.
-    shown = {name: values for name, values in columns.items() if any(values)}
-    print_table(title, list(shown), list(zip(*shown.values(), strict=True)))
-
-
 def print_explained_set(result: Mapping[str, Any]) -> None:
-    """Print what carries a prediction, from `predict.explain_set`: sentences, then tables."""
     print_line(result["title"], style="bold")
-    for sentence in result["sentences"]:
+    lines = [f"{kind}: {text}" for kind, text in evidence_lines({**result, "votes": ()})]
+    for sentence in [*result["sentences"], *lines]:
         print_line(sentence)
-    print_line("")
-    if result["spread"] is not None:
-        print_table(*_runs(result))
-    if result["explained"] is not None:
-        rows = [([row["relation"], row["links"]], row) for row in result["relations"]]
-        _print_contributions("relation", ["relation", "links"], rows, result)
-        rows = [
-            ([_label(row), "yes" if row["deleted"] else "no"], row)
-            for row in result["gene_contributions"]
-        ]
-        if (rest := result["other_genes"])["genes"]:
-            others = [count_text(rest["genes"], "other gene"), "no"]
-            rows.append((others, {**rest, "spread": None}))
-        _print_contributions("gene", ["gene", "deleted"], rows, result)
-    for table in (_votes(result), _nearest(result)):
+    genes = [
+        [row["name"], row["gene"], "yes" if row["deleted"] else "no", _signed(row["contribution"])]
+        for row in result["gene_contributions"]
+    ]
+    if (rest := result["other_genes"])["genes"]:
+        name = count_text(rest["genes"], "other gene")
+        genes.append([name, "", "no", _signed(rest["contribution"])])
+    columns = ["name", "gene", "deleted", "contribution"]
+    for table in [*_tables(result), ("What the genes' vectors contribute", columns, genes)]:
         if table[2]:
+            print_line("")
             print_table(*table)
-    evidence, name = result["evidence"], dict(zip(result["genes"], result["names"], strict=True))
-    if evidence["links"]:
-        links = [[name[x["first"]], name[x["second"]], x["relation"]] for x in evidence["links"]]
-        print_table("Edges between the genes", ["from", "to", "relation"], links)
-    for what in ("pathways", "complexes"):
-        if evidence[what]:
-            print_line(f"Shared {what}: {few(evidence[what], 8)}")
-    if result["lost"]:
-        print_line(f"Reactions that only the whole set loses: {', '.join(result['lost'])}")
 
 
 def explained_page(result: Mapping[str, Any]) -> str:
     """Return the explanation of one set, from `predict.explain_set`, as self-contained HTML."""
-    tables = [_votes(result), _nearest(result)]
-    columns = ["relation", "links", "contribution"]
-    rows = [[r["relation"], r["links"], _signed(r["contribution"])] for r in result["relations"]]
-    tables += [("What the relations contribute", columns, rows), _runs(result)]
     return page(
         "why",
         result=result,
         runs=count_text(len(result["runs"]), "run"),
         lines=evidence_lines(result),
-        tables=[table for table in tables if table[2]],
+        tables=[table for table in _tables(result) if table[2]],
         numbers={"measured", "weight", "distance", "predicted", "seed", "score", "contribution"},
     )
+
+
+def _tables(result: Mapping[str, Any]) -> list[Table]:
+    votes = [
+        [
+            *(" ".join(vote["names"]), _signed(vote["score"])),
+            *(f"{vote['by']} for {vote['replaced']}", vote["relation"]),
+            *(f"{vote['weight']:.3g}", vote["run"]),
+        ]
+        for vote in result["votes"][:20]
+    ]
+    nearest = [
+        [
+            *(" ".join(near["names"]), f"{near['distance']:.2g}"),
+            *(_signed(near["measured"]), _signed(near["predicted"]), near["part"]),
+        ]
+        for near in result["nearest"]
+    ]
+    relations = [
+        [row["relation"], row["links"], _signed(row["contribution"])] for row in result["relations"]
+    ]
+    runs = [[r["name"], r["seed"], r["model"], _signed(r["score"])] for r in result["runs"]]
+    of_votes = ["genes", "measured", "in place of", "relation", "weight", "run"]
+    of_nearest = ["genes", "distance", "measured", "predicted", "part"]
+    return [
+        ("The measured sets it rests on", of_votes, votes),
+        ("The nearest measured sets", of_nearest, nearest),
+        ("What the relations contribute", ["relation", "links", "contribution"], relations),
+        ("What each run says", ["run", "seed", "model", "score"], runs),
+    ]
 
 
 def evidence_lines(known: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -109,86 +124,109 @@ def evidence_lines(known: Mapping[str, Any]) -> list[tuple[str, str]]:
     ``known`` is a row of a ranking or an explained set, with its evidence at the top or under
     ``evidence``.
     """
-    known = {**known, **known.get("evidence", {})}
+    known = {"votes": (), "lost": (), "terms": (), **known, **known.get("evidence", {})}
     lines = [
         (
             "measured next to it",
             f"{' '.join(vote['names'])} {_signed(vote['score'])}, with {vote['by']} in place of "
             f"{vote['replaced']} by {vote['relation']}",
         )
-        for vote in known.get("votes", ())[:5]
+        for vote in known["votes"][:5]
     ]
-    joined = list(dict.fromkeys(link["relation"] for link in known.get("links", ())))
-    terms = [f"{term['term']} ({term['annotation']})" for term in known.get("terms", ())]
     named = {
-        "joined by": few(joined, len(joined)),
-        "shared complexes": few(known.get("complexes", ()), 8),
-        "shared pathways": few(known.get("pathways", ()), 8),
-        "reactions lost together": few(known.get("lost", ()), 8),
-        "shared terms": few(terms, 8),
+        "joined by": ", ".join(known["relations"]),
+        "shared complexes": few(known["complexes"], 8),
+        "shared pathways": few(known["pathways"], 8),
+        "reactions lost together": few(known["lost"], 8),
+        "shared terms": few([f"{t['term']} ({t['annotation']})" for t in known["terms"]], 8),
     }
     return lines + [(kind, names) for kind, names in named.items() if names]
 
 
-def _votes(result: Mapping[str, Any]) -> Table:
-    rows = [
-        [
-            *(" ".join(vote["names"]), _signed(vote["score"])),
-            *(f"{vote['by']} for {vote['replaced']}", vote["relation"]),
-            *(f"{vote['weight']:.3g}", vote["run"]),
-        ]
-        for vote in result["votes"][:20]
-    ]
-    columns = ["genes", "measured", "in place of", "relation", "weight", "run"]
-    return "The measured sets it rests on", columns, rows
-
-
-def _nearest(result: Mapping[str, Any]) -> Table:
-    rows = [
-        [
-            *(" ".join(near["names"]), f"{near['distance']:.2g}"),
-            *(_signed(near["measured"]), _signed(near["predicted"]), near["part"]),
-        ]
-        for near in result["nearest"]
-    ]
-    columns = ["genes", "distance", "measured", "predicted", "part"]
-    return "The nearest measured sets", columns, rows
-
-
-def _runs(result: Mapping[str, Any]) -> Table:
-    rows = [[r["name"], r["seed"], r["model"], _signed(r["score"])] for r in result["runs"]]
-    return "What each run says", ["run", "seed", "model", "score"], rows
-
-
-def _print_contributions(
-    what: str,
-    columns: Sequence[str],
-    rows: Sequence[tuple[list[Any], Mapping[str, Any]]],
-    result: Mapping[str, Any],
-) -> None:
-    """Print rows from the score without any of them to the score with all."""
-    widest = max((abs(row["contribution"]) for _, row in rows), default=0.0)
-
-    def line(labels: Sequence[Any], value: float, spread: float | None, bar: str = "") -> list[Any]:
-        spreads = [None if spread is None else f"{spread:.3f}"]
-        return [*labels, _signed(value), *(spreads if result["spread"] is not None else []), bar]
-
-    table = [line([f"no {what}", ""], result[f"{what}s_baseline"], None)]
-    for labels, row in rows:
-        value = row["contribution"]
-        bar = ("+" if value > 0 else "-") * (round(16 * abs(value) / widest) if widest else 0)
-        table.append(line(labels, value, row["spread"], bar))
-    table.append(line(["residual", ""], result[f"{what}s_residual"], None))
-    table.append(line(["score", ""], result["explained"], None))
-    title = "What the relations contribute" if what == "relation" else None
-    spread = ["spread"] if result["spread"] is not None else []
-    names = [*columns, "contribution", *spread, ""]
-    print_table(title or "What the genes' vectors contribute", names, table, total=True)
-
-
-def _label(row: Mapping[str, Any]) -> str:
-    return str(row["name"] if row["name"] == row["gene"] else f"{row['name']} ({row['gene']})")
-
-
 def _signed(value: float) -> str:
     return f"{value:+.4f}"
+
+
+def ranking_page(result: Mapping[str, Any]) -> str:
+    """Return the page of a ranking, given by `Ranked.page_data`, as self-contained HTML."""
+    most = MOST_ROWS // max(1, len({row["end"] for row in result["rows"]}))
+    rows = [row for row in result["rows"] if row["rank"] <= most]
+    lines = [evidence_lines(row) for row in rows]
+    seen = {name for row in rows for name in row["relations"]}
+    # The number of a relation gives it its colour and dashes on the whole page.
+    relations = {name: i for i, name in enumerate(dict.fromkeys([*result["relations"], *seen]))}
+    styles = {name: (i % COLOURS, i // COLOURS % 3) for name, i in relations.items()}
+    scale = ScoreScale.of(rows)
+    # Points of the test part are drawn last and on top.
+    points = sorted(result["measured"], key=lambda one: _PARTS.index(one["part"]))
+    genes: dict[str, str] = {}
+    for one in [*rows, *points]:
+        genes |= zip(one["genes"], one["names"], strict=True)
+    place = {gene: i for i, gene in enumerate(genes)}
+    known = {one["gene"]: one for one in result.get("gene_facts", ())}
+    facts = [known.get(gene, {"description": None, "link": None}) for gene in genes]
+
+    def drawn(row: Mapping[str, Any], evidence: list[tuple[str, str]]) -> dict[str, Any]:
+        inside = {gene: i for i, gene in enumerate(row["genes"])}
+        spread = "" if row["spread"] is None else f" ± {scale.text(row['spread'], False)}"
+        same = ("end", "rank", "status", "linked", "pathways", "complexes")
+        return {
+            **{key: row[key] for key in same},
+            "genes": [place[gene] for gene in row["genes"]],
+            "score": scale.text(row["score"]) + spread,
+            "measured": None if row["measured"] is None else scale.text(row["measured"]),
+            "value": _value(row["score"]),
+            "measured_value": _value(row["measured"]),
+            "relations": [relations[name] for name in row["relations"]],
+            "links": [
+                [inside[x["first"]], inside[x["second"]], relations[x["relation"]]]
+                for x in row["links"]
+            ],
+            "evidence": evidence,
+        }
+
+    data = {
+        "rows": [drawn(row, evidence) for row, evidence in zip(rows, lines, strict=True)],
+        "points": [[place[gene] for gene in one["genes"]] for one in points],
+        "genes": list(genes.items()),
+        "facts": [[one["description"], one["link"]] for one in facts],
+        "file": result["file"].removesuffix(".parquet"),
+        "relations": [[*style, name] for name, style in styles.items()],
+    }
+    first, *others = result["sentences"]
+    # Warnings are never folded away.
+    others.sort(key=lambda sentence: not sentence.startswith("Beware"))
+    at_once = max(SENTENCES, 1 + sum(one.startswith("Beware") for one in others))
+    said = [first, *others]
+    return page(
+        "ranking",
+        scripts=("table.js", "ranking.js"),
+        result=result,
+        sentences=(said[:at_once], said[at_once:]),
+        scatter=_scatter(points) if points else None,
+        rows=list(zip(rows, lines, strict=True)),
+        scale=scale,
+        value=_value,
+        lines=styles,
+        seen=[name for name in relations if name in seen],
+        data=json_block(data),
+    )
+
+
+def _value(value: float | None) -> str | None:
+    return f"{value:.9g}" if is_known(value) else None
+
+
+def _scatter(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    across = Axis.over([one["measured"] for one in points], 46, 392)
+    up = Axis.over([one["predicted"] for one in points], 252, 8)
+    low, high = max(across.low, up.low), min(across.high, up.high)
+    equal = [across.at(low), up.at(low), across.at(high), up.at(high)]
+    return {
+        "points": [(across.at(one["measured"]), up.at(one["predicted"]), one) for one in points],
+        "scale": ScoreScale([one[side] for one in points for side in ("measured", "predicted")]),
+        "parts": list(dict.fromkeys(one["part"] for one in reversed(points))),
+        "across": across.ticks(6),
+        "up": up.ticks(5),
+        "equal": equal if low < high else None,
+    }

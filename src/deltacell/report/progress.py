@@ -8,35 +8,33 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich import progress
 
+from deltacell.report.page import sentences
 from deltacell.report.terminal import console, print_line
-
-Report = Callable[[str, int, int], None]
+from deltacell.words import Progress
 
 REFRESH = 0.5  # seconds from one look at the loss to the next
+# What is shown of an epoch, by the column of metrics.csv.
+_SHOWN = {
+    "train_loss": "  loss {:.4g}",
+    "validation_pearson": "  validation Pearson {:.3f}",
+    "samples_per_s": "  {:,.0f} samples/s",
+}
+
+
+def _bar(*columns: progress.ProgressColumn) -> progress.Progress:
+    to = console(stderr=True)
+    first = (progress.TextColumn("{task.description}", markup=False), progress.BarColumn())
+    last = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+    return progress.Progress(
+        *(*first, *columns, *last), console=to, transient=True, disable=not to.is_terminal
+    )
 
 
 @contextmanager
-def progress_bar() -> Iterator[Report]:
-    """Give a function to call with a label, how much is done and the total."""
-    to = console(stderr=True)
-    bar = Progress(
-        *(TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()),
-        *(TimeElapsedColumn(), TimeRemainingColumn()),
-        console=to,
-        transient=True,
-        disable=not to.is_terminal,
-    )
-    with bar:
+def progress_bar() -> Iterator[Progress]:
+    with _bar(progress.TaskProgressColumn()) as bar:
         task = bar.add_task("", total=None)
 
         def report(label: str, done: int, total: int) -> None:
@@ -48,100 +46,60 @@ def progress_bar() -> Iterator[Report]:
 class TrainingBar:
     """Shows samples/s, the loss and the validation's Pearson; a callback of the training loop.
 
-    Parameters
-    ----------
-    look
-        Called with a loss on its device, returns a number without waiting.
-    watched
-        Whether to show a bar, and a line per epoch; a bar needs a terminal.
+    ``look`` is called with a loss on its device and returns a number without waiting. Unless it is
+    ``watched`` nothing is shown; a bar needs a terminal, and the line per epoch does not.
     """
 
     def __init__(self, look: Callable[[Any], float], *, watched: bool = True) -> None:
         self._look, self._watched = look, watched
-        self._to = console(stderr=True)
-        self._bar: Progress | None = None
+        told = progress.TextColumn("{task.fields[told]}", markup=False)
+        self._bar = _bar(progress.MofNCompleteColumn(), told)
         self._task: Any = None
-        self._pearson = self._loss = math.nan
-        self._genotypes, self._epoch = 0, (0, 0)
+        self._row = {"train_loss": math.nan}
+        self._genotypes, self._name = 0, ""
         self._since = self._looked = time.monotonic()
 
     def begin(self, epoch: int, epochs: int, step: int, steps: int) -> None:
-        """Show that an epoch begins."""
-        self._epoch = (epoch + 1, epochs)
+        self._name = f"epoch {epoch + 1}/{epochs}"
         self._genotypes, self._since = 0, time.monotonic()
-        if not self._watched or not self._to.is_terminal:
+        if not self._watched:
             return
-        if self._bar is None:
-            self._bar = Progress(
-                *(TextColumn("{task.description}", markup=False), BarColumn()),
-                *(MofNCompleteColumn(), TextColumn("{task.fields[told]}", markup=False)),
-                *(TimeElapsedColumn(), TimeRemainingColumn()),
-                console=self._to,
-                transient=True,
-            )
+        if self._task is None:
             self._bar.start()
-            self._task = self._bar.add_task("", total=steps * epochs, told="")
-        done, name = epoch * steps + step, f"epoch {epoch + 1}/{epochs}"
-        self._bar.update(self._task, description=name, completed=done, total=steps * epochs)
+            self._task = self._bar.add_task("", told="")
+        done, total = epoch * steps + step, steps * epochs
+        self._bar.update(self._task, description=self._name, completed=done, total=total)
 
     def step(self, loss: Any, genotypes: int) -> None:
-        """Show a batch; the loss is looked at twice per second at most."""
         self._genotypes += genotypes
-        if self._bar is None:
+        if self._task is None or self._bar.disable:
             return
         now = time.monotonic()
         if now - self._looked >= REFRESH:
             self._looked = now
             if loss is not None:
-                self._loss = self._look(loss)
-            rate = self._genotypes / max(now - self._since, 1e-9)
-            told = f"{rate:,.0f} samples/s  loss {self._loss:.4g}"
-            if not math.isnan(self._pearson):
-                told += f"  validation Pearson {self._pearson:.3f}"
-            self._bar.update(self._task, told=told)
+                self._row["train_loss"] = self._look(loss)
+            rate = {"samples_per_s": self._genotypes / max(now - self._since, 1e-9)}
+            self._bar.update(self._task, told=_told({**rate, **self._row}))
         self._bar.advance(self._task)
 
     def epoch(self, row: Mapping[str, float], validation: Any, step: int) -> None:
-        """Show the end of an epoch, as a line that stays."""
-        self._pearson = row.get("validation_pearson", self._pearson)
-        if not self._watched:
-            return
-        told = f"epoch {self._epoch[0]}/{self._epoch[1]}  step {step:,}"
-        if "train_loss" in row:
-            told += f"  loss {row['train_loss']:.4g}"
-        if "validation_pearson" in row:
-            told += f"  validation Pearson {row['validation_pearson']:.3f}"
-        if "samples_per_s" in row:
-            told += f"  {row['samples_per_s']:,.0f} samples/s"
-        self._to.print(told, markup=False)
+        self._row |= {k: v for k, v in row.items() if k == "validation_pearson"}
+        if self._watched:
+            known = {name: row[name] for name in _SHOWN if name in row}
+            # This line stays.
+            text = f"{self._name}  step {step:,}{_told(known)}"
+            self._bar.console.print(text, markup=False)
 
     def close(self) -> None:
-        """Take the bar away."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._bar.stop()
 
 
-def print_outcome(
-    path: Any,
-    *,
-    signal: int,
-    best: float | None,
-    sentence: str | None,
-    learned: bool = True,
-    saved: bool = True,
-) -> None:
-    """Print how a run ended, and what to type next."""
-    if signal:
-        how = " and saved" if learned and saved else ""
-        print_line(f"Stopped by signal {signal}{how}: {path}", soft_wrap=True)
-        if learned:
-            what = "Resume with" if saved else "Fit it again with"
-            print_line(f"{what}: deltacell train --resume {path}", soft_wrap=True)
-        return
-    told = "" if best is None else f" (best validation Pearson {best:.3f})"
-    print_line(f"Finished: {path}{told}", soft_wrap=True)
-    if sentence is not None:
-        print_line(sentence, soft_wrap=True)
-    if learned:
-        print_line(f"Test it with: deltacell evaluate {path}", soft_wrap=True)
+def _told(row: Mapping[str, float]) -> str:
+    return "".join(_SHOWN[name].format(value) for name, value in row.items())
+
+
+def print_outcome(path: Any, **outcome: Any) -> None:
+    known = {"path": str(path), "learned": True, "saved": True, **outcome}
+    for line in sentences("outcome.txt", **known):
+        print_line(line, soft_wrap=True)

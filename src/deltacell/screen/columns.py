@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-ROLES = ("query", "array", "unknown")
-PERTURBATIONS = ("deletion", "ts", "damp", "allele")
-PHENOTYPES = ("interaction", "fitness")
+from deltacell.arrays import AnyArray, Bools
 
-#: The control locus whose deletion does nothing; in a query slot it stands for "no second gene".
-HO = "YDL227C"
+PERTURBATIONS = ("deletion", "ts", "damp", "allele")
+KINDS = {1: "single", 2: "digenic", 3: "trigenic", 4: "tetragenic", 5: "pentagenic"}
 
 #: Why rows are dropped: a gene twice as written, or by two of its names; a score of one gene.
 SAME_GENE_TWICE = "same gene twice"
@@ -34,7 +31,6 @@ ROW_SCHEMA = pa.schema(
         ("end", pa.int64()),
     ]
 )
-
 #: One row per deleted gene of a genotype.
 GENE_SCHEMA = pa.schema(
     [
@@ -45,24 +41,18 @@ GENE_SCHEMA = pa.schema(
     ]
 )
 
-KINDS = {1: "single", 2: "digenic", 3: "trigenic", 4: "tetragenic", 5: "pentagenic"}
-
-#: What is wrong with a value that `is_impossible`, by column.
-IMPOSSIBLE = {
-    "score": "too large",
-    "standard_deviation": "negative or too large",
-    "p_value": "not between 0 and 1",
-    "query_fitness": "too large",
-    "array_fitness": "too large",
+_LARGEST = float(np.finfo(np.float32).max)
+#: The least and the largest number that a measurement can be, by column.
+RANGES = {
+    "score": (-_LARGEST, _LARGEST),
+    "standard_deviation": (0.0, _LARGEST),
+    "p_value": (0.0, 1.0),
+    "query_fitness": (-_LARGEST, _LARGEST),
+    "array_fitness": (-_LARGEST, _LARGEST),
 }
 
 
-def is_impossible(column: str, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Return which values no measurement has, or float32 cannot hold; NaN, missing, is possible."""
-    with np.errstate(over="ignore"):
-        wrong: npt.NDArray[np.bool_] = np.isinf(values.astype(np.float32))
-    if column in ("standard_deviation", "p_value"):
-        wrong |= values < 0
-    if column == "p_value":
-        wrong |= values > 1
-    return wrong
+def is_impossible(column: str, values: AnyArray) -> tuple[Bools, str]:
+    """Return which values no measurement has, and why; NaN, a missing one, is possible."""
+    low, high = RANGES[column]
+    return (values < low) | (values > high), f"not between {low:g} and {high:g}"

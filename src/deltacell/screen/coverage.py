@@ -10,12 +10,18 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from deltacell.arrays import Bools, Ints, offsets_of
-from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, set_keys
+from deltacell.arrays import Ints, offsets_of
+from deltacell.screen.genotypes import repeats_a_gene, sets_with
 
 #: Rows that fill less of the grid of queries and array genes than this are a part of what a study
 #: crossed, and say nothing about the rest.
 FILLED = 0.25
+
+_SCHEMAS = {
+    "coverage.studies": pa.schema([("study", pa.string()), ("complete", pa.bool_())]),
+    "coverage.queries": pa.schema([("part", pa.int32()), ("genes", pa.list_(pa.int32()))]),
+    "coverage.arrays": pa.schema([("part", pa.int32()), ("gene", pa.int32())]),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,31 +34,10 @@ class StudyCoverage:
     array_genes: Ints
     complete: bool  # a list of hits shows only what had a hit, so its coverage is a lower bound
 
-    @property
-    def n_queries(self) -> int:
-        """Number of query sets."""
-        return len(self.query_offsets) - 1
-
-    def tested(self, genes: Ints, offsets: Ints, n_genes: int) -> Bools:
-        """Return which gene sets are a query set and an array gene of this study."""
-        sizes = np.diff(offsets)
-        owner = np.repeat(np.arange(len(sizes)), sizes)
-        on_array = np.zeros(n_genes, dtype=bool)
-        on_array[self.array_genes] = True
-        # Each gene in turn is taken as the array gene, and the rest as the query.
-        candidates = np.flatnonzero(on_array[genes] & (sizes[owner] > 1))
-        rest_sizes = sizes[owner[candidates]] - 1
-        rest_offsets = offsets_of(rest_sizes)
-        position = np.arange(rest_offsets[-1]) - np.repeat(rest_offsets[:-1], rest_sizes)
-        start = np.repeat(offsets[owner[candidates]], rest_sizes)
-        skipped = np.repeat(candidates, rest_sizes) - start
-        rest = genes[start + position + (position >= skipped)]
-        keys, queries = comparable_keys(
-            n_genes, (rest, rest_offsets), (self.query_genes, self.query_offsets)
-        )
-        tested = np.zeros(len(sizes), dtype=bool)
-        tested[owner[candidates[np.isin(keys, queries)]]] = True
-        return tested
+    def to_json(self) -> dict[str, Any]:
+        """Return its size as a JSON-serialisable dict."""
+        sizes = {"queries": len(self.query_offsets) - 1, "array_genes": len(self.array_genes)}
+        return {"study": self.study, **sizes, "complete": self.complete}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,59 +56,46 @@ class Coverage:
         *,
         panel: pl.Series | None = None,
         complete: bool,
-        n_genes: int,
     ) -> Coverage:
-        """Derive the coverage from what was reported.
+        """Derive the coverage from the reported rows of one array gene and otherwise query genes.
 
-        Only rows of one array gene and otherwise query genes count. `panel` is the array that each
-        genotype was made on; `complete` says that the rows are not merely a list of hits.
+        `panel` is the array of each genotype; `complete` says that it is not only a list of hits.
         """
-        sizes = np.diff(offsets)
-        owner = np.repeat(np.arange(len(sizes)), sizes)
-        is_query = (role == "query").to_numpy()
-        query_sizes = np.bincount(owner, is_query, len(sizes)).astype(np.int64)
-        on_array = np.bincount(owner, (role == "array").to_numpy(), len(sizes))
-        usable = (on_array == 1) & (query_sizes == sizes - 1) & (query_sizes > 0)
-        parts = pl.DataFrame({"study": study, "panel": study if panel is None else panel})
-        part = parts.select(pl.struct("study", "panel").rank("dense")).to_series().to_numpy()
+        owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        role_of = {
+            name: pl.col("gene").filter(pl.col("role") == name) for name in ("query", "array")
+        }
+        rows = (
+            pl.DataFrame({"row": owner, "gene": genes, "role": role})
+            .group_by("row", maintain_order=True)
+            .agg(**role_of, size=pl.len())
+            .with_columns(study=study, panel=study if panel is None else panel)
+            .filter(
+                pl.col("array").list.len() == 1,
+                (pl.col("query").list.len() == pl.col("size") - 1) & (pl.col("size") > 1),
+            )
+            .with_columns(key=pl.col("query").list.sort().cast(pl.List(pl.String)).list.join(" "))
+            .explode("array")
+        )
         studies = []
-        for number in dict.fromkeys(part[usable].tolist()):
-            mine = usable & (part == number)
-            queries, n_query = genes[mine[owner] & is_query], query_sizes[mine]
-            arrays = genes[mine[owner] & ~is_query]
-            keys = set_keys(queries, offsets_of(n_query), n_genes)
-            distinct, first, query = np.unique(keys, return_index=True, return_inverse=True)
-            kept = np.zeros(len(query), dtype=bool)
-            kept[first] = True
-            on_it = np.unique(arrays)
-            crosses = len(np.unique(query * n_genes + arrays))
+        for (name, _), part in rows.group_by("study", "panel", maintain_order=True):
+            queries = part.unique("key", keep="first", maintain_order=True)["query"]
+            arrays = part["array"].unique().sort().to_numpy()
+            filled = part.select("key", "array").n_unique() / (len(queries) * len(arrays))
+            sizes = offsets_of(queries.list.len().to_numpy())
+            flat = queries.explode().to_numpy()
             studies.append(
-                StudyCoverage(
-                    study[int(np.argmax(mine))],
-                    queries[np.repeat(kept, n_query)],
-                    offsets_of(n_query[kept]),
-                    on_it,
-                    complete and crosses >= FILLED * len(distinct) * len(on_it),
-                )
+                StudyCoverage(str(name), flat, sizes, arrays, complete and filled >= FILLED)
             )
         return cls(tuple(studies))
-
-    def tested(self, genes: Ints, offsets: Ints, n_genes: int) -> Bools:
-        """Return which gene sets were tested by any study."""
-        tested = np.zeros(len(offsets) - 1, dtype=bool)
-        for study in self.studies:
-            tested |= study.tested(genes, offsets, n_genes)
-        return tested
 
     def renumbered(self, new_index: Ints) -> Coverage:
         """Return the coverage over other gene indices; -1 marks a gene that is gone."""
         studies = []
         for s in self.studies:
             genes, sizes = new_index[s.query_genes], np.diff(s.query_offsets)
-            owner = np.repeat(np.arange(len(sizes)), sizes)
-            whole = ~repeats_a_gene(genes, s.query_offsets)
-            whole[owner[genes < 0]] = False
-            queries, offsets = genes[whole[owner]], offsets_of(sizes[whole])
+            gone = repeats_a_gene(genes, s.query_offsets) | sets_with(genes < 0, s.query_offsets)
+            queries, offsets = genes[np.repeat(~gone, sizes)], offsets_of(sizes[~gone])
             arrays = new_index[s.array_genes]
             arrays = np.unique(arrays[arrays >= 0])
             studies.append(StudyCoverage(s.study, queries, offsets, arrays, s.complete))
@@ -136,45 +108,26 @@ class Coverage:
 
     def to_arrow(self) -> dict[str, pa.Table]:
         """Return its parts: the studies, and the query sets and array genes of each."""
-        studies = [(s.study, s.complete) for s in self.studies]
-        queries = [
-            (i, genes.tolist())
-            for i, s in enumerate(self.studies)
-            for genes in np.split(s.query_genes, s.query_offsets[1:-1])[: s.n_queries]
-        ]
-        arrays = [(i, gene) for i, s in enumerate(self.studies) for gene in s.array_genes.tolist()]
-        rows: dict[str, list[Any]] = {"studies": studies, "queries": queries, "arrays": arrays}
+        rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _SCHEMAS}
+        for i, s in enumerate(self.studies):
+            queries = np.split(s.query_genes, s.query_offsets[1:-1])
+            rows["coverage.studies"].append((s.study, s.complete))
+            rows["coverage.queries"] += [(i, genes.tolist()) for genes in queries if len(genes)]
+            rows["coverage.arrays"] += [(i, gene) for gene in s.array_genes.tolist()]
         return {
-            f"coverage.{part}": pa.table(
-                {name: [row[i] for row in rows[part]] for i, name in enumerate(schema.names)},
-                schema=schema,
-            )
-            for part, schema in _SCHEMAS.items()
+            name: pa.table([[row[i] for row in rows[name]] for i in (0, 1)], schema=schema)
+            for name, schema in _SCHEMAS.items()
         }
 
     @classmethod
     def from_arrow(cls, parts: Mapping[str, pa.Table]) -> Coverage:
         """Inverse of `to_arrow`."""
-        queries, arrays = parts["coverage.queries"], parts["coverage.arrays"]
-        query_part, array_part = queries["part"].to_numpy(), arrays["part"].to_numpy()
-        sets, array_genes = queries["genes"].to_pylist(), arrays["gene"].to_numpy()
+        described, queries, arrays = (parts[name].to_pydict() for name in _SCHEMAS)
         studies = []
-        for i, described in enumerate(parts["coverage.studies"].to_pylist()):
-            mine = [sets[row] for row in np.flatnonzero(query_part == i)]
-            studies.append(
-                StudyCoverage(
-                    described["study"],
-                    np.array([gene for genes in mine for gene in genes], dtype=np.int64),
-                    offsets_of(np.array([len(genes) for genes in mine], dtype=np.int64)),
-                    array_genes[array_part == i].astype(np.int64),
-                    described["complete"],
-                )
-            )
+        for i, (study, complete) in enumerate(zip(*described.values(), strict=True)):
+            sets = [s for part, s in zip(*queries.values(), strict=True) if part == i]
+            on_it = [gene for part, gene in zip(*arrays.values(), strict=True) if part == i]
+            genes = np.array([gene for one in sets for gene in one], dtype=np.int64)
+            sizes = offsets_of(np.array([len(one) for one in sets]))
+            studies.append(StudyCoverage(study, genes, sizes, np.array(on_it, np.int64), complete))
         return cls(tuple(studies))
-
-
-_SCHEMAS = {
-    "studies": pa.schema([("study", pa.string()), ("complete", pa.bool_())]),
-    "queries": pa.schema([("part", pa.int32()), ("genes", pa.list_(pa.int32()))]),
-    "arrays": pa.schema([("part", pa.int32()), ("gene", pa.int32())]),
-}

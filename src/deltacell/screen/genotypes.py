@@ -1,4 +1,4 @@
-"""A batch of genotypes: the ragged pair (genes, offsets)."""
+"""A batch of genotypes, the ragged pair (genes, offsets), and keys that compare gene sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from deltacell.arrays import AnyArray, Bools, Ints, ragged_positions
-from deltacell.cell import Genes
 from deltacell.errors import InputError
 
 
@@ -36,11 +35,6 @@ class Genotypes:
         flat = [gene for s in sets for gene in s]
         lengths = torch.tensor([0, *(len(s) for s in sets)], dtype=torch.int64)
         return cls(torch.tensor(flat, dtype=torch.int64), lengths.cumsum(0))
-
-    @classmethod
-    def from_names(cls, genes: Genes, sets: Iterable[Sequence[str]]) -> Genotypes:
-        """Make genotypes from sets of gene names of any kind."""
-        return cls.of([genes.index(name) for name in s] for s in sets)
 
     @classmethod
     def concat(cls, parts: Sequence[Genotypes]) -> Genotypes:
@@ -82,10 +76,8 @@ class Genotypes:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Genotypes:
         """Return the genotypes on a device."""
-        return Genotypes(
-            self.genes.to(device, non_blocking=non_blocking),
-            self.offsets.to(device, non_blocking=non_blocking),
-        )
+        both = (self.genes, self.offsets)
+        return Genotypes(*(t.to(device, non_blocking=non_blocking) for t in both))
 
     def pin_memory(self) -> Genotypes:
         """Return a copy in pinned memory, for transfers that do not block."""
@@ -93,30 +85,20 @@ class Genotypes:
 
     def check(self, n_genes: int) -> Genotypes:
         """Return self, or raise where a genotype is empty, repeats a gene or leaves the cell."""
-        offsets = self.offsets
-        if self.genes.dtype != torch.int64 or offsets.dtype != torch.int64:
-            raise InputError("genotypes must be int64", code="genotype-dtype")
-        if len(offsets) < 1 or offsets[0] != 0 or offsets[-1] != len(self.genes):
-            raise InputError(
-                f"the offsets must go from 0 to {len(self.genes)}", code="genotype-offsets"
-            )
-        empty = (self.sizes < 1).nonzero()
-        if len(empty):
-            raise InputError(f"genotype {int(empty[0])} deletes no gene", code="empty-genotype")
-        owner = self.owner
-        outside = ((self.genes < 0) | (self.genes >= n_genes)).nonzero()
-        if len(outside):
-            at = int(outside[0])
-            raise InputError(
-                f"genotype {int(owner[at])} deletes gene {int(self.genes[at])}, "
-                f"and the cell's genes are 0 to {n_genes - 1}",
-                code="gene-outside-cell",
-            )
-        key = (owner * n_genes + self.genes).sort().values
-        repeated = key[1:][key[1:] == key[:-1]]
-        if len(repeated):
-            genotype, gene = divmod(int(repeated[0]), n_genes)
-            raise InputError(f"genotype {genotype} deletes gene {gene} twice", code="gene-twice")
+        genes, offsets, sizes = self.genes, self.offsets, self.sizes
+        whole = len(offsets) and offsets[0] == 0 and offsets[-1] == len(genes)
+        if not whole or not genes.dtype == offsets.dtype == torch.int64 or (sizes < 0).any():
+            what = f"genes and offsets must be int64, the latter from 0 to {len(genes)}"
+            raise InputError(what, code="bad-genotypes")
+        owner, wrong = self.owner, sizes < 1
+        wrong[owner[(genes < 0) | (genes >= n_genes)]] = True
+        key, order = (owner * n_genes + genes).sort()
+        wrong[owner[order[1:][key[1:] == key[:-1]]]] = True
+        if wrong.any():
+            first = int(wrong.nonzero()[0])
+            given = genes[offsets[first] : offsets[first + 1]].tolist()
+            what = f"genotype {first} deletes the genes {given}; expected one or more different "
+            raise InputError(f"{what}ones from 0 to {n_genes - 1}", code="bad-genotypes")
         return self
 
 
@@ -161,6 +143,20 @@ def matrix_keys(matrix: Ints, n_genes: int) -> AnyArray:
     return contiguous.view(np.dtype((np.void, 8 * width))).ravel()
 
 
+def sets_with(marked: Bools, offsets: Ints) -> Bools:
+    """Return which sets have a gene that is marked."""
+    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    return np.bincount(owner[marked], minlength=len(offsets) - 1) > 0
+
+
+def numbered(labels: AnyArray) -> Ints:
+    """Return labels as numbers from 0 in order of first appearance."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse.ravel()]
+
+
 class Pairs(NamedTuple):
     """Gene pairs with the genotype that holds each; ``key = n_genes * smaller + larger``."""
 
@@ -171,10 +167,7 @@ class Pairs(NamedTuple):
 def all_pairs(genes: Ints, offsets: Ints, n_genes: int) -> Pairs:
     """Return every pair of genes within every set."""
     matrix = sorted_matrix(genes, offsets)
-    owners, keys = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for low in range(matrix.shape[1]):
-        holders = np.flatnonzero(matrix[:, low] >= 0)
-        for high in range(low + 1, matrix.shape[1]):
-            owners.append(holders)
-            keys.append(matrix[holders, low] * n_genes + matrix[holders, high])
-    return Pairs(np.concatenate(owners), np.concatenate(keys))
+    low, high = np.triu_indices(matrix.shape[1], 1)
+    there = matrix[:, low].T >= 0
+    keys = (matrix[:, low] * n_genes + matrix[:, high]).T
+    return Pairs(np.nonzero(there)[1], keys[there])

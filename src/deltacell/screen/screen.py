@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 import polars as pl
@@ -14,20 +16,21 @@ import pyarrow as pa
 import torch
 
 from deltacell import store
-from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
+from deltacell.arrays import AnyArray, Bools, Ints, column_of, offsets_of, ragged_positions
 from deltacell.cell import Cell, Genes
+from deltacell.cell.convert import frame_of
 from deltacell.counts import UNKNOWN_GENE, Counts, Source
-from deltacell.errors import InputError
+from deltacell.errors import InputError, need
 from deltacell.screen.columns import (
     GENE_SCHEMA,
-    IMPOSSIBLE,
     KINDS,
     ONE_GENE_TWICE,
+    RANGES,
     ROW_SCHEMA,
     is_impossible,
 )
 from deltacell.screen.coverage import Coverage
-from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys
+from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
 
 if TYPE_CHECKING:
     import anndata
@@ -36,31 +39,29 @@ if TYPE_CHECKING:
 Merge = Literal["mean", "median", "best-p"]
 
 _DEFAULTS = {
-    **dict.fromkeys(
-        ("score", "standard_deviation", "p_value", "query_fitness", "array_fitness"), np.nan
-    ),
-    "phenotype": "interaction",
-    "study": "",
-    "replicates": 1,
-    "role": "unknown",
-    "perturbation": "deletion",
-    "allele": "",
+    **dict.fromkeys(RANGES, np.nan),
+    **{"phenotype": "interaction", "study": "", "replicates": 1},
+    **{"role": "unknown", "perturbation": "deletion", "allele": ""},
 }
+#: SQL sees the two tables and nothing else: no file, no extension, no variable of the program.
+_CLOSED: dict[str, Any] = {
+    "enable_external_access": "false",
+    "python_enable_replacements": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "lock_configuration": "true",
+}
+_READ_BACK = ("genes", "score", "p_value", "standard_deviation")
 
 
-class Screen:
+class Screen(store.Storable):
     """Genotypes with their phenotypes, one row per measurement; repeats stay separate rows.
 
-    Parameters
-    ----------
-    rows
-        One row per genotype, with the columns of `ROW_SCHEMA`.
-    deleted
-        One row per deleted gene, with the columns of `GENE_SCHEMA`; ``rows["end"]`` says where each
-        genotype ends.
-    synthetic
-        For a synthetic screen, what it was made with.
+    `rows` has one row per genotype, with the columns of `ROW_SCHEMA`; `deleted` has one per deleted
+    gene, with those of `GENE_SCHEMA`, and ``rows["end"]`` says where each genotype ends.
     """
+
+    stored_as = "screen"
 
     def __init__(
         self,
@@ -78,8 +79,6 @@ class Screen:
         self.coverage = Coverage() if coverage is None else coverage
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
-        self.path: Path | None = None
-        """The directory it was loaded from, if any."""
         if not len(self):
             raise InputError("the screen is empty: it has no genotype", code="empty-screen")
 
@@ -96,39 +95,23 @@ class Screen:
     ) -> Screen:
         """Make a screen from genotypes and columns; a column not given is missing throughout.
 
-        Parameters
-        ----------
-        genes, genotypes, coverage, sources, synthetic
-            As in the class; the genotypes are checked.
-        **columns
-            Any column of `ROW_SCHEMA` or `GENE_SCHEMA` but ``end`` and ``gene``: a sequence, or one
-            value for all. Without ``sign`` it is that of an interaction's score; a fitness has
-            none.
+        Columns are those of `ROW_SCHEMA` and `GENE_SCHEMA` but ``end`` and ``gene``: a sequence, or
+        one value for all. Without ``sign`` it is that of an interaction's score; a fitness has
+        none.
         """
         genotypes.check(len(genes))
         n = len(genotypes)
-        allowed = {*ROW_SCHEMA.names, *GENE_SCHEMA.names} - {"end", "gene"}
-        unknown = sorted(set(columns) - allowed)
-        if unknown:
-            raise TypeError(f"a screen has no column {unknown}; it has {sorted(allowed)}")
         values: dict[str, Any] = {**_DEFAULTS, "source_row": np.arange(n), **columns}
-        for column, why in IMPOSSIBLE.items():
+        for column in RANGES:
             numbers = np.atleast_1d(np.asarray(values[column], dtype=np.float64))
-            wrong = is_impossible(column, numbers)
+            wrong, why = is_impossible(column, numbers)
             if wrong.any():
                 row = int(np.argmax(wrong))
-                raise InputError(
-                    f"'{column}' of row {row} is {numbers[row]:g}, which is {why}",
-                    code="impossible-value",
-                    column=column,
-                    row=row,
-                )
+                what = f"'{column}' of row {row} is {numbers[row]:g}, which is {why}"
+                raise InputError(what, code="impossible-value", column=column, row=row)
         if "sign" not in values:
-            score, phenotype = (
-                np.full(n, v) if np.ndim(v) == 0 else np.asarray(v)
-                for v in (values["score"], values["phenotype"])
-            )
-            values["sign"] = _score_signs(score, phenotype)
+            signs = _score_signs(np.asarray(values["score"]), np.asarray(values["phenotype"]))
+            values["sign"] = np.broadcast_to(signs, n)
         values["end"], values["gene"] = genotypes.offsets[1:].numpy(), genotypes.genes.numpy()
         rows = _typed_table(values, ROW_SCHEMA, n)
         deleted = _typed_table(values, GENE_SCHEMA, len(genotypes.genes))
@@ -145,14 +128,6 @@ class Screen:
     def concat(cls, screens: Iterable[Screen]) -> Screen:
         """Return several screens over the same genes as one."""
         screens = list(screens)
-        if not screens:
-            raise InputError("no screen was given", code="empty-screen")
-        if any(s.genes.systematic != screens[0].genes.systematic for s in screens):
-            raise InputError(
-                "the screens are over different genes",
-                code="other-genes",
-                fix="Bring each onto one cell: screen.on(cell)",
-            )
         ends = offsets_of(np.concatenate([np.diff(s.offsets) for s in screens]))[1:]
         return cls(
             screens[0].genes,
@@ -169,6 +144,12 @@ class Screen:
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in self._kinds().items())
         return f"Screen({len(self):,} genotypes: {kinds})"
 
+    def _repr_html_(self) -> str:
+        from deltacell.report.data import print_data
+        from deltacell.report.terminal import as_html
+
+        return as_html(lambda: print_data({"screen": {**self.stats(), "sources": []}}, ""))
+
     @cached_property
     def offsets(self) -> Ints:
         """Where each genotype begins in `deleted`, and the end."""
@@ -180,38 +161,33 @@ class Screen:
         genes = self.gene_column("gene").astype(np.int64)
         return Genotypes(torch.from_numpy(genes), torch.from_numpy(self.offsets))
 
-    @property
-    def kind(self) -> list[str]:
-        """What each genotype is: digenic, trigenic, …."""
-        return [kind_of(size) for size in np.diff(self.offsets).tolist()]
-
-    def column(self, name: str) -> AnyArray:
-        """Return a column of the rows as an array."""
-        return _values(self.rows[name])
-
-    def codes(self, name: str) -> Ints:
-        """Return a number per row, equal for equal texts of a column and in their order."""
-        texts = pl.Series(self.rows[name].combine_chunks()).cast(pl.String)
-        codes: Ints = texts.rank("dense").to_numpy().astype(np.int64) - 1
-        return codes
-
-    def gene_column(self, name: str) -> AnyArray:
-        """Return a column of the deleted genes as an array."""
-        return _values(self.deleted[name])
-
     @cached_property
     def keys(self) -> AnyArray:
         """A key per genotype, equal for the same set of genes."""
         return set_keys(self.genotypes.genes.numpy(), self.offsets, len(self.genes))
 
+    @property
+    def kind(self) -> list[str]:
+        """What each genotype is: digenic, trigenic, …."""
+        return [_kind(size) for size in np.diff(self.offsets).tolist()]
+
+    def column(self, name: str) -> AnyArray:
+        """Return a column of the rows as an array."""
+        return column_of(self.rows, name)
+
+    def gene_column(self, name: str) -> AnyArray:
+        """Return a column of the deleted genes as an array."""
+        return column_of(self.deleted, name)
+
+    def codes(self, name: str) -> Ints:
+        """Return a number per row, equal for equal texts of a column and in their order."""
+        texts = pl.Series(self.rows[name].combine_chunks()).cast(pl.String)
+        return texts.rank("dense").to_numpy().astype(np.int64) - 1
+
     def take(self, rows: Sequence[int] | AnyArray) -> Screen:
         """Return the genotypes at the given rows, or where a mask is true."""
-        index = np.asarray(rows)
-        if index.dtype == bool and len(index) != len(self):
-            raise InputError(
-                f"a mask of {len(index)} values for {len(self)} genotypes", code="mask-length"
-            )
-        index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
+        given = np.asarray(rows)
+        index = np.arange(len(self))[given if len(given) else given.astype(np.int64)]
         sizes = np.diff(self.offsets)[index]
         at = ragged_positions(self.offsets[:-1][index], sizes)
         return self._with(
@@ -224,76 +200,75 @@ class Screen:
         chosen: Bools = np.ones(len(self), dtype=bool)
         for name, wanted in values.items():
             if name not in ("study", "phenotype", "kind"):
-                raise InputError(
-                    f"cannot choose by '{name}'; by study, phenotype or kind", code="unknown-column"
-                )
+                what = f"cannot choose by '{name}'; by study, phenotype or kind"
+                raise InputError(what, code="unknown-column")
             there = np.array(self.kind) if name == "kind" else self.column(name).astype(str)
             accepted = [wanted] if isinstance(wanted, str) else list(wanted)
             chosen &= np.isin(there, accepted)
             if not chosen.any():
-                raise InputError(
-                    f"no genotype has the {name} {' or '.join(accepted)}; there are "
-                    f"{', '.join(sorted(set(there)))}",
-                    code="no-such-genotypes",
-                )
+                what = f"no genotype has the {name} {' or '.join(accepted)}"
+                fix = f"There are {', '.join(sorted(set(there)))}."
+                raise InputError(what, code="no-such-genotypes", fix=fix)
         screen = self.take(chosen)
         return screen._with(coverage=self.coverage.only(set(screen.column("study"))))
 
     def subset(self, n: int, seed: int = 0) -> Screen:
-        """Return `n` rows with about the same mixture of studies, kinds, signs and scores."""
+        """Return `n` rows, drawn at random."""
         if not 1 <= n <= len(self):
             raise InputError(f"cannot draw {n} of {len(self)} genotypes", code="invalid-number")
-        score = np.nan_to_num(self.column("score").astype(np.float64))
-        edges = np.unique(np.quantile(score, np.linspace(0, 1, 11)[1:-1]))
-        stratum = np.zeros(len(self), dtype=np.int64)
-        for part in (
-            self.codes("study"),
-            self.codes("phenotype"),
-            np.diff(self.offsets),
-            self.column("sign").astype(np.int64) + 1,
-            np.searchsorted(edges, score),
-        ):
-            stratum = stratum * (int(part.max()) + 1) + part
-        # Evenly spaced ranks over rows ordered by stratum take from each its share.
-        order = np.lexsort((np.random.default_rng(seed).permutation(len(self)), stratum))
-        ranks = np.floor((np.arange(n) + 0.5) * len(self) / n).astype(np.int64)
-        return self.take(np.sort(order[ranks]))
+        return self.take(np.sort(np.random.default_rng(seed).permutation(len(self))[:n]))
 
     def merge(self, how: Merge) -> Screen:
         """Return one row per set of genes and phenotype, in order of first appearance.
 
         Replicates are added up; what cannot be averaged (roles, alleles, study) is that of the
-        first row.
-
-        Parameters
-        ----------
-        how
-            ``mean`` or ``median`` over the n rows that have a score: the standard deviation is that
-            of their mean, sqrt(sum of sd^2) / n, missing where one of them is, and the p-value is
-            missing. The sign is that of the score; without a score it is the one that all rows
-            share, or none. ``best-p`` keeps the row with the smallest p-value, a missing one
-            counting as the largest and the earlier row winning a tie.
+        first row. ``mean`` and ``median`` are over the n rows that have a score: the standard
+        deviation is that of their mean, sqrt(sum of sd^2) / n, missing where one of them is, and
+        the p-value is missing. The sign is that of the score; without a score it is the one that
+        all rows share, or none. ``best-p`` keeps the row with the smallest p-value, a missing one
+        counting as the largest and the earlier row winning a tie.
         """
         if how not in get_args(Merge):
-            raise InputError(
-                f"cannot merge by '{how}'; by {', '.join(get_args(Merge))}", code="unknown-merge"
-            )
+            what = f"cannot merge by '{how}'; by {', '.join(get_args(Merge))}"
+            raise InputError(what, code="unknown-merge")
+        columns = ("score", "standard_deviation", "p_value", "sign", "replicates")
         _, key = np.unique(self.keys, return_inverse=True)
-        phenotype = self.codes("phenotype")
-        _, first, group = np.unique(
-            key * (phenotype.max() + 1) + phenotype, return_index=True, return_inverse=True
+        score, squared = pl.col("score"), pl.col("standard_deviation") ** 2
+        known = score.is_not_nan()
+        by_p = pl.col("row").sort_by(pl.col("p_value").fill_nan(np.inf), maintain_order=True)
+        groups = (
+            pl.DataFrame({name: self.column(name) for name in columns})
+            .with_columns(score.cast(pl.Float64), pl.col("standard_deviation").cast(pl.Float64))
+            .with_columns(key=key, phenotype=self.codes("phenotype"))
+            .with_row_index("row")
+            .group_by("key", "phenotype", maintain_order=True)
+            .agg(
+                pl.col("replicates").sum(),
+                row=(by_p if how == "best-p" else pl.col("row")).first(),
+                score=getattr(score.filter(known), "mean" if how == "mean" else "median")(),
+                # NaN as NumPy writes it: that of 0 / 0 has other bits, and so another checksum.
+                standard_deviation=(squared.filter(known).sum().sqrt() / known.sum()).fill_nan(
+                    np.nan
+                ),
+                low=pl.col("sign").min(),
+                high=pl.col("sign").max(),
+            )
         )
-        order = np.argsort(first)
-        first, group = first[order], np.argsort(order)[group]
-        replicates = np.bincount(group, self.column("replicates")).astype(np.int32)
-        if how == "best-p":
-            p = self.column("p_value")
-            by_p = np.lexsort((np.where(np.isnan(p), np.inf, p), group))
-            chosen = self.take(by_p[np.flatnonzero(np.diff(group[by_p], prepend=-1))])
-            return chosen._with(rows=_replaced(chosen.rows, replicates=replicates))
-        columns = _averaged(self, first, group, how)
-        chosen = self.take(first)
-        return chosen._with(rows=_replaced(chosen.rows, replicates=replicates, **columns))
+        chosen = self.take(groups["row"].to_numpy())
+        merged = {"replicates": groups["replicates"].to_numpy()}
+        if how != "best-p":
+            centre = groups["score"].fill_null(np.nan).to_numpy()
+            shared = groups.select(
+                pl.when(pl.col("low") == pl.col("high")).then("low").otherwise(0)
+            )
+            signs = _score_signs(centre, chosen.column("phenotype"))
+            merged |= {
+                "score": centre.astype(np.float32),
+                "standard_deviation": groups["standard_deviation"].to_numpy().astype(np.float32),
+                "p_value": np.full(len(groups), np.nan),
+                "sign": np.where(np.isnan(centre), shared.to_series().to_numpy(), signs),
+            }
+        return chosen._with(rows=_replaced(chosen.rows, **merged))
 
     def on(self, cell: Cell, *, on_unknown: Literal["error", "drop"] = "error") -> Screen:
         """Return the screen over the genes of a cell, so that its indices are the cell's.
@@ -302,29 +277,20 @@ class Screen:
         """
         if cell.genes.systematic == self.genes.systematic:
             return self._with(genes=cell.genes)
-        new_index = cell.genes.resolve(self.genes.systematic).index
+        new_index = cell.genes.resolve(self.genes.systematic)
         old, owner = self.genotypes.genes.numpy(), self.genotypes.owner.numpy()
         gene = new_index[old]
-        known: Bools = np.ones(len(self), dtype=bool)
-        known[owner[gene < 0]] = False
+        known = ~sets_with(gene < 0, self.offsets)
         twice = known & repeats_a_gene(gene, self.offsets)
-        drop = "Drop such genotypes with screen.on(cell, on_unknown='drop')."
-        if on_unknown == "error" and not known.all():
-            raise InputError(
-                f"{int((~known).sum()):,} of {len(self):,} genotypes delete a gene that the cell "
-                f"does not have, first '{self.genes[int(old[np.argmax(gene < 0)])]}'",
-                code="unknown-gene",
-                fix=drop,
-            )
-        if on_unknown == "error" and twice.any():
-            names = " and ".join(self.genes[i] for i in old[owner == np.argmax(twice)])
-            raise InputError(
-                f"{names} delete one gene of the cell twice", code="gene-twice", fix=drop
-            )
         kept = known & ~twice
-        if not kept.any():
+        if not kept.all() and on_unknown == "error":
+            row = int(np.argmin(known)) if not known.all() else int(np.argmax(twice))
+            names = " ".join(self.genes[i] for i in old[owner == row])
             raise InputError(
-                "the cell has the genes of no genotype of the screen", code="empty-screen"
+                f"{int((~kept).sum()):,} of {len(self):,} genotypes delete a gene that the cell "
+                f"does not have, or one twice; first {names}",
+                code="gene-twice" if known.all() else "unknown-gene",
+                fix="Drop such genotypes with screen.on(cell, on_unknown='drop').",
             )
         screen = self.take(kept)
         dropped = {UNKNOWN_GENE: int((~known).sum()), ONE_GENE_TWICE: int(twice.sum())}
@@ -337,23 +303,9 @@ class Screen:
             sources=[*self.sources, note] if lost.dropped else self.sources,
         )
 
-    def query(self, sql: str) -> pl.DataFrame:
-        """Run SQL on the memory-mapped columns.
-
-        Parameters
-        ----------
-        sql
-            Over the tables ``screen``, one row per genotype with its genes as a list of names, and
-            ``deleted``, one row per deleted gene.
-        """
-        from deltacell.screen.convert import query
-
-        return query(self, sql)
-
-    def stats(self) -> dict[str, Any]:
-        """Return what the screen holds, in numbers."""
-        sources = [s.to_json() for s in self.sources]
-        return {**self._facts(), "sources": sources, "checksum": self.checksum}
+    def with_scores(self, scores: AnyArray) -> Screen:
+        """Return the screen with other scores, such as the residuals of a predictor."""
+        return self._with(rows=_replaced(self.rows, score=np.asarray(scores, dtype=np.float32)))
 
     def _facts(self) -> dict[str, Any]:
         score, sign = self.column("score").astype(np.float64), self.column("sign")
@@ -373,70 +325,63 @@ class Screen:
                 "negative": int((sign < 0).sum()),
                 "positive": int((sign > 0).sum()),
             },
-            "coverage": [
-                {
-                    "study": c.study,
-                    "queries": c.n_queries,
-                    "array_genes": len(c.array_genes),
-                    "complete": c.complete,
-                }
-                for c in self.coverage.studies
-            ],
+            "coverage": [c.to_json() for c in self.coverage.studies],
         }
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the screen to a directory, all of it or nothing."""
-        meta = {
-            "sources": [s.to_json() for s in self.sources],
-            "synthetic": self.synthetic_recipe,
-            "stats": self._facts(),
-        }
-        store.write(path, "screen", self._parts(), meta, overwrite=overwrite)
+    def _kinds(self) -> dict[str, int]:
+        sizes = Counter(np.diff(self.offsets).tolist())
+        return {_kind(size): sizes[size] for size in sorted(sizes)}
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Screen:
+    def load(cls, path: str | os.PathLike[str]) -> Screen:
         """Open a screen; its columns are memory-mapped."""
-        stored = store.read(path, "screen", verify=verify)
+        stored = store.read(path, "screen")
         screen = cls(
             Genes.from_arrow(stored.parts["genes"]),
             stored.parts["rows"],
             stored.parts["deleted"],
             Coverage.from_arrow(stored.parts),
-            sources=[Source.from_json(s) for s in stored.meta["sources"]],
-            synthetic=stored.meta["synthetic"],
         )
-        screen.__dict__["checksum"] = stored.checksum
-        screen.path = Path(path).absolute()
-        if verify:
-            screen.genotypes.check(len(screen.genes))
-        return screen
+        screen.genotypes.check(len(screen.genes))
+        return screen._loaded(path, stored)
 
-    @cached_property
-    def checksum(self) -> str:
-        """Checksum of everything the screen holds, the same in memory and on disk."""
-        return store.checksum(self._parts())
+    def query(self, sql: str) -> pl.DataFrame:
+        """Run SQL on ``screen``, a row per genotype, and ``deleted``, a row per deleted gene."""
+        need("duckdb", "SQL", "sql")
+        import duckdb
 
-    def equals(self, other: Screen) -> bool:
-        """Whether both hold the same genes, rows, alleles and coverage."""
-        return self.checksum == other.checksum
+        tables = {"screen": self.to_polars().to_arrow(), "deleted": self._deleted().to_arrow()}
+        try:
+            with duckdb.connect(":memory:", config=_CLOSED) as connection:
+                for name, table in tables.items():
+                    connection.register(name, table)
+                found = connection.sql(sql)
+                if found is None:
+                    raise InputError("the SQL returns no rows", code="sql-error", fix="Use SELECT.")
+                return cast(pl.DataFrame, pl.from_arrow(found.to_arrow_table()))
+        except (duckdb.Error, pl.exceptions.PolarsError) as error:
+            there = (f"{name} has {', '.join(t.column_names)}" for name, t in tables.items())
+            fix = f"Columns: {'; '.join(there)}. Each column of the result needs its own name."
+            raise InputError(f"the SQL did not run: {error}", code="sql-error", fix=fix) from error
 
     def to_polars(self) -> pl.DataFrame:
         """Return one row per genotype, its genes and their columns as lists."""
-        from deltacell.screen.convert import wide_table
-
-        frame = pl.from_arrow(wide_table(self))
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+        lists = self._deleted().group_by("row", maintain_order=True).all()
+        lists = lists.rename({name: f"{name}s" for name in GENE_SCHEMA.names})
+        rows = cast(pl.DataFrame, pl.from_arrow(_plain(self.rows))).drop("end")
+        return pl.concat(
+            [lists.insert_column(1, pl.Series("kind", self.kind)), rows], how="horizontal"
+        )
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per genotype, its genes and their columns as lists."""
-        from deltacell.screen.convert import to_pandas
+        need("pandas", "A pandas table", "pandas")
+        import pandas as pd
 
-        return to_pandas(self)
+        return pd.DataFrame(self.to_polars().to_dict(as_series=False))
 
-    @classmethod
+    @staticmethod
     def from_pandas(
-        cls,
         frame: Any,
         cell: Cell,
         *,
@@ -448,54 +393,70 @@ class Screen:
         """Make a screen of a data frame of pandas or polars, one row per measured genotype.
 
         The columns are understood as those of a file are: genes in ``gene1``, ``gene2``, … (or
-        ``query`` and ``array``, or all in ``genes``, as lists or with semicolons between), a
-        ``score``, and a ``p_value`` and a ``standard_deviation`` if there are any.
-
-        Parameters
-        ----------
-        cell
-            The wild type whose genes the rows name, by any of their names.
-        columns
-            What columns are called here, by the names above: ``{"gene1": "Query ORF"}``.
-        phenotype
-            ``interaction`` or ``fitness``; by default according to the name of the score's column.
+        ``query`` and ``array``, or all in ``genes``), a ``score`` or ``fitness``, and a ``p_value``
+        and a ``standard_deviation`` if there are any; `columns` says what they are called here, as
+        in ``{"gene1": "Query ORF"}``.
         """
-        from deltacell.screen.convert import from_frame
+        from deltacell.screen.readers import tables
 
-        return from_frame(frame, cell, columns or {}, study, phenotype, on_unknown)
+        table, columns = frame_of(frame, study), columns or {}
+        absent = [here for here in columns.values() if here not in table.columns]
+        if absent:
+            what = f"the table has no column '{absent[0]}'; it has {', '.join(table.columns)}"
+            raise InputError(what, code="missing-column")
+        table = table.rename({here: name for name, here in columns.items()}).fill_nan(None)
+        if any(isinstance(kind, pl.List) for kind in table.dtypes):
+            # A table of `to_pandas`, of which other lists than the genes are not read back.
+            table = table.select(name for name in _READ_BACK if name in table.columns)
+            table = table.with_columns(pl.col("genes").cast(pl.List(pl.String)).list.join(";"))
+        # It goes through a file, so that names mean the same.
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / f"{study}.tsv"
+            table.write_csv(path, separator="\t", null_value="NA")
+            try:
+                [written] = tables.reader.read(path, phenotype=phenotype)
+                return cast(Screen, written.on(cell.genes, on_unknown))
+            except InputError as error:
+                # The first line of the file is the header, and rows are counted from 0.
+                line = error.line or 0
+                place = f"row {line - 2} of the table: " if line > 1 else ""
+                raise type(error)(
+                    f"{place}{error.what}", code=error.code, fix=error.fix, **error.fields
+                ) from error
 
     def to_anndata(self) -> anndata.AnnData:
-        """Return an AnnData with genotypes as observations and deleted genes as a sparse matrix."""
-        from deltacell.screen.convert import to_anndata
+        """Return an AnnData of genotypes (observations) and genes of the cell (variables).
 
-        return to_anndata(self)
+        ``X`` [genotypes, genes] is sparse, 1 where a genotype deletes a gene.
+        """
+        need("anndata", "An AnnData", "anndata")
+        import anndata
+        import pandas as pd
+        from scipy import sparse
 
-    def _repr_html_(self) -> str:
-        from deltacell.report.data import print_data
-        from deltacell.report.terminal import as_html
+        obs = self.rows.drop_columns("end").to_pandas()
+        obs["kind"] = pd.Categorical(self.kind)
+        obs.index = obs.index.astype(str)
+        standard = [name or "" for name in self.genes.standard]
+        var = pd.DataFrame({"standard": standard}, index=list(self.genes.systematic))
+        genes = self.genotypes.genes.numpy()
+        deleted = sparse.csr_matrix(
+            (np.ones(len(genes), dtype=np.float32), genes, self.offsets),
+            shape=(len(self), len(self.genes)),
+        )
+        deleted.sort_indices()
+        return anndata.AnnData(deleted, obs=obs, var=var)
 
-        return as_html(lambda: print_data({"screen": {**self.stats(), "sources": []}}, ""))
-
-    def _kinds(self) -> dict[str, int]:
-        sizes, counts = np.unique(np.diff(self.offsets), return_counts=True)
-        return {kind_of(int(s)): int(n) for s, n in zip(sizes, counts, strict=True)}
-
-    def with_scores(self, scores: AnyArray) -> Screen:
-        """Return the screen with other scores, such as the residuals of a predictor."""
-        at = self.rows.schema.get_field_index("score")
-        column = pa.array(np.asarray(scores, dtype=np.float32))
-        return self._with(rows=self.rows.set_column(at, self.rows.schema.field(at), column))
+    def _deleted(self) -> pl.DataFrame:
+        frame = cast(pl.DataFrame, pl.from_arrow(_plain(self.deleted)))
+        names = pl.Series(self.genes.systematic, dtype=pl.String).gather(frame["gene"])
+        owner = pl.Series("row", self.genotypes.owner.numpy())
+        return frame.with_columns(gene=names).insert_column(0, owner)
 
     def _with(self, **changed: Any) -> Screen:
-        parts: dict[str, Any] = {
-            "genes": self.genes,
-            "rows": self.rows,
-            "deleted": self.deleted,
-            "coverage": self.coverage,
-            "sources": self.sources,
-            "synthetic": self.synthetic_recipe,
-        }
-        return Screen(**(parts | changed))
+        names = ("genes", "rows", "deleted", "coverage", "sources")
+        same = {name: getattr(self, name) for name in names}
+        return Screen(**{"synthetic": self.synthetic_recipe, **same, **changed})
 
     def _parts(self) -> dict[str, pa.Table]:
         # Dictionaries in order of first use, so that equal screens have equal checksums.
@@ -506,8 +467,7 @@ class Screen:
         return {"genes": genes, "rows": rows, "deleted": deleted, **self.coverage.to_arrow()}
 
 
-def kind_of(size: int) -> str:
-    """Return what a genotype with so many deleted genes is called."""
+def _kind(size: int) -> str:
     return KINDS.get(size, f"{size} genes")
 
 
@@ -515,46 +475,6 @@ def _score_signs(score: AnyArray, phenotype: AnyArray) -> AnyArray:
     """Return the sign of each interaction score, and 0 for a fitness or a score not known."""
     signs = np.sign(np.nan_to_num(score.astype(np.float64)))
     return np.where(phenotype == "interaction", signs, 0).astype(np.int8)
-
-
-def _averaged(screen: Screen, first: Ints, group: Ints, how: Merge) -> dict[str, AnyArray]:
-    n = len(first)
-    score = screen.column("score").astype(np.float64)
-    known = np.isfinite(score)
-    score, owner = score[known], group[known]
-    size = np.bincount(owner, minlength=n)
-    there = size > 0
-    centre, of_mean = np.full(n, np.nan), np.full(n, np.nan)
-    if how == "mean":
-        centre[there] = np.bincount(owner, score, n)[there] / size[there]
-    else:
-        ordered, start = score[np.lexsort((score, owner))], np.cumsum(size) - size
-        low = ordered[(start + (size - 1) // 2)[there]]
-        high = ordered[(start + size // 2)[there]]
-        centre[there] = low + (high - low) / 2
-    # A missing deviation makes the sum missing, as it should.
-    deviation = screen.column("standard_deviation").astype(np.float64)[known]
-    of_mean[there] = np.sqrt(np.bincount(owner, deviation**2, n))[there] / size[there]
-    sign = screen.column("sign")
-    low, high = np.ones(n, dtype=np.int8), -np.ones(n, dtype=np.int8)
-    np.minimum.at(low, group, sign)
-    np.maximum.at(high, group, sign)
-    shared = np.where(low == high, low, 0)
-    signs = _score_signs(centre, screen.column("phenotype")[first])
-    return {
-        "score": centre.astype(np.float32),
-        "standard_deviation": of_mean.astype(np.float32),
-        "p_value": np.full(n, np.nan),
-        "sign": np.where(there, signs, shared).astype(np.int8),
-    }
-
-
-def _values(column: pa.ChunkedArray) -> AnyArray:
-    column = column.combine_chunks()
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(pa.string())
-    values: AnyArray = column.to_numpy(zero_copy_only=False)
-    return values
 
 
 def _replaced(table: pa.Table, **columns: AnyArray) -> pa.Table:
@@ -568,32 +488,27 @@ def _typed_table(values: Mapping[str, Any], schema: pa.Schema, n: int) -> pa.Tab
     columns = []
     for field in schema:
         value = values[field.name]
-        plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         if isinstance(value, pl.Series):
-            column = value.to_arrow().cast(plain)
+            column = value.to_arrow()
         elif np.ndim(value) == 0:
-            column = pa.repeat(pa.scalar(value, plain), n)
+            column = pa.repeat(pa.scalar(value), n)
         else:
-            column = pa.array(value, from_pandas=False).cast(plain)
+            column = pa.array(value, from_pandas=False)
         if len(column) != n:
-            raise InputError(
-                f"column '{field.name}' has {len(column)} values, expected {n}",
-                code="column-length",
-                column=field.name,
-            )
-        columns.append(column.cast(field.type))
+            what = f"column '{field.name}' has {len(column)} values, expected {n}"
+            raise InputError(what, code="column-length", column=field.name)
+        columns.append(column.cast(_plain_type(field.type)).cast(field.type))
     return pa.table(columns, schema=schema)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _plain(table: pa.Table) -> pa.Table:
     """Return the table with dictionaries written out, so that tables can be joined."""
-    fields = [
-        pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type)
-        for f in table.schema
-    ]
-    return table.cast(pa.schema(fields))
+    return table.cast(pa.schema([(f.name, _plain_type(f.type)) for f in table.schema]))
 
 
 def _tally(values: AnyArray) -> dict[str, int]:
-    names, counts = np.unique(values.astype(str), return_counts=True)
-    return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
+    return dict(sorted(Counter(values).items()))

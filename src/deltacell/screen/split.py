@@ -6,34 +6,25 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from deltacell import store
 from deltacell.arrays import AnyArray, Ints, offsets_of
-from deltacell.errors import InputError, StoreError
-from deltacell.screen.draw import (
-    DROPPED,
-    PARTS,
-    TEST,
-    TRAIN,
-    VALIDATION,
-    checked_fractions,
-    commonest,
-    connected,
-    drawn,
-    drawn_apart,
-    numbered,
-    too_coarse,
-)
-from deltacell.screen.genotypes import Pairs, all_pairs, comparable_keys
+from deltacell.errors import InputError
+from deltacell.screen.genotypes import Pairs, all_pairs, comparable_keys, numbered, sets_with
 from deltacell.screen.screen import Screen
+from deltacell.words import listed, share_text
 
 Method = Literal["random", "gene", "set", "source", "named"]
 By = Literal["query", "pair"]
 
+PARTS = ("train", "validation", "test", "dropped")
+TRAIN, VALIDATION, TEST, DROPPED = range(4)
 _GENE_FACTS = ("held_out", "unseen", "validation_genes", "validation_unseen")
 
 
@@ -70,87 +61,40 @@ class Split:
             frozen = np.array(getattr(self, name), dtype=np.int64)
             frozen.setflags(write=False)
             object.__setattr__(self, name, frozen)
-        object.__setattr__(self, "options", dict(self.options))
-        object.__setattr__(self, "notes", tuple(self.notes))
         rows = np.sort(np.concatenate([getattr(self, name) for name in PARTS]))
         if not np.array_equal(rows, np.arange(len(rows))):
-            raise InputError(
-                f"the parts of a split must be all rows from 0 to {len(rows) - 1}, each once",
-                code="invalid-split",
-            )
-        for unseen, part in ((self.unseen, self.test), (self.validation_unseen, self.validation)):
-            if len(unseen) not in (0, len(part)):
-                raise InputError(
-                    f"{len(unseen)} numbers of unseen genes for {len(part)} rows",
-                    code="invalid-split",
-                )
+            what = f"the parts of a split must be all rows from 0 to {len(rows) - 1}, each once"
+            raise InputError(what, code="invalid-split")
 
     @classmethod
     def random(
         cls, screen: Screen, seed: int = 0, validation: float = 0.1, test: float = 0.1
     ) -> Split:
-        """Split the distinct gene sets of a screen at random.
-
-        Parameters
-        ----------
-        validation, test
-            The share of the screen's rows in these parts, as near as whole gene sets allow.
-        """
-        checked_fractions(validation=validation, test=test)
-        fractions = {TEST: test, VALIDATION: validation}
-        sets = numbered(screen.keys)
-        part = drawn(sets, fractions, _rng(seed))
-        if part is None:
-            raise too_coarse(sets, fractions, "gene sets")
+        """Split the distinct gene sets of a screen at random, in these shares of its rows."""
+        rng = _rng(seed, validation=validation, test=test)
+        part = _drawn(numbered(screen.keys), {TEST: test, VALIDATION: validation}, rng)
         return _made(screen, part, "random", seed, {"validation": validation, "test": test})
 
     @classmethod
     def gene(
         cls, screen: Screen, seed: int = 0, held_out: float = 0.2, validation: float = 0.1
     ) -> Split:
-        """Hold out genes: every genotype that deletes one of them is a test genotype.
+        """Hold out a share of the genes: every genotype that deletes one is a test genotype.
 
-        Training and validation have none of them. Validation is made in the same way from what is
-        left: some more genes are held out, and every remaining genotype that deletes one of those
-        is a validation genotype. So validation asks what the test asks, about unseen genes.
-
-        Parameters
-        ----------
-        held_out
-            The share of the screen's genes to hold out.
-        validation
-            The share of the rows without a held-out gene in the validation part, as near as whole
-            genes allow.
+        Validation is made in the same way from what is left: some more genes are held out, and
+        every remaining genotype that deletes one of those is a validation genotype. So validation
+        asks what the test asks, about unseen genes.
         """
-        checked_fractions(validation=validation)
-        checked_fractions(held_out=held_out)
-        rng = _rng(seed)
+        _rng(seed, held_out=held_out)
+        rng = _rng(seed, validation=validation)
         genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
         present = np.unique(genes)
-        n_held = round(held_out * len(present))
-        if not n_held:
-            raise InputError(
-                f"no gene would be held out: {held_out:g} x {len(present):,} genes of the screen "
-                f"= {held_out * len(present):g}",
-                code="empty-part",
-                fix="Hold out a larger share.",
-            )
-        held = np.sort(rng.choice(present, n_held, replace=False))
+        held = np.sort(rng.choice(present, round(held_out * len(present)), replace=False))
         part = np.full(len(screen), TRAIN, dtype=np.int64)
         part[owner[np.isin(genes, held)]] = TEST
-        notes = [
-            f"{n_held:,} of {len(present):,} genes are held out, and "
-            f"{int((part == TEST).sum()):,} of {len(screen):,} genotypes delete one of them"
-        ]
         chosen = _hold_out_for_validation(screen, part, validation, rng)
-        if len(chosen):
-            notes.append(
-                f"{len(chosen):,} more are held out of training, and "
-                f"{int((part == VALIDATION).sum()):,} genotypes that delete one of them are for "
-                "validation"
-            )
         options = {"held_out": held_out, "validation": validation}
-        return _made(screen, part, "gene", seed, options, notes, held, chosen)
+        return _made(screen, part, "gene", seed, options, (), held, chosen)
 
     @classmethod
     def sets(
@@ -161,48 +105,37 @@ class Split:
         validation: float = 0.1,
         test: float = 0.1,
     ) -> Split:
-        """Split so that no two parts share a query pair, or a gene pair of any kind.
+        """Split so that no two parts share a pair of genes.
 
-        Genotypes that share a pair, directly or through others, stay together where these groups
-        are small enough to make parts of the wanted size. Where they are not, test and then
-        validation genotypes are drawn (by query pair, by the commonest pair of each, or by gene
-        set, the first that is fine enough), and every other genotype that shares a pair with
+        With ``query`` this is the two query genes of a genotype, or all its pairs where it has
+        none; with ``pair``, any two of its genes. Genotypes that share a pair, directly or through
+        others, stay together where these groups are small enough. Where they are not, test and
+        then validation genotypes are drawn (by query pair, by the commonest pair of each, or by
+        gene set, the first that is fine enough), and every other genotype that shares a pair with
         them is dropped.
-
-        Parameters
-        ----------
-        by
-            ``query``: the two query genes of a genotype; where it has none, all its pairs.
-            ``pair``: any two of its genes.
-        validation, test
-            The share of the screen's rows in these parts, as near as whole groups allow.
         """
         if by not in ("query", "pair"):
-            raise InputError(
-                f"cannot split sets by '{by}'; by 'query' or 'pair'", code="unknown-by"
-            )
-        checked_fractions(validation=validation, test=test)
+            raise InputError(f"cannot split by '{by}'; by 'query' or 'pair'", code="unknown-by")
+        rng = _rng(seed, validation=validation, test=test)
         fractions = {TEST: test, VALIDATION: validation}
         options = {"by": by, "validation": validation, "test": test}
         named = "query pair" if by == "query" else "gene pair"
         pairs = _query_pairs(screen) if by == "query" else _gene_pairs(screen)
         sets = numbered(screen.keys)
-        groups = connected(sets, pairs)
-        part = drawn(groups, fractions, _rng(seed))
+        groups = _connected(sets, pairs)
+        part = _drawn(groups, fractions, rng)
         if part is not None:
             alike = np.array_equal(groups, sets)
             note = f"No two gene sets share a {named}, so this equals the random split"
             return _made(screen, part, "set", seed, options, [note] if alike else [])
         candidates = {
-            "query pair": connected(sets, _query_pairs(screen)),
-            "commonest pair": connected(sets, commonest(pairs)),
+            "query pair": _connected(sets, _query_pairs(screen)),
+            "commonest pair": _connected(sets, _commonest(pairs)),
             "gene set": sets,
         }
-        fine = (n for n, g in candidates.items() if drawn(g, fractions, _rng(seed)) is not None)
+        fine = (n for n, g in candidates.items() if _drawn(g, fractions, _rng(seed)) is not None)
         drawn_by = next(fine, "gene set")
-        part = drawn_apart(candidates[drawn_by], pairs, fractions, _rng(seed))
-        if part is None:
-            raise too_coarse(groups, fractions, f"groups that share a {named}")
+        part = _drawn_apart(candidates[drawn_by], pairs, fractions, _rng(seed))
         n = np.bincount(part, minlength=4)
         why = (
             f"Genotypes that share a {named} hang together in groups too large for the parts, "
@@ -219,75 +152,47 @@ class Split:
         """Test on some studies and train on the others.
 
         A gene set that both measured is in both parts; `leakage` says how many there are.
-
-        Parameters
-        ----------
-        validation
-            The share of the other studies' rows in the validation part, drawn by gene set.
         """
-        checked_fractions(validation=validation)
+        rng = _rng(seed, validation=validation)
         wanted = [test] if isinstance(test, str) else list(test)
         study = screen.column("study")
-        there = sorted(set(study))
-        unknown = [name for name in wanted if name not in there]
+        unknown = sorted(set(wanted) - set(study))
         if unknown or not wanted:
-            said = f"no study is called '{unknown[0]}'" if unknown else "no study was given"
-            raise InputError(
-                f"{said}; there are {', '.join(map(repr, there))}",
-                code="unknown-study",
-                fix="Name the studies to test on.",
-            )
+            what = f"unknown study '{unknown[0]}'" if unknown else "no study was given"
+            fix = f"Name the studies to test on: {', '.join(sorted(set(study)))}."
+            raise InputError(what, code="unknown-study", fix=fix)
         part = np.where(np.isin(study, wanted), TEST, TRAIN)
-        why = (
-            f"{int((part == TEST).sum()):,} of {len(screen):,} genotypes are of "
-            f"{', '.join(map(repr, wanted))}"
-        )
         rest = np.flatnonzero(part == TRAIN)
         if len(rest):
-            sets, fractions = numbered(screen.keys[rest]), {VALIDATION: validation}
-            chosen = drawn(sets, fractions, _rng(seed))
-            if chosen is None:
-                raise too_coarse(sets, fractions, "gene sets that are not tested")
-            part[rest] = chosen
+            chosen = _drawn(numbered(screen.keys[rest]), {VALIDATION: validation}, rng)
+            part[rest] = TRAIN if chosen is None else chosen
         options = {"test": wanted, "validation": validation}
-        return _made(screen, part, "source", seed, options, [why])
+        return _made(screen, part, "source", seed, options)
 
     @classmethod
     def named(cls, screen: Screen, sets: Sequence[Sequence[str]], parts: Sequence[str]) -> Split:
-        """Take over a split that names the part of each gene set.
+        """Take over a split that names the part of each gene set: train, validation or test.
 
-        Genotypes of the screen that are in no part are dropped, and a note says how many.
-
-        Parameters
-        ----------
-        sets
-            Gene sets by the names of their genes; those that the screen does not have are ignored.
-        parts
-            ``train``, ``validation`` or ``test`` for each set.
+        Sets that the screen lacks are ignored, and genotypes that are in no part are dropped.
         """
         strange = sorted(set(parts) - {"train", "validation", "test"})
         if strange:
-            raise InputError(
-                f"'{strange[0]}' is not a part: train, validation or test", code="unknown-part"
-            )
+            what = f"'{strange[0]}' is not a part: train, validation or test"
+            raise InputError(what, code="unknown-part")
         sizes = np.array([len(genes) for genes in sets], dtype=np.int64)
-        gene = screen.genes.resolve([name for genes in sets for name in genes]).index
-        owner = np.repeat(np.arange(len(sets)), sizes)
-        known = np.ones(len(sets), dtype=bool)
-        known[owner[gene < 0]] = False
+        gene = screen.genes.resolve([name for genes in sets for name in genes])
+        known = ~sets_with(gene < 0, offsets_of(sizes))
         keys, ours = comparable_keys(
             len(screen.genes),
-            (gene[known[owner]], offsets_of(sizes[known])),
+            (gene[np.repeat(known, sizes)], offsets_of(sizes[known])),
             (screen.genotypes.genes.numpy(), screen.offsets),
         )
         part_of: dict[Any, int] = {}
         for at, key in zip(np.flatnonzero(known).tolist(), keys.tolist(), strict=True):
             number = PARTS.index(parts[at])
             if part_of.setdefault(key, number) != number:
-                raise InputError(
-                    f"the genes {' '.join(sets[at])} are in two parts of the split",
-                    code="set-in-two-parts",
-                )
+                what = f"the genes {' '.join(sets[at])} are in two parts of the split"
+                raise InputError(what, code="set-in-two-parts")
         part = np.array([part_of.get(key, DROPPED) for key in ours.tolist()], dtype=np.int64)
         without = int((part == DROPPED).sum())
         notes = [f"{without:,} genotypes are in no part of the split and are left out."]
@@ -299,11 +204,8 @@ class Split:
         return sum(len(getattr(self, name)) for name in PARTS)
 
     def __repr__(self) -> str:
-        left = f", {len(self.dropped):,} dropped" if len(self.dropped) else ""
-        return (
-            f"Split({self.method}: {len(self.train):,} train, {len(self.validation):,} "
-            f"validation, {len(self.test):,} test{left})"
-        )
+        counts = [f"{len(getattr(self, name)):,} {name}" for name in PARTS]
+        return f"Split({self.method}: {', '.join(counts[: 3 + bool(len(self.dropped))])})"
 
     def _repr_html_(self) -> str:
         from deltacell.report.data import print_split
@@ -311,34 +213,38 @@ class Split:
 
         return as_html(lambda: print_split(self.to_json()))
 
-    @property
-    def unseen_counts(self) -> dict[int, int]:
-        """The number of test genotypes by their number of unseen genes."""
-        return _counted(self.unseen)
-
     def leakage(self, screen: Screen) -> Leakage:
         """Return what test and validation share with training."""
         self.check(screen)
-        return Leakage.measure(screen, train=self.train, validation=self.validation, test=self.test)
+        things = (
+            Pairs(screen.genotypes.owner.numpy(), screen.genotypes.genes.numpy()),
+            _gene_pairs(screen),
+            Pairs(np.arange(len(screen)), screen.keys),
+        )
+
+        def within(rows: Ints) -> list[AnyArray]:
+            mask = np.zeros(len(screen), dtype=bool)
+            mask[rows] = True
+            return [np.unique(key[mask[owner]]) for owner, key in things]
+
+        seen = within(self.train)
+        overlaps = (
+            [Overlap(int(np.isin(a, b).sum()), len(a)) for a, b in zip(mine, seen, strict=True)]
+            for mine in (within(self.test), within(self.validation))
+        )
+        return Leakage(*(PartLeakage(*part) for part in overlaps))
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict, without the rows."""
-        unseen, validation_unseen = (
-            {str(k): n for k, n in _counted(numbers).items()}
-            for numbers in (self.unseen, self.validation_unseen)
-        )
         return {
             "method": self.method,
             "seed": self.seed,
             "options": dict(self.options),
-            "genotypes": {
-                name: len(getattr(self, name))
-                for name in ("train", "validation", "test", "dropped")
-            },
+            "genotypes": {name: len(getattr(self, name)) for name in PARTS},
             "held_out_genes": len(self.held_out),
-            "test_genotypes_by_unseen_genes": unseen,
+            "test_genotypes_by_unseen_genes": _counted(self.unseen),
             "validation_genes": len(self.validation_genes),
-            "validation_genotypes_by_unseen_genes": validation_unseen,
+            "validation_genotypes_by_unseen_genes": _counted(self.validation_unseen),
             "notes": list(self.notes),
             "screen": self.screen_checksum,
         }
@@ -349,11 +255,8 @@ class Split:
         return store.checksum(self._tables())
 
     def _tables(self) -> dict[str, pa.Table]:
-        order = ("train", "validation", "test", "dropped")
-        return {
-            **{name: pa.table({"row": pa.array(getattr(self, name))}) for name in order},
-            **{name: pa.table({"value": pa.array(getattr(self, name))}) for name in _GENE_FACTS},
-        }
+        columns = {**dict.fromkeys(PARTS, "row"), **dict.fromkeys(_GENE_FACTS, "value")}
+        return {n: pa.table({c: pa.array(getattr(self, n))}) for n, c in columns.items()}
 
     def equals(self, other: Split) -> bool:
         """Whether both put the same rows of the same screen into the same parts."""
@@ -364,7 +267,7 @@ class Split:
     def on(self, screen: Screen, was: Screen) -> Split:
         """Return the same split of the same rows, of a screen that `was` over other genes."""
         self.check(was)
-        place = screen.genes.resolve(was.genes.systematic).index
+        place = screen.genes.resolve(was.genes.systematic)
         return replace(
             self,
             screen_checksum=screen.checksum,
@@ -374,55 +277,30 @@ class Split:
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the split to a directory, all of it or nothing."""
-        meta = {
-            "method": self.method,
-            "seed": self.seed,
-            "screen": self.screen_checksum,
-            "options": dict(self.options),
-            "notes": list(self.notes),
-        }
+        described = self.to_json()
+        meta = {key: described[key] for key in ("method", "seed", "screen", "options", "notes")}
         store.write(path, "split", self._tables(), meta, overwrite=overwrite)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], screen: Screen, *, verify: bool = True) -> Split:
+    def load(cls, path: str | os.PathLike[str], screen: Screen) -> Split:
         """Read a split of a screen; one of another screen is refused."""
-        stored = store.read(path, "split", verify=verify)
-        parts, meta = stored.parts, stored.meta
-        missing = [name for name in (*PARTS, *_GENE_FACTS) if name not in parts]
-        if missing:
-            raise StoreError(
-                f"the split was saved by an earlier version: it lacks '{missing[0]}'",
-                code="old-version",
-                where=path,
-                fix="Split the screen again.",
-            )
-        split = cls(
-            **{name: parts[name]["row"].to_numpy() for name in PARTS},
-            **{name: parts[name]["value"].to_numpy() for name in _GENE_FACTS},
-            method=meta["method"],
-            seed=meta["seed"],
-            screen_checksum=meta["screen"],
-            options=meta["options"],
-            notes=tuple(meta["notes"]),
-        )
+        stored = store.read(path, "split")
+        meta = dict(stored.meta)
+        columns = {name: stored.parts[name][0].to_numpy() for name in (*PARTS, *_GENE_FACTS)}
+        checksum, notes = meta.pop("screen"), tuple(meta.pop("notes"))
+        split = cls(**columns, **meta, screen_checksum=checksum, notes=notes)
         split.check(screen, where=path)
         return split
 
     def check(self, screen: Screen, where: str | os.PathLike[str] | None = None) -> None:
         """Raise where this is not a split of the screen."""
         if self.screen_checksum != screen.checksum or len(self) != len(screen):
-            raise InputError(
-                f"this split was made of another screen: of {len(self):,} genotypes with the "
-                f"checksum {self.screen_checksum[:12]}…, and this one has {len(screen):,} and "
-                f"{screen.checksum[:12]}…",
-                code="other-screen",
-                where=where,
-                fix="Use the screen it was made of, or split this one again.",
-            )
+            what = f"this split of {len(self):,} genotypes was made of another screen"
+            fix = "Use the screen it was made of, or split this one again."
+            raise InputError(what, code="other-screen", where=where, fix=fix)
 
 
-@dataclass(frozen=True)
-class Overlap:
+class Overlap(NamedTuple):
     """How many of some distinct things (``of``) are also in training (``shared``)."""
 
     shared: int
@@ -430,21 +308,13 @@ class Overlap:
 
     @property
     def share(self) -> float | None:
-        """``shared / of``; None where there are none."""
         return self.shared / self.of if self.of else None
 
     def __str__(self) -> str:
-        """Return the share with one decimal; only exactly none is 0 %, and exactly all 100 %."""
-        if self.shared in (0, self.of):
-            return "100 %" if self.shared else "0 %"
-        percent = 100 * self.shared / self.of
-        if percent < 0.1:
-            return "under 0.1 %"
-        return "over 99.9 %" if percent > 99.9 else f"{percent:.1f} %"
+        return share_text(self.share or 0)
 
 
-@dataclass(frozen=True)
-class PartLeakage:
+class PartLeakage(NamedTuple):
     """The distinct genes, pairs and sets of one part's genotypes that are also in training."""
 
     genes: Overlap
@@ -452,129 +322,25 @@ class PartLeakage:
     sets: Overlap
 
     def __str__(self) -> str:
-        """Return the shares as part of a sentence."""
-        if not self.sets.of:
-            return "nothing, as it is empty"
-        shares = [f"{o} of {o.of:,} {name}" for name, o in vars(self).items() if o.of]
-        return " and ".join([", ".join(shares[:-1]), shares[-1]])
+        shares = [f"{o} of {o.of:,} {name}" for name, o in self._asdict().items() if o.of]
+        return listed(shares) or "nothing, as it is empty"
 
 
-@dataclass(frozen=True)
-class Leakage:
+class Leakage(NamedTuple):
     """What the test part and the validation part of a split share with its training part."""
 
     test: PartLeakage
     validation: PartLeakage
 
-    @classmethod
-    def measure(cls, screen: Screen, *, train: Ints, validation: Ints, test: Ints) -> Leakage:
-        """Count what parts of a screen, given by their rows, share with training."""
-        columns = (
-            Pairs(screen.genotypes.owner.numpy(), screen.genotypes.genes.numpy()),
-            _gene_pairs(screen),
-            Pairs(np.arange(len(screen)), screen.keys),
-        )
-
-        def within(rows: Ints) -> list[AnyArray]:
-            mask = np.zeros(len(screen), dtype=bool)
-            mask[rows] = True
-            return [np.unique(key[mask[owner]]) for owner, key in columns]
-
-        seen = within(train)
-        shared = (
-            PartLeakage(
-                *(
-                    Overlap(int(np.isin(mine, theirs).sum()), len(mine))
-                    for mine, theirs in zip(within(rows), seen, strict=True)
-                )
-            )
-            for rows in (test, validation)
-        )
-        return cls(*shared)
-
     @property
     def sentence(self) -> str:
-        """The shares in a sentence."""
-        return (
-            f"Also in training: of the test part {self.test}; "
-            f"of the validation part {self.validation}."
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict."""
-        return {
-            part: {
-                name: {"shared": o.shared, "of": o.of, "share": o.share}
-                for name, o in vars(shared).items()
-            }
-            for part, shared in vars(self).items()
-        }
-
-
-def _rng(seed: int) -> np.random.Generator:
-    if seed < 0:
-        raise InputError(f"seed is {seed}; it must be at least 0", code="invalid-number")
-    return np.random.default_rng(seed)
-
-
-def _gene_pairs(screen: Screen) -> Pairs:
-    return all_pairs(screen.genotypes.genes.numpy(), screen.offsets, len(screen.genes))
-
-
-def _query_pairs(screen: Screen) -> Pairs:
-    """Return the pairs of query genes; all pairs of a genotype without two query genes."""
-    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
-    n = len(screen)
-    is_query = screen.gene_column("role") == "query"
-    kept = is_query | (np.bincount(owner[is_query], minlength=n) < 2)[owner]
-    return all_pairs(
-        genes[kept], offsets_of(np.bincount(owner[kept], minlength=n)), len(screen.genes)
-    )
-
-
-def _hold_out_for_validation(
-    screen: Screen, part: Ints, validation: float, rng: np.random.Generator
-) -> Ints:
-    """Move the training rows of some genes to validation, and return these genes, ascending.
-
-    Genes are taken in random order until the part is as near to its size as whole genes allow, and
-    at least one is taken. A gene of more than twice as many rows as the part stays in training.
-    """
-    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
-    left = part[owner] == TRAIN
-    wanted = validation * int((part == TRAIN).sum())
-    rows_of_gene = np.bincount(genes[left], minlength=len(screen.genes))
-    order = rng.permutation(np.flatnonzero(rows_of_gene))
-    order = order[rows_of_gene[order] <= 2 * wanted]
-    if not validation or not left.any():
-        return _none()
-    if not len(order):
-        raise InputError(
-            f"the validation part would be empty: {wanted:g} genotypes are wanted, and each of the "
-            f"{int((rows_of_gene > 0).sum()):,} genes that are not held out is in more than "
-            f"{2 * wanted:g}",
-            code="empty-part",
-            fix="Ask for a larger share, or split in another way.",
-        )
-    # A row joins validation with the first of its genes in this order.
-    position = np.full(len(screen.genes), len(order))
-    position[order] = np.arange(len(order))
-    joins = np.full(len(screen), len(order))
-    np.minimum.at(joins, owner[left], position[genes[left]])
-    sizes = np.cumsum(np.bincount(joins[joins < len(order)], minlength=len(order)))
-    n_taken = 1 + int(np.argmin(np.abs(sizes - wanted)))
-    part[joins < n_taken] = VALIDATION
-    return np.sort(order[:n_taken])
-
-
-def _counted(numbers: Ints) -> dict[int, int]:
-    values, counts = np.unique(numbers, return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+        both = f"of the test part {self.test}; of the validation part {self.validation}"
+        return f"Also in training: {both}."
 
 
 def _made(
     screen: Screen,
-    part: Ints,
+    part: Ints | None,
     method: Method,
     seed: int,
     options: Mapping[str, Any],
@@ -582,16 +348,16 @@ def _made(
     held_out: Ints | None = None,
     validation_genes: Ints | None = None,
 ) -> Split:
+    if part is None:
+        part = np.full(len(screen), DROPPED)
     rows = {name: np.flatnonzero(part == number) for number, name in enumerate(PARTS)}
     not_asked_for = {name for name, option in options.items() if option == 0} | {"dropped"}
-    for name in rows:
-        if name not in not_asked_for and not len(rows[name]):
-            counts = ", ".join(f"{len(r):,} {n}" for n, r in rows.items())
-            raise InputError(
-                f"the {name} part would be empty; the {len(screen):,} genotypes would be {counts}",
-                code="empty-part",
-                fix=". ".join([*notes, "Ask for other shares, or split in another way."]),
-            )
+    empty = [n for n, mine in rows.items() if not len(mine) and n not in not_asked_for]
+    if empty:
+        counts = ", ".join(f"{len(mine):,} {name}" for name, mine in rows.items())
+        what = f"the {empty[0]} part would be empty: {counts} of {len(screen):,} genotypes"
+        fix = ". ".join([*notes, "Ask for other shares, or split in another way."])
+        raise InputError(what, code="empty-part", fix=fix)
     genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
     chosen = _none() if validation_genes is None else validation_genes
     seen = np.zeros(len(screen.genes), dtype=bool)
@@ -611,3 +377,120 @@ def _made(
         validation_genes=chosen,
         validation_unseen=unseen[rows["validation"]],
     )
+
+
+def _counted(numbers: Ints) -> dict[str, int]:
+    values, counts = np.unique(numbers, return_counts=True)
+    return dict(zip(map(str, values.tolist()), counts.tolist(), strict=True))
+
+
+def _gene_pairs(screen: Screen) -> Pairs:
+    return all_pairs(screen.genotypes.genes.numpy(), screen.offsets, len(screen.genes))
+
+
+def _query_pairs(screen: Screen) -> Pairs:
+    """Return the pairs of query genes; all pairs of a genotype without two query genes."""
+    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
+    n = len(screen)
+    is_query = screen.gene_column("role") == "query"
+    kept = is_query | (np.bincount(owner[is_query], minlength=n) < 2)[owner]
+    offsets = offsets_of(np.bincount(owner[kept], minlength=n))
+    return all_pairs(genes[kept], offsets, len(screen.genes))
+
+
+def _hold_out_for_validation(
+    screen: Screen, part: Ints, validation: float, rng: np.random.Generator
+) -> Ints:
+    """Move the training rows of some genes to validation, and return these genes, ascending.
+
+    At least one gene is taken, and none of more than twice as many rows as the part.
+    """
+    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
+    left = part[owner] == TRAIN
+    wanted = validation * int((part == TRAIN).sum())
+    rows_of_gene = np.bincount(genes[left], minlength=len(screen.genes))
+    order = rng.permutation(np.flatnonzero(rows_of_gene))
+    order = order[rows_of_gene[order] <= 2 * wanted]
+    if not validation or not len(order):
+        return _none()
+    # A row joins validation with the first of its genes in this order.
+    position = np.full(len(screen.genes), len(order))
+    position[order] = np.arange(len(order))
+    joins = np.full(len(screen), len(order))
+    np.minimum.at(joins, owner[left], position[genes[left]])
+    sizes = np.cumsum(np.bincount(joins[joins < len(order)], minlength=len(order)))
+    n_taken = 1 + int(np.argmin(np.abs(sizes - wanted)))
+    part[joins < n_taken] = VALIDATION
+    return np.sort(order[:n_taken])
+
+
+def _connected(sets: Ints, pairs: Pairs) -> Ints:
+    """Return the group of each genotype: those that share a pair, directly or through others."""
+    distinct, pair = np.unique(pairs.key, return_inverse=True)
+    n_sets = int(sets.max()) + 1
+    n = n_sets + len(distinct)
+    ends = (sets[pairs.owner], n_sets + pair.ravel())
+    graph = coo_array((np.ones(len(pair), dtype=np.int8), ends), shape=(n, n))
+    _, component = connected_components(graph, directed=False)
+    return numbered(component[sets])
+
+
+def _commonest(pairs: Pairs) -> Pairs:
+    """Return that pair of each genotype that most have: the query pair, if roles are not known."""
+    _, pair, count = np.unique(pairs.key, return_inverse=True, return_counts=True)
+    order = np.lexsort((pairs.key, count[pair.ravel()], pairs.owner))
+    last = order[np.diff(pairs.owner[order], append=-1) != 0]
+    return Pairs(pairs.owner[last], pairs.key[last])
+
+
+def _drawn(groups: Ints, fractions: Mapping[int, float], rng: np.random.Generator) -> Ints | None:
+    """Return the part of each genotype, or None where the groups are too large for the parts.
+
+    `fractions` are the shares of the parts, in the order of drawing. At least one group is taken,
+    and none of more than twice as many genotypes as the smallest part.
+    """
+    size = np.bincount(groups)
+    wanted = {part: share * len(groups) for part, share in fractions.items() if share}
+    part = np.full(len(size), TRAIN, dtype=np.int64)
+    order = rng.permutation(len(size))
+    order = order[size[order] <= 2 * min(wanted.values(), default=0.0)]
+    if size[order].sum() < sum(wanted.values()):
+        return None
+    for number, rows in wanted.items():
+        if not len(order):
+            return None
+        n_taken = 1 + int(np.argmin(np.abs(np.cumsum(size[order]) - rows)))
+        part[order[:n_taken]] = number
+        order = order[n_taken:]
+    return part[groups]
+
+
+def _drawn_apart(
+    groups: Ints, pairs: Pairs, fractions: Mapping[int, float], rng: np.random.Generator
+) -> Ints:
+    """Return the part of each genotype, those that share a pair with a drawn one dropped."""
+    part = np.full(len(groups), TRAIN, dtype=np.int64)
+    for number, share in fractions.items():
+        left = np.flatnonzero(part == TRAIN)
+        if not share or not len(left):
+            continue
+        chosen = _drawn(numbered(groups[left]), {number: share * len(groups) / len(left)}, rng)
+        if chosen is None:
+            break
+        part[left[chosen == number]] = number
+        taken = pairs.key[part[pairs.owner] == number]
+        sharing = np.zeros(len(part), dtype=bool)
+        sharing[pairs.owner[np.isin(pairs.key, taken)]] = True
+        part[sharing & (part == TRAIN)] = DROPPED
+    return part
+
+
+def _rng(seed: int, **shares: float) -> np.random.Generator:
+    """Return a generator, or raise where the seed or the shares of a split are not such."""
+    if seed < 0:
+        raise InputError(f"seed is {seed}; it must be at least 0", code="invalid-number")
+    if any(not 0 <= share < 1 for share in shares.values()) or sum(shares.values()) >= 1:
+        said = ", ".join(f"{name}={share:g}" for name, share in shares.items())
+        what = f"{said}; expected shares from 0 to below 1 that leave some rows for training"
+        raise InputError(what, code="invalid-share")
+    return np.random.default_rng(seed)

@@ -1,502 +1,352 @@
-"""The config of a training: every key with its type, default, allowed values and meaning."""
-
-# ruff: noqa: RUF009 -- key() returns a dataclass field
+"""The config of a training: every key of docs/reference/config.md, with its type and default."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from copy import copy
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+import difflib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from importlib import import_module
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar
 
-from omegaconf import MISSING
+import msgspec
+from msgspec import Meta
+from omegaconf import MISSING as NO_VALUE
 
-# OmegaConf reads the annotations to check a config, and knows neither literals nor tuples.
+from deltacell.errors import InputError, did_you_mean
+
+GROUPS = ("experiment", "model", "loss", "schedule", "ablation")
+"""What is chosen by the name of a file, such as ``experiment=demo``."""
+
+# OmegaConf checks the types, and knows neither literals nor tuples; `check` checks the values.
+_MOST = sys.float_info.max
+AtLeast0 = Annotated[int, Meta(ge=0)]
+AtLeast1 = Annotated[int, Meta(ge=1)]
+AtLeast2 = Annotated[int, Meta(ge=2)]
+Weight = Annotated[float, Meta(ge=0, le=_MOST)]
+Positive = Annotated[float, Meta(gt=0, le=_MOST)]
+Share = Annotated[float, Meta(gt=0, lt=1)]
+BelowOne = Annotated[float, Meta(ge=0, lt=1)]
+ToOne = Annotated[float, Meta(gt=0, le=1)]
 
 
-class Range(NamedTuple):
-    """The numbers that a key may have, in words and as a test that NaN fails."""
-
-    text: str
-    holds: Callable[[float], bool]
+def one_of(names: str) -> Meta:
+    return Meta(pattern=f"^({names.replace(' ', '|')})$")
 
 
-ONE = Range("at least 1", lambda n: 1 <= n < math.inf)
-TWO = Range("at least 2", lambda n: 2 <= n < math.inf)
-ZERO = Range("at least 0", lambda n: 0 <= n < math.inf)
-POSITIVE = Range("greater than 0", lambda n: 0 < n < math.inf)
-SHARE = Range("greater than 0 and less than 1", lambda n: 0 < n < 1)
-BELOW_ONE = Range("at least 0 and less than 1", lambda n: 0 <= n < 1)
-TO_ONE = Range("greater than 0 and at most 1", lambda n: 0 < n <= 1)
-
-PROPAGATIONS = (
-    *("shared", "delta", "late", "auto", "dense"),
-    *("subgraph", "edge_mask", "stored_edges", "stored_masks", "device_mask"),
+PROPAGATIONS = one_of(
+    "shared delta late auto subgraph edge_mask stored_edges stored_masks device_mask"
 )
-
-
-def key(default: Any, meaning: str, within: Range | None = None, choices: tuple[str, ...] = ()):  # type: ignore[no-untyped-def]
-    """Return the field of a config key; numbers have a range, names may have choices."""
-    about = {"meaning": meaning, "within": within, "choices": choices}
-    if isinstance(default, list | dict):
-        return field(default_factory=lambda: copy(default), metadata=about)
-    return field(default=default, metadata=about)
-
-
-class Mode(StrEnum):
-    """How much of a training step is carried out."""
-
-    train = "train"
-    step = "step"
-    forward = "forward"
-    data = "data"
-    empty = "empty"
-    fixed = "fixed"
+LOSS_SCHEDULES = one_of("pre_then_post linear_until_uniform linear_until_flipped additive")
 
 
 @dataclass
 class DataConfig:
     """The cell and the screen to train on."""
 
-    folder: str | None = key(None, "Directory made by `deltacell data import`.")
-    screen: str | None = key(
-        None, "Name of a screen of the folder, or with `data.cell` its directory."
-    )
-    cell: str | None = key(None, "Directory of a cell, instead of a folder.")
-    synthetic: str | None = key(
-        None,
-        "A synthetic cell and screen instead of a folder.",
-        choices=("demo", "yeast", "redundancy"),
-    )
-    synthetic_seed: int = key(0, "Random seed of the synthetic data.", ZERO)
-    synthetic_genotypes: int | None = key(None, "Number of synthetic genotypes.", ONE)
-    relations: list[str] | None = key(None, "Relations of the cell to keep; all if null.")
-    merge_relations: dict[str, list[str]] = key(
-        {}, "New relations as unions: a name, and the names of the relations to merge."
-    )
-    screen_genes_only: bool = key(False, "Keep only genes that some genotype of the screen has.")
-    where: dict[str, list[str]] = key(
-        {}, "Genotypes to keep, by column of the screen, such as `{kind: [trigenic]}`."
-    )
-    merge: str | None = key(
-        None, "How repeated genotypes become one.", choices=("mean", "median", "best-p")
-    )
-    subset: int | None = key(None, "Genotypes to keep, drawn by stratum; all if null.", ONE)
-    batch_size: int = key(64, "Genotypes per step over all processes.", ONE)
-    samples_per_epoch: int | None = key(
-        None, "Genotypes per epoch, drawn anew for each; the whole training part if null.", ONE
-    )
-    grid: bool = key(
-        True,
-        "For a list of hits, assume that every query gene was crossed with every array gene, so "
-        "that unlisted pairs were tested and do not interact.",
-    )
-    run_length: int | None = key(
-        None,
-        "Put genotypes that share a gene next to each other, in runs of at most this many, which "
-        "makes late mutants cheaper.",
-        ONE,
-    )
-    standardise: bool = key(True, "Scale targets to mean 0 and deviation 1 of the training part.")
+    folder: str | None = None
+    screen: str | None = None
+    cell: str | None = None
+    synthetic: Annotated[str, one_of("demo yeast redundancy")] | None = None
+    synthetic_seed: AtLeast0 = 0
+    synthetic_genotypes: AtLeast1 | None = None
+    relations: list[str] | None = None
+    merge_relations: dict[str, list[str]] = field(default_factory=dict)
+    screen_genes_only: bool = False
+    where: dict[str, list[str]] = field(default_factory=dict)
+    merge: Annotated[str, one_of("mean median best-p")] | None = None
+    subset: AtLeast1 | None = None
+    batch_size: AtLeast1 = 64
+    samples_per_epoch: AtLeast1 | None = None
+    grid: bool = True
+    run_length: AtLeast1 | None = None
+    standardise: bool = True
 
 
 @dataclass
 class SplitConfig:
     """How the screen is split; see `deltacell.Split`."""
 
-    method: str = key(
-        "random",
-        "How genotypes are assigned; `saved` loads any split of your own.",
-        choices=("random", "gene", "set", "source", "named", "saved"),
-    )
-    seed: int = key(0, "Random seed of the split.", ZERO)
-    validation: float = key(
-        0.1, "Validation share; with `gene` and `source`, of the genotypes not tested.", SHARE
-    )
-    test: float = key(0.1, "Test share of the genotypes.", SHARE)
-    held_out: float = key(0.2, "With `gene`: the share of genes to hold out.", SHARE)
-    by: str = key("query", "With `set`: what stays together.", choices=("query", "pair"))
-    studies: list[str] = key([], "With `source`: the studies of the test part.")
-    file: str | None = key(
-        None,
-        "With `named`: a table of genes and `split` (train, validation, test); if null, the split "
-        "imported with the screen.",
-    )
-    path: str | None = key(None, "With `saved`: the directory that `Split.save` wrote.")
+    method: Annotated[str, one_of("random gene set source named saved")] = "random"
+    seed: AtLeast0 = 0
+    validation: Share = 0.1
+    test: Share = 0.1
+    held_out: Share = 0.2
+    by: Annotated[str, one_of("query pair")] = "query"
+    studies: list[str] = field(default_factory=list)
+    file: str | None = None
+    path: str | None = None
+
+
+MODELS: dict[str, type[ModelConfig]] = {}
+"""The config of every predictor, by name; a new one also has a file in ``conf/model``."""
+
+LOSSES: dict[str, type[LossConfig]] = {}
+"""The config of every loss, by name."""
+
+
+BASELINES, PAIRS = "deltacell.models.baselines", "deltacell.models.pairs"
+NETWORKS = "deltacell.models"
+
+
+def _register(kinds: dict[str, Any], name: str, owner: Any) -> None:
+    if name:
+        owner.__annotations__["name"], owner.name = "str", name
+        kinds[name] = owner
 
 
 @dataclass
 class ModelConfig:
-    """A predictor; `home` is ``module:name`` of its class."""
+    """A predictor; its class is that of its config in `module`, without the ending."""
 
-    home: ClassVar[str] = ""
-    fitted: ClassVar[bool] = True
-    name: str = MISSING
+    module: ClassVar[str]
+    fitted: ClassVar[bool]  # whether one call fits it, without the training loop
+    name: str = NO_VALUE
+
+    def __init_subclass__(cls, name: str = "", module: str = "", fitted: bool = True) -> None:
+        cls.module, cls.fitted = module, fitted
+        _register(MODELS, name, cls)
 
     @classmethod
     def built(cls) -> Any:
         """Import the class of the predictor; PyTorch is not loaded before this."""
-        module, _, name = cls.home.partition(":")
-        return getattr(import_module(module), name)
-
-
-@dataclass
-class NetworkConfig(ModelConfig):
-    """A neural network on the cell, trained by the training loop."""
-
-    fitted: ClassVar[bool] = False
-    relations: list[str] | None = key(
-        None, "Relations to use; if null, the six channels of STRING for DANGO, else all."
-    )
-    hidden: int = key(64, "Width of the vectors.", ONE)
-    layers: int = key(2, "Attention layers of DANGO, message-passing layers of HeteroCell.", ONE)
-    features: list[str] | None = key(None, "Features of the cell to use; none if null.")
-
-
-@dataclass
-class DangoConfig(NetworkConfig):
-    """`deltacell.models.Dango`."""
-
-    home: ClassVar[str] = "deltacell.models:Dango"
-    name: str = "dango"
-    lambdas: dict[str, float] = key(
-        {}, "Weight of a non-edge in the reconstruction, for relations without a default."
-    )
-    heads: int = key(4, "Attention heads of Hyper-SAGNN; they divide the width.", ONE)
-
-
-@dataclass
-class HeteroCellConfig(NetworkConfig):
-    """`deltacell.models.HeteroCell`."""
-
-    home: ClassVar[str] = "deltacell.models:HeteroCell"
-    name: str = "hetero_cell"
-    layers: int = key(3, "Message-passing layers.", ONE)
-    gin_layers: int = key(2, "Linear layers of each relation's MLP in each layer.", ONE)
-    combine: str = key(
-        "sum",
-        "How the messages of the relations become one vector.",
-        choices=("sum", "mean", "attention", "pairwise"),
-    )
-    output: str = key("mean", "Which heads are read.", choices=("mean", "gate", "global"))
-    residual: bool = key(False, "Add the input of a layer to its output.")
-    metabolism: bool = key(False, "Also pass messages through the cell's metabolism.")
-    local_heads: int = key(8, "Attention heads of the local head; they divide the width.", ONE)
-    local_layers: int = key(2, "Attention layers of the local head.", ONE)
-    aggregation: str = key("sum", "How messages are aggregated.", choices=("sum", "mean"))
-    activation: str = key(
-        "gelu", "The activation function.", choices=("gelu", "relu", "silu", "tanh")
-    )
-    z_norm: str = key(
-        "norm", "Normalisation of z before the global head.", choices=("scale", "norm", "none")
-    )
-    dropout: float = key(
-        0.0,
-        "Dropout, with one mask per gene, layer and relation in a step, shared by the wild type "
-        "and all mutants.",
-        BELOW_ONE,
-    )
-    mutant_layers: int | None = key(
-        None, "How many of the last layers see the deletion; all if null.", ONE
-    )
-    epistasis: bool = key(
-        False,
-        "The global head also reads the part of z that no smaller set of deletions explains, and "
-        "with metabolism the reactions that no smaller set loses.",
-    )
-    mutants: str = key(
-        "true",
-        "`matched` computes mutants of wrong genes, `none` keeps only the local head; the "
-        "difference is what a mutant is worth.",
-        choices=("true", "matched", "none"),
-    )
-
-
-@dataclass
-class GlobalMeanConfig(ModelConfig):
-    """`deltacell.models.baselines.GlobalMean`."""
-
-    home: ClassVar[str] = "deltacell.models.baselines:GlobalMean"
-    name: str = "global_mean"
-
-
-@dataclass
-class AdditiveConfig(ModelConfig):
-    """`deltacell.models.baselines.Additive`."""
-
-    home: ClassVar[str] = "deltacell.models.baselines:Additive"
-    name: str = "additive"
-    penalty: float = key(
-        3.0, "Ridge penalty: halves the effect of a gene seen in this many genotypes.", POSITIVE
-    )
-
-
-@dataclass
-class QueryPairMeanConfig(ModelConfig):
-    """`deltacell.models.baselines.QueryPairMean`."""
-
-    home: ClassVar[str] = "deltacell.models.baselines:QueryPairMean"
-    name: str = "query_pair_mean"
-    shrinkage: float = key(3.0, "Weight of what is shrunk toward, in genotypes.", POSITIVE)
-    toward: str = key(
-        "additive",
-        "Shrink toward the sum of gene effects, or the mean of all training scores.",
-        choices=("additive", "mean"),
-    )
-    penalty: float = key(3.0, "Ridge penalty of the additive effects.", POSITIVE)
-
-
-@dataclass
-class EmbeddingMLPConfig(ModelConfig):
-    """`deltacell.models.baselines.EmbeddingMLP`."""
-
-    home: ClassVar[str] = "deltacell.models.baselines:EmbeddingMLP"
-    name: str = "embedding_mlp"
-    width: int = key(64, "Width of the vectors and of all layers.", ONE)
-    learning_rate: float = key(1e-3, "Learning rate of AdamW.", TO_ONE)
-    weight_decay: float = key(0.1, "Weight decay of AdamW.", ZERO)
-    dropout: float = key(0.2, "Dropout of the pooled vector.", BELOW_ONE)
-    forget: float = key(0.1, "Probability that a gene counts as unseen in training.", BELOW_ONE)
-    batch_size: int = key(512, "Genotypes per step.", ONE)
-    epochs: int = key(60, "Maximum number of passes over the training part.", ONE)
-    patience: int = key(6, "Epochs without improvement before stopping.", ONE)
-
-
-@dataclass
-class BoostedTreesConfig(ModelConfig):
-    """`deltacell.models.baselines.BoostedTrees`."""
-
-    home: ClassVar[str] = "deltacell.models.baselines:BoostedTrees"
-    name: str = "boosted_trees"
-    rounds: int = key(300, "Number of trees.", ONE)
-    leaves: int = key(63, "Maximum number of leaves of a tree.", TWO)
-    learning_rate: float = key(0.1, "Share of each tree that is added.", TO_ONE)
-    dimensions: int = key(8, "Width of the spectral embedding of each relation.", ONE)
-    feature_dimensions: int = key(16, "Principal components kept of a wider gene feature.", ONE)
-    penalty: float = key(3.0, "Ridge penalty of the additive effects.", POSITIVE)
-    folds: int = key(5, "Folds of the cross-fitting.", TWO)
-    forget: float = key(0.1, "Probability that a gene's effect is hidden in training.", BELOW_ONE)
-    features: list[str] | None = key(None, "Features of the cell to use; all if null.")
-
-
-@dataclass
-class PairTreesConfig(ModelConfig):
-    """`deltacell.models.pairs.PairTrees`."""
-
-    home: ClassVar[str] = "deltacell.models.pairs:PairTrees"
-    name: str = "pair_trees"
-    rounds: int = key(400, "Maximum number of trees of each part.", ONE)
-    patience: int = key(40, "Trees without a better validation before stopping.", ONE)
-    leaves: int = key(63, "Maximum number of leaves of a tree.", TWO)
-    learning_rate: float = key(0.05, "Share of each tree that is added.", TO_ONE)
-    column_share: float = key(0.3, "Share of the columns that a tree sees.", TO_ONE)
-    row_share: float = key(0.6, "Share of the rows that a tree sees.", TO_ONE)
-    penalty: float = key(3.0, "Ridge penalty of the additive effects.", POSITIVE)
-    folds: int = key(5, "Folds of sets, so that a set's own score never enters.", TWO)
-    gene_folds: int = key(5, "Folds of genes, each of which is taken for unseen in turn.", TWO)
-    gene_rounds: int = key(1, "How often folds of genes are drawn.", ZERO)
-    zeros: float = key(1.0, "Tested sets without a hit to draw per hit.", ZERO)
-    features: list[str] | None = key(None, "Features of the cell to use; all if null.")
-
-
-@dataclass
-class EnsembleConfig(ModelConfig):
-    """`deltacell.train.predictor.Ensemble`; the data and the split are those of its runs."""
-
-    home: ClassVar[str] = "deltacell.train.predictor:Ensemble"
-    name: str = "ensemble"
-    runs: list[str] = key([], "Run directories, at least two.")
-
-
-@dataclass
-class PairCellConfig(ModelConfig):
-    """`deltacell.models.pairs.PairCell`."""
-
-    home: ClassVar[str] = "deltacell.models.pairs:PairCell"
-    fitted: ClassVar[bool] = False
-    name: str = "pair_cell"
-    features: list[str] | None = key(None, "Features of the cell to use; all if null.")
-    hidden: int = key(64, "Width of the vectors.", ONE)
-    heads: int = key(8, "Number of heads.", ONE)
-    nearest: int = key(48, "Neighbours of a gene that vote.", ONE)
-    nearest_both: int = key(12, "Those that vote on both genes at once.", ONE)
-    drop_genes: float = key(
-        0.2, "Share of the genes taken for unseen, in half of the steps.", BELOW_ONE
-    )
-    dropout: float = key(0.1, "Dropout in the readout.", BELOW_ONE)
-    penalty: float = key(3.0, "Ridge penalty of the additive effects.", POSITIVE)
-    folds: int = key(5, "Folds of the cross-fitting.", TWO)
+        return getattr(import_module(cls.module), cls.__name__.removesuffix("Config"))
 
 
 @dataclass
 class LossConfig:
     """What every loss has: its name."""
 
-    name: str = MISSING
+    name: str = NO_VALUE
+
+    def __init_subclass__(cls, name: str) -> None:
+        _register(LOSSES, name, cls)
 
 
 @dataclass
-class NoLossConfig(LossConfig):
-    """No loss: the predictor is fitted in one call and has an objective of its own."""
+class AdditiveConfig(ModelConfig, name="additive", module=BASELINES):
+    """`deltacell.models.baselines.Additive`."""
 
-    name: str = "none"
-
-
-@dataclass
-class LogCoshConfig(LossConfig):
-    """`deltacell.models.LogCosh`."""
-
-    name: str = "log_cosh"
+    penalty: Positive = 3.0
 
 
 @dataclass
-class DangoLossConfig(LossConfig):
+class BoostedTreesConfig(ModelConfig, name="boosted_trees", module=BASELINES):
+    """`deltacell.models.baselines.BoostedTrees`."""
+
+    rounds: AtLeast1 = 300
+    leaves: AtLeast2 = 63
+    learning_rate: ToOne = 0.1
+    dimensions: AtLeast1 = 8
+    feature_dimensions: AtLeast1 = 16
+    penalty: Positive = 3.0
+    folds: AtLeast2 = 5
+    forget: BelowOne = 0.1
+    features: list[str] | None = None
+
+
+@dataclass
+class DangoConfig(ModelConfig, name="dango", module=NETWORKS, fitted=False):
+    """`deltacell.models.Dango`."""
+
+    relations: list[str] | None = None
+    hidden: AtLeast1 = 64
+    layers: AtLeast1 = 2
+    features: list[str] | None = None
+    lambdas: dict[str, float] = field(default_factory=dict)
+    heads: AtLeast1 = 4
+
+
+@dataclass
+class EnsembleConfig(ModelConfig, name="ensemble", module="deltacell.train.predictor"):
+    """`deltacell.train.predictor.Ensemble`; the data and the split are those of its runs."""
+
+    runs: list[str] = field(default_factory=list)
+
+
+@dataclass
+class GlobalMeanConfig(ModelConfig, name="global_mean", module=BASELINES):
+    """`deltacell.models.baselines.GlobalMean`."""
+
+
+@dataclass
+class HeteroCellConfig(ModelConfig, name="hetero_cell", module=NETWORKS, fitted=False):
+    """`deltacell.models.HeteroCell`."""
+
+    relations: list[str] | None = None
+    hidden: AtLeast1 = 64
+    layers: AtLeast1 = 3
+    features: list[str] | None = None
+    gin_layers: AtLeast1 = 2
+    combine: Annotated[str, one_of("sum mean attention pairwise")] = "sum"
+    output: Annotated[str, one_of("mean gate global")] = "mean"
+    residual: bool = False
+    metabolism: bool = False
+    local_heads: AtLeast1 = 8
+    local_layers: AtLeast1 = 2
+    aggregation: Annotated[str, one_of("sum mean")] = "sum"
+    z_norm: Annotated[str, one_of("scale norm none")] = "norm"
+    dropout: BelowOne = 0.0
+    mutant_layers: AtLeast1 | None = None
+    epistasis: bool = False
+    mutants: Annotated[str, one_of("true matched none")] = "true"
+
+
+@dataclass
+class PairCellConfig(ModelConfig, name="pair_cell", module=PAIRS, fitted=False):
+    """`deltacell.models.pairs.PairCell`."""
+
+    features: list[str] | None = None
+    hidden: AtLeast1 = 64
+    heads: AtLeast1 = 8
+    nearest: AtLeast1 = 48
+    nearest_both: AtLeast1 = 12
+    drop_genes: BelowOne = 0.2
+    dropout: BelowOne = 0.1
+    penalty: Positive = 3.0
+    folds: AtLeast2 = 5
+
+
+@dataclass
+class PairTreesConfig(ModelConfig, name="pair_trees", module=PAIRS):
+    """`deltacell.models.pairs.PairTrees`."""
+
+    rounds: AtLeast1 = 400
+    patience: AtLeast1 = 40
+    leaves: AtLeast2 = 63
+    learning_rate: ToOne = 0.05
+    column_share: ToOne = 0.3
+    row_share: ToOne = 0.6
+    penalty: Positive = 3.0
+    folds: AtLeast2 = 5
+    gene_folds: AtLeast2 = 5
+    gene_rounds: AtLeast0 = 1
+    zeros: Weight = 1.0
+    features: list[str] | None = None
+
+
+@dataclass
+class QueryPairMeanConfig(ModelConfig, name="query_pair_mean", module=BASELINES):
+    """`deltacell.models.baselines.QueryPairMean`."""
+
+    shrinkage: Positive = 3.0
+    penalty: Positive = 3.0
+
+
+@dataclass
+class DangoLossConfig(LossConfig, name="dango"):
     """`deltacell.models.DangoLoss`: the interaction and the reconstruction, weighted by alpha."""
 
-    name: str = "dango"
-    schedule: str = key(
-        "linear_until_uniform",
-        "How alpha changes: `pre_then_post` is 1 before epoch `turn` and then 0, "
-        "`linear_until_uniform` falls from 1 to 0.5 at `turn`, `linear_until_flipped` from 1 to "
-        "0; `additive` is interaction + factor * reconstruction throughout.",
-        choices=("pre_then_post", "linear_until_uniform", "linear_until_flipped", "additive"),
-    )
-    turn: int = key(10, "Epoch at which alpha reaches its last value.", ONE)
-    factor: float = key(0.001, "With `additive`: weight of the reconstruction.", ZERO)
+    schedule: Annotated[str, LOSS_SCHEDULES] = "linear_until_uniform"
+    turn: AtLeast1 = 10
+    factor: Weight = 0.001
 
 
 @dataclass
-class PointDistributionContrastConfig(LossConfig):
+class LogCoshConfig(LossConfig, name="log_cosh"):
+    """`deltacell.models.LogCosh`."""
+
+
+@dataclass
+class NoLossConfig(LossConfig, name="none"):
+    """No loss: the predictor is fitted in one call and has an objective of its own."""
+
+
+@dataclass
+class PointDistributionContrastConfig(LossConfig, name="point_distribution_contrast"):
     """`deltacell.models.PointDistributionContrast`; the width is the model's."""
 
-    name: str = "point_distribution_contrast"
-    lambda_mse: float = key(1.0, "Weight of the squared error.", ZERO)
-    lambda_w: float = key(0.1, "Weight of the distance of distributions.", ZERO)
-    lambda_c: float = key(0.0, "Weight of the contrast of vectors.", ZERO)
-    buffer: int = key(256, "Rows of the ring buffer.", ZERO)
-    warmup: int = key(100, "Epoch at which the buffer's share reaches 0.3.", ONE)
-    stable: int = key(500, "Epoch at which the buffer's share reaches 0.9.", ONE)
-    temperature: float = key(1.0, "Temperature of SupCR in the first epoch.", POSITIVE)
-    final_temperature: float = key(0.1, "Temperature of SupCR in the last epoch.", POSITIVE)
-    gather_interval: int = key(1, "Steps between gathers over all ranks; never if 0.", ZERO)
+    lambda_mse: Weight = 1.0
+    lambda_w: Weight = 0.1
+    lambda_c: Weight = 0.0
+    buffer: AtLeast0 = 256
+    warmup: AtLeast1 = 100
+    stable: AtLeast1 = 500
+    temperature: Positive = 1.0
+    final_temperature: Positive = 0.1
+    gather_interval: AtLeast0 = 1
 
 
 @dataclass
 class OptimizerConfig:
     """AdamW."""
 
-    lr: float = key(1e-3, "Learning rate.", POSITIVE)
-    weight_decay: float = key(
-        1e-5, "Decay of matrices and vectors; gains, biases and scales are not decayed.", ZERO
-    )
-    beta1: float = key(0.9, "Decay of the mean of the gradients.", BELOW_ONE)
-    beta2: float = key(0.999, "Decay of the mean of their squares.", BELOW_ONE)
-    clip: float | None = key(10.0, "Maximum norm of the gradient; no limit if null.", POSITIVE)
-    accumulate: int = key(1, "Batches per optimizer step.", ONE)
+    lr: Positive = 1e-3
+    weight_decay: Weight = 1e-5
+    clip: Positive | None = 10.0
+    accumulate: AtLeast1 = 1
 
 
 @dataclass
 class ScheduleConfig:
     """How the learning rate changes."""
 
-    name: str = key(
-        "constant",
-        "Chosen with `schedule=NAME`.",
-        choices=("constant", "cosine", "warm_restarts", "plateau"),
-    )
-    warmup_steps: int = key(0, "Steps over which the rate first rises from 0.", ZERO)
-    period: int = key(10, "With `warm_restarts`: epochs to the first restart.", ONE)
-    period_factor: int = key(1, "With `warm_restarts`: growth of the period per restart.", ONE)
-    min_lr: float = key(0.0, "The lowest rate.", ZERO)
-    factor: float = key(0.5, "With `plateau`: what the rate is multiplied by.", SHARE)
-    patience: int = key(5, "With `plateau`: validations without a better one before that.", ZERO)
+    name: Annotated[str, one_of("constant cosine warm_restarts plateau")] = "constant"
+    period: AtLeast1 = 10
+    min_lr: Weight = 0.0
+    factor: Share = 0.5
+    patience: AtLeast0 = 5
 
 
 @dataclass
 class TrainerConfig:
     """How the training runs."""
 
-    epochs: int = key(10, "Number of epochs.", ONE)
-    devices: int = key(1, "Processes per node, one per device.", ONE)
-    nodes: int = key(1, "Number of nodes.", ONE)
-    accelerator: str = key("auto", "Where it trains.", choices=("auto", "cpu", "cuda"))
-    threads: int | None = key(
-        None, "Threads per CPU process; if null, OMP_NUM_THREADS or an equal share of cores.", ONE
-    )
-    precision: str = key("32", "Floating-point precision.", choices=("32", "64", "bf16"))
-    compile: bool = key(False, "Compile the row-wise parts of the model.")
-    ema: float | None = key(
-        None, "Decay of an average of the weights, which is then what is validated.", SHARE
-    )
-    validate_every: int = key(1, "Epochs per validation.", ONE)
-    validation_batch_size: int | None = key(
-        None, "If null, 4,096 for DANGO and PairCell and the training batch otherwise.", ONE
-    )
-    validation_samples: int | None = key(
-        None, "Genotypes to validate on, the same every time; all if null.", ONE
-    )
-    checkpoint_every_steps: int | None = key(
-        None, "Steps between checkpoints within an epoch.", ONE
-    )
-    checkpoint_every_minutes: float | None = key(
-        10.0, "Minutes between checkpoints within an epoch.", POSITIVE
-    )
-    keep: int = key(2, "Last checkpoints to keep, in addition to the best.", ONE)
-    figures_every: int = key(5, "Epochs between figures; none if 0.", ZERO)
-    patience: int | None = key(
-        None, "Validations without a better one before stopping; never if null.", ONE
-    )
-    progress: bool = key(True, "Show a progress bar in a terminal.")
+    epochs: AtLeast1 = 10
+    devices: AtLeast1 = 1
+    nodes: AtLeast1 = 1
+    accelerator: Annotated[str, one_of("auto cpu cuda")] = "auto"
+    threads: AtLeast1 | None = None
+    precision: Annotated[str, one_of("32 64 bf16")] = "32"
+    compile: bool = False
+    ema: Share | None = None
+    validate_every: AtLeast1 = 1
+    validation_samples: AtLeast1 | None = None
+    checkpoint_every_steps: AtLeast1 | None = None
+    checkpoint_every_minutes: Positive | None = 10.0
+    keep: AtLeast1 = 2
+    figures_every: AtLeast0 = 5
+    patience: AtLeast1 | None = None
+    progress: bool = True
 
 
 @dataclass
 class LoggersConfig:
     """Where metrics are logged in addition to `metrics.csv`."""
 
-    tensorboard: bool = key(True, "Write TensorBoard event files into the run.")
-    wandb: bool = key(False, "Log to Weights & Biases; needs the extra `wandb`.")
-    mlflow: bool = key(False, "Log to MLflow; needs the extra `mlflow`.")
-    offline: bool = key(False, "Keep what W&B and MLflow log in the run.")
-    project: str = key("deltacell", "The W&B project or the MLflow experiment.")
+    tensorboard: bool | None = None
+    wandb: bool = False
+    mlflow: bool = False
+    offline: bool = False
+    project: str = "deltacell"
 
 
 @dataclass
 class ProfilerConfig:
     """What is recorded of the time."""
 
-    phases: bool = key(True, "Record the phases of every step.")
-    trace: bool = key(False, "Record a trace of the window per rank.")
-    window: list[int] = key([5, 2, 5, 1], "Steps of the trace: `[wait, warmup, active, repeat]`.")
-    record_shapes: bool = key(True, "Record shapes of tensors in the trace.")
-    profile_memory: bool = key(False, "Record memory in the trace.")
-    with_stack: bool = key(False, "Record Python stacks in the trace.")
-    nvtx: bool = key(False, "Mark phases and parts of the model as NVTX ranges.")
-    kind: str | None = key(
-        None, "A host profiler in addition to the trace.", choices=("cprofile", "lines", "memory")
-    )
+    phases: bool = True
+    trace: bool = False
+    window: list[int] = field(default_factory=lambda: [5, 2, 5, 1])
+    record_shapes: bool = True
+    profile_memory: bool = False
+    with_stack: bool = False
+    kind: Annotated[str, one_of("cprofile lines memory")] | None = None
 
 
 @dataclass
 class Config:
     """The whole config of a run."""
 
-    name: str = key("run", "Name of the run, with which its directory begins.")
-    directory: str | None = key(
-        None, "The run directory; if null, made under `runs` from name, seed and time."
-    )
-    seed: int = key(0, "Random seed of weights, order and dropout.", ZERO)
-    mode: Mode = key(Mode.train, "How much of a step is carried out.")
-    mode_steps: int | None = key(
-        None, "Batches after which the run stops; if null, 50 in modes other than `train`.", ONE
-    )
-    propagation: str = key("auto", "How HeteroCell computes mutants.", choices=PROPAGATIONS)
-    max_bytes: int | None = key(
-        None, "With `delta` and `auto`: bound on the memory of a batch's mutants.", ONE
-    )
+    name: str = "run"
+    directory: str | None = None
+    seed: AtLeast0 = 0
+    mode: Annotated[str, one_of("train step forward data empty fixed")] = "train"
+    mode_steps: AtLeast1 | None = None
+    propagation: Annotated[str, PROPAGATIONS] = "auto"
+    max_bytes: AtLeast1 | None = None
     data: DataConfig = field(default_factory=DataConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
     model: ModelConfig = field(default_factory=DangoConfig)
@@ -509,42 +359,94 @@ class Config:
 
     @property
     def ranks(self) -> int:
-        """Number of processes."""
         return self.trainer.devices * self.trainer.nodes
-
-
-MODELS: Mapping[str, type[ModelConfig]] = MappingProxyType(
-    {
-        "additive": AdditiveConfig,
-        "boosted_trees": BoostedTreesConfig,
-        "dango": DangoConfig,
-        "embedding_mlp": EmbeddingMLPConfig,
-        "ensemble": EnsembleConfig,
-        "global_mean": GlobalMeanConfig,
-        "hetero_cell": HeteroCellConfig,
-        "pair_cell": PairCellConfig,
-        "pair_trees": PairTreesConfig,
-        "query_pair_mean": QueryPairMeanConfig,
-    }
-)
-"""The config of every predictor, by name; a new one also has a file in ``conf/model``."""
-
-LOSSES: Mapping[str, type[LossConfig]] = MappingProxyType(
-    {
-        "dango": DangoLossConfig,
-        "log_cosh": LogCoshConfig,
-        "none": NoLossConfig,
-        "point_distribution_contrast": PointDistributionContrastConfig,
-    }
-)
-"""The config of every loss, by name."""
-
-
-def is_fitted(model: ModelConfig) -> bool:
-    """Return whether a predictor is fitted in one call, without the training loop."""
-    return type(model).fitted
 
 
 def options_of(config: ModelConfig | LossConfig) -> dict[str, Any]:
     """Return the keys of a config with their values, except its name."""
     return {name: value for name, value in asdict(config).items() if name != "name"}
+
+
+def keys_of(owner: type, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the keys of a dataclass, such as ``trainer.devices``, and their types."""
+    for one in fields(owner):
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        if is_dataclass(default):
+            yield from keys_of(type(default), f"{prefix}{one.name}.")
+        else:
+            yield f"{prefix}{one.name}", str(one.type)
+
+
+ANY_KEYS: Mapping[str, str] = {
+    **dict(keys_of(Config)),
+    **{key: kind for model in MODELS.values() for key, kind in keys_of(model, "model.")},
+    **{key: kind for loss in LOSSES.values() for key, kind in keys_of(loss, "loss.")},
+}
+"""The keys that a config may have with some model and some loss, with their types."""
+
+
+def nearest(given: str, known: Iterable[str]) -> str | None:
+    """Return the key that was most likely meant by ``trainer.device`` or ``epochs``, if any."""
+    named: dict[str, str] = {}
+    # A bare ``epochs`` is that of every training, not of one model.
+    for name in sorted(known, key=lambda name: name.startswith(("model.", "loss."))):
+        named.setdefault(name, name)
+        named.setdefault(name.rpartition(".")[2] if "." not in given else name, name)
+    near = difflib.get_close_matches(given, named, n=1, cutoff=0.7)
+    return named[near[0]] if near else None
+
+
+def unknown_name(key: str, name: Any, names: Sequence[str]) -> InputError:
+    what = f"unknown {key} '{name}'{did_you_mean(str(name), names)}; expected one of "
+    return InputError(what + ", ".join(names), code="unknown-name", key=key)
+
+
+def check(config: Config) -> None:
+    """Raise if a value is out of range, or two values contradict each other."""
+    for prefix, part in (("", config), ("model.", config.model), ("loss.", config.loss)):
+        try:
+            msgspec.convert(asdict(part), type(part))
+        except msgspec.ValidationError as error:
+            what, _, place = str(error).partition(" - at `$.")
+            key = prefix + place.rstrip("`")
+            value = attrgetter(key)(config)
+            if names := re.search(r"\^\((.*)\)\$", what):
+                raise unknown_name(key, value, names[1].split("|")) from None
+            what = f"{key} is {value}; {what.lower()}"
+            raise InputError(what, code="out-of-range", key=key) from None
+    for wrong, what, *code in _conflicts(config):
+        if wrong:
+            raise InputError(what, code=code[0] if code else "conflicting-settings")
+
+
+def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
+    """Yield whether something is wrong, the sentence that says so, and its code."""
+    data, model, loss, name = config.data, config.model, config.loss, config.name
+    sources = [source for source in (data.folder, data.cell, data.synthetic) if source]
+    # The data of an ensemble are those of its runs.
+    yield (
+        not sources and model.name != "ensemble",
+        "no data is given: choose an experiment such as experiment=demo, or set data.folder to a "
+        "directory made with: deltacell data import SOURCES --out FOLDER",
+        "no-data",
+    )
+    bad = not name or name.startswith(".") or any(sign in name for sign in "/\\\0")
+    yield bad, f"'{name}' cannot begin a directory's name; use letters and digits", "bad-name"
+    mixed = (data.synthetic and data.screen) or (data.cell and not data.screen)
+    what = "set one of data.folder, data.synthetic, or data.cell with data.screen; the others null"
+    yield len(sources) > 1 or mixed, what
+    named = config.split.method == "source"
+    yield named != bool(config.split.studies), "split.method=source and split.studies go together"
+    few = data.batch_size < config.ranks
+    yield few, f"data.batch_size={data.batch_size} is shared by {config.ranks} processes"
+    bounded = config.max_bytes is not None and config.propagation not in ("auto", "delta")
+    yield bounded, f"max_bytes is for propagation=auto and delta, not {config.propagation}"
+    low, lr = config.schedule.min_lr, config.optimizer.lr
+    yield low > lr, f"schedule.min_lr={low:g} is above optimizer.lr={lr:g}"
+    several = config.ranks > 1 or config.mode != "train"
+    one_call = f"the model {model.name} is fitted in one call, by one process in mode=train"
+    yield model.fitted and several, one_call
+    # A predictor that is fitted in one call has no loss; DANGO's needs reconstructed networks.
+    other = loss.name == "dango" and model.name != "dango"
+    wrong = other or model.fitted != (loss.name == "none")
+    yield wrong, f"loss={loss.name} is not a loss of model={model.name}; leave out one of them"

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from deltacell.errors import DeltacellError
+from deltacell.errors import DeltacellError, InputError
+from deltacell.models import HeteroCell
+from deltacell.models.base import parameter_groups
+from deltacell.profile.capture import Capture
+from deltacell.profile.host_profilers import HostProfiler
 from deltacell.profile.phases import NoTimer, PhaseTimer
-from deltacell.screen import Batch, Loader
-from deltacell.train.callbacks import Callback
-from deltacell.train.config import Config, Mode
-from deltacell.train.processes import SAVE, Agreement, GradientSum, world_size
-from deltacell.train.task import Ema, Prepared, Schedule, Task, Validation
+from deltacell.profile.record import CHECKPOINTS, PHASES
+from deltacell.screen import Batch, Genotypes
+from deltacell.train.build import build_for, build_loaders, build_loss
+from deltacell.train.callbacks import Callback, draw_figures
+from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.config import Config
+from deltacell.train.data import TrainingData
+from deltacell.train.processes import SAVE, Agreement, GradientSum, StopSignals
+from deltacell.train.run_directory import MEANING, RunDirectory, meaning, write_metrics
+from deltacell.train.task import Prepared, Schedule, Task, Validation
 
 if TYPE_CHECKING:
     import lightning
@@ -28,8 +37,11 @@ if TYPE_CHECKING:
 MODE_STEPS = 50
 """Batches of a mode other than ``train``."""
 
-LOOK_EVERY = 16
-"""Steps between looks at the losses on a device."""
+LOOK_EVERY = 256
+"""Steps between looks at the losses on a device, each of which waits for it."""
+
+SHOWN = 5
+"""Genotypes that an error names."""
 
 Values = dict[str, torch.Tensor]
 
@@ -45,88 +57,115 @@ class Position:
     waited: int = 0  # validations since then
     seconds: float = 0.0  # of training, over all attempts
 
-
-@dataclass
-class Hooks:
-    """What the loop leaves to others, each in a phase of its own."""
-
-    save: Callable[[dict[str, Any], float | None], None] = lambda state, metric: None
-    row: Callable[[dict[str, float]], None] = lambda row: None
-    stop: Callable[[], int] = lambda: 0  # the number of a signal that asks to stop, or 0
-    optimizer_step: Callable[[], None] = lambda: None
-    callbacks: Sequence[Callback] = field(default_factory=tuple)
+    def is_end(self, config: Config) -> bool:
+        patience = config.trainer.patience
+        enough = patience is not None and self.waited >= patience
+        return enough or self.epoch >= config.trainer.epochs
 
 
 class Loop:
-    """Train a task on the loaders of this rank; without a second one nothing is validated."""
+    """Trains the network of a config, in one rank; the first rank has the run directory.
+
+    Everything is built here, so that a mistake in a config is found before there is a directory.
+    `recorded` is the propagation of the run to resume.
+    """
 
     def __init__(
         self,
         fabric: lightning.Fabric,
         config: Config,
-        task: Task,
-        training: Loader,
-        validation: Loader | None,
-        *,
-        timer: PhaseTimer | NoTimer,
-        hooks: Hooks | None = None,
+        data: TrainingData,
+        path: Path,
+        recorded: dict[str, Any] | None = None,
     ) -> None:
-        self.fabric, self.config, self.task = fabric, config, task
-        self.training, self.validation, self.hooks = training, validation, hooks or Hooks()
-        self.timer = task.timer = timer
-        optimizer = task.make_optimizer(config.optimizer)
-        self.module, self.optimizer = fabric.setup(task, optimizer)
-        steps = -(-len(training) // config.optimizer.accumulate)
-        self.schedule = Schedule(self.optimizer, config.schedule, steps, config.trainer.epochs)
-        self.ema = None if config.trainer.ema is None else Ema(task.model, config.trainer.ema)
+        self.fabric, self.config, self.data, self.path = fabric, config, data, path
+        # Every rank begins with the same weights and draws the same dropout, which is by gene.
+        torch.manual_seed(config.seed)
+        model = build_for(config, data, recorded)
+        self.task = Task(model, build_loss(config), data.cell, data.standard)
+        loaders = build_loaders(config, data, fabric.global_rank, fabric.world_size)
+        self.training, self.validation = loaders
+        self.timer: PhaseTimer | NoTimer = NoTimer()
+        if config.profiler.phases:
+            self.timer = self.task.timer = PhaseTimer()
+        asked = config.optimizer
+        groups = parameter_groups(self.task, asked.weight_decay)
+        optimizer = torch.optim.AdamW(groups, lr=asked.lr, fused=True)
+        self.module, self.optimizer = fabric.setup(self.task, optimizer)
+        # The task, or DDP around it: Fabric's own wrapper would round what it returns.
+        self.wrapped = self.module._forward_module
+        self.gradients = GradientSum(self.wrapped)
+        self.schedule = Schedule(config, -(-len(self.training) // asked.accumulate))
+        # The average of the weights, which is what is validated.
+        self.average: Values | None = None if config.trainer.ema is None else self._weights()
+        self.checkpoints = Checkpoints(path / CHECKPOINTS, config.trainer.keep)
+        self.meaning = meaning(config, data)
+        self.directory: RunDirectory | None = None
+        self.attempt = 0
+        self.callbacks: Sequence[Callback] = ()
+        self.profilers: Sequence[Capture | HostProfiler] = ()
+        self.signals, self.agreement = StopSignals(), Agreement()
         self.position = Position()
-        self.meter = Meter(fabric.device)
-        self.guard = FiniteGuard(fabric.device)
-        self.gradients = GradientSum(getattr(self.module, "_forward_module", self.module))
-        self.agreement = Agreement()
-        self.batches, self.epochs = most_batches(config), config.trainer.epochs
-        self._trains = config.mode is Mode.train
-        if not self._trains and self.batches is not None:
-            self.epochs = -(-self.batches // len(training))
-        self._fixed: Prepared | None = None
-        self._compute, self._update = _MODES[config.mode]
-        # Fabric itself only does this where DDP wraps the module; 32 and 64 need nothing.
-        self._autocast = fabric.autocast if config.trainer.precision == "bf16" else nullcontext
-        self._batches_done = self._own = self._genotypes = 0
+        self.rows: list[dict[str, float]] = []
+        # Sums of the epoch's losses, which are not read from a device before its end.
+        self.sums: Values = {}
+        self.counted = 0
+        self.look_every = 1 if fabric.device.type == "cpu" else LOOK_EVERY
+        self._recent: list[tuple[int, torch.Tensor, torch.Tensor]] = []
         self._rows = torch.empty(0, dtype=torch.int64)
+        self._trains = config.mode == "train"
+        self._compute, self._update = _MODES[config.mode]
+        self._fixed: Prepared | None = None
+        # After so many batches it stops, whatever its epochs; None for no bound.
+        self.batches, self.epochs = config.mode_steps, config.trainer.epochs
+        if not self._trains:
+            self.batches = config.mode_steps or MODE_STEPS
+            self.epochs = -(-self.batches // len(self.training))
+        self._batches_done = self._genotypes = 0
         self._began = self._saved = self._epoch_began = time.monotonic()
         self._before, self._saved_step = 0.0, -1
+        if config.trainer.compile:
+            model.compile_row_wise()  # type: ignore[operator]
+        if isinstance(model, HeteroCell):
+            # What `auto` chooses follows from the model and the device: it is in the record.
+            model.prepare(data.cell, Genotypes.of([]))
 
     def run(self) -> int:
         """Train to the end; return the number of the signal that stopped it before, or 0."""
-        self.task.train()
-        self._began = self._saved = time.monotonic()
-        self._before = self.position.seconds
-        signal = 0
-        while not self.finished:
-            signal = self._train_epoch()
-            if signal or self._is_short():
-                if not signal and self._trains:
-                    self._save(None)
-                break
-            self._end_epoch()
-        self.timer.switch("other")
-        self.agreement.settle()
-        self.timer.end_step(self.position.epoch, self.position.step, 0, kind="between")
-        return signal
+        try:
+            for profiler in self.profilers:
+                profiler.start(*([self.position.step] if isinstance(profiler, Capture) else []))
+            return self._run()
+        finally:
+            for profiler in self.profilers:
+                profiler.stop()
+            for callback in self.callbacks:
+                callback.close()
+            # If the training failed, that error is the one to see.
+            with suppress(DeltacellError):
+                self.flush()
+
+    @property
+    def finished(self) -> bool:
+        at = self.position
+        return at.is_end(self.config) if self._trains else at.epoch >= self.epochs
+
+    def flush(self) -> None:
+        self.timer.flush(self.path / PHASES, self.fabric.global_rank, self.attempt)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next step depends on."""
         loss, device = self.task.loss, self.fabric.device
         return {
             "position": dict(vars(self.position)),
+            "rows": [dict(row) for row in self.rows],
             "model": dict(self.task.model.state_dict()),
             "loss": dict(loss.state_dict()) if isinstance(loss, nn.Module) else None,
             "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
-            "ema": None if self.ema is None else self.ema.state_dict(),
+            "schedule": dict(self.schedule.plateau),
+            "ema": None if self.average is None else dict(self.average),
             "loader": self.training.state_dict(),
-            "meter": self.meter.state_dict(),
+            "meter": {"genotypes": self.counted, "sums": self._summed()},
             "random": torch.get_rng_state(),
             "random_device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
             "standard": dict(vars(self.task.standard)),
@@ -135,344 +174,288 @@ class Loop:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state as if the training had never stopped."""
         self.position = Position(**state["position"])
+        self.rows = [dict(row) for row in state["rows"]]
         self.task.model.load_state_dict(state["model"])
         if isinstance(self.task.loss, nn.Module):
             self.task.loss.load_state_dict(state["loss"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
-        if self.ema is not None:
-            self.ema.load_state_dict(state["ema"])
+        self.schedule.plateau = dict(state["schedule"])
+        for name, weight in (self.average or {}).items():
+            weight.copy_(state["ema"][name])
         self.training.load_state_dict(state["loader"])
-        self.meter.load_state_dict(state["meter"], first=self.fabric.global_rank == 0)
+        self.counted = state["meter"]["genotypes"]
+        # Ranks other than the first begin with 0, so that nothing counts twice.
+        share, device = float(self.fabric.is_global_zero), self.fabric.device
+        sums = state["meter"]["sums"].items()
+        self.sums = {name: share * total.to(device, torch.float64) for name, total in sums}
         torch.set_rng_state(state["random"])
         if state["random_device"] is not None and self.fabric.device.type == "cuda":
             torch.cuda.set_rng_state(state["random_device"], self.fabric.device)
 
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is left to do."""
-        patience = self.config.trainer.patience
-        enough = patience is not None and self.position.waited >= patience
-        return enough or self.position.epoch >= self.epochs
+    def _run(self) -> int:
+        self.task.train()
+        self._began = self._saved = time.monotonic()
+        self._before = self.position.seconds
+        signal = 0
+        while not self.finished:
+            signal = self._train_epoch()
+            if signal or self._is_short():
+                if not signal and self._trains:
+                    self._save()
+                break
+            self._end_epoch()
+        self.timer.switch("other")
+        self.agreement.arrive()
+        self.timer.end_step(self.position.epoch, self.position.step, 0, kind="between")
+        return signal
 
     def _is_short(self) -> bool:
         return self.batches is not None and self._batches_done >= self.batches
 
     def _train_epoch(self) -> int:
-        position, timer = self.position, self.timer
-        self.task.epoch = position.epoch
-        self.training.set_epoch(position.epoch)
-        steps = len(self.training)
+        at, timer, steps = self.position, self.timer, len(self.training)
+        self.task.epoch = at.epoch
+        self.training.set_epoch(at.epoch)
         timer.switch("logging")
-        for callback in self.hooks.callbacks:
-            callback.begin(position.epoch, self.epochs, position.batch, steps)
+        for callback in self.callbacks:
+            callback.begin(at.epoch, self.epochs, at.batch, steps)
         timer.switch("other")
         self._genotypes, self._epoch_began = 0, time.monotonic()
         batches = iter(self.training)
-        while position.batch < steps:
-            self._accumulated_step(batches, steps)
+        while at.batch < steps:
+            samples = self._accumulated_step(batches)
             timer.switch("communication")
-            asked = self.agreement.reached(self.hooks.stop() or self._time_to_save())
-            signal = 0 if asked == SAVE else asked
-            # At the end of an epoch it is saved anyway, after the validation.
-            due = self._save_due(asked) and position.batch < steps
-            if self._trains and (signal or due):
-                self._save(None)
+            signal = self._stop_or_save()
             timer.switch("other")
-            timer.end_step(position.epoch, position.step, self._own)
+            timer.end_step(at.epoch, at.step, samples)
             # A capture's step begins where the row does, so that phases lie inside of it.
             timer.switch("logging")
-            self.hooks.optimizer_step()
+            if self.profilers:
+                # What begins under torch's profiler and ends after it would write to freed memory.
+                self.agreement.arrive()
+            for profiler in self.profilers:
+                profiler.step()
             if signal or self._is_short():
                 return signal
         return 0
 
-    def _accumulated_step(self, batches: Iterator[Batch], steps: int) -> None:
-        """Do the batches of one optimizer step, and the step."""
-        position, timer, loader = self.position, self.timer, self.training
-        together = min(self.config.optimizer.accumulate, steps - position.batch)
-        whole = loader.batch_size * together
-        if self.config.mode is not Mode.fixed:
-            whole = min(whole, loader.samples_per_epoch - position.batch * loader.batch_size)
-        self._own = 0
+    def _stop_or_save(self) -> int:
+        """Save if it is time to, or a signal arrived on some rank; return the signal, or 0."""
+        at, trainer = self.position, self.config.trainer
+        every, minutes = trainer.checkpoint_every_steps, trainer.checkpoint_every_minutes
+        is_time = bool(minutes and time.monotonic() - self._saved >= 60 * minutes)
+        asked = self.agreement.reached(self.signals.received or SAVE * is_time)
+        signal = 0 if asked == SAVE else asked
+        # What was asked for before the last save was answered by it.
+        due = asked == SAVE and at.step > self._saved_step + 1
+        due = due or bool(every and at.step % every == 0)
+        # At the end of an epoch it is saved anyway, after the validation.
+        if self._trains and (signal or (due and at.batch < len(self.training))):
+            self._save()
+        return signal
+
+    def _accumulated_step(self, batches: Iterator[Batch]) -> int:
+        """Do the batches of one optimizer step, and the step; return this rank's samples."""
+        at, timer, loader = self.position, self.timer, self.training
+        together = min(self.config.optimizer.accumulate, len(loader) - at.batch)
+        size, whole, samples = loader.batch_size, loader.batch_size * together, 0
+        if self.config.mode != "fixed":
+            whole = min(whole, loader.samples_per_epoch - at.batch * size)
         for i in range(together):
-            prepared, genotypes = self._next(batches)
-            self._own += len(prepared.batch)
+            prepared = self._next(batches)
+            # The last batch of an epoch may be short, and every genotype counts the same.
+            genotypes = min(size, whole - i * size)
+            samples += len(prepared.batch)
             self._genotypes += genotypes
             self._rows = prepared.batch.rows
-            # The last batch of an epoch may be short, and every genotype counts the same.
             values = self._compute(self, prepared, genotypes / whole, i == together - 1)
             timer.switch("logging")
             if values is not None:
-                values = {name: value.detach() for name, value in values.items()}
-                self.meter.add(values, genotypes)
-                self.guard.see(values["loss"], position.step + 1, position.epoch + 1, self._rows)
-            for callback in self.hooks.callbacks:
-                callback.step(None if values is None else values["loss"], genotypes)
-            position.batch += 1
+                self._note(values, genotypes)
+            for callback in self.callbacks:
+                callback.step(None if values is None else values["loss"].detach(), genotypes)
+            at.batch += 1
             self._batches_done += 1
         timer.switch("optimizer")
         self._update(self)
-        position.step += 1
+        at.step += 1
+        return samples
 
-    def _next(self, batches: Iterator[Batch]) -> tuple[Prepared, int]:
-        """Return the next batch on its device, and how many genotypes all ranks have of it."""
-        loader, timer = self.training, self.timer
+    def _note(self, values: Values, genotypes: int) -> None:
+        """Add this rank's shares of the losses of a global batch of so many genotypes."""
+        self.counted += genotypes
+        for name, value in values.items():
+            if name not in self.sums:
+                self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
+            self.sums[name].add_(value.detach(), alpha=genotypes)
+        self._recent.append((self.position.step + 1, self._rows, values["loss"].detach()))
+        if len(self._recent) >= self.look_every:
+            self._check_finite()
+
+    def _summed(self) -> Values:
+        """Return the sums over all ranks, which all have to call this."""
+        together = torch.stack([*self.sums.values()]) if self.sums else torch.empty(0)
+        if self.sums and self.fabric.world_size > 1:
+            dist.all_reduce(together)
+        return {name: total.clone() for name, total in zip(self.sums, together, strict=True)}
+
+    def _next(self, batches: Iterator[Batch]) -> Prepared:
         if self._fixed is not None:
-            return self._fixed, loader.batch_size
-        done = self.position.batch * loader.batch_size
-        timer.switch("data_wait")
+            return self._fixed
+        self.timer.switch("data_wait")
         batch = next(batches)
-        timer.switch("preparation")
+        self.timer.switch("preparation")
         prepared = self.task.prepare(batch)
-        timer.switch("transfer")
+        self.timer.switch("transfer")
         prepared = prepared.to(self.fabric.device)
-        if self.config.mode is Mode.fixed:
+        if self.config.mode == "fixed":
             self._fixed = prepared
-        return prepared, min(loader.batch_size, loader.samples_per_epoch - done)
+        return prepared
 
-    def _forward(self, prepared: Prepared, share: float = 1.0, last: bool = True) -> Values | None:
+    def _forward(self, prepared: Prepared, share: float = 1.0, last: bool = True) -> Values:
         self.timer.switch("forward")
-        with self._autocast():
-            values: Values = self.module.training_step(prepared)
+        with self.fabric.autocast():
+            values: Values = self.wrapped(prepared)
         return values
 
-    def _forward_backward(self, prepared: Prepared, share: float, last: bool) -> Values | None:
-        distributed = hasattr(self.module, "_forward_module") and self.fabric.world_size > 1
-        waits = distributed and not last
-        with self.fabric.no_backward_sync(self.module) if waits else nullcontext():
+    def _forward_backward(self, prepared: Prepared, share: float, last: bool) -> Values:
+        with self.fabric.no_backward_sync(self.module, enabled=not last):
             values = self._forward(prepared)
-            assert values is not None
             self.timer.switch("backward")
             self.gradients.begin()
             self.fabric.backward(values["loss"] * share)
-            if distributed and last:
-                self.timer.move("backward", "communication", self.gradients.exposed())
+        if self.fabric.world_size > 1 and last:
+            self.timer.move("backward", "communication", self.gradients.exposed())
         return values
 
-    def _empty_backward(self, *_: Any) -> Values | None:
+    def _empty_backward(self, *_: Any) -> None:
         self.timer.switch("backward")
         leaf = torch.zeros(1, device=self.fabric.device, requires_grad=True)
         leaf.sum().backward()  # type: ignore[no-untyped-call]
-        return None
 
     def _optimize(self) -> None:
-        clip = self.config.optimizer.clip
+        step, clip, ema = self.position.step, self.config.optimizer.clip, self.config.trainer.ema
         if clip is not None:
             nn.utils.clip_grad_norm_(self.task.parameters(), clip, foreach=True)
-        self.schedule.apply(self.position.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.schedule.rate(step)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        if self.ema is not None:
-            self.ema.update(self.position.step)
+        if self.average is not None and ema is not None:
+            # The decay begins small, so that the first weights are soon forgotten.
+            weights = [weight.detach() for weight in self.task.model.parameters()]
+            decay = min(ema, (1 + step) / (10 + step))
+            torch._foreach_lerp_(list(self.average.values()), weights, 1 - decay)
 
-    def _time_to_save(self) -> int:
-        minutes = self.config.trainer.checkpoint_every_minutes
-        return SAVE if minutes and time.monotonic() - self._saved >= 60 * minutes else 0
+    def _weights(self) -> Values:
+        return {n: w.detach().clone() for n, w in self.task.model.named_parameters()}
 
-    def _save_due(self, asked: int) -> bool:
-        every, step = self.config.trainer.checkpoint_every_steps, self.position.step
-        # What was asked for before the last save was answered by it.
-        by_time = asked == SAVE and step > self._saved_step + 1
-        return by_time or bool(every and step % every == 0)
+    def _validate(self) -> Validation | None:
+        """Validate the average of the weights, if there is one, and put the weights back."""
+        if self.validation is None:
+            return None
+        if self.average is None:
+            return self.task.validate(self.validation)
+        model, own = self.task.model, self._weights()
+        model.load_state_dict(self.average, strict=False)
+        try:
+            return self.task.validate(self.validation)
+        finally:
+            model.load_state_dict(own, strict=False)
 
-    def _save(self, metric: float | None) -> None:
+    def _save(self, metric: float | None = None) -> None:
+        at = self.position
         with self.timer.phase("checkpoint"):
-            self.guard.settle()
-            self._check_weights()
-            self._count_seconds()
-            self.hooks.save(self.state_dict(), metric)
-            self._saved, self._saved_step = time.monotonic(), self.position.step
-
-    def _check_weights(self) -> None:
-        finite = [torch.isfinite(weight).all() for weight in self.task.parameters()]
-        if finite and not bool(torch.stack(finite).all()):
-            step, epoch = self.position.step, self.task.epoch + 1
-            raise NotFiniteError(step, epoch, math.nan, self._rows.cpu(), what="a weight")
-
-    def _count_seconds(self) -> None:
-        self.position.seconds = self._before + time.monotonic() - self._began
+            self._check_finite()
+            finite = [torch.isfinite(weight).all() for weight in self.task.parameters()]
+            if not bool(torch.stack(finite).all()):
+                raise self._not_finite("a weight is not finite", at.step, self._rows)
+            at.seconds = self._before + time.monotonic() - self._began
+            state = self.state_dict()
+            if self.directory is not None:
+                state[MEANING] = self.meaning
+                self.checkpoints.save(state, step=at.step, epoch=at.epoch, metric=metric)
+                self.directory.update(**self.checkpoints.reached())
+            self.flush()
+            self._saved, self._saved_step = time.monotonic(), at.step
 
     def _end_epoch(self) -> None:
-        position, timer = self.position, self.timer
+        at, timer, now = self.position, self.timer, time.monotonic()
         timer.switch("logging")
-        self._count_seconds()
+        done = at.epoch + 1
         row: dict[str, float] = {
-            "epoch": position.epoch + 1,
-            "step": position.step,
-            "seconds": position.seconds,
-            "samples_per_s": self._genotypes / max(time.monotonic() - self._epoch_began, 1e-9),
+            "epoch": done,
+            "step": at.step,
+            "seconds": self._before + now - self._began,
+            "samples_per_s": self._genotypes / max(now - self._epoch_began, 1e-9),
             "lr": self.optimizer.param_groups[0]["lr"],
         }
-        row |= {f"train_{name}": mean for name, mean in self.meter.means().items()}
+        for name, total in self._summed().items():
+            row[f"train_{name}"] = float(total / max(1, self.counted))
         validation = metric = None
-        done = position.epoch + 1
         due = done % self.config.trainer.validate_every == 0 or done == self.epochs
-        if self._trains and self.validation is not None and due:
+        if self._trains and due:
             timer.switch("validation")
             validation = self._validate()
+        if validation is not None:
             metrics = validation.metrics()
             row |= {f"validation_{name}": value for name, value in metrics.items()}
             metric = metrics["pearson"]
             self.schedule.validated(metric)
-            better = metric > position.best
-            position.best = metric if better else position.best
-            position.waited = 0 if better else position.waited + 1
-        position.epoch, position.batch = done, 0
-        self.meter.reset()
+            better = metric > at.best
+            at.best = metric if better else at.best
+            at.waited = 0 if better else at.waited + 1
+        at.epoch, at.batch = done, 0
+        self.sums, self.counted = {}, 0
         if self._trains:
             timer.switch("checkpoint")
-            self.hooks.row(row)
+            self.rows.append(row)
+            if self.directory is not None:
+                write_metrics(self.path, self.rows)
             self._save(metric)
+            every = self.config.trainer.figures_every
+            if self.directory is not None and every and done % every == 0:
+                draw_figures(self.path, self.rows, validation)
         timer.switch("logging")
-        for callback in self.hooks.callbacks:
-            callback.epoch(row, validation, position.step)
+        for callback in self.callbacks:
+            callback.epoch(row, validation, at.step)
         timer.switch("other")
-        timer.end_step(position.epoch - 1, position.step, 0, kind="between")
+        timer.end_step(at.epoch - 1, at.step, 0, kind="between")
 
-    def _validate(self) -> Validation:
-        assert self.validation is not None
-        with nullcontext() if self.ema is None else self.ema.in_place():
-            return self.task.validate(self.validation)
+    def _check_finite(self) -> None:
+        """Look at all losses since the last look; on a device this waits for it."""
+        recent, self._recent = self._recent, []
+        values = torch.stack([loss for *_, loss in recent]).tolist() if recent else []
+        for value, (step, rows, _) in zip(values, recent, strict=True):
+            if not math.isfinite(value):
+                raise self._not_finite(f"the loss is {value}", step, rows)
+
+    def _not_finite(self, what: str, step: int, rows: torch.Tensor) -> InputError:
+        """Return the error with the genotypes of the batch, and where to go back to."""
+        label, genotypes = self.data.cell.genes.label, self.data.screen.genotypes
+        shown = genotypes.take(rows[:SHOWN].cpu())
+        sets = shown.genes.tensor_split(shown.offsets[1:-1])
+        names = ", ".join(" + ".join(label(int(gene)) for gene in one) for one in sets)
+        more = f" and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else ""
+        # On ranks other than the first, what was read when the attempt began may be old.
+        last = Checkpoints(self.path / CHECKPOINTS).last
+        back = "none" if last is None else f"{last.file}, of step {last.step:,}"
+        return InputError(
+            f"{what} at step {step:,} (epoch {self.task.epoch + 1}); its batch has the genotypes "
+            f"{names}{more}",
+            code="not-finite",
+            where=self.path,
+            fix=f"The last good checkpoint is {back}. Try a smaller optimizer.lr or "
+            "optimizer.clip, and look at the scores and features of these genotypes.",
+        )
 
 
-Compute = Callable[[Loop, Prepared, float, bool], Values | None]
-Update = Callable[[Loop], None]
-
-_MODES: dict[Mode, tuple[Compute, Update]] = {
-    Mode.train: (Loop._forward_backward, Loop._optimize),
-    Mode.fixed: (Loop._forward_backward, Loop._optimize),
-    Mode.step: (Loop._forward_backward, lambda loop: loop.optimizer.zero_grad()),
-    Mode.forward: (Loop._forward, lambda loop: None),
-    Mode.data: (lambda loop, prepared, share, last: None, lambda loop: None),
-    Mode.empty: (Loop._empty_backward, Loop._optimize),
+_MODES: dict[str, tuple[Callable[..., Values | None], Callable[[Loop], None]]] = {
+    "train": (Loop._forward_backward, Loop._optimize),
+    "fixed": (Loop._forward_backward, Loop._optimize),
+    "step": (Loop._forward_backward, lambda loop: loop.optimizer.zero_grad()),
+    "forward": (Loop._forward, lambda loop: None),
+    "data": (lambda *_: None, lambda loop: None),
+    "empty": (Loop._empty_backward, Loop._optimize),
 }
 """What each mode computes of a batch, and how it ends a step."""
-
-
-def most_batches(config: Config) -> int | None:
-    """Return the batches after which a run stops, whatever its epochs; None for no bound."""
-    if config.mode is Mode.train or config.mode_steps is not None:
-        return config.mode_steps
-    return MODE_STEPS
-
-
-class Meter:
-    """Means over the genotypes of an epoch; nothing is read from a device before its end."""
-
-    def __init__(self, device: torch.device | str) -> None:
-        self.device = torch.device(device)
-        self.genotypes = 0
-        self._sums: Values = {}
-
-    @torch.no_grad()
-    def add(self, values: Values, genotypes: int) -> None:
-        """Add this rank's shares of the means of a global batch of so many genotypes."""
-        self.genotypes += genotypes
-        for name, value in values.items():
-            if name not in self._sums:
-                self._sums[name] = torch.zeros((), dtype=torch.float64, device=self.device)
-            self._sums[name].add_(value.detach(), alpha=genotypes)
-
-    def means(self) -> dict[str, float]:
-        """Return the means over all ranks."""
-        n = max(1, self.genotypes)
-        return {name: float(total / n) for name, total in self._over_ranks().items()}
-
-    def reset(self) -> None:
-        """Begin an epoch."""
-        self.genotypes, self._sums = 0, {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the sums over all ranks, which all have to call this."""
-        return {"genotypes": self.genotypes, "sums": self._over_ranks()}
-
-    def load_state_dict(self, state: dict[str, Any], *, first: bool = True) -> None:
-        """Continue with sums; ranks other than the first begin with 0, so nothing counts twice."""
-        self.genotypes = state["genotypes"]
-        self._sums = {
-            name: total.to(self.device, torch.float64) * (1.0 if first else 0.0)
-            for name, total in state["sums"].items()
-        }
-
-    def _over_ranks(self) -> Values:
-        if not self._sums:
-            return {}
-        together = torch.stack(list(self._sums.values()))
-        if world_size() > 1:
-            dist.all_reduce(together)
-        return {name: total.clone() for name, total in zip(self._sums, together, strict=True)}
-
-
-class NotFiniteError(DeltacellError):
-    """The loss or a weight became infinite or NaN, at a step and epoch counted from 1."""
-
-    def __init__(
-        self, step: int, epoch: int, value: float, rows: torch.Tensor, what: str = "the loss"
-    ) -> None:
-        self.step, self.epoch, self.value, self.rows = step, epoch, value, rows
-        super().__init__(f"{what} is {value} at step {step:,} (epoch {epoch})")
-
-
-class FiniteGuard:
-    """Looks at every loss: at once on a CPU, and on a device without making the step wait."""
-
-    def __init__(self, device: torch.device | str) -> None:
-        self.device = torch.device(device)
-        self._recent: deque[tuple[int, int, torch.Tensor, torch.Tensor]] = deque()
-        self._copied: tuple[Any, torch.Tensor] | None = None
-
-    def see(self, loss: torch.Tensor, step: int, epoch: int, rows: torch.Tensor) -> None:
-        """Take note of a step's loss; raise if one that has arrived is not finite."""
-        if self.device.type == "cpu":
-            if not math.isfinite(value := float(loss.detach())):
-                raise NotFiniteError(step, epoch, value, rows)
-            return
-        self._recent.append((step, epoch, rows, loss.detach()))
-        if self._copied is not None and self._copied[0].query():
-            self._judge(self._copied[1])
-            self._copied = None
-        if self._copied is None and len(self._recent) >= LOOK_EVERY:
-            values = torch.stack([entry[3] for entry in self._recent])
-            self._copied = copied_from_device(values)
-
-    def settle(self) -> None:
-        """Look at all losses; waits for the device, so only before a checkpoint."""
-        if self._recent:
-            self._copied = None
-            self._judge(torch.stack([entry[3] for entry in self._recent]).cpu())
-
-    def _judge(self, values: torch.Tensor) -> None:
-        for value in values.tolist():
-            step, epoch, rows, _ = self._recent.popleft()
-            if not math.isfinite(value):
-                raise NotFiniteError(step, epoch, value, rows.cpu())
-
-
-def copied_from_device(values: torch.Tensor) -> tuple[Any, torch.Tensor]:
-    """Begin a copy to the host, and return an event that says when it is done, and the copy."""
-    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-    copy.copy_(values, non_blocking=True)
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
-    return event, copy
-
-
-class Latest:
-    """The newest value of a tensor to show, without waiting for a device; it may lag by a look."""
-
-    def __init__(self) -> None:
-        self._copied: tuple[Any, torch.Tensor] | None = None
-        self.value = math.nan
-
-    def look(self, tensor: torch.Tensor) -> float:
-        """Return the value, or that of the look before."""
-        if tensor.device.type == "cpu":
-            self.value = float(tensor.detach())
-            return self.value
-        if self._copied is not None and self._copied[0].query():
-            self.value = float(self._copied[1])
-            self._copied = None
-        if self._copied is None:
-            self._copied = copied_from_device(tensor.detach())
-        return self.value

@@ -18,7 +18,7 @@ from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models import Dango, Prediction
 from deltacell.models.baselines import FittedPredictor
-from deltacell.models.baselines.baseline import FitData, Parts, State, loaded, saved
+from deltacell.models.baselines.baseline import FitData, Parts, State
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
 from deltacell.profile.record import FIGURES, TENSORBOARD, TRACES
 from deltacell.screen import Genotypes
@@ -27,19 +27,12 @@ from deltacell.train.data import Standard
 if TYPE_CHECKING:
     from deltacell.train.data import TrainingData
 
-WIDE = 4096
-"""Genotypes that DANGO scores at once: its cost hardly depends on them."""
-
-WHOLE_BLOCK = 65_536
-"""Genotypes that a fitted predictor scores at once."""
-
-NETWORK = 64
-"""Genotypes that any other network scores at once by default."""
+# Genotypes that are scored at once: by DANGO, whose cost hardly depends on them, by a fitted
+# predictor, and by any other network.
+WIDE, WHOLE_BLOCK, NETWORK = 4096, 131_072, 64
 
 MEMBERS = "members"
 """Directory of an ensemble's run that holds copies of the runs it is made of."""
-
-_NOT_NEEDED = shutil.ignore_patterns("baselines", FIGURES, TRACES, TENSORBOARD)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +42,7 @@ class Predictor:
     model: nn.Module | FittedPredictor
     cell: Cell
     standard: Standard
-    at_once: int | None = None
+    at_once: int = NETWORK
 
     def rescaled(self, factor: float, shift: float) -> Predictor:
         """Return a predictor whose scores are ``factor * score + shift``."""
@@ -58,10 +51,9 @@ class Predictor:
 
     @property
     def batch(self) -> int:
-        """Number of genotypes that are scored at once."""
         if isinstance(self.model, FittedPredictor):
             return WHOLE_BLOCK
-        return WIDE if isinstance(self.model, Dango) else self.at_once or NETWORK
+        return WIDE if isinstance(self.model, Dango) else self.at_once
 
     def __call__(self, genotypes: Genotypes) -> torch.Tensor:
         """Return the expected scores [b] in the unit of the screen."""
@@ -71,8 +63,8 @@ class Predictor:
     def predict(
         self, genotypes: Genotypes, progress: Callable[[int, int], None] | None = None
     ) -> Prediction:
-        """Return all that is predicted, in the unit of the screen, scored in batches."""
-        n, found = len(genotypes), []
+        n = len(genotypes)
+        found: list[Any] = []
         options = {"reconstruct": False} if isinstance(self.model, Dango) else {}
         for begin in range(0, max(n, 1), self.batch):
             if progress is not None:
@@ -80,18 +72,11 @@ class Predictor:
             rows = torch.arange(begin, min(begin + self.batch, n))
             some = genotypes if len(rows) == n else genotypes.take(rows)
             found.append(self.model(self.cell, some, **options))
-
-        def joined(name: str) -> torch.Tensor | None:
-            parts = [getattr(one, name) for one in found]
-            return None if parts[0] is None else torch.cat(parts)
-
-        score, given_hit = joined("score"), joined("given_hit")
-        assert score is not None
-        return Prediction(
-            self.standard.undo(score),
-            hit=joined("hit"),
-            given_hit=None if given_hit is None else self.standard.undo(given_hit),
-        )
+        score = self.standard.undo(torch.cat([one.score for one in found]))
+        if found[0].hit is None:
+            return Prediction(score)
+        given_hit = self.standard.undo(torch.cat([one.given_hit for one in found]))
+        return Prediction(score, hit=torch.cat([one.hit for one in found]), given_hit=given_hit)
 
 
 class Ensemble(FittedPredictor):
@@ -103,20 +88,14 @@ class Ensemble(FittedPredictor):
     and w the least-squares fit to what was measured there. For a run of two parts, s is the score
     given a hit; the log odds of a hit are the mean over the runs that have one. The runs are copied
     into the run directory, so that it does not depend on them.
-
-    Parameters
-    ----------
-    runs
-        Run directories, at least two.
     """
 
     def __init__(self, runs: Sequence[str]) -> None:
         if len(runs) < 2:
-            raise InputError(
-                f"an ensemble of {len(runs)} runs; expected at least 2",
-                code="too-few-runs",
-                fix="Set model.runs=[runs/a,runs/b].",
+            what = (
+                f"an ensemble of {len(runs)} runs; expected two or more, model.runs=[runs/a,runs/b]"
             )
+            raise InputError(what, code="too-few-runs")
         self.runs = tuple(runs)
         self._members: list[Predictor] = []
 
@@ -128,39 +107,33 @@ class Ensemble(FittedPredictor):
             # This refuses a run of other data or of another split.
             if not load_run(run, data=data).is_finished:
                 raise InputError("the run has not finished", code="unfinished-run", where=run)
-        if (directory / MEMBERS).exists():
-            shutil.rmtree(directory / MEMBERS)
+        shutil.rmtree(directory / MEMBERS, ignore_errors=True)
+        not_needed = shutil.ignore_patterns("baselines", FIGURES, TRACES, TENSORBOARD)
         for number, run in enumerate(self.runs):
             copy = directory / MEMBERS / f"{number}-{Path(run).resolve().name}"
-            shutil.copytree(run, copy, ignore=_NOT_NEEDED)
+            shutil.copytree(run, copy, ignore=not_needed)
         self.open(directory, data)
 
     def open(self, directory: Path, data: TrainingData) -> None:
-        """Load the runs that `adopt` copied."""
         from deltacell.train.loaded_run import load_run
 
         copies = sorted((directory / MEMBERS).iterdir(), key=lambda p: int(p.name.split("-")[0]))
         self._members = [load_run(copy, data=data).predictor for copy in copies]
 
-    def _fit(self, data: FitData) -> None:
+    def _fit(self, data: FitData) -> State:
         validation = data.validation
         if validation is None:
-            raise InputError(
-                "an ensemble is weighted by the validation part, which is empty",
-                code="empty-part",
-                fix="Set split.validation above 0.",
-            )
+            what = "an ensemble is weighted by the validation part, which is empty"
+            raise InputError(what, code="empty-part", fix="Set split.validation above 0.")
         data.report("members", 0, len(self._members))
         scores = self._of_members(validation.sets)[0]
-        self._means, deviations = scores.mean(axis=1), scores.std(axis=1)
+        means, deviations = scores.mean(axis=1), scores.std(axis=1)
         # A run whose scores are all equal has no scale, and no weight.
-        self._deviations = np.where(deviations > 0, deviations, np.inf)
-        self._intercept = validation.mean
-        units = (scores - self._means[:, None]) / self._deviations[:, None]
-        self._weights, _ = nnls(units.T, validation.targets - self._intercept)
-
-    def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
-        return self._parts(cell, sets).score
+        deviations = np.where(deviations > 0, deviations, np.inf)
+        intercept, units = validation.mean, (scores - means[:, None]) / deviations[:, None]
+        weights, _ = nnls(units.T, validation.targets - intercept)
+        fitted = {"weights": weights, "means": means, "deviations": deviations}
+        return {**fitted, "intercept": intercept}
 
     def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
         scores, odds = self._of_members(sets)
@@ -185,23 +158,10 @@ class Ensemble(FittedPredictor):
 
     def evidence(self, cell: Cell, genotype: Sequence[int]) -> list[dict[str, Any]]:
         """Return the measured sets next to a set of genes, by the first run that names some."""
-        for member in self._members:
-            evidence = getattr(member.model, "evidence", None)
-            if evidence is not None:
-                found: list[dict[str, Any]] = evidence(cell, genotype)
-                return found
-        return []
-
-    def _state(self) -> State:
-        return {
-            "weights": saved(self._weights),
-            "means": saved(self._means),
-            "deviations": saved(self._deviations),
-            "intercept": self._intercept,
-        }
+        able = [m.model for m in self._members if hasattr(m.model, "evidence")]
+        found: list[dict[str, Any]] = able[0].evidence(cell, genotype) if able else []  # type: ignore[operator]
+        return found
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        self._weights, self._means, self._deviations = (
-            loaded(state[name]) for name in ("weights", "means", "deviations")
-        )
-        self._intercept = float(state["intercept"])
+        self._weights, self._means = state["weights"], state["means"]
+        self._deviations, self._intercept = state["deviations"], state["intercept"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -11,12 +10,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,31 +23,27 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from deltacell.errors import DeltacellError, InputError
-from deltacell.train.config import Config, DangoLossConfig, HeteroCellConfig, TrainerConfig
+from deltacell.models.losses import world_size
+from deltacell.train.config import Config, HeteroCellConfig, TrainerConfig
 
 if TYPE_CHECKING:
     import lightning
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 
+# How long a rank waits for another, such as while that one writes a checkpoint.
 PATIENCE = timedelta(minutes=30)
-"""How long a rank waits for another, such as while that one writes a checkpoint."""
-
+# Set in the processes that `launch` starts, to the number of the process that did.
 LAUNCHED = "DELTACELL_LAUNCHED"
-"""Set in the processes that `launch` starts, to the number of the process that did."""
-
+# Seconds after which a rank that is stopped (SIGSTOP) is killed, as all others wait for it.
 STOPPED_FOR = 60.0
-"""Seconds after which a rank that is stopped (SIGSTOP) is killed, as all others wait for it."""
-
+# Seconds that a rank has to save after the process that launched it is gone.
 TO_SAVE = 120.0
-"""Seconds that a rank has to save after the process that launched it is gone."""
-
+# Slurm's pre-emption and time limit, a terminal's Ctrl-C, and Slurm's early warning.
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-"""Slurm's pre-emption and time limit, a terminal's Ctrl-C, and Slurm's early warning."""
-
+# What a rank gives `Agreement.reached` when it is time to save; less than any of `STOPPING`.
 SAVE = 1
-"""What a rank gives `Agreement.reached` when it is time to save; less than any of `STOPPING`."""
 
 T = TypeVar("T")
 
@@ -77,7 +72,6 @@ class StopSignals:
 
 
 def exit_code(number: int) -> int:
-    """Return the exit code of a program that a signal stopped, 128 + its number."""
     return 128 + number
 
 
@@ -88,19 +82,13 @@ def accelerator_of(config: TrainerConfig) -> str:
         kind = "cuda" if torch.cuda.is_available() else "cpu"
     there = torch.cuda.device_count() if kind == "cuda" else cores()
     if config.devices > there:
-        raise InputError(
-            f"trainer.devices is {config.devices}, but this machine has {there} "
-            f"{'GPUs that torch can use' if kind == 'cuda' else 'cores'}",
-            code="too-few-devices",
-            fix="Set trainer.devices to at most that."
-            if there
-            else "Set trainer.accelerator=cpu, or install a build of torch for your GPU.",
-        )
+        what = "GPUs that torch can use" if kind == "cuda" else "cores"
+        what = f"trainer.devices is {config.devices}, but this machine has {there} {what}"
+        raise InputError(what, code="too-few-devices", fix="Set trainer.accelerator=cpu or fewer.")
     return kind
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -126,18 +114,18 @@ def make_fabric(config: Config) -> lightning.Fabric:
     kind = accelerator_of(trainer)
     started = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else config.ranks
     if started != config.ranks:
-        raise InputError(
-            f"there are {started} processes, but trainer.devices x trainer.nodes is {config.ranks}",
-            code="wrong-number-of-processes",
-            fix="Set trainer.devices to torchrun's --nproc-per-node.",
-        )
+        what = f"{started} processes, but trainer.devices x trainer.nodes is {config.ranks}"
+        fix = "Set trainer.devices to torchrun's --nproc-per-node."
+        raise InputError(what, code="wrong-number-of-processes", fix=fix)
     strategy: DDPStrategy | str = "auto"
     if config.ranks > 1:
-        strategy = DDPStrategy(
-            find_unused_parameters=_has_unused_parameters(config),
-            process_group_backend="nccl" if kind == "cuda" else "gloo",
-            timeout=PATIENCE,
-        )
+        # No gene reads the last metabolic layer; what reconstructs networks has one loss only.
+        unused = config.loss.name != "dango"
+        if isinstance(config.model, HeteroCellConfig):
+            unused = config.model.metabolism
+        backend = "nccl" if kind == "cuda" else "gloo"
+        options: Any = {"find_unused_parameters": unused, "process_group_backend": backend}
+        strategy = DDPStrategy(timeout=PATIENCE, **options)
     fabric = lightning.Fabric(
         accelerator=kind,
         devices=trainer.devices,
@@ -151,71 +139,42 @@ def make_fabric(config: Config) -> lightning.Fabric:
         fabric.launch()
     except dist.DistNetworkError as error:
         place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
-        raise InputError(
-            f"the ranks cannot meet at {place}: {str(error).rstrip()}",
-            code="no-rendezvous",
-            fix="Set MASTER_PORT to a free port on the machine of rank 0, for all ranks.",
-        ) from error
+        what = f"the ranks cannot meet at {place}: {str(error).rstrip()}"
+        fix = "Set MASTER_PORT to a free port on the machine of rank 0, for all ranks."
+        raise InputError(what, code="no-rendezvous", fix=fix) from error
     return fabric
 
 
-def _has_unused_parameters(config: Config) -> bool:
-    if isinstance(config.model, HeteroCellConfig):
-        # No gene reads the last metabolic layer.
-        return config.model.metabolism
-    # What reconstructs the networks has no part in other losses.
-    return not isinstance(config.loss, DangoLossConfig)
-
-
 # What ranks exchange in a step: their gradients, and whether one has to stop.
-
-
-def world_size() -> int:
-    """Return the number of ranks."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 class GradientSum:
     """Sums gradients over ranks, because every rank's loss is its share of the batch's."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._last_ready = float("inf")
+        self.begin()
         if isinstance(module, DistributedDataParallel):
             module.register_comm_hook(self, _sum)
 
     def begin(self) -> None:
-        """Begin a backward."""
-        self._last_ready = float("inf")
+        self.last_ready = float("inf")
 
     def exposed(self) -> float:
-        """Return the seconds since the last gradients were ready, at the end of a backward.
-
-        What was sent before is hidden behind the computation of the rest.
-        """
-        return max(0.0, time.perf_counter() - self._last_ready)
-
-    def ready(self) -> None:
-        """Note that a bucket of gradients is ready and sent."""
-        self._last_ready = time.perf_counter()
+        """Return the seconds since the last gradients were ready: earlier ones were hidden."""
+        return max(0.0, time.perf_counter() - self.last_ready)
 
 
 # DDP compares the annotations of a hook with its own classes, and ours are only text.
 def _sum(state, bucket):  # type: ignore[no-untyped-def]
-    state.ready()
+    state.last_ready = time.perf_counter()
     work = dist.all_reduce(bucket.buffer(), async_op=True)
-    assert work is not None
-    return work.get_future().then(_first_value)
-
-
-def _first_value(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-    return future.value()[0]
+    return work.get_future().then(lambda future: future.value()[0])
 
 
 class Agreement:
     """All ranks stop, or save, after the same step if one of them has to.
 
-    The question travels while the next step is computed, so nobody waits for it, and the answer
-    is one step old.
+    The question travels while the next step is computed, so the answer is one step old.
     """
 
     def __init__(self) -> None:
@@ -224,17 +183,11 @@ class Agreement:
         self._asked: tuple[Any, torch.Tensor] | None = None
 
     def reached(self, mine: int) -> int:
-        """Return the highest number that a rank gave a step ago; alone, one's own.
-
-        The numbers are 0 to continue, `SAVE`, or that of a signal.
-        """
+        """Return the highest number (0, `SAVE` or a signal) that a rank gave a step ago."""
         if self._alone:
             return mine
-        answer = 0
-        if self._asked is not None:
-            work, number = self._asked
-            work.wait()
-            answer = int(number)
+        self.arrive()
+        answer = 0 if self._asked is None else int(self._asked[1])
         number = torch.tensor(mine)
         work = dist.all_reduce(number, dist.ReduceOp.MAX, group=self._group, async_op=True)
         self._asked = (work, number)
@@ -245,26 +198,15 @@ class Agreement:
         if self._asked is not None:
             self._asked[0].wait()
 
-    def settle(self) -> None:
-        """Wait for what is still under way, and forget it."""
-        self.arrive()
-        self._asked = None
+
+def from_first_rank(value: T) -> T:
+    box = [value]
+    if world_size() > 1:
+        dist.broadcast_object_list(box, src=0)
+    return box[0]
 
 
-def from_first_rank(value: Any, device: torch.device) -> Any:
-    """Return rank 0's value, which JSON can hold, on all ranks."""
-    if world_size() == 1:
-        return value
-    text = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8, device=device)
-    length = torch.tensor(len(text), device=device)
-    dist.broadcast(length, 0)
-    if dist.get_rank() != 0:
-        text = torch.empty(int(length), dtype=torch.uint8, device=device)
-    dist.broadcast(text, 0)
-    return json.loads(bytes(text.cpu().tolist()))
-
-
-# Several processes on this machine, watched, and stopped together.
+# Several processes on this machine, by torchrun's launcher.
 
 
 class RankError(DeltacellError):
@@ -283,7 +225,6 @@ def needs_launch(config: TrainerConfig) -> bool:
 
 
 def is_launched() -> bool:
-    """Return whether `launch` started this process."""
     return LAUNCHED in os.environ and "TORCHELASTIC_RUN_ID" in os.environ
 
 
@@ -300,9 +241,10 @@ def launch(words: Sequence[str], processes: int) -> int:
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    before = os.environ.get(LAUNCHED)
     os.environ[LAUNCHED] = str(os.getpid())
-    with tempfile.TemporaryDirectory(prefix="deltacell-") as logs, _Watch() as watch:
+    over, stalled = threading.Event(), set[int]()
+    threading.Thread(target=kill_stalled, args=(over, stalled), daemon=True).start()
+    with tempfile.TemporaryDirectory(prefix="deltacell-") as logs:
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -311,20 +253,19 @@ def launch(words: Sequence[str], processes: int) -> int:
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             max_restarts=0,
-            monitor_interval=0.2,
+            monitor_interval=0.02,
             logs_specs=DefaultLogsSpecs(log_dir=logs),
         )
         try:
             elastic_launch(config, sys.executable)("-m", "deltacell", *words)
         except ChildFailedError as error:
-            rank, failure = _first_failure(error, watch.first)
-            stalled = failure.pid == watch.first and watch.stalled
-            raise RankError(rank, watch.stalled if stalled else _described(failure)) from None
+            rank, failure = min(error.failures.items(), key=lambda one: died(one[1]))
+            raise RankError(rank, described(failure, failure.pid in stalled)) from None
         except SignalException as error:
             return int(error.sigval)
         finally:
-            if before is None:
-                del os.environ[LAUNCHED]
+            over.set()
+            del os.environ[LAUNCHED]
     return 0
 
 
@@ -342,78 +283,42 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def reported(function: Callable[..., T]) -> Callable[..., T]:
-    """Return a function whose error reaches the process that launched this one."""
-    from torch.distributed.elastic.multiprocessing.errors import record
+def kill_stalled(over: threading.Event, killed: set[int]) -> None:
+    """Kill children of this process that are stopped for long, until it is over."""
+    since: dict[int, float] = {}
+    me = os.getpid()
+    while not over.wait(STOPPED_FOR / 60):
+        with suppress(OSError):
+            for child in map(int, Path(f"/proc/{me}/task/{me}/children").read_text().split()):
+                state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+                if state != "T":
+                    since.pop(child, None)
+                elif time.monotonic() - since.setdefault(child, time.monotonic()) > STOPPED_FOR:
+                    killed.add(child)
+                    os.kill(child, signal.SIGKILL)
 
-    return cast(Callable[..., T], record(function))
 
+def died(failure: ProcessFailure) -> tuple[bool, float]:
+    """Return what sorts the first rank to die before those that died of its death.
 
-class _Watch(threading.Thread):
-    """Notes which child of this process dies first, and kills one that is stopped for long.
-
-    Elastic looks five times per second, by when other ranks have died of the first.
+    The launcher ends the others by SIGTERM, and after 30 s by SIGKILL. An error has the time of its
+    file; a rank that something else killed left none, and was found before it was 10 s old.
     """
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.first: int | None = None
-        self.stalled = ""
-        self._over = threading.Event()
-        self._since: dict[int, float] = {}
-
-    def __enter__(self) -> Self:
-        if sys.platform == "linux":
-            self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-
-    def run(self) -> None:
-        mine = os.getpid()
-        while self.first is None and not self._over.wait(0.02):
-            with suppress(OSError):
-                # It stays to be waited for by whoever started it.
-                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-                if dead is not None and dead.si_status != 0:
-                    self.first = dead.si_pid
-            with suppress(OSError):
-                for child in Path(f"/proc/{mine}/task/{mine}/children").read_text().split():
-                    self._look_at(int(child))
-
-    def _look_at(self, child: int) -> None:
-        state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
-        if state != "T":
-            self._since.pop(child, None)
-        elif time.monotonic() - self._since.setdefault(child, time.monotonic()) > STOPPED_FOR:
-            self.first = child
-            self.stalled = f"was stopped for {STOPPED_FOR:.0f} s (SIGSTOP); all ranks were ended"
-            os.kill(child, signal.SIGKILL)
+    has_file = Path(failure.error_file).is_file()
+    time_ = Path(failure.error_file).stat().st_mtime if has_file else failure.timestamp - 10
+    return failure.exitcode == -signal.SIGTERM, time_
 
 
-def _first_failure(error: ChildFailedError, seen: int | None = None) -> tuple[int, ProcessFailure]:
-    """Return the rank that died first; those that the launcher stopped after it do not count."""
-    for rank, failure in error.failures.items():
-        if failure.pid == seen:
-            return rank, failure
-    own = {r: f for r, f in error.failures.items() if f.exitcode != -signal.SIGTERM}
-    if not own:
-        return error.get_first_failure()
-    return min(own.items(), key=lambda item: item[1].timestamp)
-
-
-def _described(failure: ProcessFailure) -> str:
+def described(failure: ProcessFailure, stalled: bool = False) -> str:
+    if stalled:
+        return f"was stopped for {STOPPED_FOR:.0f} s (SIGSTOP); all ranks were ended"
     if failure.exitcode < 0:
         name = signal.Signals(-failure.exitcode).name
         return f"was killed by {name}; the other ranks were stopped"
     message: Any = failure.message
-    if isinstance(message, dict):
-        trace = message.get("extraInfo", {}).get("py_callstack", "")
-        message = trace or message.get("message", "")
-    text = str(message).rstrip()
+    text = str(message["extraInfo"]["py_callstack"] if isinstance(message, dict) else message)
     # An error that a user can act on is its sentence alone; the last one is what was raised.
     for_users = re.findall(r"^deltacell\.[\w.]+Error: ", text, re.MULTILINE)
     if for_users and "DELTACELL_DEBUG" not in os.environ:
         text = text.rpartition(for_users[-1])[2]
-    return f"failed, and the other ranks were stopped:\n{text}"
+    return f"failed, and the other ranks were stopped:\n{text.rstrip()}"

@@ -6,8 +6,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,10 @@ from deltacell.errors import DeltacellError, InputError
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.pairs import PairTrees
 from deltacell.profile.capture import Capture, Window, check_window
-from deltacell.profile.host_profilers import HostProfiler, host_profiler
+from deltacell.profile.host_profilers import HostProfiler
 from deltacell.profile.phase_rows import PhaseSummary, read_phases, summarise
-from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.profile.record import (
     CHECKPOINTS,
-    METRICS_FILE,
     PHASES,
     RUN_FILE,
     SPLIT,
@@ -33,29 +31,22 @@ from deltacell.profile.record import (
     Target,
     read_run,
 )
-from deltacell.train.build import (
-    build_fitted,
-    make_loop,
-    propagation_record,
-    recorded_propagation,
-    samples_per_epoch,
-)
-from deltacell.train.callbacks import Callback, Figures, check_loggers, make_loggers
+from deltacell.train.build import build_fitted, propagation_record
+from deltacell.train.callbacks import Callback, Loggers, check_loggers
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.config import Config, EnsembleConfig, Mode, is_fitted
+from deltacell.train.config import Config, EnsembleConfig
 from deltacell.train.data import Standard, TrainingData, draw_zeros, load_data
-from deltacell.train.loop import Hooks, Loop, NotFiniteError, most_batches
+from deltacell.train.loop import Loop
 from deltacell.train.predictor import Ensemble, Predictor
 from deltacell.train.processes import StopSignals, from_first_rank, make_fabric, set_threads
 from deltacell.train.run_directory import (
     MEANING,
-    MetricsFile,
-    Outcome,
     RunDirectory,
     check_meaning,
     meaning,
     new_path,
     resumed_config,
+    write_metrics,
 )
 from deltacell.train.task import Task, Validation
 from deltacell.words import Progress
@@ -63,8 +54,17 @@ from deltacell.words import Progress
 if TYPE_CHECKING:
     import lightning
 
-SHOWN = 5
-"""Genotypes that an error names."""
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    path: Path
+    signal: int  # the number of the signal that stopped it, or 0
+    best: float | None = None  # the highest validation Pearson
+    phases: PhaseSummary | None = None  # None if not recorded, and on ranks other than 0
+    is_first: bool = True  # whether this is rank 0
+    notices: tuple[str, ...] = ()  # what a profiler did not record, and why
 
 
 def train(
@@ -76,293 +76,149 @@ def train(
 ) -> Outcome:
     """Train from the beginning; every rank calls this with the same config.
 
-    A predictor that is fitted in one call goes to `fit_run`. `command` is the command line, for
-    the record; `tell` are callbacks of the first rank; `data` is what the config names, if loaded.
+    `command` is for the record; `data` is what the config names, if that is loaded already.
     """
-    if is_fitted(config.model):
+    if config.model.fitted:
         return fit_run(config, command=command, data=data)
     fabric = make_fabric(config)
     path = new_path(config)
+    # A run of this config that was killed before its first checkpoint begins again.
     begun = fabric.is_global_zero and _is_begun(path, config)
-    where, begun = from_first_rank([str(path), begun], fabric.device)
-    path = Path(where)
+    begun = begun and Checkpoints(path / CHECKPOINTS).last is None
+    path, begun = from_first_rank((path, begun))
     if begun:
-        return _resume(fabric, path, config, "last", tell)
+        return _resumed(fabric, config, path, "last", tell)
+    data = data or load_data(config)
     # What can be wrong with a config is found here, before there is a directory.
-    data = load_data(config) if data is None else data
-    attempt = _Attempt(fabric, config, data, path, tell)
+    loop = Loop(fabric, config, data, path)
+    loop.profilers = _profilers(loop, is_new=True)
     with ExitStack() as stack:
         if fabric.is_global_zero:
-            size = fabric.world_size
-            directory = RunDirectory.create(
-                path, config, command, world_size=size, split=data.split
-            )
-            attempt.directory = stack.enter_context(directory)
-        return attempt.run()
+            size, split = fabric.world_size, data.split
+            new = RunDirectory.create(path, config, command, world_size=size, split=split)
+            loop.directory = stack.enter_context(new)
+        stack.enter_context(loop.signals)
+        return _trained(loop, tell)
 
 
 def resume(
     path: Path, config: Config, *, which: str = "last", tell: Sequence[Callback] = ()
 ) -> Outcome:
-    """Resume a run from a checkpoint, as if it had never stopped.
+    """Resume a run from a checkpoint (``last``, ``best`` or a name), as if it had never stopped.
 
     A run that was stopped before its first checkpoint starts from the beginning. One that had done
-    all its work when it was killed is recorded as finished. `which` is ``last``, ``best`` or the
-    name of a checkpoint; the config may differ from the saved one in `MAY_CHANGE`.
+    all its work when it was killed is recorded as finished.
     """
-    if is_fitted(config.model):
-        return resume_fit(path, config)
-    return _resume(make_fabric(config), path, config, which, tell)
-
-
-def _resume(
-    fabric: lightning.Fabric, path: Path, config: Config, which: str, tell: Sequence[Callback]
-) -> Outcome:
-    data = load_data(config, path / SPLIT)
-    with ExitStack() as stack:
-        directory = None
-        if fabric.is_global_zero:
-            directory = stack.enter_context(RunDirectory.open(path))
-            data.check_same(directory.record)
-        recorded = None if directory is None else directory.record.propagation
-        recorded = from_first_rank(recorded, fabric.device)
-        attempt = _Attempt(fabric, config, data, path, tell, which=which, recorded=recorded)
-        attempt.directory = directory
-        return attempt.run()
+    if config.model.fitted:
+        return fit_run(config, resume=path)
+    return _resumed(make_fabric(config), config, path, which, tell)
 
 
 def _is_begun(path: Path, config: Config) -> bool:
-    """Return whether a directory holds an unfinished run of this config without a checkpoint."""
-    if not (path / RUN_FILE).is_file() or Checkpoints(path / CHECKPOINTS).last is not None:
+    if not (path / RUN_FILE).is_file():
         return False
     return read_run(path).status is not Status.finished and resumed_config(path) == config
 
 
-class _Attempt:
-    """One attempt at a run, in one rank; the first rank has the directory."""
-
-    def __init__(
-        self,
-        fabric: lightning.Fabric,
-        config: Config,
-        data: TrainingData,
-        path: Path,
-        tell: Sequence[Callback],
-        *,
-        which: str | None = None,
-        recorded: dict[str, Any] | None = None,
-    ) -> None:
-        self.fabric, self.config, self.data, self.path = fabric, config, data, path
-        self.tell: tuple[Callback, ...] = tuple(tell) if fabric.is_global_zero else ()
-        self.which = which
-        check_loggers(config.loggers)
-        self.directory: RunDirectory | None = None
-        self.metrics: MetricsFile | None = None
-        self.number = 0
-        self.checkpoints = Checkpoints(path / CHECKPOINTS, config.trainer.keep)
-        self.signals = StopSignals()
-        self.timer: PhaseTimer | NoTimer = NoTimer()
-        if config.profiler.phases:
-            self.timer = PhaseTimer(fabric.device, nvtx=config.profiler.nvtx)
-        self.capture = self._make_capture()
-        self.loop = make_loop(
-            fabric,
-            config,
-            data,
-            timer=self.timer,
-            hooks=Hooks(
-                save=self._save,
-                row=self._row,
-                stop=lambda: self.signals.received or 0,
-                optimizer_step=self._optimizer_step,
-            ),
-            propagation=recorded_propagation(recorded, config),
-        )
-        self.host = self._make_host_profiler()
-
-    def run(self) -> Outcome:
-        """Train into the directory, and leave the record as it ended."""
-        if self.directory is not None:
-            self.metrics = MetricsFile(self.path / METRICS_FILE)
-            every = self.config.trainer.figures_every
-            self.tell += (
-                *make_loggers(self.config.loggers, self.path),
-                Figures(self.path, self.metrics, every, self.timer),
-            )
-        self.loop.hooks.callbacks = self.tell
+def _resumed(
+    fabric: lightning.Fabric, config: Config, path: Path, which: str, tell: Sequence[Callback]
+) -> Outcome:
+    with ExitStack() as stack:
+        directory = None
+        known: tuple[Status, dict[str, Any] | None] = (Status.running, None)
+        if fabric.is_global_zero:
+            directory = stack.enter_context(RunDirectory.open(path))
+            known = (directory.record.status, directory.record.propagation)
+        status, propagation = from_first_rank(known)
+        loop = Loop(fabric, config, load_data(config, path / SPLIT), path, propagation)
+        loop.profilers, loop.directory = _profilers(loop, is_new=False), directory
         # Signals also count while it begins and ends, so that the record says what happened.
-        with self.signals:
-            try:
-                self._begin()
-                signal = self._train()
-            except NotFiniteError as error:
-                raise self._explained(error) from error
-            finally:
-                for callback in self.tell:
-                    callback.close()
-            summary = self._summary()
-            if self.directory is not None:
-                status = Status.interrupted if signal else Status.finished
-                limits = None if summary is None else summary.sentence
-                self.directory.end(status, **self.checkpoints.reached(), limits=limits)
-        # A launcher may stop the first rank, which still writes, as soon as another one ends.
-        self.fabric.barrier()
-        profilers = [p for p in (self.capture, self.host) if p is not None]
-        notices = tuple(notice for profiler in profilers for notice in profiler.notices)
-        best = None if self.checkpoints.best is None else self.checkpoints.best.metric
-        return Outcome(self.path, signal, summary, best, self.fabric.is_global_zero, notices)
-
-    def _begin(self) -> None:
-        """Bring the record and the loop to where the attempt starts."""
-        loop, device = self.loop, self.fabric.device
-        if self.which is not None and (self.which != "last" or self.checkpoints.last is not None):
-            state = self.checkpoints.load(self.which)
-            check_meaning(state, self.config, self.data, self.path)
+        stack.enter_context(loop.signals)
+        if which != "last" or loop.checkpoints.last is not None:
+            state = loop.checkpoints.load(which)
+            check_meaning(state, config, loop.data, path)
             loop.load_state_dict(state)
-            status = None if self.directory is None else str(self.directory.record.status)
-            if loop.finished and from_first_rank(status, device) == Status.finished:
+            if loop.finished and status is Status.finished:
                 epochs = loop.position.epoch
-                raise InputError(
-                    f"the run has finished its {epochs} epochs",
-                    code="already-finished",
-                    where=self.path,
-                    fix=f"To train longer: deltacell train --resume {self.path} "
-                    f"trainer.epochs={epochs + 10}",
-                )
-        step = loop.position.step
-        if self.directory is not None and self.metrics is not None:
-            if self.which is not None:
-                if self.checkpoints.last is not None:
-                    self.checkpoints.continue_from(self.which)
-                self.metrics.truncate_after(step)
-                self.directory.resume(from_step=step, world_size=self.fabric.world_size)
-                self.directory.save_config(self.config)
-            self.directory.update(**self.data.facts(), **self._facts())
-            self.number = self.directory.attempt
-        self.number = from_first_rank(self.number, device)
+                what, more = f"the run has finished its {epochs} epochs", epochs + 10
+                fix = f"For more: deltacell train --resume {path} trainer.epochs={more}"
+                raise InputError(what, code="already-finished", where=path, fix=fix)
+            if directory is not None:
+                loop.checkpoints.continue_from(which)
+        if directory is not None:
+            step, size = loop.position.step, fabric.world_size
+            directory.resume(config, from_step=step, world_size=size)
+            write_metrics(path, loop.rows)
+        return _trained(loop, tell)
 
-    def _facts(self) -> dict[str, Any]:
-        """Return what the record says of a training before its first step."""
-        config, device, model = self.config, self.fabric.device, self.loop.task.model
-        return {
-            "device": str(device),
-            "threads": torch.get_num_threads() if device.type == "cpu" else None,
-            "precision": config.trainer.precision,
-            "batch_size": config.data.batch_size,
-            "accumulate": config.optimizer.accumulate,
-            "steps_per_epoch": self.loop.schedule.steps_per_epoch,
-            "epochs": config.trainer.epochs,
-            "propagation": propagation_record(model),
-            "n_parameters": sum(weight.numel() for weight in model.parameters()),
-            "target": Target(mean=self.data.standard.mean, std=self.data.standard.std),
-        }
 
-    def _train(self) -> int:
-        if self.capture is not None:
-            self.capture.start(self.loop.position.step)
-        if self.host is not None:
-            self.host.start()
-        try:
-            return self.loop.run()
-        finally:
-            for profiler in (self.capture, self.host):
-                if profiler is not None:
-                    profiler.stop()
-            # If the training failed, that error is the one to see.
-            with suppress(DeltacellError):
-                self._flush()
+def _trained(loop: Loop, tell: Sequence[Callback]) -> Outcome:
+    """Train to the end, and leave the record as it ended."""
+    fabric, config, directory, path = loop.fabric, loop.config, loop.directory, loop.path
+    summary = None
+    if directory is not None:
+        loop.attempt = len(directory.record.attempts) - 1
+        loop.callbacks = (*tell, Loggers(config.loggers, path))
+        device, model, scale = fabric.device, loop.task.model, loop.data.standard
+        directory.update(
+            **loop.data.facts(),
+            device=str(device),
+            threads=torch.get_num_threads() if device.type == "cpu" else None,
+            precision=config.trainer.precision,
+            batch_size=config.data.batch_size,
+            accumulate=config.optimizer.accumulate,
+            steps_per_epoch=loop.schedule.steps_per_epoch,
+            epochs=config.trainer.epochs,
+            propagation=propagation_record(model),
+            n_parameters=sum(weight.numel() for weight in model.parameters()),
+            target=Target(mean=scale.mean, std=scale.std),
+        )
+    loop.attempt = from_first_rank(loop.attempt)
+    signal = loop.run()
+    loop.flush()
+    fabric.barrier()
+    if directory is not None:
+        if config.profiler.phases:
+            summary = summarise(read_phases(path / PHASES))
+        status = Status.interrupted if signal else Status.finished
+        directory.end(status, limits=None if summary is None else summary.sentence)
+    # A launcher may stop the first rank, which still writes, as soon as another one ends.
+    fabric.barrier()
+    notices = tuple(notice for profiler in loop.profilers for notice in profiler.notices)
+    best = loop.checkpoints.best
+    metric = None if best is None else best.metric
+    return Outcome(path, signal, metric, summary, fabric.is_global_zero, notices)
 
-    def _make_capture(self) -> Capture | None:
-        profiler, config = self.config.profiler, self.config
-        if not profiler.trace:
-            return None
+
+def _profilers(loop: Loop, *, is_new: bool) -> list[Capture | HostProfiler]:
+    profiler, config = loop.config.profiler, loop.config
+    folder, rank, size = loop.path / TRACES, loop.fabric.global_rank, loop.fabric.world_size
+    found: list[Capture | HostProfiler] = []
+    check_loggers(config.loggers)
+    if profiler.trace:
         window = Window.of(profiler.window)
-        # What a resumed run has left may be less than the window, which may have been recorded.
-        if self.which is None:
+        # What a resumed run has left may be less than the window, which was recorded.
+        if is_new:
             check_window(
                 window,
-                samples=samples_per_epoch(config, self.data),
+                samples=loop.training.samples_per_epoch,
                 batch_size=config.data.batch_size,
                 accumulate=config.optimizer.accumulate,
                 epochs=config.trainer.epochs,
-                world_size=self.fabric.world_size,
-                steps=most_batches(config),
+                world_size=size,
+                steps=loop.batches,
             )
-        return Capture(
-            window,
-            self.path / TRACES,
-            self.fabric.global_rank,
-            record_shapes=profiler.record_shapes,
-            profile_memory=profiler.profile_memory,
-            with_stack=profiler.with_stack,
-            world_size=self.fabric.world_size,
-            timer=self.timer,
-        )
-
-    def _make_host_profiler(self) -> HostProfiler | None:
-        profiler = self.config.profiler
-        if profiler.kind is None:
-            return None
+        names = ("record_shapes", "profile_memory", "with_stack")
+        options: dict[str, Any] = {name: getattr(profiler, name) for name in names}
+        found.append(Capture(window, folder, rank, world_size=size, timer=loop.timer, **options))
+    if profiler.kind is not None:
         if profiler.with_stack and profiler.trace:
-            raise InputError(
-                f"profiler.with_stack and profiler.kind={profiler.kind} both hook into Python",
-                code="conflicting-settings",
-                fix="Use one of them at a time.",
-            )
-        model = type(self.loop.task.model)
-        functions = (Task.training_step, Task.prepare, model.forward, Loop._accumulated_step)
-        return host_profiler(profiler.kind, self.path / TRACES, self.fabric.global_rank, functions)
-
-    def _optimizer_step(self) -> None:
-        if self.capture is not None:
-            # What begins under torch's profiler and ends after it would write to freed memory.
-            self.loop.agreement.arrive()
-            self.capture.step()
-        if self.host is not None:
-            self.host.step()
-
-    def _save(self, state: dict[str, Any], metric: float | None) -> None:
-        if self.directory is not None:
-            position = self.loop.position
-            state = state | {MEANING: meaning(self.config, self.data)}
-            self.checkpoints.save(state, step=position.step, epoch=position.epoch, metric=metric)
-            self.directory.update(**self.checkpoints.reached())
-        self._flush()
-
-    def _row(self, row: dict[str, float]) -> None:
-        if self.metrics is not None:
-            self.metrics.append(row)
-
-    def _flush(self) -> None:
-        self.timer.flush(self.path / PHASES, self.fabric.global_rank, self.number)
-
-    def _summary(self) -> PhaseSummary | None:
-        self._flush()
-        self.fabric.barrier()
-        if self.directory is None or isinstance(self.timer, NoTimer):
-            return None
-        return summarise(read_phases(self.path / PHASES))
-
-    def _explained(self, error: NotFiniteError) -> InputError:
-        """Return the error with the genotypes of the batch, and where to go back to."""
-        genes = self.data.cell.genes
-        genotypes = self.data.screen.genotypes.take(error.rows[:SHOWN])
-        names = [
-            " + ".join(genes.label(int(gene)) for gene in genotypes.genes[begin:end])
-            for begin, end in zip(genotypes.offsets[:-1], genotypes.offsets[1:], strict=True)
-        ]
-        more = len(error.rows) - len(names)
-        # On ranks other than the first, what was read when the attempt began may be old.
-        last = Checkpoints(self.path / CHECKPOINTS).last
-        back = "none" if last is None else f"{last.file}, of step {last.step:,}"
-        return InputError(
-            f"{error}; its batch has the genotypes {', '.join(names)}"
-            + (f" and {more:,} more" if more > 0 else ""),
-            code="not-finite",
-            where=self.path,
-            fix=f"The last good checkpoint is {back}. Try a smaller optimizer.lr or "
-            "optimizer.clip, and look at the scores and features of these genotypes.",
-        )
+            what = f"profiler.with_stack and profiler.kind={profiler.kind} both hook into Python"
+            raise InputError(what, code="conflicting-settings")
+        model = type(loop.task.model)
+        functions = (Task.forward, Task.prepare, model.forward, Loop._accumulated_step)
+        found.append(HostProfiler(profiler.kind, folder, rank, functions))
+    return found
 
 
 # Runs whose predictor is fitted in one call: additive effects, boosted trees and the like.
@@ -371,6 +227,7 @@ class _Attempt:
 def fit_run(
     config: Config,
     *,
+    resume: Path | None = None,
     command: Sequence[str] = (),
     data: TrainingData | None = None,
     progress: Progress | None = None,
@@ -379,44 +236,23 @@ def fit_run(
     if isinstance(config.model, EnsembleConfig) and config.model.runs:
         first = resumed_config(config.model.runs[0])
         config = replace(config, data=first.data, split=first.split)
-    path = new_path(config)
-    unfinished = (path / RUN_FILE).is_file() and read_run(path).status is not Status.finished
-    if unfinished and resumed_config(path) == config:
-        return resume_fit(path, config, data=data, progress=progress)
+    path = new_path(config) if resume is None else resume
     # What can be wrong with a config is found here, before there is a directory.
     predictor = build_fitted(config)
-    data = load_data(config) if data is None else data
-    with RunDirectory.create(path, config, command, world_size=1, split=data.split) as directory:
-        return _fit(directory, config, predictor, data, progress)
-
-
-def resume_fit(
-    path: Path,
-    config: Config,
-    *,
-    data: TrainingData | None = None,
-    progress: Progress | None = None,
-) -> Outcome:
-    """Fit again, from the start, in the directory of a run that did not finish."""
-    predictor = build_fitted(config)
+    if resume is None and not _is_begun(path, config):
+        data = data or load_data(config)
+        with RunDirectory.create(path, config, command, split=data.split) as directory:
+            return _fit(directory, config, predictor, data, progress)
     with RunDirectory.open(path) as directory:
-        if directory.record.status is Status.finished:
-            raise InputError(
-                "the run has finished, so there is nothing to resume",
-                code="already-finished",
-                where=path,
-                fix=f"Use it: deltacell evaluate {path}; or train into another directory.",
-            )
-        checkpoints = Checkpoints(path / CHECKPOINTS)
-        if directory.record.status is Status.running and checkpoints.last is not None:
+        status, last = directory.record.status, Checkpoints(path / CHECKPOINTS).last
+        if status is Status.finished:
+            what = f"the run has finished; use it: deltacell evaluate {path}"
+            raise InputError(what, code="already-finished", where=path)
+        if status is Status.running and last is not None:
             # It was killed after the fit, before its record said so.
-            directory.end(Status.finished, **checkpoints.reached())
-            return Outcome(path, 0, best=None if (b := checkpoints.best) is None else b.metric)
-        data = load_data(config, path / SPLIT) if data is None else data
-        data.check_same(directory.record)
-        directory.resume(from_step=0)
-        directory.save_config(config)
-        MetricsFile(path / METRICS_FILE).truncate_after(0)
+            return _end_fit(directory)
+        data = data or load_data(config, path / SPLIT)
+        directory.resume(config, from_step=0)
         return _fit(directory, config, predictor, data, progress)
 
 
@@ -433,93 +269,71 @@ def _fit(
 ) -> Outcome:
     set_threads(config.trainer)
     path, began = directory.path, time.monotonic()
-    metrics = MetricsFile(path / METRICS_FILE)
-    checkpoints = Checkpoints(path / CHECKPOINTS, config.trainer.keep)
+    rows: list[dict[str, float]] = []
     directory.update(**data.facts(), device="cpu", threads=torch.get_num_threads())
 
-    def append(row: dict[str, float]) -> int:
-        step = len(metrics.rows) + 1
-        seconds = time.monotonic() - began
-        metrics.append({**row, "epoch": step, "step": step, "seconds": seconds})
-        return step
+    def append(row: dict[str, float]) -> None:
+        n, seconds = len(rows) + 1, time.monotonic() - began
+        rows.append({**row, "epoch": n, "step": n, "seconds": seconds})
+        write_metrics(path, rows)
 
     def report(what: str, done: int, total: int) -> None:
         if signals.received is not None:
             raise _StoppedError
-        for row in predictor.history[len(metrics.rows) :]:
+        for row in predictor.history[len(rows) :]:
             append(row)
         if progress is not None:
             progress(what, done, total)
 
     with StopSignals() as signals:
+        genotypes, measured = data.part(data.split.validation)
+        options: dict[str, Any] = {"seed": config.seed, "progress": report}
+        if len(genotypes):
+            options["validation"] = (genotypes, measured)
         try:
-            validation = data.part(data.split.validation)
-            options: dict[str, Any] = {}
             if isinstance(predictor, Ensemble):
                 predictor.adopt(path, data)
             if isinstance(predictor, PairTrees):
                 options["zeros"] = draw_zeros(data, predictor.zeros, config.split.seed)
-            predictor.fit(
-                data.cell,
-                *data.part(data.split.train),
-                validation=validation if len(validation[0]) else None,
-                seed=config.seed,
-                progress=report,
-                **options,
-            )
+            predictor.fit(data.cell, *data.part(data.split.train), **options)
             report("validation", 0, 0)
         except _StoppedError:
-            assert signals.received is not None
             directory.end(Status.interrupted)
-            return Outcome(path, signals.received)
-        row = validation_row(predictor, data)
-        step = append(row)
+            return Outcome(path, signals.received or 0)
+        row: dict[str, float] = {}
+        if len(genotypes):
+            found = Predictor(predictor, data.cell, Standard()).predict(genotypes)
+            # What was measured is a hit; a predictor of two parts tells the score of one.
+            score = found.score if found.given_hit is None else found.given_hit
+            predicted = score.numpy().astype(np.float64)
+            measures = Validation(measured, predicted, loss=float("nan")).metrics()
+            row = {f"validation_{name}": measures[name] for name in ("pearson", "spearman", "mse")}
+        append(row)
         state = {"predictor": predictor.state_dict(), MEANING: meaning(config, data)}
-        checkpoints.save(state, step=step, epoch=step, metric=row.get("validation_pearson"))
-        directory.end(Status.finished, **checkpoints.reached())
-    return Outcome(path, 0, best=None if checkpoints.best is None else checkpoints.best.metric)
+        checkpoints, n = Checkpoints(path / CHECKPOINTS, config.trainer.keep), len(rows)
+        checkpoints.save(state, step=n, epoch=n, metric=row.get("validation_pearson"))
+        return _end_fit(directory)
 
 
-def validation_row(predictor: FittedPredictor, data: TrainingData) -> dict[str, float]:
-    """Return the metrics of the validation part, by name; none if it is empty.
-
-    The validation part holds measured genotypes, so a predictor of two parts answers there with
-    the score to expect of a hit.
-    """
-    rows = data.split.validation
-    genotypes, measured = data.part(rows)
-    if not len(genotypes):
-        return {}
-    found = Predictor(predictor, data.cell, Standard()).predict(genotypes)
-    score = found.score if found.given_hit is None else found.given_hit
-    predicted = score.numpy().astype(np.float64)
-    metrics = Validation(rows, measured, predicted, loss=float("nan")).metrics()
-    return {f"validation_{name}": value for name, value in metrics.items() if name != "loss"}
+def _end_fit(directory: RunDirectory) -> Outcome:
+    directory.end(Status.finished)
+    best = directory.record.best
+    return Outcome(directory.path, 0, None if best is None else best.value)
 
 
-ORDER = (Mode.empty, Mode.data, Mode.forward, Mode.step, Mode.train, Mode.fixed)
+# Execution modes side by side.
 
-
-@dataclass(frozen=True)
-class ModeTime:
-    """The steady steps of one mode."""
-
-    mode: str
-    summary: PhaseSummary
+ORDER = ("empty", "data", "forward", "step", "train", "fixed")
 
 
 @dataclass(frozen=True)
 class Marginal:
-    """What a part of a step costs.
-
-    `marginal_ms` is the difference of two modes per step, which is the part's share of a step only
-    if nothing overlaps; `exposed_ms` are its phases in the mode ``train``, which do add up.
-    """
+    """What a part of a step costs."""
 
     part: str
     modes: tuple[str, str]
-    marginal_ms: float
-    exposed_ms: float
+    marginal_ms: float  # the difference of two modes: its share only if nothing overlaps
+    exposed_ms: float  # its phases in the mode ``train``, which do add up
 
 
 _PARTS = (
@@ -532,35 +346,27 @@ _PARTS = (
 
 def run_modes(
     overrides: Sequence[str], steps: int = 30, progress: Progress | None = None
-) -> list[ModeTime]:
+) -> dict[str, PhaseSummary]:
     """Run every mode of a config for some batches, each in a process of its own."""
-    found = []
+    found = {}
+    quiet = ["trainer.progress=false", "profiler.trace=false", "loggers.tensorboard=false"]
     with tempfile.TemporaryDirectory(prefix="deltacell-modes-") as folder:
         for i, mode in enumerate(ORDER):
             if progress is not None:
-                progress(f"mode {mode.value}", i, len(ORDER))
-            path = Path(folder) / mode.value
-            words = [
-                *overrides,
-                f"mode={mode.value}",
-                f"mode_steps={steps}",
-                f"directory='{path}'",
-                "trainer.progress=false",
-                "profiler.trace=false",
-                "loggers.tensorboard=false",
-            ]
-            command = [sys.executable, "-m", "deltacell", "train", *words]
+                progress(f"mode {mode}", i, len(ORDER))
+            path = Path(folder) / mode
+            words = [f"mode={mode}", f"mode_steps={steps}", f"directory='{path}'", *quiet]
+            command = [sys.executable, "-m", "deltacell", "train", *overrides, *words]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 error = (done.stderr or done.stdout).strip().removeprefix("error: ")
-                raise DeltacellError(f"the mode '{mode.value}' failed: {error}")
-            found.append(ModeTime(mode.value, summarise(read_phases(path / PHASES))))
+                raise DeltacellError(f"the mode '{mode}' failed: {error}")
+            found[mode] = summarise(read_phases(path / PHASES))
     return found
 
 
-def marginals(times: Sequence[ModeTime]) -> list[Marginal]:
+def marginals(by: Mapping[str, PhaseSummary]) -> list[Marginal]:
     """Return the differences between modes, beside the phases of the whole step."""
-    by = {time.mode: time.summary for time in times}
     return [
         Marginal(
             part,

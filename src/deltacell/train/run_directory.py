@@ -1,80 +1,57 @@
-"""The directory of a run: its lock, record, sealed config and metrics.
-
-It is made once, and written by one process at a time.
-"""
+"""The directory of a run: its lock, record, sealed config and metrics."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import fcntl
 import hashlib
 import io
 import os
 import platform
-import shutil
 import subprocess
-import sys
 import warnings
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
-
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError  # type: ignore[import-untyped]
+from typing import TYPE_CHECKING, Any, Self
 
 from deltacell.errors import InputError, StoreError
-from deltacell.files import TEMPORARY, write_text
-from deltacell.profile.phase_rows import PhaseSummary
+from deltacell.files import write_text
 from deltacell.profile.record import (
     CHECK,
     CHECKPOINTS,
     CONFIG_FILE,
+    METRICS_FILE,
     RUN_FILE,
     SPLIT,
     Attempt,
     RunRecord,
     Status,
-    check_of_row,
+    checks_of_rows,
     now,
     read_metrics,
     read_run,
     write_run,
 )
 from deltacell.screen import Split
+from deltacell.store import new_directory
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.compose import from_yaml, to_dict, to_yaml
-from deltacell.train.config import Config, is_fitted
+from deltacell.train.compose import from_yaml, to_yaml, with_overrides
+from deltacell.train.config import Config
 
 if TYPE_CHECKING:
     from deltacell.train.data import TrainingData
 
-if sys.platform != "win32":
-    import fcntl
-
 LOCK_FILE = ".lock"
 
+# What results may depend on; the record of a run has their versions.
 PACKAGES = (
-    *("deltacell", "torch", "lightning", "lightgbm", "torch-geometric"),
-    *("numpy", "polars", "pyarrow"),
+    *("deltacell", "torch", "lightning", "lightgbm"),
+    *("torch-geometric", "numpy", "polars", "pyarrow"),
 )
-"""What results may depend on; the record of a run has their versions."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    path: Path
-    signal: int  # the number of the signal that stopped it, or 0
-    phases: PhaseSummary | None = None  # None if not recorded, and on ranks other than 0
-    best: float | None = None  # the highest validation Pearson
-    is_first: bool = True  # whether this is rank 0
-    notices: tuple[str, ...] = ()  # what a profiler did not record, and why
 
 
 def new_path(config: Config) -> Path:
@@ -96,10 +73,14 @@ class RunDirectory:
     error makes it ``failed``, and anything else ``interrupted``.
     """
 
-    def __init__(self, record: RunRecord, lock: _Lock, *, running: bool) -> None:
-        self.record = record
-        self._lock = lock
-        self._running = running
+    def __init__(self, path: Path, *, running: bool) -> None:
+        self.path, self._running = path, running
+        self._lock: int | None = _locked(path)
+        try:
+            self.record = read_run(path)
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def create(
@@ -108,128 +89,79 @@ class RunDirectory:
         config: Config,
         command: Sequence[str] = (),
         *,
-        world_size: int | None = None,
+        world_size: int = 1,
         split: Split | None = None,
     ) -> Self:
         """Make a run directory where there is none, with the first attempt running."""
-        path = Path(path).absolute()
-        _refuse_to_clobber(path)
-        made = [folder for folder in (path, *path.parents) if not folder.exists()]
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            _remove((), made)
-            what = f"the run directory could not be made: {error.strerror or error}"
-            raise StoreError(what, code="not-written", where=path) from error
-        lock = _Lock(path / LOCK_FILE)
-        try:
-            # Another process may have been faster by a moment.
-            _refuse_to_clobber(path)
-        except BaseException:
-            lock.release()
-            raise
-        try:
-            started = now()
-            size = config.ranks if world_size is None else world_size
-            record = RunRecord(
-                path=path,
-                status=Status.running,
-                name=config.name,
-                mode=str(config.mode),
-                seed=config.seed,
-                command=tuple(command),
-                started=started,
-                attempts=(Attempt(started=started, world_size=size),),
-                versions={"python": platform.python_version()}
-                | {name: metadata.version(name) for name in PACKAGES},
-                commit=commit(),
-                world_size=size,
-            )
-            write_config(path, config)
+        path, started = Path(path).absolute(), now()
+        if (path / RUN_FILE).is_file():
+            fix = f"Resume it (deltacell train --resume {path}), or choose another directory."
+            what = "there is already a run in this directory"
+            raise InputError(what, code="run-exists", where=path, fix=fix)
+        record = RunRecord(
+            path=path,
+            status=Status.running,
+            name=config.name,
+            mode=config.mode,
+            seed=config.seed,
+            command=tuple(command),
+            started=started,
+            attempts=(Attempt(started=started, world_size=world_size),),
+            versions={"python": platform.python_version()}
+            | {name: metadata.version(name) for name in PACKAGES},
+            commit=commit(),
+            world_size=world_size,
+        )
+        with new_directory(path, "run") as folder:
+            write_config(folder, config)
             if split is not None:
-                split.save(path / SPLIT, overwrite=True)
-            # The record comes last: with it there is a run.
-            write_run(path, record)
-        except BaseException:
-            shutil.rmtree(path / SPLIT, ignore_errors=True)
-            _remove([path / RUN_FILE, path / CONFIG_FILE, path / LOCK_FILE], made)
-            lock.release()
-            raise
-        return cls(record, lock, running=True)
+                split.save(folder / SPLIT)
+            write_run(folder, record)
+        return cls(path, running=True)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
         """Open a run to resume it; nothing of it changes until `resume` is called."""
-        path = Path(path).absolute()
-        read_run(path)
-        lock = _Lock(path / LOCK_FILE)
-        try:
-            return cls(read_run(path), lock, running=False)
-        except BaseException:
-            lock.release()
-            raise
-
-    @property
-    def path(self) -> Path:
-        """The directory."""
-        return self.record.path
-
-    @property
-    def attempt(self) -> int:
-        """The number of the last attempt, counted from 0."""
-        return len(self.record.attempts) - 1
-
-    def save_config(self, config: Config) -> None:
-        """Replace the config."""
-        self._lock.check()
-        write_config(self.path, config)
+        return cls(read_run(path).path.absolute(), running=False)
 
     def update(self, **changes: Any) -> None:
-        """Change fields of the record, on the disk first."""
-        self._lock.check()
+        if self._lock is None:
+            raise RuntimeError(f"the run was closed: {self.path}")
         changed = dataclasses.replace(self.record, **changes)
         write_run(self.path, changed)
         self.record = changed
 
-    def resume(self, *, from_step: int, world_size: int = 1) -> None:
+    def resume(self, config: Config, *, from_step: int, world_size: int = 1) -> None:
         """Begin another attempt; one that was killed becomes ``interrupted``."""
-        assert not self._running
-        attempts = tuple(
-            dataclasses.replace(one, status=Status.interrupted)
-            if one.status is Status.running
-            else one
-            for one in self.record.attempts
-        )
-        began = Attempt(started=now(), from_step=from_step, world_size=world_size)
-        self.update(
-            status=Status.running,
-            ended=None,
-            error=None,
-            world_size=world_size,
-            attempts=(*attempts, began),
-        )
+        attempts = list(self.record.attempts)
+        if attempts[-1].status is Status.running:
+            attempts[-1] = dataclasses.replace(attempts[-1], status=Status.interrupted)
+        attempts.append(Attempt(started=now(), from_step=from_step, world_size=world_size))
+        fresh = {"status": Status.running, "ended": None, "error": None}
+        self.update(**fresh, world_size=world_size, attempts=tuple(attempts))
+        write_config(self.path, config)
         self._running = True
 
     def end(self, status: Status, **changes: Any) -> None:
         """End the attempt that runs, or one that was killed before it could say how it ended."""
-        if self.record.status is not Status.running:
-            raise RuntimeError("no attempt at this run is running")
-        ended = now()
+        changes |= {**Checkpoints(self.path / CHECKPOINTS).reached(), "status": status}
         *before, current = self.record.attempts
-        closed = dataclasses.replace(current, ended=ended, status=status)
-        self.update(**changes, status=status, ended=ended, attempts=(*before, closed))
+        closed = dataclasses.replace(current, ended=now(), status=status)
+        self.update(**changes, ended=closed.ended, attempts=(*before, closed))
         self._running = False
 
     def close(self) -> None:
-        """Release the run, so that another process may resume it."""
-        self._lock.release()
+        """Release the run; the file of the lock stays, as another process may wait at it."""
+        handle, self._lock = self._lock, None
+        if handle is not None:
+            os.close(handle)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
-            if self._running and self._lock.held:
+            if self._running and self._lock is not None:
                 # If the disk is full too, the error that is being raised is the one to see.
                 with suppress(*(() if error is None else (StoreError,))):
                     if isinstance(error, Exception):
@@ -240,156 +172,51 @@ class RunDirectory:
             self.close()
 
 
-class _Lock:
-    """A file that one process at a time holds; the system releases it however that ends."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            what = f"the run cannot be written to: {error.strerror or error}"
-            raise StoreError(what, code="not-written", where=path.parent) from error
-        self._handle: int | None = handle
-        try:
-            self._take(handle)
-        except BaseException:
-            self.release()
-            raise
-        _HELD.add(self)
-        # Who holds it is only for the message of others; the disk may be full.
-        with suppress(OSError):
-            os.ftruncate(handle, 0)
-            os.write(handle, f"{os.getpid()}\n".encode())
-
-    @property
-    def held(self) -> bool:
-        return self._handle is not None
-
-    def check(self) -> None:
-        if not self.held:
-            raise RuntimeError(f"the run was closed: {self._path.parent}")
-
-    def release(self) -> None:
-        """Release it in this process; the file stays, as another may be waiting at it."""
-        handle, self._handle = self._handle, None
-        _HELD.discard(self)
-        if handle is not None:
-            os.close(handle)
-
-    def _take(self, handle: int) -> None:
-        if sys.platform == "win32":
-            return
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever made the file may have failed and removed it; then it locks nobody out.
-            if not (self._path.exists() and os.path.samestat(os.fstat(handle), self._path.stat())):
-                raise BlockingIOError
-        except BlockingIOError:
-            holder = os.read(handle, 32).decode(errors="replace").strip()
-            raise InputError(
-                "another process is training into this run"
-                + (f" (process {holder})" if holder.isdecimal() else ""),
-                code="run-in-use",
-                where=self._path.parent,
-                fix="Wait for it or stop it, or train into another directory.",
-            ) from None
-        except OSError as error:
-            # Some network file systems have no locks, and training there must be possible.
-            warnings.warn(
-                f"{self._path}: the file system has no locks ({error.strerror}); make sure that "
-                "only one process trains into this run",
-                stacklevel=4,
-            )
-
-
-_HELD: weakref.WeakSet[_Lock] = weakref.WeakSet()
-
-
-def _release_in_a_fork() -> None:
-    # A fork shares the lock: a loader's worker that outlives a killed trainer would keep it.
-    for lock in list(_HELD):
-        lock.release()
-
-
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_release_in_a_fork)
-
-
-def _refuse_to_clobber(path: Path) -> None:
-    if not path.exists():
-        return
+def _locked(run: Path) -> int:
+    """Return the handle of a lock that the system releases however this process ends."""
     try:
-        there = sorted(entry.name for entry in path.iterdir() if entry.name != LOCK_FILE)
+        handle = os.open(run / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        what = f"cannot hold a run: {error.strerror or error}"
-        raise InputError(what, code="not-a-directory", where=path) from error
-    if RUN_FILE in there:
-        raise InputError(
-            "there is already a run in this directory",
-            code="run-exists",
-            where=path,
-            fix=f"Resume it (deltacell train --resume {path}), or choose another directory.",
-        )
-    begun = {name for name in there if not (name.startswith(".") and name.endswith(TEMPORARY))}
-    if begun <= {CONFIG_FILE, SPLIT} and (path / LOCK_FILE).exists():
-        # The making of a run was killed here; without a record there is no run yet.
-        return
-    if there:
-        raise InputError(
-            f"the directory is not empty; it contains '{there[0]}'",
-            code="not-empty",
-            where=path,
-            fix="Choose an empty or a new directory.",
-        )
+        what = f"the run cannot be written to: {error.strerror or error}"
+        raise StoreError(what, code="not-written", where=run) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(handle, 32).decode(errors="replace").strip()
+        os.close(handle)
+        what = f"another process is training into this run (process {holder or '?'})"
+        raise InputError(what, code="run-in-use", where=run) from None
+    except OSError as error:
+        # Some network file systems have no locks, and training there must be possible.
+        what = f"no locks ({error.strerror}); make sure that only one process trains into it"
+        warnings.warn(f"{run}: {what}", stacklevel=4)
+    # Who holds it is only for the message of others; the disk may be full.
+    with suppress(OSError):
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+    return handle
 
 
-def _remove(files: Sequence[Path], folders: Sequence[Path]) -> None:
-    for file in files:
-        with suppress(OSError):
-            file.unlink(missing_ok=True)
-    for folder in folders:
-        with suppress(OSError):
-            folder.rmdir()
-
-
-def commit(folder: Path | None = None) -> str | None:
+def commit(folder: Path = Path(__file__).parents[1]) -> str | None:
     """Return the commit of the checkout that deltacell runs from, with ``-dirty`` if changed."""
-    folder = Path(__file__).resolve().parents[1] if folder is None else folder
-    described = None
+    # A package that is installed below another project's checkout is not part of it.
+    tracked = "ls-files --error-unmatch __init__.py"
+    described = "describe --always --dirty --abbrev=40 --exclude=*"
+    options: dict[str, Any] = {"capture_output": True, "text": True, "check": True, "timeout": 30}
     with suppress(OSError, subprocess.SubprocessError):
-        for words in (
-            # A package that is installed below another project's checkout is not part of it.
-            ["ls-files", "--error-unmatch", "__init__.py"],
-            ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-        ):
-            described = subprocess.run(
-                ["git", "-C", str(folder), *words],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=30,
-            ).stdout.strip()
-        return described
+        for words in (tracked, described):
+            done = subprocess.run(["git", "-C", str(folder), *words.split()], **options)
+        return str(done.stdout).strip()
     return None
 
 
 # The config of a run, and what its checkpoints mean.
 
 MAY_CHANGE = (
-    "trainer.epochs",
-    "trainer.devices",
-    "trainer.nodes",
-    "trainer.accelerator",
-    "trainer.threads",
-    "trainer.patience",
-    "trainer.progress",
-    "trainer.keep",
-    "trainer.checkpoint_every_steps",
-    "trainer.checkpoint_every_minutes",
-    "trainer.figures_every",
-    "loggers.",
-    "profiler.",
+    *("trainer.epochs", "trainer.devices", "trainer.nodes", "trainer.accelerator"),
+    *("trainer.threads", "trainer.patience", "trainer.progress", "trainer.keep"),
+    *("trainer.checkpoint_every_steps", "trainer.checkpoint_every_minutes"),
+    *("trainer.figures_every", "loggers.", "profiler."),
 )
 """Keys, or beginnings of them, that do not change what is learned from the same steps."""
 
@@ -411,22 +238,12 @@ def resumed_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) 
     config = read_config(read_run(path).path)
     for override in overrides:
         if "=" not in override or not _may_change(override.partition("=")[0]):
-            raise InputError(
-                f"'{override}' cannot be changed when a run is resumed",
-                code="cannot-change",
-                fix=f"Start a new run. What can be changed is {', '.join(MAY_CHANGE)}.",
-            )
-    try:
-        schema = OmegaConf.structured(config)
-        merged = OmegaConf.merge(schema, OmegaConf.from_dotlist(list(overrides)))
-        return from_yaml(to_yaml(cast(Config, OmegaConf.to_object(cast(DictConfig, merged)))))
-    except (OmegaConfBaseException, YAMLError) as error:
-        what = f"{' '.join(overrides)}: {str(error).splitlines()[0]}"
-        raise InputError(what, code="invalid-config") from error
+            what = f"'{override}' cannot be changed when a run is resumed, only "
+            raise InputError(what + ", ".join(MAY_CHANGE), code="cannot-change")
+    return with_overrides(config, overrides)
 
 
 def write_config(path: Path, config: Config) -> None:
-    """Write the config of a run, with a seal that shows damage and edits."""
     text = to_yaml(config)
     sealed = f"{text}{_ABOUT_SEAL}{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
     write_text(path / CONFIG_FILE, sealed, what="the config of the run")
@@ -436,91 +253,53 @@ def read_config(path: Path) -> Config:
     """Return the config of a run, from its file or, if that was deleted, its last checkpoint."""
     file = path / CONFIG_FILE
     try:
-        text = file.read_bytes().decode()
-    except FileNotFoundError as error:
-        checkpoints = Checkpoints(path / CHECKPOINTS)
-        if checkpoints.last is None:
-            what = f"cannot be read: {error.strerror}"
-            raise InputError(what, code="no-config", where=file) from error
-        kept = checkpoints.load().get(MEANING, {})
-        return from_yaml(str(kept.get("config", "")), where=file)
+        text = file.read_bytes().decode(errors="replace")
     except OSError as error:
+        checkpoints = Checkpoints(path / CHECKPOINTS)
+        if isinstance(error, FileNotFoundError) and checkpoints.last is not None:
+            kept = checkpoints.load().get(MEANING, {})
+            return from_yaml(str(kept.get("config", "")), where=file)
         what = f"cannot be read: {error.strerror or error}"
-        raise InputError(what, code="unreadable-config", where=file) from error
-    except ValueError:
-        text = ""
+        raise InputError(what, code="no-config", where=file) from error
     above, found, seal = text.rpartition(f"\n{_SEAL}")
     above = above.rpartition("\n")[0] + "\n"
     if not found or seal.strip() not in (_NO_SEAL, hashlib.sha256(above.encode()).hexdigest()):
-        raise StoreError(
-            "the config was edited or damaged",
-            code="broken-seal",
-            where=file,
-            fix="Delete the file, and the config is taken from the last checkpoint. Give what may "
-            "change to the command: deltacell train --resume RUN trainer.epochs=20",
-        )
+        what = "the config was edited or damaged"
+        fix = "Delete the file to use the config of the last checkpoint. Give what may change to "
+        fix += "the command: deltacell train --resume RUN trainer.epochs=20"
+        raise StoreError(what, code="broken-seal", where=file, fix=fix)
     return from_yaml(above, where=file)
 
 
 def meaning(config: Config, data: TrainingData) -> dict[str, str]:
     """Return what a checkpoint keeps with its weights: what they were trained with and on."""
-    return {
-        "config": to_yaml(config),
-        "cell": data.cell.checksum,
-        "screen": data.screen.checksum,
-        "split": data.split.checksum,
-    }
+    checksums = {what: getattr(data, what).checksum for what in ("cell", "screen", "split")}
+    return {"config": to_yaml(config), **checksums}
 
 
 def check_meaning(state: Mapping[str, Any], config: Config, data: TrainingData, path: Path) -> None:
-    """Raise if a checkpoint was not trained with this config on these data."""
-    kept = state.get(MEANING)
-    if not isinstance(kept, dict) or not kept.keys() >= {"config", "cell", "screen", "split"}:
-        raise StoreError(
-            "the checkpoint does not say what it was trained with",
-            code="other-meaning",
-            where=path,
-            fix="Train the run again; an earlier version wrote it.",
-        )
-    was, now_ = _flat(to_dict(from_yaml(kept["config"], where=path))), _flat(to_dict(config))
-    for key in sorted(was.keys() | now_.keys()):
-        if was.get(key) != now_.get(key) and not (_may_change(key) or key in PLACES):
-            raise StoreError(
-                f"{key} is {now_.get(key)!r}, but the checkpoint was trained with {was.get(key)!r}",
-                code="other-config",
-                where=path / CONFIG_FILE,
-                fix="Delete the file, and the config of the checkpoint is used.",
-                key=key,
-            )
-    for what, found in meaning(config, data).items():
-        if what != "config" and found != kept[what]:
-            raise StoreError(
-                f"the {what} has the checksum {found[:12]}, but the checkpoint was trained on "
-                f"{kept[what][:12]}",
-                code=f"other-{what}",
-                where=path,
-                fix=f"Restore the {what}, or train a new run.",
-            )
-
-
-def is_complete(state: Mapping[str, Any], config: Config) -> bool:
-    """Return whether the state of a last checkpoint is that of a training's end."""
-    if is_fitted(config.model):
-        return True
-    position, trainer = state["position"], config.trainer
-    enough = trainer.patience is not None and position["waited"] >= trainer.patience
-    return bool(position["epoch"] >= trainer.epochs or enough)
+    kept, found = state[MEANING], meaning(config, data)
+    was, asked = _flat(from_yaml(kept["config"], where=path)), _flat(config)
+    for key in sorted(was.keys() | asked.keys()):
+        if was.get(key) != asked.get(key) and not (_may_change(key) or key in PLACES):
+            what = f"{key} is {asked.get(key)!r}, but was trained with {was.get(key)!r}"
+            fix, file = "Delete the file to use the config of the checkpoint.", path / CONFIG_FILE
+            raise StoreError(what, code="other-config", where=file, fix=fix, key=key)
+    for part in ("cell", "screen", "split"):
+        if found[part] != kept[part]:
+            what = f"the {part} is not the one that the checkpoint was trained on; restore it"
+            raise StoreError(what, code=f"other-{part}", where=path)
 
 
 def _may_change(key: str) -> bool:
     return any(key.startswith(may) if may.endswith(".") else key == may for may in MAY_CHANGE)
 
 
-def _flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def _flat(config: Config) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for key, value in data.items():
-        inner = isinstance(value, Mapping)
-        found |= _flat(value, f"{before}{key}.") if inner else {f"{before}{key}": value}
+    for name, value in dataclasses.asdict(config).items():
+        inner = isinstance(value, dict)
+        found |= {f"{name}.{key}": v for key, v in value.items()} if inner else {name: value}
     return found
 
 
@@ -530,69 +309,21 @@ COLUMNS = (
 )
 
 
-class MetricsFile:
-    """``metrics.csv`` with one row per epoch, written anew and whole with every row.
-
-    Columns are `COLUMNS`, then others as they come up; the last one, ``crc32``, shows damage.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self.rows: list[dict[str, float | None]] = []
-        if not self.path.exists():
-            return
-        try:
-            self.rows = read_metrics(self.path).to_dicts()
-            with self.path.open("rb") as file:
-                if not file.readline().rstrip().endswith(f",{CHECK}".encode()):
-                    raise InputError(f"there is no column '{CHECK}'", where=self.path, line=1)
-        except InputError as error:
-            raise InputError(
-                error.what,
-                code="damaged-metrics",
-                where=error.where,
-                line=error.line,
-                fix="Repair the file, or move it away to begin a new one.",
-            ) from error
-
-    def append(self, row: Mapping[str, float | None]) -> None:
-        """Add a row, whose ``step`` is greater than that of the last.
-
-        A row of the same epoch and step replaces the last: that end of an epoch was repeated,
-        because a run was stopped just before it and killed just after.
-        """
-        before = self.rows
-        if before and all(before[-1][name] == row[name] for name in ("epoch", "step")):
-            before = before[:-1]
-        if before and _step(row) <= _step(before[-1]):
-            raise ValueError(f"a row of step {row['step']} after step {before[-1]['step']}")
-        self._write([*before, dict(row)])
-
-    def truncate_after(self, step: int) -> None:
-        """Drop the rows of later steps, which a resumed run makes again."""
-        kept = [row for row in self.rows if _step(row) <= step]
-        if len(kept) < len(self.rows):
-            self._write(kept)
-
-    def _write(self, rows: list[dict[str, float | None]]) -> None:
-        names = list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*names, CHECK])
-        crc = check_of_row(names, 0)
-        for row in rows:
-            written = [_written(row.get(name)) for name in names]
-            crc = check_of_row(written, crc)
-            writer.writerow([*written, crc])
-        write_text(self.path, text.getvalue(), what="the metrics")
-        self.rows = rows
+def write_metrics(run: Path, rows: Sequence[Mapping[str, float | None]]) -> None:
+    """Write ``metrics.csv``, which is for people; its last column, ``crc32``, shows damage."""
+    names = list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
+    given = ([row.get(name) for name in names] for row in rows)
+    written = [["" if value is None else str(value) for value in values] for values in given]
+    checked = zip([names, *written], [CHECK, *checks_of_rows(names, written)], strict=True)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([*row, check] for row, check in checked)
+    write_text(run / METRICS_FILE, text.getvalue(), what="the metrics")
 
 
-def _step(row: Mapping[str, float | None]) -> int:
-    return cast(int, row["step"])
-
-
-def _written(value: float | None) -> str:
-    if value is None:
-        return ""
-    return str(value) if type(value) is int else repr(float(value))
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    """Return the rows of ``metrics.csv``, which has to have its checksums."""
+    file = run / METRICS_FILE
+    rows = read_metrics(file).to_dicts()
+    if not file.read_text(encoding="utf-8-sig").partition("\n")[0].endswith(f",{CHECK}"):
+        raise InputError(f"there is no column '{CHECK}'", code="broken-seal", where=file)
+    return rows

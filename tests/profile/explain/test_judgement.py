@@ -40,7 +40,7 @@ def test_vague_is_not_right() -> None:
 def test_the_first_sentence_is_right() -> None:
     # Another seed than that of the docs: these programs were not looked at.
     result = run(seed=11)
-    assert all(bar["met"] for bar in result["bars"].values()), result["missed"]
+    assert min(result["measured"].values()) >= 0.95, result["missed"]
 
 
 @pytest.mark.parametrize("kind", ["pair: kernel", "pair: slower device", "sync", "pair: batch"])
@@ -50,19 +50,22 @@ def test_some_kinds_of_causes(kind: str) -> None:
 
 @pytest.mark.parametrize("noise", [0.02, 0.15])
 def test_noise_does_not_trip_a_check(tmp_path: Path, noise: float) -> None:
-    found = explained(tmp_path, replace(GPU, noise=noise), replace(GPU, noise=noise))
+    noisy = replace(GPU, noise=noise)
+    found = explained(tmp_path, noisy, noisy)
     assert "no difference beyond noise" in found.sentence
-    assert not read_condition("slower > 0%").holds(found)
-    assert "could have been detected" in read_condition("slower > 0%").told(found)
-    slow = explained(tmp_path / "slow", replace(GPU, noise=noise), replace(GPU, gemm=2000.0))
-    assert read_condition("slower > 10%").holds(slow)
+    holds, said = read_condition("slower > 0%").check(found)
+    assert not holds
+    assert "could have been detected" in said
+    slow = explained(tmp_path / "slow", noisy, replace(GPU, gemm=2000.0))
+    assert read_condition("slower > 10%").check(slow)[0]
 
 
 def test_a_uniform_slowdown_trips_a_check_and_is_named(tmp_path: Path) -> None:
     found = explained(tmp_path, CPU, replace(CPU, host_factor=1.5))
     assert found.causes[0].kind == "machine"
-    assert read_condition("slower > 10%").holds(found)
-    assert "uniform slowdown" in read_condition("slower > 10%").told(found)
+    holds, said = read_condition("slower > 10%").check(found)
+    assert holds
+    assert "uniform slowdown" in said
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,7 @@ def test_a_uniform_slowdown_trips_a_check_and_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_confidence_is_earned(tmp_path: Path, program: Program, doubt: str) -> None:
-    assert explained(tmp_path / "good", GPU).doubts == ()
+    assert explained(tmp_path / "good", GPU).doubts == []
     found = explained(tmp_path, program)
     assert found.confidence == "low"
     assert any(doubt in one for one in found.doubts), found.doubts
@@ -83,11 +86,10 @@ def test_confidence_is_earned(tmp_path: Path, program: Program, doubt: str) -> N
 
 def test_unlike_ranks_and_sizes_are_in_the_first_lines(tmp_path: Path) -> None:
     two = replace(GPU, world=2, allreduce=100.0, ranks=(1,))
-    four = replace(GPU, world=4, allreduce=100.0, ranks=(0,))
-    found = explained(tmp_path, two, four)
-    assert "rank 1 of 2" in found.sentence
-    assert "rank 0 of 4" in found.sentence
+    found = explained(tmp_path, two, replace(two, world=4, ranks=(0,)))
     assert found.confidence == "low"
+    for said in ("rank 1 of 2", "rank 0 of 4"):
+        assert said in found.sentence
 
 
 def test_the_same_program_on_other_hardware_is_the_same_program(tmp_path: Path) -> None:
@@ -98,8 +100,7 @@ def test_the_same_program_on_other_hardware_is_the_same_program(tmp_path: Path) 
 
 def test_cycles_of_a_profiler_are_one_trace(tmp_path: Path) -> None:
     found = explained(tmp_path, replace(GPU, cycles=3, steps=4))
-    steps = found.attributions[0].ranks[0].steps
-    assert (len(steps), int(steps.counted.sum())) == (12, 9)
+    assert (len(found.table("steps")), found.facts[0]["steps measured"]) == (12, 9)
 
 
 def test_a_few_slow_steps_are_a_difference(tmp_path: Path) -> None:
@@ -117,32 +118,20 @@ def test_a_difference_is_the_mirror_image_of_the_other_way_round(
     a: list[float], b: list[float]
 ) -> None:
     there, back = difference(a, b), difference(b, a)
-    assert there is not None
-    assert back is not None
     assert there.ratio == pytest.approx(1 / back.ratio)
     assert there.low == pytest.approx(1 / back.high)
     assert there.is_beyond == back.is_beyond
     assert there.low <= there.ratio <= there.high
-
-
-@given(walls)
-@settings(max_examples=30, deadline=None)
-def test_nothing_differs_from_itself(a: list[float]) -> None:
-    found = difference(a, a)
-    assert found is not None
-    assert not found.is_beyond
-    assert found.detectable > 0
+    same = difference(a, a)
+    assert not same.is_beyond
+    assert same.detectable > 0
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.05, 0.15])
 def test_noise_alone_is_seldom_a_difference(noise: float) -> None:
     rng = np.random.default_rng(1)
-    beyond = 0
-    for _ in range(300):
-        a, b = np.exp(rng.normal(0, noise, (2, 12)))
-        found = difference(a, b)
-        beyond += found is not None and found.is_beyond
-    assert beyond <= 15
+    pairs = [np.exp(rng.normal(0, noise, (2, 12))) for _ in range(300)]
+    assert sum(difference(a, b).is_beyond for a, b in pairs) <= 15
 
 
 @given(

@@ -26,12 +26,12 @@ CASES = [
     ("plain", "numpy", "records nothing, between the loader and aten::"),
     ("with stacks", "save", "torch.save"),
 ]
+PROGRAM = Path(__file__).with_name("programs.py")
 
 
 def record(folder: Path, *names: str) -> list[Path]:
     """Record programs one after another in a process of their own."""
-    program = Path(__file__).with_name("programs.py")
-    subprocess.run([sys.executable, program, folder, *names], check=True, capture_output=True)
+    subprocess.run([sys.executable, PROGRAM, folder, *names], check=True, capture_output=True)
     return [folder / f"{number} {name}.json" for number, name in enumerate(names)]
 
 
@@ -53,12 +53,11 @@ def test_what_makes_a_program_slower(
 
 
 def test_the_same_in_two_processes(tmp_path: Path) -> None:
-    program = Path(__file__).with_name("programs.py")
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         folder.mkdir()
     # At the same time, so that whatever else the machine does slows both alike.
-    both = [subprocess.Popen([sys.executable, program, folder, "plain"]) for folder in folders]
+    both = [subprocess.Popen([sys.executable, PROGRAM, folder, "plain"]) for folder in folders]
     assert [process.wait() for process in both] == [0, 0]
     found = explain(*(folder / "0 plain.json" for folder in folders))
     assert re.search(NOT_THE_PROGRAM, found.sentence), found.sentence

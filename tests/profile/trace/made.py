@@ -25,11 +25,16 @@ class Event(NamedTuple):
 STEP = Event("ProfilerStep#1", 0, 1000, Kind.annotation)
 
 
+def named(name: str, begin: int, length: int, thread: str = "main") -> Event:
+    """Return a named range."""
+    return Event(name, begin, length, Kind.annotation, thread)
+
+
 def steps(lengths: list[int], name: str = "ProfilerStep#*", pause: int = 0) -> list[Event]:
     """Return consecutive ranges, numbered from 0."""
     events, at = [], 0
     for number, length in enumerate(lengths):
-        events.append(Event(name.replace("*", str(number)), at, length, Kind.annotation))
+        events.append(named(name.replace("*", str(number)), at, length))
         at += length + pause
     return events
 
@@ -39,26 +44,18 @@ def make_trace(events: list[Event], **fields: Any) -> Trace:
     events = sorted(events, key=lambda event: (event.begin, -event.duration))
     names = sorted({event.name for event in events})
     threads = sorted({event.thread for event in events})
+    kinds = {"name": np.int32, "kind": np.int8, "thread": np.int32}
+    codes = [e._replace(name=names.index(e.name), thread=threads.index(e.thread)) for e in events]
     columns = {
-        "name": ([names.index(event.name) for event in events], np.int32),
-        "kind": ([event.kind for event in events], np.int8),
-        "begin": ([event.begin for event in events], np.int64),
-        "duration": ([event.duration for event in events], np.int64),
-        "thread": ([threads.index(event.thread) for event in events], np.int32),
-        "correlation": ([event.correlation for event in events], np.int64),
-        "sequence": ([event.sequence for event in events], np.int64),
+        column: np.array([getattr(event, column) for event in codes], kinds.get(column, np.int64))
+        for column in Event._fields
     }
     return Trace(
         **{"path": Path("made.json"), **fields},
-        **{name: np.array(values, dtype=kind) for name, (values, kind) in columns.items()},
+        **columns,
         names=tuple(names),
         threads=tuple(
             Thread("1", name, name, name.startswith("stream"), 0 if "stream" in name else None)
             for name in threads
         ),
     )
-
-
-def row_of(trace: Trace, name: str) -> int:
-    """Return the first event of this name."""
-    return int(np.flatnonzero(trace.name == trace.names.index(name))[0])

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made import STEP, Event, make_trace, steps
+from made import STEP, Event, make_trace, named, steps
 
 from deltacell.profile.trace.attribution import attribute
-from deltacell.profile.trace.device import PARTS, DeviceTime, launches, typical
-from deltacell.profile.trace.steps import find_steps
-from deltacell.profile.trace.trace import NOTHING, Kind, Trace
+from deltacell.profile.trace.device import PARTS, DeviceTime
+from deltacell.profile.trace.trace import Kind, Trace
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 LOADER = "enumerate(DataLoader)#_Single.__next__"
@@ -52,37 +51,25 @@ def test_what_runs_over_the_end_of_a_step_is_cut_there_but_counted_where_launche
     assert found["kernels"].to_list() == [60, 0]
 
 
+WAITS = Event("cudaStreamSynchronize", 30, 180, Kind.runtime)
+LOADS = Event(LOADER, 50, 800, Kind.annotation)
+
+
 @pytest.mark.parametrize(
-    ("events", "gap"),
+    ("events", "reason", "idle"),
     [
-        (
-            [
-                *(kernel(10, 90, 1), Event(LOADER, 50, 800, Kind.annotation)),
-                *(launch(860, 2), kernel(870, 130, 2)),
-            ],
-            (100, 770, "data"),
-        ),
-        (
-            [
-                *(kernel(10, 190, 1), Event("cudaStreamSynchronize", 30, 180, Kind.runtime)),
-                *(launch(400, 2), kernel(410, 590, 2)),
-            ],
-            (200, 210, "sync"),
-        ),
-        ([launch(10, 2), kernel(20, 100, 1), kernel(600, 400, 2)], (120, 480, "device")),
-        ([kernel(10, 90, 1), launch(900, 2), kernel(910, 90, 2)], (100, 810, "host")),
-        ([kernel(10, 90, 1)], (100, 900, "end")),
+        ([kernel(10, 90, 1), LOADS, launch(860, 2), kernel(870, 130, 2)], "data", 770),
+        ([kernel(10, 190, 1), WAITS, launch(400, 2), kernel(410, 590, 2)], "sync", 210),
+        ([launch(10, 2), kernel(20, 100, 1), kernel(600, 400, 2)], "device", 480),
+        ([kernel(10, 90, 1), launch(900, 2), kernel(910, 90, 2)], "host", 810),
+        ([kernel(10, 90, 1)], "end", 900),
     ],
 )
-def test_why_an_idle_device_waits(events, gap):
+def test_why_an_idle_device_waits(events, reason, idle):
     found = device_of(make_trace([STEP, launch(0, 1), *events]))
-    longest = found.gaps.row(0, named=True)
-    assert (longest["begin"], longest["length"], longest["reason"]) == gap
-    assert found.idle["reason"][0] == gap[2]
+    assert found.idle.select("reason", "time").row(0) == (reason, idle)
     assert found.idle["time"].sum() == found.steps["idle"].sum()
-    if gap[2] == "data":
-        assert (longest["host"], longest["next"]) == (LOADER, "gemm")
-        assert longest["launch"] == "cudaLaunchKernel"
+    if reason == "data":
         assert ("data", LOADER, 750) in found.idle_by_name.rows()
 
 
@@ -91,14 +78,7 @@ def test_an_idle_device_whose_host_launches_more_slowly_than_it_computes():
     for i in range(10):
         events += [Event("aten::add", 100 * i, 95), launch(100 * i + 40, i, 50)]
         events.append(kernel(100 * i + 92, 4, i))
-    found = device_of(make_trace(events))
-    assert found.idle["reason"][0] == "launch"
-    assert found.small.row(0) == ("gemm", 10, 40, 500)
-
-
-def test_launches_are_found_by_their_number():
-    trace = make_trace([launch(0, 8), launch(6, 3), kernel(9, 5, 3), kernel(20, 5, 4)])
-    assert launches(trace).tolist() == [NOTHING, NOTHING, 1, NOTHING]
+    assert device_of(make_trace(events)).idle["reason"][0] == "launch"
 
 
 def test_the_busiest_of_several_devices_is_taken():
@@ -116,7 +96,7 @@ def test_a_device_that_falls_behind_its_host_has_steps_of_its_own():
     for step in range(4):
         events += [launch(100 * step + 10, step), kernel(20 + 300 * step, 300, step)]
     found = attribute(make_trace(events))
-    assert found.device.queued
+    assert found.device.windows is not found.steps
     assert (found.step_times.tolist(), found.behind) == ([300, 300, 300], 200)
     assert found.device.steps.filter("counted")["compute"].to_list() == [300, 300, 300]
 
@@ -128,10 +108,9 @@ def test_device_time_is_by_kernel_operator_and_module():
             Event("nn.Module: Linear_0", 0, 100, Kind.python),
             Event("aten::linear", 10, 80, sequence=3),
             Event("aten::addmm", 20, 60, sequence=3),
-            Event("hipLaunchKernel", 30, 10, Kind.runtime, correlation=1),
-            kernel(50, 200, 1),
+            *(launch(30, 1, 10), kernel(50, 200, 1)),
             Event("AddmmBackward0", 300, 100, thread="autograd", sequence=3),
-            Event("hipLaunchKernel", 310, 10, Kind.runtime, "autograd", correlation=2),
+            launch(310, 2, 10)._replace(thread="autograd"),
             kernel(330, 400, 2),
         ]
     )
@@ -142,6 +121,18 @@ def test_device_time_is_by_kernel_operator_and_module():
     assert work.kernels.row(0) == ("gemm", "compute", 2, 600)
     # The backward of its operator is the module's too.
     assert work.modules.filter(name="nn.Module: Linear_0")["time"].item() == 600
+
+
+def test_without_a_device_modules_have_the_time_of_the_host():
+    module = Event("nn.Module: Linear_0", 0, 100, Kind.python)
+    inner = Event("nn.Module: Tanh_0", 40, 20, Kind.python)
+    modules = attribute(
+        make_trace([STEP, module, Event("aten::addmm", 20, 10), inner])
+    ).work.modules
+    assert modules.select("name", "time", "total").rows() == [
+        (module.name, 80, 100),
+        (inner.name, 20, 20),
+    ]
 
 
 def test_sizes_of_products_give_a_roofline():
@@ -158,55 +149,35 @@ def test_sizes_of_products_give_a_roofline():
     assert found["share of the peak"] == pytest.approx(102_564 / 200, rel=1e-4)
 
 
+SYNC = Event("cudaDeviceSynchronize", 550, 450, Kind.runtime)
+FORWARD, OPTIMIZER = named("phase.forward", 0, 900), named("phase.optimizer", 900, 100)
+
+
 @pytest.mark.parametrize(
     ("events", "path"),
     [
         # Without a wait the host is the path.
-        (
-            [Event("phase.forward", 0, 600, Kind.annotation), launch(10, 1), kernel(20, 900, 1)],
-            [("host", 0, 600, "forward"), ("host", 600, 1000, "other")],
-        ),
+        ([FORWARD, launch(10, 1), kernel(20, 900, 1)], {"host forward": 900, "host other": 100}),
         # Where the host waits, the path goes over the device.
         (
             [
-                Event("phase.forward", 0, 900, Kind.annotation),
-                *(launch(90, 1, 10), launch(110, 2, 10), kernel(120, 300, 1)),
-                kernel(430, 370, 2, NCCL),
-                Event("cudaStreamSynchronize", 200, 610, Kind.runtime),
-                Event("phase.optimizer", 900, 100, Kind.annotation),
+                *(FORWARD, launch(90, 1, 10), launch(110, 2, 10), kernel(120, 300, 1), OPTIMIZER),
+                *(kernel(430, 370, 2, NCCL), WAITS._replace(begin=200, duration=610)),
             ],
-            [
-                ("host", 0, 100, "forward"),
-                ("launch", 100, 120, "waiting"),
-                ("device", 120, 420, "compute"),
-                ("launch", 420, 430, "waiting"),
-                ("device", 430, 800, "communication"),
-                ("host", 800, 900, "forward"),
-                ("host", 900, 1000, "optimizer"),
-            ],
+            {
+                **{"host forward": 200, "host optimizer": 100, "launch waiting": 30},
+                **{"device compute": 300, "device communication": 370},
+            },
         ),
         # A kernel that the device was ready for waited for its launch.
         (
-            [
-                *(launch(0, 1, 10), kernel(20, 30, 1), launch(500, 2, 10), kernel(520, 100, 2)),
-                Event("cudaDeviceSynchronize", 550, 450, Kind.runtime),
-            ],
-            [
-                ("host", 0, 510, "other"),
-                ("launch", 510, 520, "waiting"),
-                ("device", 520, 620, "compute"),
-                ("host", 620, 1000, "other"),
-            ],
+            [launch(0, 1, 10), kernel(20, 30, 1), launch(500, 2, 10), kernel(520, 100, 2), SYNC],
+            {"host other": 890, "launch waiting": 10, "device compute": 100},
         ),
         # A wait with nothing to wait for is the host's.
-        ([Event("cudaDeviceSynchronize", 550, 450, Kind.runtime)], [("host", 0, 1000, "other")]),
+        ([SYNC], {"host other": 1000}),
     ],
 )
 def test_the_critical_path(events, path):
     found = attribute(make_trace([STEP, *events])).critical_path
-    assert found.stretches.select("where", "begin", "end", "part").rows() == path
-    assert found.parts["time"].sum() == 1000
-
-
-def test_the_typical_step_is_counted_and_nearest_to_the_median():
-    assert typical(find_steps(make_trace(steps([100, 90, 100, 400])))) == 2
+    assert {f"{where} {part}": time for where, part, time in found.rows()} == path

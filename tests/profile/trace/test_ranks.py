@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from made import Event, make_trace, steps
+from made import Event, make_trace, named, steps
 
-from deltacell.errors import InputError
 from deltacell.profile.trace.attribution import Alignment, attribute_ranks
 from deltacell.profile.trace.trace import Kind, Trace
 
 NCCL = "ncclKernel_AllReduce_RING_LL_Sum_float"
-LOADER = "enumerate(DataLoader)#_Single.__next__"
-LONG = Event("ProfilerStep#1", 0, 2000, Kind.annotation)
+LONG = named("ProfilerStep#1", 0, 2000)
 
 
 def device_rank(rank: int, load: int, origin: int = 0, world: int = 3) -> Trace:
     """A rank that loads for a while, and then meets the others at two collectives."""
     events = [
-        LONG,
-        Event(LOADER, 0, load, Kind.annotation),
+        *(LONG, named("enumerate(DataLoader)#_Single.__next__", 0, load)),
         Event("cudaLaunchKernel", load + 10, 5, Kind.runtime, correlation=1),
         Event(NCCL, load + 20, 980 - load, Kind.kernel, "stream 8", 1),
         Event("cudaLaunchKernel", 1010, 5, Kind.runtime, correlation=2),
@@ -37,15 +34,14 @@ def aligned(traces: list[Trace]) -> Alignment:
     return found
 
 
-def test_the_last_one_is_named_with_what_it_was_doing():
+def test_the_last_one_is_named():
     found = aligned([device_rank(rank, load) for rank, load in enumerate([100, 900, 300])])
     first = found.collectives.row(0, named=True)
     assert (first["first_rank"], first["last_rank"], first["late_by"]) == (0, 1, 800)
-    assert (first["waited"], first["category"], first["doing"]) == (1400, "data_loading", LOADER)
+    assert first["waited"] == 1400
     assert found.ranks["last"].to_list() == [0, 1, 1]
     assert found.ranks["waited_for"].to_list() == [0, 1400, 1 + 2]
     assert found.ranks["waited"].sum() == 1403
-    assert found.on_device
 
 
 @pytest.mark.parametrize(
@@ -61,41 +57,30 @@ def test_ranks_are_put_on_one_clock(loads, origin, late, before, shifted):
     found = aligned(traces)
     first = found.collectives.row(0, named=True)
     assert (first["last_rank"], first["late_by"], first["late_before"]) == (1, late, before)
-    assert any(found.shift) == shifted
+    assert found.shifted == shifted
 
 
 def test_collectives_of_the_host_are_aligned_by_the_calls_that_start_them():
     def rank(work: int) -> list[Event]:
         return [
-            LONG,
-            Event("phase.loss", 0, work, Kind.annotation),
-            Event("phase.backward", work, 1200 - work, Kind.annotation),
+            *(LONG, named("phase.loss", 0, work), named("phase.backward", work, 1200 - work)),
             Event("autograd::engine::evaluate_function: MulBackward0", work + 10, 50),
             Event("c10d::allreduce_", work + 20, 5),
-            Event("gloo:all_reduce", work + 25, 1075 - work, Kind.annotation, "gloo"),
+            named("gloo:all_reduce", work + 25, 1075 - work, "gloo"),
         ]
 
     ranks = attribute_ranks(host_ranks(rank(100), rank(800)))
-    assert not ranks.alignment.on_device
     first = ranks.alignment.collectives.row(0, named=True)
-    assert (first["last_rank"], first["late_by"], first["category"]) == (1, 700, "loss")
+    assert (first["last_rank"], first["late_by"]) == (1, 700)
     # The rank that came first waited for the other in its backward.
-    assert ranks.ranks[0].seconds_per_step()["communication"] * 1e9 == pytest.approx(945)
+    assert ranks.ranks[0].seconds_per_step()["gradient communication"] * 1e9 == pytest.approx(945)
 
 
 def test_missing_ranks_are_noticed_and_one_alone_has_no_alignment():
     found = attribute_ranks([device_rank(rank, 100, world=128) for rank in (0, 1)])
-    assert (len(found.missing), found.world_size) == (126, 128)
-    assert "2 of 128 ranks" in found.notices[0]
-    alone = attribute_ranks([device_rank(0, 100, world=2)])
-    assert (alone.alignment, alone.missing) == (None, (1,))
-
-
-def test_two_traces_of_one_rank_or_none_are_refused():
-    for traces, code in (([device_rank(0, 100)] * 2, "rank-twice"), ([], "no-trace")):
-        with pytest.raises(InputError) as caught:
-            attribute_ranks(traces)
-        assert caught.value.code == code
+    assert found.world_size == 128
+    assert found.notices[0] == "Of 128 ranks only 0, 1 are here; missing: 2 to 127."
+    assert attribute_ranks([device_rank(0, 100, world=2)]).alignment is None
 
 
 def test_a_collective_on_some_ranks_only_is_counted():
@@ -109,25 +94,19 @@ def test_a_call_that_returns_at_once_is_no_sign_of_other_clocks():
     ms = 10**6
 
     def rank(at: int) -> list[Event]:
-        return [
-            Event("ProfilerStep#5", 0, 2000 * ms, Kind.annotation),
-            *(Event("c10d::allreduce_", at + later, 5) for later in (0, 1200 * ms, 1210 * ms)),
-            Event("gloo:all_reduce", at + 10, 1100 * ms - at, Kind.annotation, "gloo"),
-        ]
+        calls = [Event("c10d::allreduce_", at + later, 5) for later in (0, 1200 * ms, 1210 * ms)]
+        beside = named("gloo:all_reduce", at + 10, 1100 * ms - at, "gloo")
+        return [named("ProfilerStep#5", 0, 2000 * ms), *calls, beside]
 
     found = aligned(host_ranks(rank(20), rank(500 * ms)))
-    assert found.shift == (0, 0)
+    assert not found.shifted
     assert found.collectives["last_rank"].to_list() == [1, 1, 1]
 
 
 def test_a_collective_that_nobody_waits_for_is_no_wait():
     def busy(at: int) -> list[Event]:
-        return [
-            LONG,
-            Event("phase.forward", 0, 2000, Kind.annotation),
-            Event("c10d::allreduce_", at, 5),
-            Event("gloo:all_reduce", at + 10, 1500 - at, Kind.annotation, "gloo"),
-        ]
+        beside = named("gloo:all_reduce", at + 10, 1500 - at, "gloo")
+        return [LONG, named("phase.forward", 0, 2000), Event("c10d::allreduce_", at, 5), beside]
 
     row = aligned(host_ranks(busy(100), busy(900))).collectives.row(0, named=True)
     assert (row["last_rank"], row["late_by"], row["waited"]) == (1, 800, 5)

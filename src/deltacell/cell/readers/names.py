@@ -1,11 +1,15 @@
-"""What the readers share: what a reader is, the first lines of a file, and gene names."""
+"""What the readers share: what a reader is, tables with a known header, and gene names."""
 
 from __future__ import annotations
 
+import os
 import re
+import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -13,52 +17,89 @@ import polars as pl
 from deltacell.arrays import Ints
 from deltacell.cell.genes import AMBIGUOUS, UNKNOWN, Genes
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE
-from deltacell.errors import GeneNameError
-from deltacell.table import Table
+from deltacell.errors import GeneNameError, InputError
+from deltacell.table import ColumnNames, File, Sheet, Table
 
 OnUnresolved = Literal["error", "drop"]
+Find = Callable[[File], Callable[[], Table] | None]
 
-#: How many of the names that were not found are reported.
-NAMED_AT_MOST = 5
+#: Which headers mean what.
+HEADERS: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("headers.toml").read_text(encoding="utf-8")
+)
 
+_NAMED_AT_MOST = 5
 _SYSTEMATIC = re.compile(r"(Y[A-P][LR]\d{3}[WC](-[A-Z0-9]+)?|Q0\d{3}|R\d{4}[WC])", re.IGNORECASE)
+_PARTS = {
+    "TAIL": "(strain|systematic|orf|locus|tag|symbol|gene|name|id)*",
+    "GREEK": "(ε|epsilon|eps|τ|tau|epsilonortau|π|pi)",
+}
 # What follows the gene in a strain ID (YAL001C_tsq508) or marks its deletion.
 _STRAIN = r"(?:_.*|[\u0394\u2206])$"
 
 
-class Reader(NamedTuple):
-    """A source format: its name, how to recognise it, and how to read it.
+@dataclass(frozen=True)
+class Reader:
+    """A source format: how it is recognised, and what is made of a file."""
 
-    Formats of text are recognised by their first lines and the name of the file, those of arrays
-    by the file. Networks give a list of `NamedEdges`; genes and features come with their source.
+    name: str
+    gives: str  # genes, edges, metabolism, terms, feature, screens, …
+    find: Callable[[File], Any]  # what `make` takes; nothing if the file has another format
+    make: Callable[..., Any]
+    fix: str | None = None  # what to do about a file that is not of this format
+
+    def read(
+        self, path: str | os.PathLike[str], columns: Sequence[ColumnNames] = (), **options: Any
+    ) -> Any:
+        found = self.find(File(path, columns))
+        if not found:
+            what = f"the file is empty or does not have the format '{self.name}'"
+            raise InputError(what, code="other-format", where=path, fix=self.fix)
+        return self.make(found, **options)
+
+
+def table_reader(name: str, gives: str, find: Find, make: Callable[..., Any]) -> Reader:
+    return Reader(name, gives, find, lambda below, **options: make(below(), **options))
+
+
+def with_header(*columns: str, alone: bool = False, any_of: Sequence[str] = ()) -> Find:
+    """Find the table below a header that has these columns among others, or `alone`.
+
+    Of `any_of`, if given, it has at least one. In a text it is one of the first three rows.
     """
 
-    NAME: str
-    recognise: Callable[..., bool]
-    read: Callable[..., Any]
+    def find(file: File) -> Callable[[], Table] | None:
+        for sheet in file.sheets:
+            for at, row in enumerate(sheet.rows[: 3 if sheet.separator else None]):
+                there = row == list(columns) if alone else set(columns) <= set(row)
+                if there and (not any_of or set(any_of) & set(row)):
+                    return partial(sheet.below, at, quotes=False)
+        return None
+
+    return find
 
 
-def first_line(head: Sequence[str]) -> str:
-    """Return the first line that is not blank, or an empty one."""
-    return next((line for line in head if line.strip()), "")
+def without_header(columns: Sequence[str], fits: Callable[[Sheet], bool]) -> Find:
+    """Find the table whose columns have no header, by its first rows."""
+
+    def find(file: File) -> Callable[[], Table] | None:
+        sheet = next((sheet for sheet in file.sheets if fits(sheet)), None)
+        return None if sheet is None else partial(sheet.below, None, names=columns, quotes=False)
+
+    return find
 
 
-def header_of(head: Sequence[str], separator: str) -> list[str]:
-    """Return the fields of the first line."""
-    return [field.strip() for field in first_line(head).split(separator)]
-
-
-def has_columns(*columns: str, separator: str = "\t") -> Callable[[Sequence[str], str], bool]:
-    """Return what recognises a file whose header has these columns among others."""
-    return lambda head, file_name: set(columns) <= set(header_of(head, separator))
+def pattern(kind: str, column: str) -> re.Pattern[str]:
+    """Return what the words for a column of a kind of table match, ignoring case."""
+    written = "|".join(HEADERS[kind][column])
+    for word, meant in _PARTS.items():
+        written = written.replace(word, meant)
+    return re.compile(written, re.IGNORECASE)
 
 
 def stem_of(file_name: str) -> str:
     """Return a file's name without its ending and that of its compression."""
-    path = PurePath(PurePath(file_name).name)
-    if path.suffix.lower() in (".gz", ".zip"):
-        path = path.with_suffix("")
-    return path.stem
+    return PurePath(re.sub(r"\.(gz|zip)$", "", file_name, flags=re.IGNORECASE)).stem
 
 
 def is_systematic(name: str) -> bool:
@@ -72,82 +113,65 @@ def in_capitals(name: str) -> str:
 
 
 def names_in(table: Table, column: str) -> pl.Series:
-    """Return a column of gene names without the blanks around them; an empty one is an error."""
-    names = table.strings(column).str.strip_chars()
-    table.refuse(column, (names == "").to_numpy(), "is not a gene name")
+    """Return a column of gene names; an empty one is bad."""
+    names = table.frame[column]
+    table.bad(f"no gene name in column '{column}'", column, names == "")
     return names
-
-
-def check_distinct(table: Table, column: str, names: pl.Series) -> None:
-    """Refuse a table that has a gene twice, upper and lower case aside."""
-    again = (~names.str.to_uppercase().is_first_distinct()).to_numpy()
-    table.refuse(column, again, "is given twice")
 
 
 def resolve_strains(genes: Genes, names: pl.Series) -> Ints:
     """Look up genes by name or by the ID of a strain, such as ``YBR160W_dma12``."""
-    index = genes.resolve(names).index
+    index = genes.resolve(names)
     unknown = index == UNKNOWN
-    if unknown.any():
-        bare = names.filter(pl.Series(unknown)).str.strip_chars().str.replace(_STRAIN, "")
-        index = index.copy()
-        index[unknown] = genes.resolve(bare).index
+    bare = names.filter(pl.Series(unknown)).str.replace(_STRAIN, "")
+    index[unknown] = genes.resolve(bare)
     return index
 
 
-def count_unresolved(index: Ints) -> dict[str, int]:
-    """Count the names that `Genes.resolve` did not find, by reason."""
-    return {
-        UNKNOWN_GENE: int((index == UNKNOWN).sum()),
-        AMBIGUOUS_NAME: int((index == AMBIGUOUS).sum()),
-    }
+def account_for_names(
+    genes: Genes,
+    names: pl.Series,
+    index: Ints,
+    on_unknown: OnUnresolved,
+    path: Path,
+    lines: Ints | None = None,
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Count the names that were not found by reason, and name them for the notes of a source.
 
-
-def unresolved_notes(names: pl.Series | Sequence[str], index: Ints) -> dict[str, str]:
-    """Return which names were not found, the most frequent first, for the notes of a source.
-
-    Names that differ only in case are one.
+    With the policy ``error``, raise for the first of them.
     """
-    series = names if isinstance(names, pl.Series) else pl.Series(names, dtype=pl.String)
-    notes = {}
-    for why, code in (("unknown_genes", UNKNOWN), ("ambiguous_gene_names", AMBIGUOUS)):
-        written = series.filter(pl.Series(index == code)).str.strip_chars()
-        if len(written):
-            counted = (
-                pl.DataFrame({"name": written, "key": written.str.to_uppercase()})
-                .group_by("key", maintain_order=True)
-                .agg(pl.col("name").first(), pl.len().alias("times"))
-                .sort("times", descending=True, maintain_order=True)
-            )
-            more = len(counted) - NAMED_AT_MOST
-            notes[why] = ", ".join(counted["name"][:NAMED_AT_MOST])
-            notes[why] += f" and {more:,} more" if more > 0 else ""
-    return notes
-
-
-def refuse_unresolved(
-    genes: Genes, names: pl.Series, index: Ints, on_unknown: str, path: Path, lines: Ints | None
-) -> None:
-    """Raise for the first name that was not found, where that is an error."""
-    if on_unknown not in ("error", "drop"):
-        raise ValueError(f"on_unknown is '{on_unknown}', and 'error' or 'drop' was expected")
     bad = np.flatnonzero(index < 0)
     if on_unknown == "error" and len(bad):
         row = int(bad[0])
-        more = f" (the first of {len(bad):,} such rows)" if len(bad) > 1 else ""
-        place = f" (row {row + 1})" if lines is None else more
-        line = None if lines is None else int(lines[row])
-        raise name_error(genes, names[row], path, line=line, place=place)
+        try:
+            genes.index(names[row])
+        except GeneNameError as error:
+            raise GeneNameError(
+                f"{error.what} (row {row + 1}, the first of {len(bad):,})",
+                code=error.code,
+                where=path,
+                line=None if lines is None else int(lines[row]),
+                fix=f"{error.fix} Or choose what to do with unknown genes: drop or add.",
+            ) from None
+    dropped = {
+        UNKNOWN_GENE: int((index == UNKNOWN).sum()),
+        AMBIGUOUS_NAME: int((index == AMBIGUOUS).sum()),
+    }
+    return dropped, unresolved_notes(names, index)
 
 
-def name_error(
-    genes: Genes, name: str, path: Path, *, line: int | None = None, place: str = ""
-) -> GeneNameError:
-    """Return the error for a name that the genes do not resolve; `place` is added to it."""
-    try:
-        genes.index(name)
-    except GeneNameError as error:
-        fix = f"{error.fix} Or choose what to do with unknown genes: drop or add."
-        what = error.what + place
-        return GeneNameError(what, code=error.code, where=path, line=line, fix=fix)
-    raise ValueError(f"'{name}' is a gene of the cell")
+def unresolved_notes(names: pl.Series, index: Ints) -> dict[str, str]:
+    """Return the names that were not found, ignoring case, the most frequent first."""
+    notes = {}
+    for why, code in (("unknown_genes", UNKNOWN), ("ambiguous_gene_names", AMBIGUOUS)):
+        written = names.filter(pl.Series(index == code)).rename("name").to_frame()
+        counted = (
+            written.group_by(pl.col("name").str.to_uppercase().alias("key"), maintain_order=True)
+            .agg(pl.col("name").first(), pl.len().alias("times"))
+            .sort("times", descending=True, maintain_order=True)["name"]
+        )
+        if len(counted):
+            more = len(counted) - _NAMED_AT_MOST
+            notes[why] = ", ".join(counted[:_NAMED_AT_MOST])
+            notes[why] += f" and {more:,} more" if more > 0 else ""
+    return notes

@@ -1,10 +1,9 @@
-"""Annotations: SGD's GO slim, GAF, GMT and tables of genes and terms."""
+"""Annotations: SGD's GO slim, GAF, GMT and tables of genes and terms, with names of OBO."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,23 +11,20 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import Ints
 from deltacell.cell.annotation import Annotation
 from deltacell.cell.genes import Genes
 from deltacell.cell.readers.names import (
     OnUnresolved,
-    count_unresolved,
-    refuse_unresolved,
+    Reader,
+    account_for_names,
+    pattern,
     resolve_strains,
     stem_of,
-    unresolved_notes,
+    table_reader,
+    without_header,
 )
 from deltacell.counts import Counts, Source
-from deltacell.errors import InputError
-from deltacell.sheet import BadRows, Sheet, as_utf8, is_missing, is_number, sheets, word
-from deltacell.table import open_text, peek, read_table
-
-NAMES = ("go_slim", "gaf", "gmt", "obo", "term_table")
+from deltacell.table import File, Sheet, Table, as_utf8, is_missing, is_number, open_text, word
 
 #: Why a row is left out.
 NO_TERM = "no term"
@@ -40,15 +36,8 @@ REPEATED = "pair of gene and term given before"
 _ASPECTS = {"P": "process", "F": "function", "C": "component"}
 _ROOTS = ("GO:0008150", "GO:0003674", "GO:0005575")
 _GO = re.compile(r"GO:\d{7}")
-_SLIM_COLUMNS = ["orf", "gene", "sgdid", "aspect", "term", "id", "type"]
-_GENE_WORD = re.compile(
-    r"(?:gene|orf|locus|systematic|symbol|protein|uniprot)(?:name|id|symbol|tag)*"
-)
-_TERM_WORD = re.compile(
-    r"(?:go)?(?:terms?|process|function|component)(?:name)?|go|goids?|gonames?|annotations?"
-    r"|complex(?:es|name)?|proteincomplex|pathways?(?:name)?|famil(?:y|ies)|categor(?:y|ies)"
-    r"|gene?sets?(?:name)?|module|locali[sz]ation|compartment|domains?|keywords?"
-)
+_SLIM_COLUMNS = ("orf", "gene", "sgdid", "aspect", "term", "id", "type")
+_GENE_WORD, _TERM_WORD = pattern("terms", "gene"), pattern("terms", "term")
 
 
 @dataclass(frozen=True)
@@ -59,10 +48,8 @@ class NamedTerms:
     """
 
     name: str
-    genes: pl.Series
-    terms: pl.Series
+    pairs: pl.DataFrame  # gene, term, line
     ids: Mapping[str, str]  # of terms that have one
-    lines: Ints
     path: Path
     sha256: str
     reader: str
@@ -71,75 +58,30 @@ class NamedTerms:
 
     def on(self, genes: Genes, on_unknown: OnUnresolved = "drop") -> tuple[Annotation, Source]:
         """Look up the names and return the annotation, with what became of every pair."""
-        first = self.genes.str.extract(r"^([^|]*)")
-        index = resolve_strains(genes, first).copy()
-        several = self.genes.str.contains("|", literal=True).to_numpy()
+        names = self.pairs["gene"]
+        first = names.str.extract(r"^([^|]*)")
+        index = resolve_strains(genes, first)
+        several = names.str.contains("|", literal=True).to_numpy()
         for row in np.flatnonzero((index < 0) & several).tolist():
-            found = genes.resolve(self.genes[row].split("|")).index
+            found = genes.resolve(names[row].split("|"))
             index[row] = next((i for i in found if i >= 0), index[row])
-        refuse_unresolved(genes, first, index, on_unknown, self.path, self.lines)
-        known = index >= 0
-        named = self.terms.filter(pl.Series(known)).unique().sort()
-        code = self.terms.filter(pl.Series(known)).replace_strict(
-            named, pl.Series(range(len(named)), dtype=pl.Int64), return_dtype=pl.Int64
-        )
+        lines, known = self.pairs["line"].to_numpy(), index >= 0
+        dropped, unresolved = account_for_names(genes, first, index, on_unknown, self.path, lines)
+        kept_terms = self.pairs["term"].filter(pl.Series(known)).to_list()
+        terms, code = np.unique(kept_terms, return_inverse=True)
+        named = terms.tolist()
+        ids = [self.ids.get(term, "") for term in named]
         annotation = Annotation.from_pairs(
-            self.name,
-            index[known],
-            code.to_numpy(),
-            named.to_list(),
-            n_genes=len(genes),
-            ids=[self.ids.get(term, "") for term in named],
+            self.name, index[known], code, named, n_genes=len(genes), ids=ids
         )
-        kept = len(annotation.indices)
+        kept = annotation.matrix.nnz
         repeated = {REPEATED: int(known.sum()) - kept}
-        dropped = {**self.left_out, **count_unresolved(index), **repeated}
-        counts = Counts(len(index) + sum(self.left_out.values()), kept, dropped)
-        notes = {
-            "terms": len(annotation.terms),
-            "genes": int(annotation.known.sum()),
-            **self.notes,
-            **unresolved_notes(first, index),
-        }
+        read = len(index) + sum(self.left_out.values())
+        counts = Counts(read, kept, {**self.left_out, **dropped, **repeated})
+        numbers = {"terms": len(named), "genes": int(annotation.known.sum())}
+        notes = {**numbers, **self.notes, **unresolved}
         file = self.path.name, self.sha256, self.reader
         return annotation, Source(*file, counts, into=self.name, notes=notes)
-
-
-def recognise(path: str | os.PathLike[str]) -> str | None:
-    """Return which of `NAMES` a file is; None if none."""
-    head = [line for line in peek(path, 40) if line.strip()]
-    if not head:
-        return None
-    if head[0].startswith("!gaf-version") or any(map(_is_gaf, head)):
-        return "gaf"
-    if any(line.strip() == "[Term]" for line in head) and head[0].startswith("format-version"):
-        return "obo"
-    rows = [line.split("\t") for line in head]
-    if all(len(row) == 7 and row[3].strip() in _ASPECTS for row in rows):
-        return "go_slim"
-    if _is_gmt(path, rows):
-        return "gmt"
-    return "term_table" if _form(path) is not None else None
-
-
-def read(path: str | os.PathLike[str], ontology: Ontology | None = None) -> list[NamedTerms]:
-    """Read the annotations of a file that `recognise` knows: one per aspect of GO, or one."""
-    path = Path(path)
-    kind = recognise(path)
-    if kind == "go_slim":
-        return _read_slim(path)
-    if kind == "gaf":
-        return [_named(terms, ontology) for terms in _read_gaf(path)]
-    if kind == "gmt":
-        return [_read_gmt(path)]
-    if kind == "term_table":
-        return [_named(_read_table(path), ontology)]
-    raise InputError(
-        "this is not an annotation",
-        code="not-an-annotation",
-        where=path,
-        fix="Read are SGD's go_slim_mapping, GAF, GMT and tables with the columns gene and term.",
-    )
 
 
 class Ontology(NamedTuple):
@@ -149,7 +91,7 @@ class Ontology(NamedTuple):
     parents: Mapping[str, tuple[str, ...]]
 
     def with_ancestors(self, term: str) -> set[str]:
-        """Return a term and all that it is a kind or a part of, but the roots."""
+        """Return a term and all that it is a kind or a part of, except the roots."""
         found: set[str] = set()
         left = [term]
         while left:
@@ -160,52 +102,42 @@ class Ontology(NamedTuple):
         return found - set(_ROOTS)
 
 
-def read_ontology(path: str | os.PathLike[str]) -> Ontology:
-    """Read an OBO file: ``id``, ``name``, ``is_a`` and ``relationship: part_of`` of its terms."""
+def _find_ontology(file: File) -> File | None:
+    return file if file.head and file.head[0].startswith("format-version:") else None
+
+
+def _read_ontology(file: File) -> list[Ontology]:
+    """Read ``id``, ``name``, ``is_a`` and ``relationship: part_of`` of the terms of OBO."""
     names: dict[str, str] = {}
     parents: dict[str, tuple[str, ...]] = {}
-    for stanza in as_utf8(open_text(path).data)[0].decode().split("\n[Term]\n")[1:]:
+    text = as_utf8(open_text(file.path).data)[0].decode()
+    for stanza in text.split("\n[Term]\n")[1:]:
         facts: dict[str, list[str]] = {}
         for line in stanza.split("\n[", 1)[0].splitlines():
             key, _, value = line.partition(": ")
             facts.setdefault(key, []).append(value)
-        identifier = facts.get("id", [""])[0].strip()
-        parts = [v for v in facts.get("relationship", ()) if v.startswith("part_of ")]
-        above = [*facts.get("is_a", ()), *(v.removeprefix("part_of ") for v in parts)]
-        names[identifier] = facts.get("name", [identifier])[0]
-        parents[identifier] = tuple(value.split(" ! ")[0].strip() for value in above)
-        for alternative in facts.get("alt_id", ()):
-            names[alternative.strip()] = names[identifier]
-            parents[alternative.strip()] = (identifier,)
-    return Ontology(names, parents)
+        above = facts.get("is_a", []) + [
+            part.removeprefix("part_of ")
+            for part in facts.get("relationship", ())
+            if part.startswith("part_of ")
+        ]
+        for identifier in (*facts.get("id", [""])[:1], *facts.get("alt_id", ())):
+            names[identifier.strip()] = facts.get("name", [identifier])[0]
+            parents[identifier.strip()] = tuple(one.split(" ! ")[0].strip() for one in above)
+    return [Ontology(names, parents)]
 
 
-def _read_slim(path: Path) -> list[NamedTerms]:
-    table = read_table(path, columns=_SLIM_COLUMNS)
-    frame = table.frame.with_columns(pl.all().str.strip_chars(), line=pl.Series(table.lines))
-    strange = ~frame["aspect"].is_in(list(_ASPECTS)).to_numpy()
-    table.refuse("aspect", strange, f"is none of C, F, P, in {strange.sum():,} rows")
-    found = []
-    for letter, aspect in _ASPECTS.items():
-        rows = frame.filter(pl.col("aspect") == letter)
-        if not rows.height:
-            continue
-        root, without = rows["id"].is_in(_ROOTS), rows["id"] == ""
-        kept = rows.filter(~root & ~without)
-        found.append(
-            NamedTerms(
-                f"go_slim_{aspect}",
-                kept["orf"] + "|" + kept["gene"],
-                kept["term"],
-                dict(zip(kept["term"], kept["id"], strict=True)),
-                kept["line"].to_numpy(),
-                path,
-                table.sha256,
-                "go_slim",
-                {ROOT: int(root.sum()), NO_TERM: int(without.sum())},
-            )
-        )
-    return found
+def _is_slim(sheet: Sheet) -> bool:
+    return all(len(row) == len(_SLIM_COLUMNS) and row[3] in _ASPECTS for row in sheet.rows)
+
+
+def _read_slim(table: Table, ontology: Ontology | None = None) -> list[NamedTerms]:
+    aspect = table.frame["aspect"]
+    table.bad("the aspect is not C, F or P", "aspect", ~aspect.is_in(list(_ASPECTS)))
+    is_root, is_empty = pl.col("id").is_in(_ROOTS), pl.col("id") == ""
+    why = pl.when(is_root).then(pl.lit(ROOT)).when(is_empty).then(pl.lit(NO_TERM))
+    rows = table.frame.with_columns(gene=pl.col("orf") + "|" + pl.col("gene"), why=why)
+    return _by_aspect("go_slim", "go_slim", table, rows)
 
 
 def _is_gaf(line: str) -> bool:
@@ -213,103 +145,96 @@ def _is_gaf(line: str) -> bool:
     return len(row) in (15, 16, 17) and _GO.fullmatch(row[4]) is not None and row[8] in _ASPECTS
 
 
-def _read_gaf(path: Path) -> list[NamedTerms]:
-    text = open_text(path)
-    pairs: dict[str, list[tuple[str, str, int]]] = {letter: [] for letter in _ASPECTS}
-    left_out = {letter: dict.fromkeys((ROOT, NOT, GENETIC), 0) for letter in _ASPECTS}
-    bad = BadRows(path)
-    for number, line in _lines(text.data):
-        if line.startswith("!"):
-            continue
-        if not _is_gaf(line):
-            bad.add("not a row of GAF", np.array([number]), [line[:60]])
-            continue
-        row = line.split("\t")
-        why = None
-        if "NOT" in row[3].upper().split("|"):
-            why = NOT
-        elif row[4] in _ROOTS or row[6] == "ND":
-            why = ROOT
-        elif row[6] in ("IGI", "HGI"):
-            # What a screen is to be predicted from must not come from a screen.
-            why = GENETIC
-        if why is not None:
-            left_out[row[8]][why] += 1
-            continue
-        # The systematic name is the first synonym in SGD's files; others know the symbol.
-        names = [row[2], *row[10].split("|"), row[1]]
-        pairs[row[8]].append(("|".join(filter(None, names)), row[4], number))
-    bad.refuse("A row has 15 to 17 columns, the fifth a GO identifier.")
-    file = path, text.sha256, "gaf"
-    return [
-        NamedTerms(f"go_{aspect}", *_columns(pairs[letter], {}), *file, left_out[letter])
-        for letter, aspect in _ASPECTS.items()
-        if pairs[letter]
-    ]
+def _find_gaf(file: File) -> File | None:
+    starts = bool(file.head) and file.head[0].startswith("!gaf-version")
+    return file if starts or any(map(_is_gaf, file.head)) else None
 
 
-def _lines(data: bytes) -> Iterator[tuple[int, str]]:
-    lines = as_utf8(data)[0].decode().split("\n")
-    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+def _read_gaf(file: File, ontology: Ontology | None = None) -> list[NamedTerms]:
+    table = file.lines()
+    table = table.take(~table.frame["text"].str.starts_with("!").to_numpy())
+    text = table.frame["text"]
+    table.bad("not a row of GAF", "text", [not _is_gaf(line) for line in text])
+    table.refuse("A row has 15 to 17 columns, the fifth a GO identifier.")
+    fields = text.str.split_exact("\t", 16).struct.unnest()
+    relation, term, code = (pl.col(f"field_{i}") for i in (3, 4, 6))
+    why = (
+        pl.when(relation.str.to_uppercase().str.split("|").list.contains("NOT"))
+        .then(pl.lit(NOT))
+        .when(term.is_in(_ROOTS) | (code == "ND"))
+        .then(pl.lit(ROOT))
+        # What a screen is to be predicted from must not come from a screen.
+        .when(code.is_in(["IGI", "HGI"]))
+        .then(pl.lit(GENETIC))
+    )
+    # The systematic name is the first synonym in SGD's files; others know the symbol.
+    names = pl.concat_str("field_2", "field_10", "field_1", separator="|").str.strip_chars("|")
+    rows = fields.select(gene=names, term=term, id=pl.lit(""), aspect="field_8", why=why)
+    return [_named(terms, ontology) for terms in _by_aspect("go", "gaf", table, rows)]
 
 
-def _columns(
-    pairs: Sequence[tuple[str, str, int]], ids: Mapping[str, str]
-) -> tuple[pl.Series, pl.Series, Mapping[str, str], Ints]:
-    genes = pl.Series([gene for gene, _, _ in pairs], dtype=pl.String)
-    terms = pl.Series([term for _, term, _ in pairs], dtype=pl.String)
-    return genes, terms, ids, np.array([line for _, _, line in pairs], dtype=np.int64)
+def _by_aspect(prefix: str, reader: str, table: Table, rows: pl.DataFrame) -> list[NamedTerms]:
+    """Return an annotation per aspect of GO; rows with a reason `why` are left out and counted."""
+    table.refuse()
+    rows = rows.with_columns(line=pl.Series(table.lines))
+    found = []
+    for letter, aspect in _ASPECTS.items():
+        of_aspect = rows.filter(pl.col("aspect") == letter)
+        kept = of_aspect.filter(pl.col("why").is_null())
+        if len(kept):
+            left_out = dict(of_aspect["why"].drop_nulls().value_counts().iter_rows())
+            ids = {term: id for term, id in zip(kept["term"], kept["id"], strict=True) if id}
+            file, pairs = (table.path, table.sha256, reader), kept.select("gene", "term", "line")
+            found.append(NamedTerms(f"{prefix}_{aspect}", pairs, ids, *file, left_out))
+    return found
 
 
 def _named(given: NamedTerms, ontology: Ontology | None) -> NamedTerms:
-    """Return the terms by their names, and those above them, where an ontology has them."""
-    ids = {term: term for term in given.terms.unique() if _GO.fullmatch(term)}
+    """Return the terms by their names, with those above them, if there is an ontology."""
+    terms = given.pairs["term"]
+    ids = {term: term for term in terms.unique() if _GO.fullmatch(term)}
     if not ids:
         return given
     if ontology is None:
         note = "terms are known by their identifiers; put go-basic.obo into the folder for names"
         return replace(given, ids=ids, notes={**given.notes, "names_of_terms": note})
     above = {term: sorted(ontology.with_ancestors(term)) for term in ids}
-    lists = [above.get(term, [term]) for term in given.terms]
-    flat = [term for terms in lists for term in terms]
-    at = np.repeat(np.arange(len(lists)), [len(terms) for terms in lists])
-    names = pl.Series([ontology.names.get(term, term) for term in flat], dtype=pl.String)
+    lists = pl.Series([above.get(term, [term]) for term in terms], dtype=pl.List(pl.String))
+    flat = given.pairs.with_columns(term=lists).filter(pl.col("term").list.len() > 0)
+    flat = flat.explode("term")
+    names = [ontology.names.get(term, term) for term in flat["term"]]
     return replace(
         given,
-        genes=given.genes.gather(at),
-        terms=names,
-        ids=dict(zip(names, flat, strict=True)),
-        lines=given.lines[at],
+        pairs=flat.with_columns(term=pl.Series(names, dtype=pl.String)),
+        ids=dict(zip(names, flat["term"], strict=True)),
         notes={**given.notes, "pairs_before_parent_terms": len(lists)},
     )
 
 
-def _is_gmt(path: str | os.PathLike[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether lines are a term, what it is, and its genes, as the file's name or a link shows."""
-    if not all(len(row) > 2 for row in rows):
-        return False
+def _find_gmt(file: File) -> File | None:
+    """Find lines of a term, what it is, and its genes, as the file's name or a link shows."""
+    rows = [line.split("\t") for line in file.head if line.strip()]
+    if not rows or any(len(row) < 3 for row in rows):
+        return None
     linked = all(row[1].startswith("http") or row[1].lower() == "na" for row in rows)
-    return Path(path).name.lower().removesuffix(".gz").endswith(".gmt") or (
-        linked and len({len(row) for row in rows}) > 2
-    )
+    of_that_name = file.path.name.lower().removesuffix(".gz").endswith(".gmt")
+    return file if of_that_name or (linked and len({len(row) for row in rows}) > 2) else None
 
 
-def _read_gmt(path: Path) -> NamedTerms:
-    text = open_text(path)
-    pairs, ids = [], {}
-    bad = BadRows(path)
-    for number, line in _lines(text.data):
-        term, *rest = (name.strip() for name in line.split("\t"))
-        # Enrichr leaves a weight behind the gene's name.
-        members = [name.split(",")[0] for name in rest[1:] if name]
-        if not term or not members:
-            bad.add("no term or no gene", np.array([number]), [line[:60]])
-            continue
-        found = _GO.search(term) or _GO.search(rest[0])
-        ids[term] = found[0] if found else ""
-        pairs += [(gene, term, number) for gene in members]
-    bad.refuse("A line is a term, its description and its genes, separated by tabs.")
-    return NamedTerms(stem_of(path.name), *_columns(pairs, ids), path, text.sha256, "gmt")
+def _read_gmt(file: File, ontology: Ontology | None = None) -> list[NamedTerms]:
+    table = file.lines()
+    lines = table.frame["text"].str.split("\t")
+    # Enrichr leaves a weight behind the gene's name.
+    genes = lines.list.slice(2).list.eval(pl.element().str.strip_chars().str.extract(r"^([^,]*)"))
+    frame = pl.DataFrame({"term": lines.list.first().str.strip_chars(), "gene": genes})
+    pairs = frame.with_columns(line=pl.Series(table.lines)).explode("gene")
+    pairs = pairs.filter(pl.col("gene") != "").select("gene", "term", "line")
+    wrong = (frame["term"] == "") | ~pl.Series(table.lines).is_in(pairs["line"].implode())
+    table.bad("no term or no gene", "text", wrong)
+    table.refuse("A line is a term, its description and its genes, separated by tabs.")
+    found = lines.list.slice(0, 2).list.join(" ").str.extract(f"({_GO.pattern})").fill_null("")
+    ids = dict(zip(frame["term"], found, strict=True))
+    return [NamedTerms(stem_of(file.path.name), pairs, ids, file.path, table.sha256, "gmt")]
 
 
 class _Form(NamedTuple):
@@ -320,10 +245,8 @@ class _Form(NamedTuple):
     identifier: int | None = None
 
 
-def _form(path: str | os.PathLike[str]) -> _Form | None:
-    for sheet in sheets(path):
-        if sheet.separator == " ":
-            continue
+def _find_table(file: File) -> _Form | None:
+    for sheet in (sheet for sheet in file.sheets if sheet.separator != " "):
         for at in range(min(len(sheet.rows) - 1, 10)):
             words = [word(name) for name in sheet.header(at)]
             genes = [i for i, w in enumerate(words) if _GENE_WORD.fullmatch(w)]
@@ -333,7 +256,7 @@ def _form(path: str | os.PathLike[str]) -> _Form | None:
             if genes and terms and not set(genes) & set(terms):
                 of_go = [i for i in terms if all(_GO.fullmatch(row[i]) for row in rows)]
                 named = [i for i in terms if i not in of_go]
-                # The systematic name says most where a gene has several columns.
+                # The systematic name says most if a gene has several columns.
                 exact = [i for i in genes if re.search("orf|systematic|locus", words[i])]
                 identifier = of_go[0] if of_go and named else None
                 return _Form(sheet, at, (exact or genes)[0], (named or of_go)[0], identifier)
@@ -342,31 +265,27 @@ def _form(path: str | os.PathLike[str]) -> _Form | None:
     return None
 
 
-def _read_table(path: Path) -> NamedTerms:
-    form = _form(path)
-    assert form is not None
-    bad = BadRows(path)
-    table, notes = form.sheet.below(form.at, bad)
-    genes, terms = (table.frame.to_series(i).str.strip_chars() for i in (form.gene, form.term))
-    without = is_missing(terms)
-    unnamed = is_missing(genes) & ~without
-    what = f"column '{genes.name}' holds no gene name"
-    bad.add(what, table.lines[unnamed], [""] * int(unnamed.sum()))
-    bad.refuse()
-    kept = pl.Series(~without)
+def _read_table(form: _Form, ontology: Ontology | None = None) -> list[NamedTerms]:
+    table = form.sheet.below(form.at)
+    gene, term = (table.frame.columns[i] for i in (form.gene, form.term))
+    absent = is_missing(table.frame[term])
+    unnamed = is_missing(table.frame[gene]) & ~absent
+    table.bad(f"column '{gene}' holds no gene name", gene, unnamed)
+    table.refuse()
+    kept = table.frame.with_columns(line=pl.Series(table.lines)).filter(~absent)
+    pairs = kept.select(gene=gene, term=term, line="line")
     ids: dict[str, str] = {}
     if form.identifier is not None:
-        identifiers = table.frame.to_series(form.identifier).filter(kept)
-        ids = dict(zip(terms.filter(kept), identifiers, strict=True))
-    return NamedTerms(
-        stem_of(path.name),
-        genes.filter(kept),
-        terms.filter(kept),
-        ids,
-        table.lines[~without],
-        path,
-        table.sha256,
-        "term_table",
-        {NO_TERM: int(without.sum())},
-        notes,
-    )
+        ids = dict(zip(pairs["term"], kept.to_series(form.identifier), strict=True))
+    file, left_out = (table.path, table.sha256, "term_table"), {NO_TERM: int(absent.sum())}
+    name = stem_of(table.path.name)
+    return [_named(NamedTerms(name, pairs, ids, *file, left_out, table.notes), ontology)]
+
+
+TERM_READERS = (
+    Reader("obo", "ontology", _find_ontology, _read_ontology),
+    table_reader("go_slim", "terms", without_header(_SLIM_COLUMNS, _is_slim), _read_slim),
+    Reader("gaf", "terms", _find_gaf, _read_gaf),
+    Reader("gmt", "terms", _find_gmt, _read_gmt),
+    Reader("term_table", "terms", _find_table, _read_table),
+)

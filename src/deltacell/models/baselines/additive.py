@@ -3,84 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
+import scipy.sparse as sp
 import scipy.sparse.linalg
 
-from deltacell.arrays import Bools, Doubles, Ints
+from deltacell.arrays import Bools, Doubles
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.base import check_choice, check_range
-from deltacell.models.baselines.baseline import FitData, FittedPredictor, Part, State, loaded, saved
-from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets, look_up
-
-_RELATIVE_RESIDUAL = 1e-12
-
-Toward = Literal["additive", "mean"]
+from deltacell.models.baselines.baseline import FitData, FittedPredictor, Part, Parts, State
+from deltacell.models.baselines.gene_sets import GeneSets, look_up
 
 
 class GlobalMean(FittedPredictor):
-    r"""The mean of the training scores.
+    """The mean of the training scores."""
 
-    .. math:: \hat y(S) = \sum_b w_b y_b / \sum_b w_b
-    """
+    def _fit(self, data: FitData) -> State:
+        return {"mean": data.training.mean}
 
-    def _fit(self, data: FitData) -> None:
-        self._mean = data.training.mean
-
-    def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
-        return np.full(len(sets), self._mean)
-
-    def _state(self) -> State:
-        return {"mean": self._mean}
-
-    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        self._mean = float(state["mean"])
+    def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
+        return Parts(np.full(len(sets), self._learned["mean"]))
 
 
 @dataclass(eq=False)
 class Additive(FittedPredictor):
-    r"""Ridge regression on gene indicators.
+    r"""Ridge regression on gene indicators, :math:`\hat y(S) = c + \sum_{g \in S} a_g`.
 
-    .. math:: \hat y(S) = c + \sum_{g \in S} a_g
-
-    with c and a that minimise
-    :math:`\sum_b w_b (y_b - \hat y(S_b))^2 + \lambda \sum_g a_g^2`. A gene that was never seen adds
-    nothing.
-
-    Parameters
-    ----------
-    penalty
-        The penalty λ: the effect of a gene seen in that many genotypes is about halved.
+    The effect of a gene that was seen in ``penalty`` genotypes is about halved, and a gene that was
+    never seen adds nothing.
     """
 
     penalty: float = 3.0
 
-    def __post_init__(self) -> None:
-        check_range("(0, inf)", penalty=self.penalty)
+    def _fit(self, data: FitData) -> State:
+        return ridge(data.training, len(data.order), self.penalty).state()
 
-    @property
-    def intercept(self) -> float:
-        """The score c of genes without effect."""
-        return self._learned.intercept
-
-    def effects(self, cell: Cell) -> Doubles:
-        """Return the effect a of every gene of the cell, [genes]."""
-        order = self._order_for(cell)
-        return self._learned.effect[order.place]
-
-    def _fit(self, data: FitData) -> None:
-        self._learned: GeneEffects = ridge(data.training, len(data.order), self.penalty)
-
-    def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
-        return self._learned.score(sets)
-
-    def _state(self) -> State:
-        return self._learned.state()
-
-    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        self._learned = GeneEffects.from_state(state)
+    def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
+        return Parts(GeneEffects.from_state(self._learned).score(sets))
 
 
 @dataclass(eq=False)
@@ -89,70 +48,39 @@ class QueryPairMean(FittedPredictor):
 
     .. math::
 
-        \hat y(S) = \frac{k \, y_0(S) + \sum_{p \subset S} \sum_{b : p \subset S_b} w_b y_b}
-                         {k + \sum_{p \subset S} \sum_{b : p \subset S_b} w_b}
+        \hat y(S) = \frac{k \, y_0(S) + \sum_{p \subset S} \sum_{b : p \subset S_b} y_b}
+                         {k + \sum_{p \subset S} |\{b : p \subset S_b\}|}
 
-    where p runs over the unordered pairs of genes of S. Genotypes carry no roles, so all pairs
-    count; in a trigenic screen the query pair was measured with every array gene and the other two
-    pairs a few times, so the sum is the query pair's. If no pair was seen, and for a genotype of
-    one gene, the score is y_0.
-
-    Parameters
-    ----------
-    shrinkage
-        The weight k of y_0, in genotypes of weight 1.
-    toward
-        What y_0 is: ``additive``, the sum of gene effects of `Additive`, or ``mean``, the mean of
-        all training scores.
-    penalty
-        The penalty of the additive effects.
+    where p runs over the pairs of genes of S, k is the ``shrinkage`` and y_0 the score of
+    `Additive`. Genotypes carry no roles, so all pairs count; in a trigenic screen the query pair
+    was measured with every array gene and the other two pairs a few times, so the sum is the query
+    pair's.
     """
 
     shrinkage: float = 3.0
-    toward: Toward = "additive"
     penalty: float = 3.0
 
-    def __post_init__(self) -> None:
-        check_range("(0, inf)", shrinkage=self.shrinkage, penalty=self.penalty)
-        check_choice("prior to shrink toward", self.toward, get_args(Toward))
-
-    def _fit(self, data: FitData) -> None:
+    def _fit(self, data: FitData) -> State:
         training, n = data.training, len(data.order)
-        self._n_genes = n
-        self._prior = (
-            ridge(training, n, self.penalty)
-            if self.toward == "additive"
-            else GeneEffects(training.mean, np.zeros(n), np.zeros(n, dtype=bool))
-        )
+        prior = ridge(training, n, self.penalty)
         pairs = training.sets.pairs()
-        owner = np.repeat(np.arange(len(training.sets)), np.diff(pairs.offsets))
-        self._seen, at = np.unique(self._keys(pairs), return_inverse=True)
-        weight = training.weights[owner]
-        self._weight = np.bincount(at, weight, minlength=len(self._seen))
-        self._sum = np.bincount(at, weight * training.targets[owner], minlength=len(self._seen))
+        targets = np.repeat(training.targets, np.diff(pairs.offsets))
+        seen, at = np.unique(pairs.first * n + pairs.second, return_inverse=True)
+        return {
+            **prior.state(),
+            "pairs": seen,
+            "weight": np.bincount(at, minlength=len(seen)).astype(np.float64),
+            "sum": np.bincount(at, targets, minlength=len(seen)),
+        }
 
-    def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
-        pairs = sets.pairs()
-        at, seen = look_up(self._seen, self._keys(pairs))
+    def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
+        state, pairs = self._learned, sets.pairs()
+        at, seen = look_up(state["pairs"], pairs.first * cell.n_genes + pairs.second)
         owner, at = np.repeat(np.arange(len(sets)), np.diff(pairs.offsets))[seen], at[seen]
-        weight = np.bincount(owner, self._weight[at], minlength=len(sets))
-        total = np.bincount(owner, self._sum[at], minlength=len(sets))
-        prior = self._prior.score(sets)
-        score: Doubles = (self.shrinkage * prior + total) / (self.shrinkage + weight)
-        return score
-
-    def _state(self) -> State:
-        pairs = {"pairs": self._seen, "weight": self._weight, "sum": self._sum}
-        return self._prior.state() | {name: saved(column) for name, column in pairs.items()}
-
-    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        self._n_genes = len(order)
-        self._prior = GeneEffects.from_state(state)
-        self._seen = loaded(state["pairs"])
-        self._weight, self._sum = loaded(state["weight"]), loaded(state["sum"])
-
-    def _keys(self, pairs: GenePairs) -> Ints:
-        return pairs.first * self._n_genes + pairs.second
+        count = np.bincount(owner, state["weight"][at], minlength=len(sets))
+        total = np.bincount(owner, state["sum"][at], minlength=len(sets))
+        prior = GeneEffects.from_state(state).score(sets)
+        return Parts((self.shrinkage * prior + total) / (self.shrinkage + count))
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,69 +89,60 @@ class GeneEffects:
 
     intercept: float
     effect: Doubles  # 0 for a gene that was never seen, [genes]
-    seen: Bools  # which genes were in a genotype of positive weight, [genes]
+    seen: Bools  # which genes were in a genotype, [genes]
 
     @property
     def known(self) -> Doubles:
-        """The effect of each gene, NaN for a gene that was never seen, [genes]."""
+        """The effects, NaN for a gene that was never seen."""
         return np.where(self.seen, self.effect, np.nan)
 
     def score(self, sets: GeneSets) -> Doubles:
-        """Return the sum of the effects of the genes of each set, and the intercept."""
-        added: Doubles = np.add.reduceat(self.effect[sets.genes], sets.offsets[:-1])
-        return self.intercept + added
+        return self.intercept + sets.total(self.effect[sets.genes])
 
     def state(self) -> State:
-        """Return it as a part of a predictor's state."""
-        return {"intercept": self.intercept, "effect": saved(self.effect), "seen": saved(self.seen)}
+        return {"intercept": self.intercept, "effect": self.effect, "seen": self.seen}
 
     @classmethod
     def from_state(cls, state: State) -> GeneEffects:
-        """Inverse of `state`."""
-        return cls(float(state["intercept"]), loaded(state["effect"]), loaded(state["seen"]))
+        return cls(state["intercept"], state["effect"], state["seen"])
 
 
 def ridge(part: Part, n_genes: int, penalty: float) -> GeneEffects:
     r"""Return the effects a and the intercept c of least penalised squares.
 
-    .. math:: \sum_b w_b (y_b - c - \sum_{g \in S_b} a_g)^2 + \lambda \sum_g a_g^2.
+    .. math:: \sum_b (y_b - c - \sum_{g \in S_b} a_g)^2 + \lambda \sum_g a_g^2.
 
-    The intercept is not penalised. With X [sets, genes] the gene indicators, W the weights and
-    bars for weighted means, a solves the normal equations
+    With X [n, genes] the gene indicators and bars for means, a solves the normal equations
 
-    .. math:: (X^T W X - w \bar x \bar x^T + \lambda I) a = X^T W (y - \bar y), \quad w = \sum_b w_b
+    .. math:: (X^T X - n \bar x \bar x^T + \lambda I) a = X^T (y - \bar y)
 
-    and :math:`c = \bar y - \bar x^T a`. The matrix is never formed: conjugate gradients, scaled by
-    its diagonal, need one sparse product with X and one with its transpose per iteration. Without
-    genotypes all effects are 0.
+    and :math:`c = \bar y - \bar x^T a`. Conjugate gradients, scaled by the diagonal, need one
+    sparse product with X and one with its transpose per iteration. Without genotypes all are 0.
     """
-    total = float(part.weights.sum())
-    if not total:
+    n, genes = len(part.sets), part.sets.genes
+    if not n:
         return GeneEffects(0.0, np.zeros(n_genes), np.zeros(n_genes, dtype=bool))
-    x = part.sets.indicators(n_genes)
-    weighted = (x * part.weights[:, None]).T.tocsr()
-    count: Doubles = weighted @ np.ones(len(part.sets))
-    mean_x, mean_y = count / total, part.mean
-    diagonal = count - total * mean_x**2 + penalty
+    x = sp.csr_array((np.ones(len(genes)), genes, part.sets.offsets), shape=(n, n_genes))
+    transposed = x.T.tocsr()
+    count: Doubles = transposed @ np.ones(n)
+    mean_x, mean_y = count / n, part.mean
+    diagonal = count - n * mean_x**2 + penalty
 
-    def times(a: Doubles) -> Doubles:
-        product: Doubles = weighted @ (x @ a) - count * (mean_x @ a) + penalty * a
-        return product
-
-    shape = (n_genes, n_genes)
+    normal = scipy.sparse.linalg.LinearOperator(
+        (n_genes, n_genes),
+        matvec=lambda a: transposed @ (x @ a) - count * (mean_x @ a) + penalty * a,
+        dtype=np.float64,
+    )
     effect, failed = scipy.sparse.linalg.cg(
-        scipy.sparse.linalg.LinearOperator(shape, matvec=times, dtype=np.float64),
-        weighted @ (part.targets - mean_y),
-        rtol=_RELATIVE_RESIDUAL,
+        normal,
+        transposed @ (part.targets - mean_y),
+        rtol=1e-12,
         maxiter=10 * n_genes + 100,
-        M=scipy.sparse.diags_array(1 / diagonal),
+        M=sp.diags_array(1 / diagonal),
     )
     if failed:
-        raise InputError(
-            f"the additive effects do not converge with a penalty of {penalty}",
-            code="no-convergence",
-            fix="Choose a larger penalty.",
-        )
+        what = f"the additive effects do not converge with a penalty of {penalty}; set a larger one"
+        raise InputError(what, code="no-convergence")
     return GeneEffects(mean_y - float(mean_x @ effect), effect, count > 0)
 
 
@@ -232,15 +151,13 @@ def cross_fitted_effects(
 ) -> Doubles:
     """Return the effect of each gene of each training set, learned from the other folds, [total].
 
-    An effect learned from the whole part holds a share of every score it was seen with, so a
-    regression on it would read back the score it is to learn. Repeats of a set share a fold. A gene
-    that is in no other fold is NaN.
+    An effect learned from the whole part would hold a share of the score that it helps to predict.
+    Repeats of a set share a fold. A gene that is in no other fold is NaN.
     """
     number, n_distinct = part.sets.distinct(n_genes)
     folds = min(folds, n_distinct)
     fold = (np.random.default_rng(seed).permutation(n_distinct) % folds)[number]
-    known = [
-        ridge(part.take(np.flatnonzero(fold != k)), n_genes, penalty).known for k in range(folds)
-    ]
-    effects: Doubles = np.stack(known)[fold[part.sets.owner], part.sets.genes]
+    rest = [part.take(np.flatnonzero(fold != k)) for k in range(folds)]
+    known = np.stack([ridge(one, n_genes, penalty).known for one in rest])
+    effects: Doubles = known[fold[part.sets.owner], part.sets.genes]
     return effects

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -10,22 +9,31 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from deltacell.arrays import AnyArray, Doubles, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.base import Prediction, Recorded
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.propagate.workers import in_any_worker, one_core, workers_for
 from deltacell.screen.genotypes import Genotypes
 from deltacell.words import Progress
 
 Values = Tensor | AnyArray | Sequence[float]
-State = dict[str, Any]
-"""Tensors, numbers, text, and lists and dicts of them, by name; loads with ``weights_only``."""
+State = dict[str, Any]  # tensors, numbers, text, and lists and dicts of them
+Report = Callable[..., None]  # report(what, done, total, **validation_metrics)
+
+SETS_PER_BLOCK = 32_768  # scored at once
 
 
-Report = Callable[..., None]
-"""Called as ``report(what, done, total, **metrics)`` with validation metrics such as ``mse``."""
+class Zeros(NamedTuple):
+    """Sets that were tested and are not hits, drawn from all of them."""
+
+    training: Genotypes
+    validation: Genotypes
+    each_training: float  # how many there are in the part for each one that was drawn
+    each_validation: float
 
 
 class Parts(NamedTuple):
@@ -35,23 +43,24 @@ class Parts(NamedTuple):
     hit: Doubles | None = None
     given_hit: Doubles | None = None
 
+    @property
+    def among_hits(self) -> Doubles:
+        return self.score if self.given_hit is None else self.given_hit
+
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Gene sets with their scores, and how much each of them counts."""
+    """Gene sets with their scores, [sets]."""
 
     sets: GeneSets
     targets: Doubles
-    weights: Doubles
 
     def take(self, rows: Ints) -> Part:
-        """Return the sets at the given positions."""
-        return Part(self.sets.take(rows), self.targets[rows], self.weights[rows])
+        return Part(self.sets.take(rows), self.targets[rows])
 
     @property
     def mean(self) -> float:
-        """The weighted mean of the targets."""
-        return float(np.average(self.targets, weights=self.weights))
+        return float(self.targets.mean())
 
 
 class FitData(NamedTuple):
@@ -61,51 +70,57 @@ class FitData(NamedTuple):
     order: GeneOrder
     training: Part
     validation: Part | None
+    zeros: Zeros | None
     seed: int
     report: Report
 
 
-class FittedPredictor(Recorded, ABC):
+class FittedPredictor(Recorded):
     """A predictor that learns in one call, without the training loop.
 
-    After `fit` or `load_state_dict` it is called like a model, ``predictor(cell, genotypes)``.
-    Genotypes may have any size from one gene up, mixed in one batch. A prediction depends neither
-    on the other genotypes of the batch, nor on the order of the genes, nor on how the cell numbers
-    its genes. A subclass defines `_fit`, `_score` (or `_parts`), `_state` and `_load`; what it
-    learns must not refer to the cell's own numbering of genes.
+    After `fit` or `load_state_dict` it is called like a model, ``predictor(cell, genotypes)``, with
+    genotypes of any sizes. A prediction depends neither on the other genotypes of the batch, nor on
+    the order of the genes, nor on how the cell numbers them. A subclass defines `_fit`, which
+    returns what it learned (arrays, numbers, text; genes are places in the order) and is kept as
+    ``_learned``, and `_parts`, which scores one set or more; `_load` may prepare for that.
 
     It may also have a method ``evidence(cell, genes) -> list[dict]``: the measured sets that a
     score rests on, as rows with ``genes``, which gene is ``replaced`` ``by`` which, ``score``,
-    ``relation`` and ``weight``; genes are those of the cell.
-
-    Attributes
-    ----------
-    history
-        One row per validation while it learned: ``step`` and ``validation_*`` metrics.
+    ``relation`` and ``weight``; genes are those of the cell. ``history`` has one row per validation
+    while it learned: ``step`` and ``validation_*`` metrics.
     """
 
     history: list[dict[str, float]]
     _order: GeneOrder | None = None
+    _learned: State
+    _is_warm = False  # whether what all calls share has been made
+
+    def _fit(self, data: FitData) -> State:
+        raise NotImplementedError
+
+    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
+        pass
+
+    def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
+        raise NotImplementedError
 
     def fit(
         self,
         cell: Cell,
         genotypes: Genotypes,
         targets: Values,
-        weights: Values | None = None,
         *,
         validation: tuple[Genotypes, Values] | None = None,
+        zeros: Zeros | None = None,
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Self:
         """Learn from the training part of a screen: genotypes and their scores, [batch] each."""
-        self._order = None
+        self._order, self.history = None, []
         order = GeneOrder(cell.genes)
-        training = _part(cell, order, genotypes, targets, weights, "training")
-        held_out = (
-            None if validation is None else _part(cell, order, *validation, None, "validation")
-        )
-        self.history = []
+        training, held_out = _part(cell, order, genotypes, targets), None
+        if validation is not None and len(validation[0]):
+            held_out = _part(cell, order, *validation)
 
         def report(what: str, done: int, total: int, **metrics: float) -> None:
             if metrics:
@@ -114,60 +129,52 @@ class FittedPredictor(Recorded, ABC):
             if progress is not None:
                 progress(what, done, total)
 
-        self._fit(FitData(cell, order, training, held_out, seed, report))
-        self._order = order
-        return self
+        learned = self._fit(FitData(cell, order, training, held_out, zeros, seed, report))
+        return self._use(cell, order, learned)
 
     def state_dict(self) -> State:
         """Return all that was learned, to be saved; `load_state_dict` is its inverse."""
-        return {"genes": self._fitted_order().names, **self._state()}
+        state: State = tree_map(
+            lambda x: torch.from_numpy(np.array(x)) if isinstance(x, np.ndarray) else x,
+            {"genes": self._fitted_order().names, **self._learned},
+        )
+        return state
 
     def load_state_dict(self, cell: Cell, state: State) -> Self:
-        """Take over what a predictor with the same parameters learned, on the same cell.
+        """Take over what a predictor with the same parameters learned, on a cell of these genes."""
+        self._order, self.history = None, []
+        learned = tree_map(lambda x: x.numpy().copy() if isinstance(x, Tensor) else x, dict(state))
+        return self._use(cell, _checked_order(cell, learned.pop("genes")), learned)
 
-        The genes of the cell may be numbered differently.
-        """
-        self._order = None
-        order = GeneOrder(cell.genes)
-        _check_genes(state["genes"], order.names)
-        self.history = []
-        self._load(cell, order, state)
-        self._order = order
+    def _use(self, cell: Cell, order: GeneOrder, learned: State) -> Self:
+        self._load(cell, order, learned)
+        self._learned, self._order, self._is_warm = learned, order, False
         return self
 
     def __call__(self, cell: Cell, genotypes: Genotypes) -> Prediction:
         """Return the prediction for each genotype of the cell it was fitted on."""
-        order = self._order_for(cell)
-        genotypes.check(cell.n_genes)
-        device = genotypes.genes.device
-        if not len(genotypes):
+        order, device = self._order_for(cell), genotypes.genes.device
+        sets = order.sets(genotypes.check(cell.n_genes))
+        if not len(sets):
             return Prediction(torch.zeros(0, device=device))
-        score, hit, given_hit = (
-            None if column is None else torch.from_numpy(column.astype(np.float32)).to(device)
-            for column in self._parts(cell, order.sets(genotypes))
-        )
-        assert score is not None
-        return Prediction(score, hit=hit, given_hit=given_hit)
-
-    @abstractmethod
-    def _fit(self, data: FitData) -> None:
-        """Learn."""
-
-    @abstractmethod
-    def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
-        """Return the expected score of each set; there is at least one."""
-
-    def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
-        """Return all columns of the prediction; a predictor of two parts overrides this."""
-        return Parts(self._score(cell, sets))
-
-    @abstractmethod
-    def _state(self) -> State:
-        """Return what was learned; genes are places in the order."""
-
-    @abstractmethod
-    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        """Inverse of `_state`."""
+        # Sets that share their first gene share most of the work.
+        rows = np.argsort(sets.genes[sets.offsets[:-1]], kind="stable")
+        blocks = [rows[at : at + SETS_PER_BLOCK] for at in range(0, len(rows), SETS_PER_BLOCK)]
+        # The very first one alone, because it makes what all others share.
+        alone = 0 if self._is_warm else 1
+        found = [self._parts(cell, sets.take(block)) for block in blocks[:alone]]
+        self._is_warm, workers = True, workers_for(torch.device("cpu"), len(blocks) - alone)
+        with one_core(workers):
+            found += in_any_worker(
+                lambda block: self._parts(cell, sets.take(block)), blocks[alone:], workers
+            )
+        as_given = np.argsort(rows)
+        columns: dict[str, Any] = {
+            name: torch.from_numpy(np.concatenate(column)[as_given]).float().to(device)
+            for name, column in zip(Parts._fields, zip(*found, strict=True), strict=True)
+            if column[0] is not None
+        }
+        return Prediction(**columns)
 
     def _fitted_order(self) -> GeneOrder:
         if self._order is None:
@@ -179,17 +186,11 @@ class FittedPredictor(Recorded, ABC):
         return self._order
 
     def _order_for(self, cell: Cell) -> GeneOrder:
-        """Return the order of the cell's genes, which must be those it was fitted on."""
         fitted = self._fitted_order()
-        if cell.genes.systematic == fitted.cell_names:
-            return fitted
-        order = GeneOrder(cell.genes)
-        _check_genes(fitted.names, order.names)
-        return order
+        return fitted if cell.genes is fitted.genes else _checked_order(cell, fitted.names)
 
 
 def other_cell(what: str) -> InputError:
-    """Return the error for a cell that is not the one a predictor was fitted on."""
     return InputError(
         f"this cell is not the one it was fitted on: {what}",
         code="other-cell",
@@ -197,55 +198,25 @@ def other_cell(what: str) -> InputError:
     )
 
 
-def saved(array: AnyArray) -> Tensor:
-    """Return an array as the tensor of a state; `loaded` is the inverse."""
-    return torch.from_numpy(np.array(array))
+def _checked_order(cell: Cell, fitted: Sequence[str]) -> GeneOrder:
+    order = GeneOrder(cell.genes)
+    if list(fitted) != order.names:
+        only = min(set(fitted) ^ set(order.names))
+        raise other_cell(f"{len(fitted)} genes then and {len(order)} now, '{only}' in one only")
+    return order
 
 
-def loaded(tensor: Tensor) -> AnyArray:
-    """Return the array that a tensor of a state holds."""
-    return np.array(tensor.numpy())
-
-
-def _check_genes(fitted: Sequence[str], given: Sequence[str]) -> None:
-    if list(fitted) != list(given):
-        only = min(set(fitted) ^ set(given))
-        raise other_cell(f"{len(fitted)} genes then and {len(given)} now, '{only}' in one only")
-
-
-def _part(
-    cell: Cell,
-    order: GeneOrder,
-    genotypes: Genotypes,
-    targets: Values,
-    weights: Values | None,
-    name: str,
-) -> Part:
-    genotypes.check(cell.n_genes)
-    n = len(genotypes)
+def _part(cell: Cell, order: GeneOrder, genotypes: Genotypes, targets: Values) -> Part:
+    n, column = len(genotypes.check(cell.n_genes)), np.asarray(targets, dtype=np.float64)
     if not n:
-        raise InputError(f"the {name} part has no genotype", code="empty-part")
-    counts = np.ones(n) if weights is None else _column(weights, n, f"{name} weights")
-    if (counts < 0).any() or not counts.any():
-        raise InputError(
-            f"the {name} weights must not be negative, and not all 0", code="wrong-weights"
-        )
-    return Part(order.sets(genotypes), _column(targets, n, f"{name} targets"), counts)
-
-
-def _column(values: Values, n: int, name: str) -> Doubles:
-    plain = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-    column: Doubles = np.asarray(plain, dtype=np.float64)
+        raise InputError("there is no genotype to learn from", code="empty-part")
     if column.shape != (n,):
+        raise InputError(f"targets of shape {column.shape}; expected ({n},)", code="wrong-shape")
+    wrong = np.flatnonzero(~np.isfinite(column))
+    if len(wrong):
         raise InputError(
-            f"{name} of shape {column.shape} for {n} genotypes; expected ({n},)", code="wrong-shape"
-        )
-    wrong = ~np.isfinite(column)
-    if wrong.any():
-        raise InputError(
-            f"{int(wrong.sum())} of {n} {name} are not finite numbers, "
-            f"first that of genotype {int(np.argmax(wrong))}",
+            f"{len(wrong)} of {n} targets are not finite, first that of genotype {wrong[0]}",
             code="not-finite",
             fix="Leave out the genotypes without a score.",
         )
-    return column
+    return Part(order.sets(genotypes), column)

@@ -2,73 +2,57 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse as sp
+import scipy.sparse.linalg
 import torch
 
-from deltacell.arrays import Doubles, Floats
-from deltacell.cell import Cell
-from deltacell.models.base import check_range
+from deltacell.arrays import AnyArray, Doubles, Floats, Ints
+from deltacell.cell import Cell, Relation
 from deltacell.models.baselines.additive import GeneEffects, cross_fitted_effects, ridge
 from deltacell.models.baselines.baseline import (
     FitData,
     FittedPredictor,
+    Parts,
     Report,
     State,
-    loaded,
     other_cell,
-    saved,
 )
-from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
-from deltacell.models.baselines.network_features import ALL_AGGREGATES, NetworkFeatures, aggregated
-from deltacell.models.gene_vectors import chosen_features, feature_vectors
+from deltacell.models.baselines.gene_sets import (
+    ALL_AGGREGATES,
+    Aggregate,
+    GeneOrder,
+    GenePairs,
+    GeneSets,
+    aggregated,
+    look_up,
+)
+from deltacell.models.gene_vectors import chosen_features, feature_vectors, largest_signs
 
 if TYPE_CHECKING:
     from lightgbm import Booster
 
-_SETS_PER_BLOCK = 65_536
+_SETS_PER_BLOCK = 16_384
+_SMALL_ENOUGH_FOR_DENSE = 512
+_NO_SINGULAR_VALUE = 1e-9
 
 
 @dataclass(eq=False)
 class BoostedTrees(FittedPredictor):
     """Gradient-boosted regression trees (LightGBM) on columns that describe a set of genes.
 
-    The columns are those of `NetworkFeatures`; the smallest, largest and mean value of each gene
-    feature of the cell, where a feature wider than ``feature_dimensions`` is first reduced, see
-    `feature_vectors`, and of the inner product of two genes' values; and the smallest, largest and
-    mean additive effect of the genes, and of how many genes it is known. What is missing is missing
-    (NaN) and never a zero: a feature that a gene does not have, and the effect of a gene that was
-    not in training.
+    The columns are those of `network_columns`, and the smallest, largest and mean of each gene
+    feature (a wide one is reduced by `feature_vectors`), of the inner product of two genes' values,
+    and of the additive effects. What is missing is NaN and never a zero: a feature that a gene does
+    not have, and the effect of a gene that was not in training.
 
-    The effects of the training genotypes are cross-fitted: each is learned from the folds that the
-    genotype is not in, so that its own score does not leak into its columns. A share ``forget`` of
-    them is hidden, so that training sees what a genotype with an unseen gene looks like. The number
-    of rounds is fixed, so a validation part is not used.
-
-    Parameters
-    ----------
-    rounds
-        Number of trees.
-    leaves
-        The most leaves of a tree.
-    learning_rate
-        Share of each tree that is added.
-    dimensions
-        Width of the spectral embedding of each relation.
-    feature_dimensions
-        Principal components that are kept of a wider gene feature.
-    penalty
-        The penalty of the additive effects, as in `Additive`.
-    folds
-        Number of folds of the cross-fitting.
-    forget
-        Probability that the effect of a gene is hidden while training.
-    features
-        Features of the cell to use, by name; by default all.
+    The effects of the training genotypes are cross-fitted, so that no score leaks into its own
+    columns, and a share ``forget`` of them is hidden, so that training sees what a genotype with an
+    unseen gene looks like. docs/reference/config.md describes all parameters.
     """
 
     rounds: int = 300
@@ -81,76 +65,51 @@ class BoostedTrees(FittedPredictor):
     forget: float = 0.1
     features: Sequence[str] | None = None
 
-    def __post_init__(self) -> None:
-        check_range("[2, inf)", leaves=self.leaves, folds=self.folds)
-        check_range("[1, inf)", rounds=self.rounds, dimensions=self.dimensions)
-        check_range("[1, inf)", feature_dimensions=self.feature_dimensions)
-        check_range("(0, 1]", learning_rate=self.learning_rate)
-        check_range("[0, 1)", forget=self.forget)
-        check_range("(0, inf)", penalty=self.penalty)
-
-    def _fit(self, data: FitData) -> None:
-        cell, order, training, _, seed, report = data
-        n, rng = len(order), np.random.default_rng(seed)
-        report("additive effects", 0, self.rounds)
-        self._effects: GeneEffects = ridge(training, n, self.penalty)
-        effects = cross_fitted_effects(training, n, self.penalty, folds=self.folds, seed=seed)
-        effects[rng.random(len(effects)) < self.forget] = np.nan
-        report("columns", 0, self.rounds)
-        self._largest = int(training.sets.sizes.max())
-        self._network = self._network_features(cell, order, seed)
-        self._gene_features = self._feature_tables(cell, order)
-        self._fitted_on = weakref.ref(cell)
-        self._trees = boosted(
-            self._columns(training.sets, effects),
+    def _fit(self, data: FitData) -> State:
+        training, n, rng = data.training, len(data.order), np.random.default_rng(data.seed)
+        data.report("additive effects", 0, self.rounds)
+        effects = ridge(training, n, self.penalty)
+        of_gene = cross_fitted_effects(training, n, self.penalty, folds=self.folds, seed=data.seed)
+        of_gene[rng.random(len(of_gene)) < self.forget] = np.nan
+        data.report("columns", 0, self.rounds)
+        relations = _relations(data.cell, data.order)
+        state = {
+            **effects.state(),
+            "largest": int(training.sets.sizes.max()),
+            "relations": {one.name: one.n_entries for one in relations},
+            "embeddings": [
+                spectral_embedding(one, self.dimensions, seed=data.seed) for one in relations
+            ],
+            "gene_features": self._feature_tables(data.cell, data.order),
+        }
+        self._prepare(data.cell, data.order, state)
+        parameters = {"num_leaves": self.leaves, "learning_rate": self.learning_rate}
+        state["trees"] = boosted(
+            self._columns(training.sets, of_gene),
             training.targets,
-            training.weights,
-            {"num_leaves": self.leaves, "learning_rate": self.learning_rate, "seed": seed},
+            {**parameters, "seed": data.seed},
             self.rounds,
-            report,
+            data.report,
         )
+        return state
 
-    def _score(self, cell: Cell, sets: GeneSets) -> Doubles:
-        self._check_cell(cell)
-        score, effect = np.empty(len(sets)), self._effects.known
-        for start in range(0, len(sets), _SETS_PER_BLOCK):
-            block = sets.slice(start, min(start + _SETS_PER_BLOCK, len(sets)))
-            columns = self._columns(block, effect[block.genes])
-            score[start : start + len(block)] = predicted(self._trees, columns)
-        return score
+    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
+        given = {one.name: one.n_entries for one in cell.relations.values()}
+        if list(given.items()) != list(state["relations"].items()):
+            raise other_cell("it has other relations")
+        self._prepare(cell, order, state)
+        self._trees = booster(state["trees"])
 
-    def _columns(self, sets: GeneSets, effects: Doubles) -> Floats:
-        how, over_pairs, pairs = self._network.over_genes, self._network.over_pairs, sets.pairs()
-        tables = list(self._gene_features.values())
-        products = [
-            np.nansum(table[pairs.first] * table[pairs.second], axis=1, keepdims=True)
-            for table in tables
-        ]
-        known = np.add.reduceat(~np.isnan(effects), sets.offsets[:-1], dtype=np.int64)
-        columns = [
-            self._network(sets),
-            *(aggregated(t[sets.genes], sets.offsets, how, skip_missing=True) for t in tables),
-            *(aggregated(product, pairs.offsets, over_pairs) for product in products),
-            aggregated(effects[:, None], sets.offsets, how, skip_missing=True),
-            known[:, None],
-        ]
-        return np.concatenate([column.astype(np.float32) for column in columns], axis=1)
-
-    def _network_features(self, cell: Cell, order: GeneOrder, seed: int) -> NetworkFeatures:
-        over_genes, over_pairs = ALL_AGGREGATES, ALL_AGGREGATES
+    def _prepare(self, cell: Cell, order: GeneOrder, state: State) -> None:
+        self._over_genes, self._over_pairs = ALL_AGGREGATES, ALL_AGGREGATES
         # Among one gene, or one pair, all aggregates agree; the mean of two is half their sum.
-        if self._largest <= 2:
-            over_genes, over_pairs = ("min", "max"), ("mean",)
-        if self._largest == 1:
-            over_genes, over_pairs = ("mean",), ()
-        return NetworkFeatures(
-            [relation.take(order.gene) for relation in cell.relations.values()],
-            len(order),
-            dimensions=self.dimensions,
-            over_genes=over_genes,
-            over_pairs=over_pairs,
-            seed=seed,
-        )
+        if state["largest"] <= 2:
+            self._over_genes, self._over_pairs = ("min", "max"), ("mean",)
+        if state["largest"] == 1:
+            self._over_genes, self._over_pairs = ("mean",), ()
+        self._cell, self._relations = cell, _relations(cell, order)
+        # A decomposition may round differently elsewhere, and the trees were made for these.
+        self._embeddings, self._tables = state["embeddings"], state["gene_features"]
 
     def _feature_tables(self, cell: Cell, order: GeneOrder) -> dict[str, Floats]:
         """Return gene features by name, [genes, columns] each; NaN for a gene without values."""
@@ -158,73 +117,64 @@ class BoostedTrees(FittedPredictor):
         for feature in sorted(chosen_features(cell, self.features), key=lambda f: f.name):
             values = feature.values
             if feature.width > self.feature_dimensions:
-                values = feature_vectors([feature], self.feature_dimensions)
+                values = feature_vectors(feature, self.feature_dimensions)
                 values[~feature.known] = np.nan
             tables[feature.name] = values[order.gene]
         return tables
 
-    def _state(self) -> State:
-        relations = self._network.relations
-        return {
-            **self._effects.state(),
-            "largest": self._largest,
-            "seed": self._network.seed,
-            "relations": {relation.name: relation.n_entries for relation in relations},
-            "embeddings": [saved(embedding) for embedding in self._network.embeddings],
-            "gene_features": {name: saved(table) for name, table in self._gene_features.items()},
-            "trees": self._trees.model_to_string(),
-        }
+    def _columns(self, sets: GeneSets, effects: Doubles) -> Floats:
+        how, over_pairs, pairs = self._over_genes, self._over_pairs, sets.pairs()
+        tables = list(self._tables.values())
+        products = [
+            np.nansum(table[pairs.first] * table[pairs.second], axis=1, keepdims=True)
+            for table in tables
+        ]
+        known = sets.total((~np.isnan(effects)).astype(np.int64))
+        columns = [
+            network_columns(sets, self._relations, self._embeddings, how, over_pairs),
+            *(aggregated(t[sets.genes], sets.offsets, how, skip_missing=True) for t in tables),
+            *(aggregated(product, pairs.offsets, over_pairs) for product in products),
+            aggregated(effects[:, None], sets.offsets, how, skip_missing=True),
+            known[:, None],
+        ]
+        return np.concatenate([column.astype(np.float32) for column in columns], axis=1)
 
-    def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        from lightgbm import Booster
-
-        self._effects = GeneEffects.from_state(state)
-        self._largest = int(state["largest"])
-        self._network = self._network_features(cell, order, int(state["seed"]))
-        given = {relation.name: relation.n_entries for relation in self._network.relations}
-        if list(given.items()) != list(state["relations"].items()):
-            raise other_cell("it has other relations")
-        # An eigensolver may round differently elsewhere, and the trees were made for these.
-        self._network.embeddings = [loaded(embedding) for embedding in state["embeddings"]]
-        self._gene_features = {
-            name: loaded(table) for name, table in state["gene_features"].items()
-        }
-        self._trees = Booster(model_str=state["trees"])
-        self._fitted_on = weakref.ref(cell)
+    def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
+        if cell is not self._cell:
+            self._check_cell(cell)
+        effects = GeneEffects.from_state(self._learned).known[sets.genes]
+        return Parts(predicted(self._trees, self._columns(sets, effects)))
 
     def _check_cell(self, cell: Cell) -> None:
-        if self._fitted_on() is cell:
-            return
         order = GeneOrder(cell.genes)
-        fitted = {relation.name: relation for relation in self._network.relations}
-        if list(cell.relations) != list(fitted):
+        relations = _relations(cell, order)
+        same = len(relations) == len(self._relations)
+        if not same or not all(map(Relation.equals, relations, self._relations)):
             raise other_cell("it has other relations")
-        for name, relation in cell.relations.items():
-            if not relation.take(order.gene).equals(fitted[name]):
-                raise other_cell(f"the relation '{name}' differs")
-        tables = self._feature_tables(cell, order)
-        for name, table in self._gene_features.items():
+        for name, table in self._feature_tables(cell, order).items():
             # A decomposition may round differently elsewhere.
-            if not np.allclose(tables[name], table, rtol=1e-3, atol=1e-3, equal_nan=True):
+            if not np.allclose(table, self._tables[name], rtol=1e-3, atol=1e-3, equal_nan=True):
                 raise other_cell(f"the feature '{name}' differs")
-        self._fitted_on = weakref.ref(cell)
+        self._cell = cell
+
+
+def _relations(cell: Cell, order: GeneOrder) -> list[Relation]:
+    return [relation.take(order.gene) for relation in cell.relations.values()]
 
 
 def boosted(
     columns: Floats,
     targets: Doubles,
-    weights: Doubles,
     parameters: dict[str, Any],
     rounds: int,
     report: Report,
     *,
     validation: tuple[Floats, Doubles] | None = None,
     patience: int = 50,
-) -> Booster:
-    """Return LightGBM trees fitted on columns [rows, columns]; the same input, the same trees.
+) -> str:
+    """Fit LightGBM trees on columns [rows, columns] and return them as text, see `booster`.
 
-    At most ``patience`` trees follow the best one by the validation columns and targets. What
-    ``report`` raises stops the training.
+    At most ``patience`` trees follow the best one by validation. What ``report`` raises stops it.
     """
     # Loading LightGBM takes a second that the other predictors need not wait for.
     import lightgbm
@@ -238,8 +188,7 @@ def boosted(
         "num_threads": torch.get_num_threads(),
         **parameters,
     }
-    equal = bool((weights == weights[0]).all())
-    data = lightgbm.Dataset(columns, targets, weight=None if equal else weights, params=whole)
+    data = lightgbm.Dataset(columns, targets, params=whole)
 
     def after_tree(done: Any) -> None:
         results = {name: value for _, name, value, _ in done.evaluation_result_list or ()}
@@ -251,12 +200,122 @@ def boosted(
         checks = [data.create_valid(*validation)]
         callbacks.append(lightgbm.early_stopping(patience, verbose=False))
     fitted = lightgbm.train(whole, data, rounds, valid_sets=checks, callbacks=callbacks)
+    text: str = fitted.model_to_string(num_iteration=fitted.best_iteration if checks else None)
     # What predicts is what can be saved, so that a loaded predictor is the same to the last bit.
-    best = fitted.best_iteration if checks else None
-    return lightgbm.Booster(model_str=fitted.model_to_string(num_iteration=best))
+    return text
+
+
+def booster(text: str) -> Booster:
+    from lightgbm import Booster
+
+    return Booster(model_str=text)
 
 
 def predicted(trees: Booster, columns: Floats, **options: Any) -> Doubles:
-    """Return the score of each row of columns."""
     found = trees.predict(columns, num_threads=torch.get_num_threads(), **options)
     return np.asarray(found, np.float64)
+
+
+def network_columns(
+    sets: GeneSets,
+    relations: Sequence[Relation],
+    embeddings: Sequence[Floats],
+    over_genes: Sequence[Aggregate] = ALL_AGGREGATES,
+    over_pairs: Sequence[Aggregate] = ALL_AGGREGATES,
+) -> Floats:
+    """Return columns that describe sets of genes by their positions in the relations.
+
+    The first is the size of the set. Of every gene there are, for each relation, its spectral
+    embedding and its degree; of every pair of genes the weight of the edge between them (0 without
+    one), the number of common neighbours, and the inner product of their spectral embeddings. Each
+    is aggregated over the genes, or the pairs, of the set; without a pair it is missing (NaN).
+    """
+    blocks = []
+    for start in range(0, len(sets), _SETS_PER_BLOCK):
+        block = sets.take(np.arange(start, min(start + _SETS_PER_BLOCK, len(sets))))
+        pairs = block.pairs()
+        of_genes: list[AnyArray] = []
+        of_pairs: list[AnyArray] = []
+        for relation, embedding in zip(relations, embeddings, strict=True):
+            of_genes += [embedding[block.genes], relation.in_degree[block.genes, None]]
+            of_pairs += [_edge_weight(relation, pairs), _common_neighbours(relation, pairs)]
+            if relation.directed:
+                of_genes.append(relation.out_degree[block.genes, None])
+                of_pairs.append(_common_neighbours(relation.transpose, pairs))
+            product = embedding[pairs.first].astype(np.float64) * embedding[pairs.second]
+            of_pairs.append(product.sum(axis=1))
+        columns: list[AnyArray] = [block.sizes[:, None]]
+        if relations:
+            genes = np.concatenate(of_genes, axis=1).astype(np.float32)
+            columns.append(aggregated(genes, block.offsets, over_genes))
+            table = np.stack(of_pairs, axis=1).astype(np.float32)
+            columns.append(aggregated(table, pairs.offsets, over_pairs))
+        blocks.append(np.concatenate([c.astype(np.float32) for c in columns], axis=1))
+    return np.concatenate(blocks)
+
+
+def _edge_weight(relation: Relation, pairs: GenePairs) -> Floats:
+    """Return the weight of the edge between two genes, 0 without one; the larger of two."""
+    n = relation.n_genes
+    # Rows ascend and so do the sources within a row, so the keys are sorted.
+    keys = np.repeat(np.arange(n, dtype=np.int64), relation.in_degree) * n + relation.indices
+    weight = np.full(len(pairs.first), np.nan, dtype=np.float32)
+    ways = ((pairs.first, pairs.second), (pairs.second, pairs.first))
+    for target, source in ways if relation.directed else ways[:1]:
+        at, found = look_up(keys, target * n + source)
+        weight[found] = np.fmax(weight[found], relation.weights[at[found]])
+    return np.nan_to_num(weight)
+
+
+def _common_neighbours(relation: Relation, pairs: GenePairs) -> Ints:
+    matrix = _indicators(relation, np.int32)
+    common = matrix[pairs.first].multiply(matrix[pairs.second])
+    return np.asarray(common.sum(axis=1), dtype=np.int64).ravel()
+
+
+def _indicators(relation: Relation, dtype: type) -> sp.csr_array:
+    ones: AnyArray = np.ones(relation.n_entries, dtype=dtype)
+    n = relation.n_genes
+    return sp.csr_array((ones, relation.indices, relation.indptr), shape=(n, n))
+
+
+def spectral_embedding(relation: Relation, dimensions: int, *, seed: int = 0) -> Floats:
+    r"""Return the leading singular vectors of the normalised relation, scaled.
+
+    .. math:: (D_t + \bar d)^{-1/2} A (D_s + \bar d)^{-1/2} \approx U \Sigma V^T
+
+    with D the degrees of targets and sources and :math:`\bar d` the mean degree, which keeps small
+    components from filling the leading vectors. A gene's vector is its row of
+    :math:`U \sqrt\Sigma`, and of a directed relation also of :math:`V \sqrt\Sigma`. Each column's
+    entry of largest size is positive; dimensions that a relation does not have, and genes without
+    an edge, are 0.
+    """
+    n, k = relation.n_genes, dimensions
+    embedding = np.zeros((n, (2 if relation.directed else 1) * k), dtype=np.float32)
+    if not relation.n_entries:
+        return embedding
+    degrees = relation.in_degree, relation.out_degree
+    damped = relation.n_entries / n
+    targets, sources = (sp.diags_array(1 / np.sqrt(degree + damped)) for degree in degrees)
+    matrix = (targets @ _indicators(relation, np.float64) @ sources).tocsr()
+    small = n <= _SMALL_ENOUGH_FOR_DENSE or k >= n - 1
+    options = {"k": k, "v0": np.random.default_rng(seed).uniform(0.5, 1.5, n)}
+    found: Any
+    if relation.directed:
+        svds = scipy.sparse.linalg.svds
+        found = np.linalg.svd(matrix.toarray()) if small else svds(matrix, **options)
+        left, values, right = found
+        order = np.argsort(-values, kind="stable")[:k]
+        sides = [left[:, order], right[order].T]
+    else:
+        eigsh = scipy.sparse.linalg.eigsh
+        found = np.linalg.eigh(matrix.toarray()) if small else eigsh(matrix, **options)
+        values, left = found
+        order = np.lexsort((-values, -np.abs(values)))[:k]
+        sides = [left[:, order]]
+    values, signs = np.abs(values[order]), largest_signs(sides[0])
+    scale = np.where(values > _NO_SINGULAR_VALUE * values.max(), np.sqrt(values), 0.0)
+    for i, (vectors, degree) in enumerate(zip(sides, degrees, strict=False)):
+        scaled = np.where(degree[:, None] > 0, vectors * signs * scale, 0.0)
+        embedding[:, i * k : i * k + len(values)] = scaled
+    return embedding

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Genes
 from deltacell.screen.genotypes import Genotypes, set_keys
+
+Aggregate = Literal["min", "max", "mean"]
+ALL_AGGREGATES: tuple[Aggregate, ...] = ("min", "max", "mean")
 
 
 class GeneOrder:
@@ -21,37 +24,27 @@ class GeneOrder:
     """
 
     def __init__(self, genes: Genes) -> None:
-        self.cell_names = genes.systematic
-        self.gene: Ints = np.array(
-            sorted(range(len(genes)), key=lambda i: genes.systematic[i].upper()), dtype=np.int64
-        )
+        self.genes = genes
+        names = [name.upper() for name in genes.systematic]
+        self.gene: Ints = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
         self.place: Ints = np.argsort(self.gene)
-
-    @property
-    def names(self) -> list[str]:
-        """The systematic names, in order."""
-        return [self.cell_names[i].upper() for i in self.gene]
+        self.names = [names[i] for i in self.gene]
 
     def __len__(self) -> int:
         return len(self.gene)
 
     def sets(self, genotypes: Genotypes) -> GeneSets:
-        """Return genotypes of the cell with their genes as places, ascending within a set."""
         places = self.place[genotypes.genes.cpu().numpy()]
-        offsets = genotypes.offsets.cpu().numpy().copy()
-        owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        return GeneSets(places[np.lexsort((places, owner))], offsets)
+        sets = GeneSets(places, genotypes.offsets.cpu().numpy().copy())
+        return GeneSets(places[np.lexsort((places, sets.owner))], sets.offsets)
 
 
 class GenePairs(NamedTuple):
-    """All unordered pairs of genes within each set, the smaller gene first.
-
-    Pairs ``offsets[b] : offsets[b + 1]`` belong to set ``b``.
-    """
+    """All unordered pairs of genes within each set, the smaller gene first."""
 
     first: Ints
     second: Ints
-    offsets: Ints
+    offsets: Ints  # pairs ``offsets[b] : offsets[b + 1]`` belong to set ``b``
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,27 +59,23 @@ class GeneSets:
 
     @property
     def sizes(self) -> Ints:
-        """Number of genes of each set."""
         return np.diff(self.offsets)
 
     @property
     def owner(self) -> Ints:
-        """The set that each entry of `genes` belongs to."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     def take(self, rows: Ints) -> GeneSets:
-        """Return the sets at the given positions, in that order."""
         sizes = self.sizes[rows]
         at = ragged_positions(self.offsets[:-1][rows], sizes)
         return GeneSets(self.genes[at], offsets_of(sizes))
 
-    def slice(self, start: int, stop: int) -> GeneSets:
-        """Return the sets ``start : stop``."""
-        offsets = self.offsets[start : stop + 1]
-        return GeneSets(self.genes[offsets[0] : offsets[-1]], offsets - offsets[0])
+    def total(self, values: AnyArray) -> AnyArray:
+        """Return the sum of values over the genes of each set; each set has a gene."""
+        total: AnyArray = np.add.reduceat(values, self.offsets[:-1])
+        return total
 
     def pairs(self) -> GenePairs:
-        """Return the pairs of genes within each set; a set of one gene has none."""
         n = len(self.genes)
         after = np.repeat(self.offsets[1:], self.sizes) - np.arange(n) - 1
         first = np.repeat(np.arange(n), after)
@@ -94,18 +83,10 @@ class GeneSets:
         offsets = offsets_of(self.sizes * (self.sizes - 1) // 2)
         return GenePairs(self.genes[first], self.genes[second], offsets)
 
-    def indicators(self, n_genes: int) -> sp.csr_array:
-        """Return the matrix [sets, genes] that is 1 where a set holds a gene."""
-        ones = np.ones(len(self.genes))
-        return sp.csr_array((ones, self.genes, self.offsets), shape=(len(self), n_genes))
-
-    def keys(self, n_genes: int) -> AnyArray:
-        """Return one key per set, equal for equal sets."""
-        return set_keys(self.genes, self.offsets, n_genes)
-
     def distinct(self, n_genes: int) -> tuple[Ints, int]:
         """Return the number of each set, shared by equal sets, and how many there are."""
-        _, number = np.unique(self.keys(n_genes), return_inverse=True)
+        keys = set_keys(self.genes, self.offsets, n_genes)
+        _, number = np.unique(keys, return_inverse=True)
         return number.ravel(), int(number.max()) + 1
 
 
@@ -115,3 +96,51 @@ def look_up(keys: AnyArray, wanted: AnyArray) -> tuple[Ints, Bools]:
     found = at < len(keys)
     found[found] = keys[at[found]] == wanted[found]
     return at, found
+
+
+def aggregated(
+    values: AnyArray,
+    offsets: Ints,
+    how: Sequence[Aggregate] = ALL_AGGREGATES,
+    *,
+    skip_missing: bool = False,
+) -> AnyArray:
+    """Return aggregates of rows ``offsets[b] : offsets[b + 1]``, [pieces, columns * aggregates].
+
+    A piece without rows gives NaN, and so does one with a NaN unless missing values are skipped.
+    """
+    sizes = np.diff(offsets)
+    filled = sizes > 0
+    equal = int(sizes[0]) if len(sizes) and sizes[0] and (sizes == sizes[0]).all() else 0
+
+    if equal == 1:
+        return np.repeat(values, len(how), axis=1)
+
+    def reduced(function: np.ufunc, what: AnyArray) -> AnyArray:
+        # Row by row in either case, so that no sum depends on the sizes of other pieces.
+        if equal:
+            of_piece = what.reshape(len(sizes), equal, -1)
+            whole = of_piece[:, 0]
+            for i in range(1, equal):
+                whole = function(whole, of_piece[:, i])
+            return whole
+        first, of_size = offsets[:-1][filled], sizes[filled]
+        whole = what[first]
+        for i in range(1, of_size.max(initial=0)):
+            longer = of_size > i
+            whole[longer] = function(whole[longer], what[first[longer] + i])
+        return whole
+
+    smallest, largest = (np.fmin, np.fmax) if skip_missing else (np.minimum, np.maximum)
+    result = np.full((len(sizes), values.shape[1], len(how)), np.nan)
+    for i, aggregate in enumerate(how):
+        if aggregate == "mean":
+            wide, n = values.astype(np.float64), sizes[filled, None]
+            if skip_missing:
+                present = ~np.isnan(wide)
+                wide, n = np.where(present, wide, 0), reduced(np.add, present.astype(np.int64))
+            total = reduced(np.add, wide)
+            result[filled, :, i] = np.where(n > 0, total / np.maximum(n, 1), np.nan)
+        else:
+            result[filled, :, i] = reduced(smallest if aggregate == "min" else largest, values)
+    return result.reshape(len(sizes), values.shape[1] * len(how))

@@ -1,21 +1,10 @@
 """Messages between pairs: the screen as a relation, and the predictors that read it."""
 
+from deltacell.models.baselines.baseline import Zeros
 from deltacell.models.pairs.columns import Known, PairColumns, training_columns
-from deltacell.models.pairs.messages import Measured, pair_votes, set_votes, voters
-from deltacell.models.pairs.neighbours import Neighbours
+from deltacell.models.pairs.messages import Measured, Neighbours, pair_votes, set_votes, voters
 from deltacell.models.pairs.pair_cell import PairCell
-from deltacell.models.pairs.trees import PairTrees, Zeros
+from deltacell.models.pairs.trees import PairTrees
 
-__all__ = [
-    "Known",
-    "Measured",
-    "Neighbours",
-    "PairCell",
-    "PairColumns",
-    "PairTrees",
-    "Zeros",
-    "pair_votes",
-    "set_votes",
-    "training_columns",
-    "voters",
-]
+__all__ = ["Known", "Measured", "Neighbours", "PairCell", "PairColumns", "PairTrees", "Zeros"]
+__all__ += ["pair_votes", "set_votes", "training_columns", "voters"]

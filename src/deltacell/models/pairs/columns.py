@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -16,24 +15,33 @@ from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints, offsets_of,
 from deltacell.cell import Cell
 from deltacell.models.baselines.additive import GeneEffects, ridge
 from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets
-from deltacell.models.baselines.network_features import Aggregate, aggregated
+from deltacell.models.baselines.gene_sets import (
+    ALL_AGGREGATES,
+    Aggregate,
+    GeneOrder,
+    GenePairs,
+    GeneSets,
+    aggregated,
+)
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
-from deltacell.models.pairs.messages import SUMS, Measured, by_first_gene, pair_votes, set_votes
-from deltacell.models.pairs.neighbours import PROFILE_WIDTH, Neighbours, alike, profiles
+from deltacell.models.pairs.messages import (
+    PROFILE_WIDTH,
+    SUMS,
+    Measured,
+    Neighbours,
+    alike,
+    by_first_gene,
+    pair_votes,
+    profiles,
+    set_votes,
+)
 
-RANKS = (8, 24, 48)
-"""How many factors of the measured pairs each low-rank column has."""
-
-RANK_AROUND = 24
-"""How many of them are averaged over neighbours."""
-
-COMPONENTS = 16
-"""Leading components of a profile, and of a gene's place in the networks, that become columns."""
-
+# How many factors of the measured pairs each low-rank column has; those averaged over neighbours.
+_RANKS, _RANK_AROUND = (8, 24, 48), 24
+# Leading components of a profile, and of a gene's place in the networks, that become columns.
+_COMPONENTS = 16
 # What a vote is shrunk toward 0 by, in units of neighbours that voted.
-_FEW_VOTERS = 0.1
-_FEW_BOTH = 0.02
+_FEW_VOTERS, _FEW_BOTH = 0.1, 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,47 +57,27 @@ class Known:
 
     @classmethod
     def of(cls, part: Part, n_genes: int, penalty: float, *, share: float = 1.0) -> Known:
-        """Return what a part says.
-
-        Counts are divided by the share of the whole that the part is, so that they mean the same
-        whichever fold is left out. The penalty is that of the additive model.
-        """
+        """Return what a part says; counts are divided by its share, to be alike for all folds."""
         effects = ridge(part, n_genes, penalty)
-        weight, genes = part.weights[part.sets.owner], part.sets.genes
-        count = np.bincount(genes, weight, minlength=n_genes)
-        below = (part.targets < 0)[part.sets.owner]
-        negative = np.bincount(genes, weight * below, minlength=n_genes)
+        genes = part.sets.genes
+        count = np.bincount(genes, minlength=n_genes)
+        below = np.bincount(genes, (part.targets < 0)[part.sets.owner], minlength=n_genes)
+        negative = np.divide(below, count, out=np.full(n_genes, np.nan), where=count > 0)
         residuals = residuals_of(part, effects, n_genes)
-        factors, values = _factors(residuals)
-        return cls(
-            effects,
-            count / share,
-            np.divide(negative, count, out=np.full(n_genes, np.nan), where=count > 0),
-            factors,
-            values,
-            residuals,
-        )
-
-    @property
-    def seen(self) -> Bools:
-        """Which genes were measured."""
-        return self.count > 0
+        return cls(effects, count / share, negative, *_factors(residuals), residuals)
 
     @cached_property
     def alike(self) -> Neighbours:
-        """The genes that interact alike, by `residuals`."""
         return alike(self.residuals.pairs)
 
 
 def residuals_of(part: Part, effects: GeneEffects, n_genes: int) -> Measured:
-    """Return what the additive model leaves of the scores of a part."""
-    left = part.targets - effects.score(part.sets)
-    return Measured.of(Part(part.sets, left, part.weights), n_genes)
+    return Measured.of(Part(part.sets, part.targets - effects.score(part.sets)), n_genes)
 
 
 def _factors(measured: Measured) -> tuple[Doubles, Doubles]:
     """Return the leading eigenvectors of the measured pairs by the size of their eigenvalues."""
-    n, k = measured.n_genes, max(RANKS)
+    n, k = measured.n_genes, max(_RANKS)
     matrix = measured.pairs.astype(np.float64)
     if not matrix.nnz:
         return np.zeros((n, 0)), np.zeros(0)
@@ -109,14 +97,11 @@ class Votes(NamedTuple):
     larger: Floats | None  # `set_votes` for the sets; None if the columns are for pairs
 
     def take(self, sets: GeneSets, rows: Ints) -> Votes:
-        """Return the votes on some of the sets."""
         sizes = sets.sizes
         n_pairs = sizes * (sizes - 1) // 2
         at = ragged_positions(offsets_of(n_pairs)[rows], n_pairs[rows])
-        larger = self.larger
-        if larger is not None:
-            larger = larger[ragged_positions(sets.offsets[rows], sizes[rows])]
-        return Votes(self.pairs[at], larger)
+        of_genes = ragged_positions(sets.offsets[rows], sizes[rows])
+        return Votes(self.pairs[at], None if self.larger is None else self.larger[of_genes])
 
 
 class PairColumns:
@@ -131,50 +116,48 @@ class PairColumns:
     ) -> None:
         self.neighbours = Neighbours.of(cell, order, features)
         self.n_genes, self.largest = len(order), largest
-        # Once for all blocks of sets that are asked with the same knowledge.
-        self._means: WeakKeyDictionary[Known, list[Doubles]] = WeakKeyDictionary()
-        self.over_pairs: tuple[Aggregate, ...] = (
-            ("min", "max", "mean") if largest > 2 else ("mean",)
-        )
-        self.over_genes: tuple[Aggregate, ...] = ("min", "max")
+        self.over_pairs: tuple[Aggregate, ...] = ALL_AGGREGATES if largest > 2 else ("mean",)
+        self._around: tuple[Known, list[Doubles]] | None = None
         chosen = sorted(chosen_features(cell, features), key=lambda f: f.name)
-        narrow = [f for f in chosen if f.width < PROFILE_WIDTH]
         wide = [f for f in chosen if f.width >= PROFILE_WIDTH]
         none = np.empty((self.n_genes, 0), dtype=np.float32)
-        self.narrow: Floats = np.concatenate(
-            [none, *(f.values[order.gene] for f in narrow)], axis=1
-        )
-        places = [self.neighbours.places(COMPONENTS)] if self.neighbours.names else []
-        self.components: Floats = np.concatenate(
-            [none, *(feature_vectors([f], COMPONENTS)[order.gene] for f in wide), *places], axis=1
-        )
+        narrow = [f.values[order.gene] for f in chosen if f.width < PROFILE_WIDTH]
+        self.narrow: Floats = np.concatenate([none, *narrow], axis=1)
+        places = [self.neighbours.places(_COMPONENTS)] if self.neighbours.names else []
+        reduced = [feature_vectors(f, _COMPONENTS)[order.gene] for f in wide]
+        self.components: Floats = np.concatenate([none, *reduced, *places], axis=1)
         # In double precision, so that no column depends on how a product is cut into blocks.
         self.profiles = [profiles(f.values[order.gene]).astype(np.float64) for f in wide]
+        self._linked = [(weight > 0).astype(np.float32) for weight in self.neighbours.weights]
 
     def __call__(
         self, known: Known, sets: GeneSets, votes: Votes, fixed: Floats | None = None
     ) -> Floats:
-        """Return the columns of sets of one gene or more, [sets, columns]."""
-        fixed = self.fixed(sets) if fixed is None else fixed
-        pairs, means = sets.pairs(), self._means_around(known)
-        around = np.concatenate([np.empty((self.n_genes, 0)), *(m[:, :1] for m in means)], axis=1)
-        unseen = np.add.reduceat((~known.seen)[sets.genes].astype(np.float32), sets.offsets[:-1])
-        of_genes = [np.where(known.seen, known.effects.effect, np.nan), known.count, known.negative]
-        genes = np.concatenate([np.stack(of_genes, axis=1), around], axis=1)
+        """Return the columns of sets of one gene or more, [sets, columns].
+
+        The first is the score of the additive model and the third the number of unseen genes.
+        """
+        pairs, effects = sets.pairs(), known.effects
+        means = [mean[:, :1] for mean in self._means_around(known)]
+        around = np.concatenate([np.empty((self.n_genes, 0)), *means], axis=1)
+        unseen = sets.total((~effects.seen)[sets.genes].astype(np.float32))
+        genes = np.column_stack([effects.known, known.count, known.negative, around])
+        low_rank = known.factors[pairs.first] * known.factors[pairs.second] * known.values
         of_pairs: list[AnyArray] = [
-            _vote_columns(_residual_votes(votes.pairs, pairs, known.effects, around)),
+            _vote_columns(_residual_votes(votes.pairs, pairs, effects, around)),
             _vote_columns(_votes_of_alike(known, pairs)),
-            _low_rank(known, pairs),
+            np.stack([low_rank[:, :rank].sum(axis=1) for rank in _RANKS], axis=1),
             self._low_rank_around(known, pairs),
         ]
         own = [
-            np.stack([known.effects.score(sets), sets.sizes, unseen], axis=1),
-            aggregated(genes[sets.genes], sets.offsets, self.over_genes),
+            np.stack([effects.score(sets), sets.sizes, unseen], axis=1),
+            aggregated(genes[sets.genes], sets.offsets, ("min", "max")),
             aggregated(np.concatenate(of_pairs, axis=1), pairs.offsets, self.over_pairs),
         ]
         if votes.larger is not None:
-            own.append(_set_vote_columns(votes.larger, sets, known.effects, around))
-        return np.concatenate([*own, fixed], axis=1, dtype=np.float32)
+            own.append(_set_vote_columns(votes.larger, sets, effects, around))
+        own.append(self.fixed(sets) if fixed is None else fixed)
+        return np.concatenate(own, axis=1, dtype=np.float32)
 
     def votes(self, measured: Measured, sets: GeneSets, rows: Bools | None = None) -> Votes:
         """Return the votes on sets of one gene or more; ``rows`` as in `pair_votes`."""
@@ -184,12 +167,10 @@ class PairColumns:
     def fixed(self, sets: GeneSets) -> Floats:
         """Return the columns that do not depend on what was measured, [sets, columns]."""
         pairs = sets.pairs()
-        degrees = np.vstack(
-            [np.empty((0, self.n_genes)), *(np.diff(w.indptr) for w in self.neighbours.weights)]
-        ).T
-        genes = np.concatenate([self.narrow, degrees], axis=1)
+        degrees = [np.diff(weight.indptr) for weight in self.neighbours.weights]
+        genes = np.column_stack([self.narrow.astype(np.float64), *degrees])
         parts = [
-            aggregated(genes[sets.genes], sets.offsets, self.over_genes),
+            aggregated(genes[sets.genes], sets.offsets, ("min", "max")),
             aggregated(self.components[sets.genes], sets.offsets, ("mean",)),
             aggregated(self._fixed_pair_columns(pairs), pairs.offsets, self.over_pairs),
         ]
@@ -197,21 +178,20 @@ class PairColumns:
 
     def _means_around(self, known: Known) -> list[Doubles]:
         """Return the mean effect and factors of each gene's measured neighbours, by relation."""
-        if known not in self._means:
-            values = np.column_stack([known.effects.effect, known.factors[:, :RANK_AROUND]])
-            seen = known.seen.astype(np.float64)
-            self._means[known] = [
+        # Once for all blocks of sets that are asked with the same knowledge.
+        if self._around is None or self._around[0] is not known:
+            values = np.column_stack([known.effects.effect, known.factors[:, :_RANK_AROUND]])
+            seen = known.effects.seen.astype(np.float64)
+            means = [
                 (matrix @ values) / (matrix @ seen + _FEW_VOTERS)[:, None]
                 for matrix in self.neighbours.matrices
             ]
-        return self._means[known]
+            self._around = known, means
+        return self._around[1]
 
     def _low_rank_around(self, known: Known, pairs: GenePairs) -> Floats:
-        """Return the low-rank part with neighbours in place of one gene, and of both.
-
-        Unlike a vote it needs no measured pair right next to this one.
-        """
-        here_too, values = known.factors[:, :RANK_AROUND], known.values[:RANK_AROUND]
+        """Return the low-rank part with neighbours in place of one gene, and of both."""
+        here_too, values = known.factors[:, :_RANK_AROUND], known.values[:_RANK_AROUND]
         columns = np.zeros((len(pairs.first), 2 * len(self.neighbours.names)), dtype=np.float32)
         around = [mean[:, 1:] for mean in self._means_around(known)]
         for genes, at, here in by_first_gene(pairs):
@@ -226,14 +206,12 @@ class PairColumns:
         return columns
 
     def _fixed_pair_columns(self, pairs: GenePairs) -> Floats:
-        relations = len(self.neighbours.names)
+        relations, weights = len(self.neighbours.names), self.neighbours.weights
         width = 2 * relations + len(self.profiles)
         tables = np.zeros((len(pairs.first), width), dtype=np.float32)
         for genes, at, here in by_first_gene(pairs):
             second = pairs.second[at]
-            for i, (weight, linked) in enumerate(
-                zip(self.neighbours.weights, self._linked, strict=True)
-            ):
+            for i, (weight, linked) in enumerate(zip(weights, self._linked, strict=True)):
                 tables[at, i] = weight[genes].toarray()[here, second]
                 tables[at, relations + i] = (linked[genes] @ linked).toarray()[here, second]
             for i, profile in enumerate(self.profiles):
@@ -242,10 +220,6 @@ class PairColumns:
         product = values[pairs.first] * values[pairs.second]
         difference = np.abs(self.components[pairs.first] - self.components[pairs.second])
         return np.concatenate([tables, product, difference], axis=1)
-
-    @cached_property
-    def _linked(self) -> list[scipy.sparse.csr_array]:
-        return [(weight > 0).astype(np.float32) for weight in self.neighbours.weights]
 
 
 def _vote_columns(votes: Floats) -> Floats:
@@ -289,8 +263,7 @@ def _set_vote_columns(
     """Return the vote on each larger set and its voters, [sets, relations * 2]."""
     rest = effects.score(sets)[sets.owner] - effects.effect[sets.genes]
     expected = rest[:, None] + around[sets.genes]
-    scores = np.add.reduceat(votes[..., 0] - votes[..., 1] * expected, sets.offsets[:-1])
-    voters = np.add.reduceat(votes[..., 1], sets.offsets[:-1])
+    scores, voters = sets.total(votes[..., 0] - votes[..., 1] * expected), sets.total(votes[..., 1])
     columns = np.stack([scores / (voters + _FEW_VOTERS), voters], axis=2)
     return columns.reshape(len(sets), -1).astype(np.float32)
 
@@ -298,87 +271,61 @@ def _set_vote_columns(
 def _votes_of_alike(known: Known, pairs: GenePairs) -> Floats:
     """Return the votes of genes that interact alike; those on an unseen gene are 0."""
     votes = np.zeros((len(pairs.first), 1, len(SUMS)), dtype=np.float32)
-    seen = np.flatnonzero(known.seen[pairs.first] & known.seen[pairs.second])
+    seen = np.flatnonzero(known.effects.seen[pairs.first] & known.effects.seen[pairs.second])
     if len(seen):
         some = GenePairs(pairs.first[seen], pairs.second[seen], np.arange(len(seen) + 1))
         votes[seen] = pair_votes(known.residuals, known.alike, some)
     return votes
 
 
-def _low_rank(known: Known, pairs: GenePairs) -> Doubles:
-    """Return the low-rank part of the measured pairs, one column per rank of `RANKS`."""
-    product = known.factors[pairs.first] * known.factors[pairs.second] * known.values
-    return np.stack([product[:, :rank].sum(axis=1) for rank in RANKS], axis=1)
-
-
-class TrainingColumns(NamedTuple):
-    """Columns to learn from, as they will be in a prediction; a set may have several rows."""
-
-    columns: Floats  # [rows, columns]
-    row: Ints  # the set of each row
-    offset: Doubles  # what the genes of the set add up to, learned without it, [rows]
-    unseen: Ints  # how many of its genes were treated as unseen, [rows]
-
-
 def training_columns(
     columns: PairColumns,
     part: Part,
-    others: GeneSets,
+    others: GeneSets | None = None,
     *,
     penalty: float,
     folds: int,
     gene_folds: int,
     rounds: int,
     seed: int,
-) -> TrainingColumns:
-    """Return the columns of the training sets, and of other sets that were tested and had no score.
+) -> tuple[Floats, Ints]:
+    """Return columns to learn from, as they will be in a prediction, and the set of each row.
 
     Every set has one row with all of its genes measured: effects, counts and factors come from the
-    folds of sets that it is not in. And it has rows with some of its genes unseen: genes are drawn
-    into folds, and a set with genes of a fold sees only what was measured without any gene of that
-    fold. Other sets are treated like those of the part, so that they differ only in what was
-    measured next to them.
+    folds of sets that it is not in. And it has ``rounds`` rows with some of its genes unseen: genes
+    are drawn into folds, and a set sees only what was measured without any gene of a fold.
 
-    Folds of genes are drawn ``rounds`` times. The other sets are rows ``len(part.sets)`` and on.
+    Other sets, which were tested and had no score, are sets ``len(part.sets)`` and on. They are
+    treated like those of the part, so that they differ only in what was measured next to them.
     """
-    n, all_sets = columns.n_genes, _concatenated(part.sets, others)
-    n_part = len(part.sets)
-    fixed = columns.fixed(all_sets)
-    found: list[tuple[Floats, Ints, Ints]] = []
-    votes = columns.votes(Measured.of(part, n), all_sets)
-    fold = set_folds(all_sets, n, folds, seed)
+    n, n_part, sets = columns.n_genes, len(part.sets), part.sets
+    if others is not None:
+        offsets = np.concatenate([sets.offsets, sets.offsets[-1] + others.offsets[1:]])
+        sets = GeneSets(np.concatenate([sets.genes, others.genes]), offsets)
+    fixed = columns.fixed(sets)
+    found: list[tuple[Floats, Ints]] = []
+    votes = columns.votes(Measured.of(part, n), sets)
+    fold = set_folds(sets, n, folds, seed)
     for k in range(folds):
         rows, kept = np.flatnonzero(fold == k), np.flatnonzero(fold[:n_part] != k)
-        share = part.weights[kept].sum() / part.weights.sum()
-        known = Known.of(part.take(kept), n, penalty, share=share)
-        of_fold = columns(known, all_sets.take(rows), votes.take(all_sets, rows), fixed[rows])
-        found.append((of_fold, rows, np.zeros(len(rows), dtype=np.int64)))
-    for turn in range(rounds if gene_folds else 0):
+        known = Known.of(part.take(kept), n, penalty, share=len(kept) / n_part)
+        of_fold = columns(known, sets.take(rows), votes.take(sets, rows), fixed[rows])
+        found.append((of_fold, rows))
+    for turn in range(rounds):
         of_gene = np.random.default_rng([seed, 1, turn]).integers(gene_folds, size=n)
         # A set whose genes are in several folds gets a row for one of them.
-        place = hashed_sets(all_sets, n, (seed, 2, turn)) % all_sets.sizes.astype(np.uint64)
-        chosen = of_gene[all_sets.genes[all_sets.offsets[:-1] + place.astype(np.int64)]]
+        place = hashed_sets(sets, n, (seed, 2, turn)) % sets.sizes.astype(np.uint64)
+        chosen = of_gene[sets.genes[sets.offsets[:-1] + place.astype(np.int64)]]
         for k in range(gene_folds):
             left_out = of_gene == k
-            unseen = np.add.reduceat(
-                left_out[all_sets.genes].astype(np.int64), all_sets.offsets[:-1]
-            )
-            kept, rows = np.flatnonzero(unseen[:n_part] == 0), np.flatnonzero(chosen == k)
-            if not (len(kept) and len(rows)):
-                continue
-            rest, sets = part.take(kept), all_sets.take(rows)
-            votes = columns.votes(Measured.of(rest, n), sets, left_out)
-            of_fold = columns(Known.of(rest, n, penalty), sets, votes, fixed[rows])
-            found.append((of_fold, rows, unseen[rows]))
-    blocks, row, unseen_genes = zip(*found, strict=True)
-    table: Floats = np.concatenate(blocks)
-    offset = table[:, 0].astype(np.float64)
-    return TrainingColumns(table, np.concatenate(row), offset, np.concatenate(unseen_genes))
-
-
-def _concatenated(first: GeneSets, second: GeneSets) -> GeneSets:
-    offsets = np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]])
-    return GeneSets(np.concatenate([first.genes, second.genes]), offsets)
+            has_one = np.logical_or.reduceat(left_out[part.sets.genes], part.sets.offsets[:-1])
+            kept, rows = np.flatnonzero(~has_one), np.flatnonzero(chosen == k)
+            if len(kept) and len(rows):
+                rest, some = part.take(kept), sets.take(rows)
+                votes = columns.votes(Measured.of(rest, n), some, left_out)
+                found.append((columns(Known.of(rest, n, penalty), some, votes, fixed[rows]), rows))
+    tables, rows_of = zip(*found, strict=True)
+    return np.concatenate(tables), np.concatenate(rows_of)
 
 
 def set_folds(sets: GeneSets, n_genes: int, folds: int, seed: int) -> Ints:
@@ -389,7 +336,7 @@ def set_folds(sets: GeneSets, n_genes: int, folds: int, seed: int) -> Ints:
 def hashed_sets(sets: GeneSets, n_genes: int, seed: tuple[int, ...]) -> npt.NDArray[np.uint64]:
     """Return 64 random bits per set, by its genes alone."""
     code = np.random.default_rng(seed).integers(2**64, size=n_genes, dtype=np.uint64)
-    mixed: npt.NDArray[np.uint64] = np.add.reduceat(code[sets.genes], sets.offsets[:-1])
+    mixed: npt.NDArray[np.uint64] = sets.total(code[sets.genes])
     # The steps of SplitMix64 mix the bits of the sum.
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)

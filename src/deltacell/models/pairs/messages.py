@@ -1,26 +1,146 @@
-"""Votes: what the measured sets next to a set say of it."""
+"""Votes: which genes are alike, and what the measured sets next to a set say of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.linalg import svds
 
 from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints, ragged_positions
+from deltacell.cell import Cell
 from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_sets import GenePairs, GeneSets, look_up
-from deltacell.models.baselines.network_features import blocks_of
-from deltacell.models.pairs.neighbours import Neighbours
+from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets, look_up
+from deltacell.models.gene_vectors import largest_signs, standardised
 from deltacell.screen.genotypes import set_keys
+
+PROFILE_WIDTH = 16  # columns from which on a feature is a profile by which genes can be compared
+
+# Neighbours that a similarity gives each gene, and those among genes that interact alike.
+_NEAREST, _NEAREST_ALIKE = 30, 100
+_GENES_COMPARED = 1024
 
 SUMS = ("first", "first voters", "second", "second voters", "both", "both voters")
 """What `pair_votes` returns for each relation."""
 
 _GENES_PER_BLOCK = 256
-_ENTRIES_PER_BLOCK = 2_000_000
+_ROWS_PER_BLOCK = 4_096
+
+
+class Neighbours(NamedTuple):
+    """Symmetric weights between genes, one matrix per relation, all with an empty diagonal.
+
+    Besides the relations of the cell there is one for each profile (a wide feature), which links
+    the genes whose profiles correlate most, and one for the networks together, which links the
+    genes whose rows over all networks are most alike. Their order in the cell does not matter.
+    """
+
+    names: tuple[str, ...]
+    weights: tuple[sp.csr_array, ...]  # W of each relation, [genes, genes]
+    matrices: tuple[sp.csr_array, ...]  # D^{-1/2} W D^{-1/2} with D the row sums of W
+
+    @classmethod
+    def of(cls, cell: Cell, order: GeneOrder, features: Sequence[str] | None = None) -> Neighbours:
+        """Return the neighbours of a cell's genes; features are by default all of the cell's."""
+        weights, n = {}, len(order)
+        for name in sorted(cell.relations):
+            one = cell.relations[name].take(order.gene)
+            matrix = sp.csr_array((one.weights, one.indices, one.indptr), shape=(n, n))
+            weights[name] = _symmetric(matrix)
+        similar = {}
+        if len(weights) > 1:
+            rows = sp.hstack([_normalised(matrix) for matrix in weights.values()]).tocsr()
+            similar["networks"] = _nearest(_unit_rows(rows))
+        for name in sorted(cell.features if features is None else features):
+            if cell.feature(name).width >= PROFILE_WIDTH:
+                similar[name] = _nearest(profiles(cell.feature(name).values[order.gene]))
+        weights |= {f"similar {name}": matrix for name, matrix in similar.items()}
+        return cls(
+            tuple(weights), tuple(weights.values()), tuple(map(_normalised, weights.values()))
+        )
+
+    def joined(self, other: Neighbours) -> Neighbours:
+        return Neighbours(*(mine + others for mine, others in zip(self, other, strict=True)))
+
+    def places(self, k: int) -> Floats:
+        """Return the place of each gene in all relations together, [genes, k].
+
+        They are the leading left singular vectors of the matrices side by side, times their
+        singular values; the largest entry of each is positive.
+        """
+        n = int(self.weights[0].shape[0])
+        found = np.zeros((n, k), dtype=np.float32)
+        if n > 1:
+            rows = sp.hstack(self.matrices).tocsr().astype(np.float64)
+            start = np.random.default_rng(0).uniform(0.5, 1.5, n)
+            left, values, _ = svds(rows, k=min(k, n - 1), v0=start)
+            left, values = left[:, ::-1], values[::-1]
+            found[:, : len(values)] = left * (largest_signs(left) * values)
+        return found
+
+
+def alike(scores: sp.csr_array) -> Neighbours:
+    """Return the genes with similar rows of scores; the weight is the square of their cosine."""
+    weights = _nearest(_unit_rows(scores.astype(np.float64)), _NEAREST_ALIKE)
+    weights.data **= 2
+    return Neighbours(("similar interactions",), (weights,), (_normalised(weights),))
+
+
+def profiles(values: Floats) -> Floats:
+    """Return standardised profiles as rows of mean 0 and length 1; 0 for a gene without one."""
+    absent = np.isnan(values)
+    scaled = standardised(values.astype(np.float64), absent)
+    scaled -= np.where(absent.all(axis=1), 0, scaled.mean(axis=1))[:, None]
+    length = np.linalg.norm(scaled, axis=1)
+    unit: Floats = (scaled / np.where(length > 0, length, 1)[:, None]).astype(np.float32)
+    return unit
+
+
+def _symmetric(matrix: sp.csr_array) -> sp.csr_array:
+    """Return the larger one of both directions, where it is positive, without the diagonal."""
+    entries = matrix.maximum(matrix.T).tocoo()
+    kept = (entries.row != entries.col) & (entries.data > 0)
+    data = entries.data[kept].astype(np.float32)
+    clean = sp.csr_array((data, (entries.row[kept], entries.col[kept])), shape=matrix.shape)
+    clean.sort_indices()
+    return clean
+
+
+def _normalised(matrix: sp.csr_array) -> sp.csr_array:
+    degree = np.asarray(matrix.sum(axis=1), dtype=np.float64).ravel()
+    scale = np.zeros_like(degree)
+    np.divide(1.0, np.sqrt(degree), out=scale, where=degree > 0)
+    scaled = sp.diags_array(scale) @ matrix @ sp.diags_array(scale)
+    return sp.csr_array(scaled, dtype=np.float32)
+
+
+def _unit_rows(rows: sp.csr_array) -> sp.csr_array:
+    length = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    return sp.csr_array(sp.diags_array(1 / np.where(length > 0, length, 1.0)) @ rows)
+
+
+def _nearest(rows: sp.csr_array | Floats, k: int = _NEAREST) -> sp.csr_array:
+    """Return the cosine to the k most similar genes, where it is positive."""
+    n = rows.shape[0]
+    k = min(k, n - 1)
+    # In double precision, so that the number of threads does not change what is rounded once.
+    rows = rows.astype(np.float64)
+    columns, values = [], []
+    for start in range(0, n, _GENES_COMPARED):
+        block: Any = rows[start : start + _GENES_COMPARED] @ rows.T
+        cosine = block.toarray() if sp.issparse(block) else block
+        cosine[np.arange(len(cosine)), np.arange(start, start + len(cosine))] = -np.inf
+        best = np.argpartition(-cosine, k - 1, axis=1)[:, :k]
+        columns.append(best)
+        values.append(np.take_along_axis(cosine, best, axis=1))
+    positive = np.maximum(np.concatenate(values).ravel(), 0)
+    starts = np.arange(0, n * k + 1, k)
+    return _symmetric(
+        sp.csr_array((positive, np.concatenate(columns).ravel(), starts), shape=(n, n))
+    )
 
 
 class LargerSets(NamedTuple):
@@ -45,35 +165,29 @@ class Measured:
 
     @classmethod
     def of(cls, part: Part, n_genes: int) -> Measured:
-        """Return what was measured; the score of a set measured repeatedly is the weighted mean.
-
-        Sets of one gene are ignored.
-        """
-        sets, scores, weights, sizes = part.sets, part.targets, part.weights, part.sets.sizes
-        larger = {}
-        for size in np.unique(sizes[(sizes > 2) & (weights > 0)]).tolist():
-            rows = np.flatnonzero((sizes == size) & (weights > 0))
-            some = sets.take(rows)
-            rests, row = np.unique(rest_keys(some, n_genes), return_inverse=True)
-            at, owner, shape = (row.ravel(), some.genes), rows[some.owner], (len(rests), n_genes)
-            larger[size] = LargerSets(rests, *_means(scores[owner], weights[owner], at, shape))
-        rows = np.flatnonzero((sizes == 2) & (weights > 0))
-        first, second = sets.take(rows).genes.reshape(-1, 2).T
+        """Return what was measured; repeats of a set are averaged, sets of one gene ignored."""
+        sizes, larger = part.sets.sizes, {}
+        for size in np.unique(sizes[sizes > 2]).tolist():
+            some = part.take(np.flatnonzero(sizes == size))
+            rests, row = np.unique(rest_keys(some.sets, n_genes), return_inverse=True)
+            at, scores = (row.ravel(), some.sets.genes), np.repeat(some.targets, size)
+            larger[size] = LargerSets(rests, *_means(scores, at, (len(rests), n_genes)))
+        of_two = part.take(np.flatnonzero(sizes == 2))
+        first, second = of_two.sets.genes.reshape(-1, 2).T
         # Both directions are summed in the same order, so that Y is symmetric to the last bit.
-        both = _means(scores[rows], weights[rows], (first, second), (n_genes, n_genes))
+        both = _means(of_two.targets, (first, second), (n_genes, n_genes))
         pairs, tested = (sp.csr_array(one_way + one_way.T) for one_way in both)
         return cls(n_genes, pairs, tested, larger)
 
 
 def _means(
-    scores: Doubles, weights: Doubles, at: tuple[Ints, Ints], shape: tuple[int, int]
+    scores: Doubles, at: tuple[Ints, Ints], shape: tuple[int, int]
 ) -> tuple[sp.csr_array, sp.csr_array]:
-    """Return the weighted mean score at each place of a matrix, and 1 where there is one."""
-    weight = sp.csr_array((weights, at), shape)
-    total = sp.csr_array((weights * scores, at), shape)
-    weight.sum_duplicates()
+    """Return the mean score at each place of a matrix, and 1 where there is one."""
+    count, total = (sp.csr_array((x, at), shape) for x in (np.ones_like(scores), scores))
+    count.sum_duplicates()
     total.sum_duplicates()
-    mean = (total.data / weight.data).astype(np.float32)
+    mean = (total.data / count.data).astype(np.float32)
     return (
         sp.csr_array((mean, total.indices, total.indptr), shape),
         sp.csr_array((np.ones_like(mean), total.indices, total.indptr), shape),
@@ -89,11 +203,7 @@ def rest_keys(sets: GeneSets, n_genes: int) -> AnyArray:
 
 
 def by_first_gene(pairs: GenePairs) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Yield blocks of pairs that share their first genes.
-
-    Each is the first genes of the block, [g]; the pairs, as positions, [p]; and for each of those
-    the position of its first gene among the g.
-    """
+    """Yield blocks of pairs by first gene: these genes, the pairs, and each pair's gene in them."""
     order = np.argsort(pairs.first, kind="stable")
     genes, starts = np.unique(pairs.first[order], return_index=True)
     ends = np.append(starts[1:], len(order))
@@ -128,47 +238,45 @@ def pair_votes(
         first = np.where(turned, pairs.second, pairs.first)
         pairs = GenePairs(first, np.where(turned, pairs.first, pairs.second), pairs.offsets)
     votes = np.zeros((len(pairs.first), len(neighbours.names), len(SUMS)), dtype=np.float32)
-    for relation, matrix in enumerate(neighbours.matrices):
-        link = np.zeros(len(pairs.first), dtype=np.float32)
-        for what, scores in enumerate((measured.pairs, measured.tested)):
-            for genes, at, here in by_first_gene(pairs):
-                second = pairs.second[at]
-                one = (matrix[genes] @ scores).toarray()
+    of_what = (measured.pairs, measured.tested)
+    with_neighbours = [
+        [matrix.multiply(scores).tocsr() for scores in of_what] for matrix in neighbours.matrices
+    ]
+    for genes, at, here in by_first_gene(pairs):
+        first, second = pairs.first[at], pairs.second[at]
+        for relation, matrix in enumerate(neighbours.matrices):
+            rows_of = matrix[genes]
+            link = rows_of.toarray()[here, second]
+            linked = np.flatnonzero(link)
+            for what, scores in enumerate(of_what):
+                one = (rows_of @ scores).toarray()
                 votes[at, relation, what] = one[here, second]
                 votes[at, relation, 2 + what] = (scores[genes] @ matrix).toarray()[here, second]
                 # Only this diagonal contains the pair's own score.
                 one[np.arange(len(genes)), genes] = 0
-                two = matrix @ np.ascontiguousarray(one.T)
-                votes[at, relation, 4 + what] = two[second, here]
-                link[at] = matrix[genes].toarray()[here, second]
-            linked = np.flatnonzero(link)
-            among = _scores_among_neighbours(
-                matrix, scores, pairs.second[linked], pairs.first[linked]
-            )
-            votes[linked, relation, 4 + what] -= link[linked] * among
+                two = (matrix @ np.ascontiguousarray(one.T))[second, here]
+                among = with_neighbours[relation][what]
+                two[linked] -= link[linked] * _sums_without(among, second[linked], first[linked])
+                votes[at, relation, 4 + what] = two
     votes[turned] = votes[turned][..., [2, 3, 0, 1, 4, 5]]
     return votes
 
 
-def _scores_among_neighbours(
-    matrix: sp.csr_array, scores: sp.csr_array, gene: Ints, without: Ints
-) -> Floats:
-    """Return the weighted sum of each gene's scores with its neighbours, leaving one out."""
-    both = matrix.multiply(scores).tocsr()
-    sizes = np.diff(both.indptr)[gene]
-    at = ragged_positions(both.indptr[gene].astype(np.int64), sizes.astype(np.int64))
-    owner = np.repeat(np.arange(len(gene)), sizes)
-    kept = both.indices[at] != without[owner]
-    sums = np.bincount(owner[kept], both.data[at[kept]], minlength=len(gene))
+def _sums_without(matrix: sp.csr_array, row: Ints, without: Ints) -> Floats:
+    """Return the sums of some rows, each without one column."""
+    sizes = np.diff(matrix.indptr)[row]
+    at = ragged_positions(matrix.indptr[row].astype(np.int64), sizes.astype(np.int64))
+    owner = np.repeat(np.arange(len(row)), sizes)
+    kept = matrix.indices[at] != without[owner]
+    sums = np.bincount(owner[kept], matrix.data[at[kept]], minlength=len(row))
     return sums.astype(np.float32)
 
 
 def set_votes(measured: Measured, neighbours: Neighbours, sets: GeneSets) -> Floats:
     """Return the votes on sets of three genes and more, by gene, [total, relations, 2].
 
-    For each gene of a set they are the sum, over the neighbours of the gene, of the score of the
-    set with the neighbour in place of the gene, and of the weights of those that were measured.
-    Smaller sets, and sets of a size that was never measured, have none.
+    They are sums over the neighbours of a gene: of the score of the set with the neighbour in place
+    of the gene, and of the weights of those that were measured.
     """
     votes = np.zeros((len(sets.genes), len(neighbours.names), 2), dtype=np.float32)
     for size, known in measured.larger.items():
@@ -178,13 +286,13 @@ def set_votes(measured: Measured, neighbours: Neighbours, sets: GeneSets) -> Flo
         places = ragged_positions(sets.offsets[rows], sets.sizes[rows])
         at, found = look_up(known.rests, rest_keys(sets.take(rows), measured.n_genes))
         place, rest = places[found], at[found]
-        for relation, matrix in enumerate(neighbours.matrices):
-            sizes = np.diff(matrix.indptr)[sets.genes[place]]
-            for part in blocks_of(sizes, _ENTRIES_PER_BLOCK):
-                weights = matrix[sets.genes[place[part]]]
+        for start in range(0, len(place), _ROWS_PER_BLOCK):
+            at, rests = (x[start : start + _ROWS_PER_BLOCK] for x in (place, rest))
+            for relation, matrix in enumerate(neighbours.matrices):
+                weights = matrix[sets.genes[at]]
                 for what, scores in enumerate((known.scores, known.tested)):
-                    vote = np.asarray(weights.multiply(scores[rest[part]]).sum(axis=1)).ravel()
-                    votes[place[part], relation, what] = vote
+                    vote = np.asarray(weights.multiply(scores[rests]).sum(axis=1)).ravel()
+                    votes[at, relation, what] = vote
     return votes
 
 

@@ -14,13 +14,13 @@ from torch.nn import functional
 from deltacell.arrays import AnyArray, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models.base import Prediction, Recorded, check_cell, check_range
+from deltacell.models.base import Prediction, Recorded, check_cell
 from deltacell.models.baselines.additive import ridge
 from deltacell.models.baselines.baseline import Part
 from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.pairs.columns import set_folds
-from deltacell.models.pairs.neighbours import Neighbours
+from deltacell.models.pairs.messages import Neighbours
 from deltacell.screen.genotypes import Genotypes
 
 _COMPONENTS = 32
@@ -31,8 +31,8 @@ class PairCell(Recorded, nn.Module):
     r"""Predict what the additive model leaves over, from measured sets next to a set.
 
     A gene's vector comes from its features and its place in the networks, so that an unseen gene
-    has one too; no gene has a learned vector of its own. Every gene a has up to K neighbours a',
-    those most strongly linked over all relations, with learned weights for each of H heads:
+    has one too. Every gene a has up to K neighbours a', those most strongly linked over all
+    relations, with learned weights for each of H heads:
 
     .. math:: w_h(a, a') = \exp(\theta_h \cdot A_{aa'} + q_h(x_a) \cdot k_h(x_{a'}))
 
@@ -43,26 +43,8 @@ class PairCell(Recorded, nn.Module):
     the votes, the vectors and the relations of each pair, and the mean over pairs gives the score.
 
     While training, the batch's own sets are taken out of what was measured, residuals come from an
-    additive model of the folds that a set is not in, and a share of the genes is treated as unseen.
-
-    Parameters
-    ----------
-    cell
-        The wild type.
-    features
-        Features of the cell to use, by name; all if None.
-    hidden
-        Width of a vector.
-    heads
-        Number of heads H.
-    nearest, nearest_both
-        Neighbours K of a gene, and those of them that vote on both genes at once.
-    drop_genes
-        Share of the genes that a training step treats as unseen, in half of the steps.
-    dropout
-        Dropout in the readout.
-    penalty, folds
-        The additive model's penalty, and the folds of its cross-fitting.
+    additive model of the folds that a set is not in, and in half of the steps a share of the genes
+    is treated as unseen. docs/reference/config.md describes all parameters.
     """
 
     inputs: Tensor
@@ -89,8 +71,6 @@ class PairCell(Recorded, nn.Module):
         folds: int = 5,
     ) -> None:
         super().__init__()
-        check_range("[1, inf)", hidden=hidden, heads=heads)
-        check_range("[1, inf)", nearest=nearest, nearest_both=nearest_both)
         self.heads, self.hidden = heads, hidden
         self.nearest_both = min(nearest_both, nearest)
         self.drop_genes, self.penalty, self.folds = drop_genes, penalty, folds
@@ -125,25 +105,22 @@ class PairCell(Recorded, nn.Module):
         self._sizes: tuple[int, ...] = ()
 
     def remember(self, cell: Cell, genotypes: Genotypes, targets: Tensor) -> None:
-        """Store what was measured: the sets of the training part, and their targets as trained on.
-
-        Required before the first call.
-        """
+        """Store what was measured: the training part, and its targets; required before a call."""
         order = GeneOrder(cell.genes)
         sets, y = order.sets(genotypes), targets.double().numpy()
-        part = Part(sets, y, np.ones(len(sets)))
+        part = Part(sets, y)
         fold = set_folds(sets, self.n_genes, self.folds, 0)
         effect, intercept, count = [], [], []
+        # No set is in the last fold, so its model is that of all sets.
         for k in range(self.folds + 1):
-            kept = np.flatnonzero(fold != k)
-            fitted = ridge(part.take(kept), self.n_genes, self.penalty)
+            kept = part.take(np.flatnonzero(fold != k))
+            fitted = ridge(kept, self.n_genes, self.penalty)
             effect.append(fitted.effect[order.place])
             intercept.append(fitted.intercept)
-            of_gene = np.bincount(sets.take(kept).genes, minlength=self.n_genes)[order.place]
-            count.append(of_gene * (len(sets) / len(kept)))
-        self._buffer("effect", np.stack(effect).astype(np.float32))
-        self._buffer("intercept", np.array(intercept, dtype=np.float32))
-        self._buffer("count", np.stack(count).astype(np.float32))
+            of_gene = np.bincount(kept.sets.genes, minlength=self.n_genes)[order.place]
+            count.append(of_gene * (len(sets) / len(kept.sets)))
+        for name, of_folds in (("effect", effect), ("intercept", intercept), ("count", count)):
+            self._buffer(name, np.array(of_folds, dtype=np.float32))
         self._sizes = tuple(np.unique(sets.sizes[sets.sizes > 1]).tolist())
         for size in self._sizes:
             rows = np.flatnonzero(sets.sizes == size)
@@ -163,11 +140,8 @@ class PairCell(Recorded, nn.Module):
         """Return the scores of genotypes of any sizes; the cell's genes are the model's."""
         check_cell(genes=(self.n_genes, cell.n_genes))
         if not hasattr(self, "effect"):
-            raise InputError(
-                "this PairCell knows no measured sets",
-                code="not-fitted",
-                fix="Call remember(...) first.",
-            )
+            fix = "Call remember(...) first."
+            raise InputError("this PairCell knows no measured sets", code="not-fitted", fix=fix)
         sizes = genotypes.offsets.diff()
         score = self.effect.new_zeros(len(genotypes))
         # Which genes count as measured in this step.
@@ -183,23 +157,21 @@ class PairCell(Recorded, nn.Module):
 
     def _score(self, genes: Tensor, kept: Tensor) -> Tensor:
         """Return the score of sets of one size, [b, size] ascending."""
-        b, size = genes.shape
+        (b, size), n_pairs = genes.shape, genes.shape[1] * (genes.shape[1] - 1) // 2
         fold = torch.full((b,), self.folds, device=genes.device)
         own: dict[int, Tensor] = {}
         if self.training and size in self._sizes:
-            known = self._known(size)
-            row, found = _look_up(known.keys, _keys(genes, self.n_genes))
-            fold = torch.where(found, known.folds[row], fold)
+            keys, _, folds = self._known(size)
+            row, found = _look_up(keys, _keys(genes, self.n_genes))
+            fold = torch.where(found, folds[row], fold)
             # The batch's own sets do not vote in this step.
-            own[size] = torch.zeros_like(known.keys, dtype=torch.bool)
+            own[size] = torch.zeros_like(keys, dtype=torch.bool)
             own[size][row[found]] = True
         # Only the fixed inputs of a neighbour are used, so it need not be encoded for each fold.
         key = self.key(self.encoder(functional.pad(self.inputs, (0, 3))))
         context = _Context(fold, kept, own, key.view(-1, self.heads, 8))
         effect = self.effect[fold[:, None], genes] * kept[genes]
         score = self.intercept[fold] + effect.sum(dim=1)
-        first, second = torch.triu_indices(size, size, 1, device=genes.device)
-        pairs = len(first)
         count = self.count[fold[:, None], genes]
         seen = (count > 0) & kept[genes]
         state = torch.stack([effect * seen, torch.log1p(count) * seen, seen.to(effect)], dim=-1)
@@ -208,10 +180,11 @@ class PairCell(Recorded, nn.Module):
         if size > 2 and size in self._sizes:
             replaced = [self._replace(genes, i, x[:, i], context, 2) for i in range(size)]
             votes = torch.stack(replaced).mean(dim=0)
-        if not pairs:
+        if not n_pairs:
             single: Tensor = self.read_set(functional.pad(votes, (self.hidden, 0))).squeeze(1)
             return score + single
-        spread = context._replace(fold=fold.repeat_interleave(pairs))
+        first, second = torch.triu_indices(size, size, 1, device=genes.device)
+        spread = context._replace(fold=fold.repeat_interleave(n_pairs))
         pair = torch.stack([genes[:, first], genes[:, second]], dim=2).view(-1, 2)
         a, c = x[:, first].reshape(-1, self.hidden), x[:, second].reshape(-1, self.hidden)
         if 2 in self._sizes:
@@ -222,7 +195,7 @@ class PairCell(Recorded, nn.Module):
         parts = [a + c, a * c, (a - c).abs(), one + other, (one - other).abs(), one * other, both]
         row, found = _look_up(self.edge_keys, pair[:, 0] * self.n_genes + pair[:, 1])
         inputs = torch.cat([*parts, self.edge_weights[row] * found[:, None]], dim=1)
-        read = self.read_pair(inputs).view(b, pairs, -1).mean(dim=1)
+        read = self.read_pair(inputs).view(b, n_pairs, -1).mean(dim=1)
         left: Tensor = self.read_set(torch.cat([read, votes], dim=1)).squeeze(1)
         return score + left
 
@@ -249,14 +222,11 @@ class PairCell(Recorded, nn.Module):
 
     def _between(self, pair: Tensor, a: Tensor, c: Tensor, context: _Context) -> Tensor:
         """Return the vote of the measured pairs between two neighbourhoods, [b, 2H]."""
-        k = self.nearest_both
-        first, second = self.candidates[pair[:, 0], :k], self.candidates[pair[:, 1], :k]
+        first, second = (self.candidates[pair[:, i], : self.nearest_both] for i in range(2))
         k = first.shape[1]
-        sets = torch.stack(
-            [first[:, :, None].expand(-1, -1, k), second[:, None, :].expand(-1, k, -1)], dim=3
-        )
-        one = self._weights(pair[:, 0], a, k, context)
-        other = self._weights(pair[:, 1], c, k, context)
+        each = first[:, :, None].expand(-1, -1, k), second[:, None, :].expand(-1, k, -1)
+        sets = torch.stack(each, dim=3)
+        one, other = (self._weights(pair[:, i], x, k, context) for i, x in ((0, a), (1, c)))
         weights = (one[:, :, None] + other[:, None, :]).flatten(1, 2)
         # The genes of the pair themselves are not part of each other's neighbourhoods.
         apart = (sets[..., 0] != pair[:, 1, None, None]) & (sets[..., 1] != pair[:, 0, None, None])
@@ -272,28 +242,26 @@ class PairCell(Recorded, nn.Module):
     ) -> Tensor:
         """Return the weighted mean residual of measured sets and the log of its weight, [b, 2H]."""
         b, k, _ = log_weights.shape
-        size = sets.shape[1]
-        known = self._known(size)
-        ordered = sets.sort(dim=1).values
-        row, found = _look_up(known.keys, _keys(ordered, self.n_genes))
+        size, ordered = sets.shape[1], sets.sort(dim=1).values
+        keys, scores, _ = self._known(size)
+        row, found = _look_up(keys, _keys(ordered, self.n_genes))
         # A set holds no gene twice, and a gene treated as unseen has no measured set.
         found = found & (ordered.diff(dim=1) > 0).all(dim=1) & context.kept[ordered].all(dim=1)
         if size in context.own:
             found = found & ~context.own[size][row]
         fold = context.fold.repeat_interleave(k)
         additive = self.intercept[fold] + self.effect[fold[:, None], ordered].sum(dim=1)
-        residual = (known.scores[row] - additive).view(b, k)
-        mask = found.view(b, k)
-        if allowed is not None:
-            mask = mask & allowed
+        residual = (scores[row] - additive).view(b, k)
+        mask = found.view(b, k) if allowed is None else found.view(b, k) & allowed
         weights = log_weights.exp() * mask[..., None]
         total = weights.sum(dim=1)
         vote = (weights * residual[..., None]).sum(dim=1)
         vote = vote / (total + functional.softplus(self.doubt[doubt]))
         return torch.cat([vote, torch.log1p(total)], dim=1)
 
-    def _known(self, size: int) -> _KnownSets:
-        return _KnownSets(*(getattr(self, f"{name}{size}") for name in ("keys", "scores", "folds")))
+    def _known(self, size: int) -> list[Tensor]:
+        """Return the keys, ascending, the scores and the folds of the measured sets of one size."""
+        return [getattr(self, f"{name}{size}") for name in ("keys", "scores", "folds")]
 
     def _buffer(self, name: str, array: AnyArray) -> None:
         self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)), persistent=False)
@@ -335,22 +303,12 @@ class _Context(NamedTuple):
     key: Tensor  # the key of each gene as a neighbour, [genes, heads, 8]
 
 
-class _KnownSets(NamedTuple):
-    """The measured sets of one size by ascending key."""
-
-    keys: Tensor
-    scores: Tensor
-    folds: Tensor
-
-
 def _gene_inputs(
     cell: Cell, order: GeneOrder, neighbours: Neighbours, features: Sequence[str] | None
 ) -> Floats:
     """Return what is fixed of each gene, standardised: features, places and degrees, [genes, d]."""
     columns: list[AnyArray] = [np.ones((cell.n_genes, 1))]
-    chosen = chosen_features(cell, features)
-    if chosen:
-        columns.append(feature_vectors(chosen, _COMPONENTS))
+    columns += [feature_vectors(one, _COMPONENTS) for one in chosen_features(cell, features)]
     if neighbours.names:
         degrees = [np.log1p(np.diff(weight.indptr)) for weight in neighbours.weights]
         places = [neighbours.places(_PLACES), np.stack(degrees, axis=1)]
@@ -364,10 +322,8 @@ def _gene_inputs(
 def _keys(genes: Tensor, n_genes: int) -> Tensor:
     """Return one number per set of ascending genes, [b, size]."""
     if n_genes ** genes.shape[1] >= 2**63:
-        raise InputError(
-            f"PairCell cannot number sets of {genes.shape[1]} of {n_genes} genes",
-            code="genotype-too-large",
-        )
+        said = f"PairCell cannot number sets of {genes.shape[1]} of {n_genes} genes"
+        raise InputError(said, code="genotype-too-large")
     key = genes[:, 0]
     for i in range(1, genes.shape[1]):
         key = key * n_genes + genes[:, i]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from deltacell.errors import InputError, did_you_mean
-from deltacell.profile.explain import evidence, judge
+from deltacell.profile.explain import judge
+from deltacell.profile.explain import subject as subjects
 from deltacell.profile.explain.account import (
     OUTSIDE,
     Account,
@@ -22,52 +24,59 @@ from deltacell.profile.explain.account import (
     Waterfall,
     compare,
 )
-from deltacell.profile.explain.judge import MUCH, Cause, Difference, Seconds, View, difference
-from deltacell.profile.explain.sentences import ADVICE, MACHINE_ADVICE, say
-from deltacell.profile.explain.subject import (
-    CATEGORIES,
-    DEVICE_PARTS,
-    THREADS,
-    RunTimes,
-    Subject,
-    chosen,
-    open_subject,
-    run_name,
-    trace_notices,
+from deltacell.profile.explain.judge import (
+    FEW,
+    MUCH,
+    Cause,
+    Difference,
+    Seconds,
+    View,
+    difference,
+    late_rank,
 )
+from deltacell.profile.explain.subject import CATEGORIES, DEVICE_PARTS, Subject, device_means
 from deltacell.profile.explain.timeline import typical_steps
-from deltacell.profile.phase_rows import steady_steps
-from deltacell.profile.trace.attribution import RanksAttribution
-from deltacell.words import Progress, capital, seconds_text, share_text, short_name
+from deltacell.profile.say import has, say
+from deltacell.profile.trace.attribution import Attribution, RanksAttribution
+from deltacell.profile.trace.device import PARTS
+from deltacell.profile.trace.host import NOT_RECORDED
+from deltacell.profile.trace.trace import Kind
+from deltacell.words import Progress, capital, short_name
 
+WITHIN = 0.01  # the share of the wall time by which parts may miss it before that is a warning
+ONE_PROGRAM = 0.5  # traces with less of their time in operations of the same names are unlike
+LOST = 0.02  # the share of launches without a kernel from which on events of the device were lost
+ROWS = 50  # the most rows of a table of a trace
 SAME = 0.02  # times that differ by less than this share are called the same
 
 SLOWER = ("slower", "slower per sample", "slower per step", "slower per epoch")
 """How much slower B is than A; plain ``slower`` is per sample where samples are known."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Explanation:
     """Where the time of one training goes, or why one is slower than another.
 
     ``comparison`` and ``noise`` are None where there is one, ``timeline`` without a trace.
-    ``attributions`` holds the traces of each side that has any; it is not in the JSON.
     """
 
     sentence: str  # the cause, how much it explains, and the number
-    evidence: tuple[str, ...]
-    advice: tuple[str, ...]
-    confidence: str  # high or low
-    accounts: tuple[Account, ...]
-    comparison: Comparison | None = None
-    tables: tuple[Table, ...] = ()
-    facts: tuple[Mapping[str, Any], ...] = ()  # settings and versions, one mapping per account
-    doubts: tuple[str, ...] = ()  # every reason for a low confidence
-    causes: tuple[Cause, ...] = ()  # the largest first
+    accounts: Sequence[Account]
+    evidence: Sequence[str] = ()
+    advice: Sequence[str] = ()
+    doubts: Sequence[str] = ()  # every reason for a low confidence
+    warnings: Sequence[str] = ()
+    causes: Sequence[Cause] = ()  # the largest first
     noise: Difference | None = None
-    warnings: tuple[str, ...] = ()
+    comparison: Comparison | None = None
+    tables: Sequence[Table] = ()
+    facts: Sequence[Mapping[str, Any]] = ()  # settings and versions, one mapping per account
     timeline: Any = field(default=None, repr=False)
-    attributions: tuple[RanksAttribution, ...] = field(default=(), repr=False)
+
+    @property
+    def confidence(self) -> str:
+        """``high``, or ``low`` where there is any doubt."""
+        return "low" if self.doubts else "high"
 
     def table(self, key: str) -> pl.DataFrame:
         """Return the rows of the table with this key."""
@@ -85,7 +94,7 @@ class Explanation:
             "confidence": self.confidence,
             **{name: list(getattr(self, name)) for name in lists},
             "causes": [asdict(cause) for cause in self.causes],
-            "noise": None if self.noise is None else self.noise.to_json(),
+            "noise": None if self.noise is None else asdict(self.noise),
             "accounts": [account.to_json() for account in self.accounts],
             **(none if self.comparison is None else self.comparison.to_json()),
             "tables": [table.to_json() for table in self.tables],
@@ -101,148 +110,99 @@ def explain(
     progress: Progress | None = None,
 ) -> Explanation:
     """Explain where the time of a training goes, or why B takes longer than A."""
-    same = b is not None and run_name(Path(a)) == run_name(Path(b))
-    first = open_subject(a, name="A" if same else None, progress=progress)
+    same = b is not None and subjects.run_name(Path(a)) == subjects.run_name(Path(b))
+    first = subjects.open_subject(a, name="A" if same else None, progress=progress)
     if b is None:
         return _explain_one(first)
-    return _explain_two(first, open_subject(b, name="B" if same else None, progress=progress))
+    other = subjects.open_subject(b, name="B" if same else None, progress=progress)
+    return _explain_two(first, other)
 
 
 def _explain_one(subject: Subject) -> Explanation:
     account, traces, run = subject.account, subject.traces, subject.run
-    said = list(_account_evidence(account))
-    advice, doubts, causes = evidence.category_advice(subject), evidence.doubts_of_one(subject), []
-    tables = [Table("categories", "where the time goes", evidence.category_table(account))]
-    warnings = list(_account_warnings(account))
-    part, seconds = max(account.parts.items(), key=lambda item: item[1])
-    samples = account.samples_per_step
-    more = say("per sample", seconds=seconds / samples) if samples else ""
-    sentence = f"{capital(judge.takes(part, seconds, account.step_s, account.name, more))}."
+    tables = [Table("categories", "where the time goes", _category_table(account))]
+    said: list[str] = []
+    warnings, causes, sentence = list(_warnings(account)), [], ""
     if traces is not None:
         causes = judge.causes_of_one(View(subject.name, traces), account.parts)
-        advice = [*evidence.trace_advice(traces), *advice]
-        tables += evidence.trace_tables(traces)
-        if run is None:
-            sentence = judge.sentence_of_one(causes) if causes else sentence
-            said += evidence.trace_evidence(traces)
-        else:
-            traced = evidence.trace_evidence(traces)
-            said += [f"By its trace, with the profiler on: {one}" for one in traced]
-            warnings += [f"Trace: {notice}" for notice in trace_notices(traces)]
+        sentence = judge.sentence_of_one(causes)
+        tables += _trace_tables(traces)
+        about = "" if run is None else "By its trace, with the profiler on: "
+        said += [f"{about}{one}" for one in _trace_evidence(traces)]
     if run is not None:
-        if (uneven := run.doubt(subject.name)) is not None:
-            doubts.insert(0, uneven)
-            advice.insert(0, MACHINE_ADVICE)
-        sentence = run.summary.sentence if run.summary.steps else sentence
-        by_rank = run.by_rank()
+        sentence, by_rank = run.summary.sentence, run.by_rank()
         late = judge.straggler(by_rank)
         if late is not None and late[0] > MUCH:
             sentence = f"{capital(late[1])}. {sentence}"
         elif late is not None:
             said.append(f"{capital(late[1])}.")
-        why = _propagation(run)
-        said += why[:2]
-        if len(why) > 2:
-            lines = pl.DataFrame({"line": why})
-            tables.append(Table("propagation", "the chosen propagation, and why", lines))
         empty = [part for part in CATEGORIES if not by_rank[part].sum()]
         tables.append(Table("ranks", "ms per step of each rank", by_rank.drop(empty)))
-    return Explanation(
-        sentence,
-        tuple(said),
-        tuple(advice),
-        "low" if doubts else "high",
-        (account,),
-        tables=tuple(tables),
-        facts=(subject.facts,),
-        doubts=tuple(doubts),
-        causes=tuple(causes[:5]),
-        warnings=tuple(dict.fromkeys([*(say("low", doubt=d) for d in doubts), *warnings])),
-        timeline=typical_steps(() if traces is None else ((subject.name, traces),)),
-        attributions=() if traces is None else (traces,),
+        warnings += [f"Trace: {notice}" for notice in (traces.notices if traces else ())]
+    return _explanation(
+        [subject],
+        sentence=sentence,
+        evidence=said,
+        advice=list(_advice_on_one(subject)),
+        doubts=_doubts_of_one(subject),
+        warnings=warnings,
+        causes=causes[:5],
+        tables=tables,
     )
 
 
-def _propagation(run: RunTimes) -> list[str]:
-    """Return how mutants were propagated and why; nothing where it is unknown."""
-    propagation = run.record.propagation
-    if propagation is None or not isinstance(propagation.get("why"), str):
-        return []
-    first, *rest = propagation["why"].splitlines() or [""]
-    return [f"propagation {chosen(propagation)}: {first}", *rest]
+def _explanation(
+    given: list[Subject], *, advice: list[str], doubts: list[str], warnings: list[str], **rest: Any
+) -> Explanation:
+    runs = [one.run.doubt(one.name) for one in given if one.run is not None]
+    if uneven := [doubt for doubt in runs if doubt is not None]:
+        advice, doubts = [*advice, _advice_on("the machine")], [*uneven, *doubts]
+    low = [f"Confidence is low: {doubt}." for doubt in doubts]
+    traces = [(one.name, one.traces) for one in given if one.traces is not None]
+    return Explanation(
+        **rest,
+        accounts=[one.account for one in given],
+        advice=advice,
+        doubts=doubts,
+        warnings=list(dict.fromkeys([*low, *warnings])),
+        facts=[one.facts for one in given],
+        timeline=typical_steps(traces),
+    )
 
 
-def _account_warnings(account: Account) -> Iterator[str]:
+def _warnings(account: Account) -> Iterator[str]:
     yield from account.warnings
     mode = account.facts.get("mode")
     if mode not in (None, "train"):
-        yield say("mode", of=account.name, mode=mode)
-
-
-def _account_evidence(account: Account) -> Iterator[str]:
-    step, epoch = account.step_s, account.epoch_s
-    parts = sorted(account.parts.items(), key=lambda item: -item[1])
-    large = [(part, s) for part, s in parts if s >= 0.01 * step]
-    said = [say("part", part=part, seconds=s, share=s / step) for part, s in large]
-    rest = step - sum(s for _, s in large)
-    if rest > 1e-12 + 1e-9 * step:
-        said.append(f"all else {seconds_text(rest)}")
-    yield say("parts", of=account.name, step=step, parts=said)
-    if epoch is not None and account.steps_per_epoch is not None:
-        outside = sorted(account.outside.items(), key=lambda item: -item[1])[:4]
-        said = [f"{part} {seconds_text(seconds)}" for part, seconds in outside]
-        yield say(
-            "epoch",
-            of=account.name,
-            epoch=epoch,
-            steps=round(account.steps_per_epoch),
-            within=1 - account.outside_s / epoch,
-            outside=account.outside_s / epoch,
-            parts=f" ({', '.join(said)})" if said else "",
-        )
+        yield say("mode", name=account.name, mode=mode)
 
 
 def _explain_two(a: Subject, b: Subject) -> Explanation:
     compared = compare(a.account, b.account)
-    runs = [(one.name, one.run.doubt(one.name)) for one in (a, b) if one.run is not None]
-    uneven = {name: doubt for name, doubt in runs if doubt is not None}
-    doubts = [*uneven.values(), *evidence.doubts_of_two(a, b)]
-    traces = [(one.name, one.traces) for one in (a, b) if one.traces is not None]
-    views = [View(name, found) for name, found in traces]
+    views = [View(one.name, one.traces) for one in (a, b) if one.traces is not None]
     only_traces = len(views) == 2 and a.run is None and b.run is None
     causes = judge.causes_of_two(views[0], views[1], compared.steps) if only_traces else []
     noise = _noise(a, b, views if only_traces else [])
     sentence = _pair_sentence(compared, noise, causes)
-    if (ranks := evidence.rank_difference(a, b)) is not None:
-        sentence += say("other ranks", ranks=ranks)
-    if uneven:
-        sentence += say("uneven", names=list(uneven))
-    tables = [
-        Table(f"waterfall_{x.per}", f"from {a.name} to {b.name}, seconds per {x.per}", x.frame())
-        for x in compared.falls
-    ]
+    if (ranks := _rank_difference(a, b)) is not None:
+        sentence += f" {say('ranks differ', ranks=ranks)}"
+    tables = []
     for one, key in ((a, "categories_a"), (b, "categories_b")):
         title = f"where the time of {one.name} goes"
-        tables.append(Table(key, title, evidence.category_table(one.account)))
+        tables.append(Table(key, title, _category_table(one.account)))
     if len(views) == 2:
         tables += _changes(views[0], views[1])
-    advice = _pair_advice(compared, causes, noise, of_run=b.run is not None)
-    warnings = [f"{one.name}: {w}" for one in (a, b) for w in _account_warnings(one.account)]
-    return Explanation(
-        sentence,
-        tuple(_pair_evidence(compared, noise, views)),
-        (*advice, MACHINE_ADVICE) if uneven else tuple(advice),
-        "low" if doubts else "high",
-        (a.account, b.account),
-        comparison=compared,
-        tables=tuple(tables),
-        facts=(a.facts, b.facts),
-        doubts=tuple(doubts),
-        causes=tuple(causes[:5]),
+    return _explanation(
+        [a, b],
+        sentence=sentence,
+        evidence=list(_pair_evidence(compared, noise, views)),
+        advice=_pair_advice(compared, causes, noise, of_run=b.run is not None),
+        doubts=list(_doubts_of_two(a, b)),
+        warnings=[f"{one.name}: {w}" for one in (a, b) for w in _warnings(one.account)],
+        causes=causes[:5],
         noise=noise,
-        warnings=(*(say("low", doubt=doubt) for doubt in doubts), *warnings),
-        timeline=typical_steps(traces),
-        attributions=tuple(found for _, found in traces),
+        comparison=compared,
+        tables=tables,
     )
 
 
@@ -251,7 +211,7 @@ def _noise(a: Subject, b: Subject, views: list[View]) -> Difference | None:
         if any(one.summary.samples_per_s is None for one in (a.run, b.run)):
             return None
         in_a, in_b = (
-            steady_steps(run.rows)["wall_s"].to_numpy() / (one.account.samples_per_step or 1.0)
+            run.steady["wall_s"].to_numpy() / (one.account.samples_per_step or 1.0)
             for one, run in ((a, a.run), (b, b.run))
         )
         return difference(in_a, in_b)
@@ -262,32 +222,21 @@ def _noise(a: Subject, b: Subject, views: list[View]) -> Difference | None:
 
 
 def _pair_sentence(compared: Comparison, noise: Difference | None, causes: list[Cause]) -> str:
-    fall, a, b = compared.steps, compared.a.name, compared.b.name
-    if fall.ratio is None:
-        return say("not measured", a=a, b=b)
+    fall, names = compared.steps, {"a": compared.a.name, "b": compared.b.name}
     is_noise = noise is not None and not noise.is_beyond
-    values: dict[str, Any] = {"a": a, "b": b, "per": fall.per, "time_a": fall.a, "time_b": fall.b}
-    if is_noise or abs(fall.ratio - 1) <= SAME:
-        said = say("no difference", **values)
-        said += say("detectable", detectable=noise.detectable) if noise is not None else ""
+    if fall.ratio is None:
+        said = say("no time", **names)
+    elif is_noise or abs(fall.ratio - 1) <= SAME:
+        said = say("noise", fall=fall, noise=noise, **names)
     else:
-        of_some = noise is not None and noise.of == "mean"
-        some = ", because of some of its steps" if of_some else ""
-        cause = causes[0].text if causes else _largest_bars(fall)
-        said = say("longer", ratio=fall.ratio, some=some, cause=cause, **values)
-    return f"{said}.{_epochs(compared, close=0.25 if is_noise else SAME)}{_threads(compared)}"
-
-
-def _largest_bars(fall: Waterfall) -> str:
-    lead, *others = [bar for bar in fall.bars if bar.change * fall.gap > 0]
-    said = judge.of_gap(lead.part, lead.change, fall.gap)
-    shares = [(bar, bar.change / fall.gap) for bar in others[:2]]
-    parts = [say("change", part=x.part, change=x.change, share=s) for x, s in shares if s >= 0.05]
-    return said + (say("then", parts=parts) if parts and lead.change / fall.gap <= 1.005 else "")
+        lead, *others = [bar for bar in fall.bars if bar.change * fall.gap > 0]
+        cause = judge.of_gap(lead, fall.gap) + say("others", lead=lead, others=others[:2])
+        cause = causes[0].text if causes else cause
+        said = say("slower", fall=fall, noise=noise, cause=cause, **names)
+    return f"{said}.{_epochs(compared, close=0.25 if is_noise else SAME)}"
 
 
 def _epochs(compared: Comparison, *, close: float) -> str:
-    """Return what to add on epochs, where their ratio is not that of the steps."""
     ratio, fall, of_steps = compared.epoch_ratio, compared.epochs, compared.steps.ratio
     if ratio is None or fall is None or fall.ratio is None or of_steps is None:
         return ""
@@ -295,19 +244,11 @@ def _epochs(compared: Comparison, *, close: float) -> str:
         return ""
     lead = max(fall.bars, key=lambda bar: bar.change * (1 if fall.gap >= 0 else -1))
     is_most = lead.part.startswith(OUTSIDE) and abs(lead.change) > abs(fall.gap) / 2 > 0
-    most = say("most outside", part=lead.part, change=lead.change) if is_most else ""
-    return say("per epoch", ratio=fall.ratio, line=ratio.line, most=most)
-
-
-def _threads(compared: Comparison) -> str:
-    a, b = (account.facts.get(THREADS) for account in (compared.a, compared.b))
-    if a is None or b is None or a == b:
-        return ""
-    return say("threads", a=compared.a.name, b=compared.b.name, in_a=a, in_b=b)
+    return f" {say('epochs', fall=fall, ratio=ratio, most=lead if is_most else None)}"
 
 
 def _changes(a: View, b: View) -> list[Table]:
-    """Return what two traces do, by change, and what each does alone."""
+    """Return what two traces do, by change; what each does alone is told of it alone."""
     tables = []
     if a.parts and b.parts:
         in_a, in_b = ({DEVICE_PARTS[part]: s for part, s in v.parts.items()} for v in (a, b))
@@ -318,21 +259,19 @@ def _changes(a: View, b: View) -> list[Table]:
         ("operations", "what the host does", _by_name(a), _by_name(b)),
         ("operators", "device time by operator", a.by("operators"), b.by("operators")),
         ("kernels", "device time by kernel", kernels_a, kernels_b),
-        ("modules", "device time by module", a.by("modules"), b.by("modules")),
+        ("modules", "time by module", a.by("modules"), b.by("modules")),
     ):
         if in_a or in_b:
-            changes = evidence.change_table(in_a, in_b)
-            tables.append(Table(key, f"{title}, by change, seconds per step", changes))
-    for view, suffix in ((a, "_a"), (b, "_b")):
-        tables += evidence.trace_tables(view.traces, suffix=suffix, of=f": {view.name}")
+            changes = Waterfall.between("step", in_a, in_b).frame()[:-1].head(ROWS)
+            title = f"{title}, by change, seconds per step"
+            tables.append(Table(key, title, changes.rename({"part": "name"})))
     return tables
 
 
 def _by_name(view: View) -> Seconds:
     found: Seconds = {}
-    for named in view.groups("host").values():
-        for name, seconds in named.items():
-            found[name] = found.get(name, 0.0) + seconds
+    for (_, name), seconds in view.host.items():
+        found[name] = found.get(name, 0.0) + seconds
     return found
 
 
@@ -340,39 +279,228 @@ def _pair_evidence(
     compared: Comparison, noise: Difference | None, views: list[View]
 ) -> Iterator[str]:
     if noise is not None:
-        yield say("bootstrap", **asdict(noise))
+        yield say("bootstrap", x=noise)
     if compared.epoch_ratio is not None:
         yield f"{compared.epoch_ratio.line}."
-    if len(views) == 2:
-        a, b = views
-        yield from evidence.pair_evidence(a.traces, b.traces)
-        for view, mine, theirs in ((a, _by_name(a), _by_name(b)), (b, _by_name(b), _by_name(a))):
-            own = sorted((-s, name) for name, s in mine.items() if name not in theirs)
-            seconds = -sum(s for s, _ in own)
-            if seconds > 0.01 * sum(mine.values()):
-                names = [short_name(name) for _, name in own[:3]]
-                yield say("only", of=view.name, names=names, seconds=seconds)
-    for account in (compared.a, compared.b):
-        yield from _account_evidence(account)
+    loaders = [view.traces.ranks[0].loader for view in views]
+    if len(views) == 2 and all(one.names for one in loaders):
+        yield say("loaders", a=loaders[0], b=loaders[1])
+    kernels = [device_means(view.traces, ("kernels",)).get("kernels") for view in views]
+    if len(views) == 2 and None not in kernels:
+        yield say("kernels", a=kernels[0], b=kernels[1])
 
 
 def _pair_advice(
     compared: Comparison, causes: list[Cause], noise: Difference | None, *, of_run: bool
 ) -> list[str]:
-    found = []
-    if _threads(compared):
-        found.append("threads: Train both with the same trainer.threads, and compare again.")
     if noise is not None and not noise.is_beyond:
-        return found
-    if causes and causes[0].seconds > 0 and causes[0].kind in ADVICE:
-        found.append(evidence.advice_on(causes[0].kind))
+        return []
+    found = []
+    if causes and causes[0].seconds > 0 and has(f"advice {causes[0].kind}"):
+        found.append(_advice_on(causes[0].kind))
     for fall in compared.falls:
         if fall.gap and fall.gap >= SAME * fall.a:
             parts = [bar.part for bar in fall.bars[:4] if bar.change > 0.1 * fall.gap]
-            found += [
-                evidence.advice_on(part.removeprefix(OUTSIDE), of_run=of_run) for part in parts
-            ]
+            found += [_advice_on(part.removeprefix(OUTSIDE), of_run=of_run) for part in parts]
     return list(dict.fromkeys(found))
+
+
+def _advice_on(part: str, *, of_run: bool = False) -> str:
+    keys = [f"run advice {part}", f"advice {part}", "run advice other"][0 if of_run else 1 :]
+    key = next((key for key in keys if has(key)), "advice other")
+    return f"{part}: {say(key)}"
+
+
+def _advice_on_one(subject: Subject) -> Iterator[str]:
+    """Return what to try: by what the device waits for, then in the largest categories.
+
+    With a device, what the host is busy with is not what takes the time, except for the loader.
+    """
+    account, traces, of_run = subject.account, subject.traces, subject.run is not None
+    parts = sorted(account.parts, key=lambda name: -account.parts[name])[:3]
+    if traces is not None and traces.ranks[0].device is not None:
+        one, device = traces.ranks[0], device_means(traces, PARTS)
+        wall = sum(device.values())
+        for reason, time in traces.ranks[0].device.idle.select("reason", "time").rows():
+            if time / 1e9 / one.n_counted > MUCH * wall and has(f"advice idle {reason}"):
+                yield f"idle device: {say(f'advice idle {reason}')}"
+        if device["communication"] > MUCH * wall:
+            yield _advice_on("communication")
+        if device["compute"] > 0.7 * wall:
+            yield _advice_on("computing")
+        parts = parts if of_run else ["data loading"]
+    late = None if traces is None else late_rank(traces)
+    if late is not None and late.share > MUCH / 2:
+        yield f"rank {late.name}: {say('advice rank')}"
+    worth = [part for part in parts if account.parts.get(part, 0.0) > MUCH * account.step_s]
+    if account.epoch_s:
+        outside = sorted(account.outside, key=lambda name: -account.outside[name])
+        worth += [part for part in outside if account.outside[part] > MUCH * account.epoch_s]
+    yield from (_advice_on(part, of_run=of_run) for part in dict.fromkeys(worth))
+
+
+def _trace_evidence(traces: RanksAttribution) -> Iterator[str]:
+    loader, parts, late = traces.ranks[0].loader, device_means(traces, PARTS), late_rank(traces)
+    if parts:
+        whole = sum(parts.values())
+        named = [(DEVICE_PARTS[part], s, s / whole) for part, s in parts.items()]
+        said = [say("device part", part=part, seconds=s, share=x) for part, s, x in named]
+        yield say("device parts", parts=said)
+    if parts and len(traces.ranks) > 1:
+        shares = traces.device.select(pl.col(part) / pl.col("wall") for part in PARTS)
+        yield say("device of ranks", x=shares.mean().row(0, named=True))
+    if late is not None and 0.01 < late.share <= MUCH:
+        yield f"{capital(late.text)}."
+    yield say("loader" if loader.names else "no loader", x=loader)
+
+
+def _doubts_of_one(subject: Subject) -> list[str]:
+    found = []
+    if subject.account.residual > WITHIN:
+        found.append(say("parts miss", x=subject.account))
+    if subject.traces is not None and subject.run is None:
+        found += dict.fromkeys(d for one in subject.traces.ranks for d in _trace_doubts(one))
+    return found
+
+
+def _doubts_of_two(a: Subject, b: Subject) -> Iterator[str]:
+    accounts = {"a": a.account, "b": b.account}
+    if a.account.source != b.account.source:
+        yield say("sources differ", **accounts)
+    else:
+        if a.account.facts.get("mode") != b.account.facts.get("mode"):
+            yield say("modes differ", **accounts)
+        if a.run is None and a.traces is not None and b.traces is not None:
+            one, other = a.traces.ranks[0], b.traces.ranks[0]
+            if min(_known(one, other), _known(other, one)) < ONE_PROGRAM:
+                yield say("programs differ", **accounts)
+            devices = (one.trace.device_name, other.trace.device_name)
+            if devices[0] != devices[1] and None not in devices:
+                yield say("devices differ", a=devices[0], b=devices[1])
+            if ranks := _rank_difference(a, b):
+                yield ranks
+    for subject in (a, b):
+        yield from (f"{subject.name}: {doubt}" for doubt in _doubts_of_one(subject))
+
+
+def _rank_difference(a: Subject, b: Subject) -> str | None:
+    if a.traces is None or b.traces is None:
+        return None
+    seen = [(v.world_size, [o.trace.rank for o in v.ranks]) for v in (a.traces, b.traces)]
+    which = [say("which ranks", size=size, ranks=ranks) for size, ranks in seen]
+    return None if seen[0] == seen[1] else f"{a.name} is {which[0]}, {b.name} is {which[1]}"
+
+
+def _trace_doubts(one: Attribution) -> Iterator[str]:
+    trace, steps = one.trace, one.steps
+    # Launches whose kernel is missing.
+    calls = trace.named(lambda name: name.endswith("LaunchKernel"))
+    calls &= (trace.kind == Kind.runtime) & (trace.correlation >= 0)
+    lost = 0.0
+    if one.device is not None and calls.any():
+        done = trace.correlation[trace.kind == Kind.kernel]
+        lost = 1 - float(np.isin(trace.correlation[calls], done).mean())
+    if trace.damage:
+        yield say("events lost", damage=trace.damage)
+    elif lost > LOST:
+        yield say("kernels lost", share=lost)
+    if steps.how != "ProfilerStep":
+        yield say("steps not marked", how=steps.how)
+    if one.n_counted < FEW:
+        yield say("few steps", count=one.n_counted)
+    if trace.strange:
+        events = [f"{count:,} of '{short_name(name)}'" for name, count in trace.strange.items()]
+        yield say("strange events", events=events[:3])
+
+
+def _known(one: Attribution, other: Attribution) -> float:
+    """Return the share of the time of one in operations whose names the other has too."""
+    unnamed = pl.col("name").str.starts_with("code that records nothing")
+    named = one.doing.filter(~unnamed, pl.col("name") != NOT_RECORDED)
+    known = named.join(other.doing, on="name", how="semi")
+    whole = int(named["time"].sum())
+    return int(known["time"].sum()) / whole if whole else 0.0
+
+
+def _category_table(account: Account) -> pl.DataFrame:
+    samples, steps, epoch = account.samples_per_step, account.steps_per_epoch, account.epoch_s
+    rows = []
+    for part in dict.fromkeys([*CATEGORIES, *account.parts, *account.outside]):
+        seconds, outside = account.parts.get(part, 0.0), account.outside.get(part, 0.0)
+        if not seconds and not outside:
+            continue
+        in_epoch = steps * seconds + outside if steps else None
+        row = {
+            "category": part,
+            "ms per step": 1e3 * seconds,
+            "µs per sample": 1e6 * seconds / samples if samples else None,
+            "share of a step": seconds / account.step_s if account.step_s else 0.0,
+            "s per epoch": in_epoch,
+            "share of an epoch": in_epoch / epoch if in_epoch is not None and epoch else None,
+        }
+        rows.append({name: value for name, value in row.items() if value is not None})
+    return pl.DataFrame(rows)
+
+
+_COLUMNS = {
+    "time": "ms per step",
+    "total": "ms per step with all inside",
+    "least": "ms per step at the peak",
+    "count": "times per step",
+    "wall": "ms",
+    "loader": "ms in the loader",
+    "busy": "ms busy",
+    "late_by": "ms late",
+    "late_before": "ms late at the start of the step",
+    "waited": "ms waited",
+    "waited_for": "ms it was waited for",
+    "last": "times last",
+}
+"""The names of columns for people, of which those of times are in nanoseconds until then."""
+
+
+def _trace_tables(traces: RanksAttribution) -> list[Table]:
+    """Return what a trace shows, as tables; empty ones are left out.
+
+    Of several ranks, tables of one host or device are those of the first.
+    """
+    one, found = traces.ranks[0], []
+    rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
+
+    def add(key: str, title: str, frame: pl.DataFrame, *, share: str = "", steps: int = 1) -> None:
+        shown = []
+        for column in frame.columns:
+            name = _COLUMNS.get(column, column)
+            scale = (1e6 if name.startswith("ms") else 1) * (steps if "per step" in name else 1)
+            shown.append((pl.col(column) / scale if scale > 1 else pl.col(column)).alias(name))
+        if share:
+            shown.append((pl.col("time") / pl.max_horizontal(pl.sum("time"), 1)).alias(share))
+        if len(frame):
+            found.append(Table(key, title, frame.select(shown).head(ROWS)))
+
+    idle = pl.DataFrame() if one.device is None else one.device.idle
+    for key, title, frame, share in (
+        ("operators", "device time by operator", one.work.operators, ""),
+        ("kernels", "device time by kernel", one.work.kernels, "share of device time"),
+        ("modules", "time by module", one.work.modules, ""),
+        ("operations", "operations of the host by self time", one.doing, "share of a step"),
+        ("roofline", "products against the peak, estimated", one.work.roofline, ""),
+        ("idle", "why the device is idle", idle, "share of idle"),
+        ("syncs", "where the host waits for the device", one.syncs, ""),
+        ("steps", "steps", one.per_step, ""),
+        ("workers", "threads of the loader", one.loader.workers, ""),
+    ):
+        add(key, f"{title}{rank}", frame, share=share, steps=one.n_counted)
+    title = f"critical path of a typical step{rank}"
+    add("critical_path", title, one.critical_path, share="share of the step")
+    title = "the device of each rank, from its first event to its last"
+    shares = [(pl.col(part) / pl.col("wall")).alias(f"share {part}") for part in PARTS]
+    add("device", title, traces.device.select("rank", "wall", *shares))
+    if traces.alignment is not None:
+        add("waited_for", "ranks: who is waited for", traces.alignment.ranks)
+        late = traces.alignment.collectives.drop("came").sort("late_by", descending=True)
+        add("collectives", "collectives by how late the last rank comes", late)
+    return found
 
 
 _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -394,74 +522,51 @@ class Condition:
     sign: str
     limit: float
 
-    def value(self, explanation: Explanation) -> float:
-        """Return the value of an explanation, as a share."""
+    def check(self, explanation: Explanation) -> tuple[bool, str]:
+        """Return whether it holds, so that a check fails, and a sentence; noise never holds."""
+        value, noise = self._value(explanation), None
+        if self.what in SLOWER[:3]:
+            noise = explanation.noise
+        is_noise = noise is not None and not noise.is_beyond and self.sign in (">", ">=")
+        uniform = [c for c in explanation.causes[:1] if c.kind in ("machine", "uniform")]
+        said = say("condition", text=self.text, value=value, noise=noise, uniform=uniform)
+        return not is_noise and bool(_SIGNS[self.sign](value, self.limit)), said
+
+    def _value(self, explanation: Explanation) -> float:
+        compared, account = explanation.comparison, explanation.accounts[-1]
         if self.what not in SLOWER:
-            account = explanation.accounts[-1]
             return account.parts.get(self.what, 0.0) / account.step_s if account.step_s else 0.0
-        compared = explanation.comparison
         if compared is None:
-            raise InputError(
-                f"'{self.text}' compares two, and one was given",
-                code="condition-needs-two",
-                fix="Give A and B, or a condition on a category, such as 'data loading > 20%'.",
-            )
-        per = self.what.removeprefix("slower").removeprefix(" per ")
-        ratio = compared.steps.ratio
-        if per == "step":
-            ratio = compared.b.step_s / compared.a.step_s if compared.a.step_s > 0 else None
-        elif per == "epoch":
-            ratio = None if compared.epochs is None else compared.epochs.ratio
-        elif per == "sample" and compared.steps.per != "sample":
-            ratio = None
-        if ratio is None:
-            raise InputError(
-                f"'{self.text}' is unknown: the {per or 'time'} of one of the two is not recorded",
-                code="condition-unknown",
-                fix="Traces do not record samples or epochs: use 'slower per step'.",
-            )
+            fix = "Give A and B, or a condition on a category, such as 'data loading > 20%'."
+            raise _wrong(f"'{self.text}' compares two, and one was given", "needs-two", fix)
+        per = self.what.removeprefix("slower").removeprefix(" per ") or compared.steps.per
+        ratios = {fall.per: fall.ratio for fall in compared.falls}
+        if compared.a.step_s > 0:
+            ratios.setdefault("step", compared.b.step_s / compared.a.step_s)
+        if (ratio := ratios.get(per)) is None:
+            what = f"'{self.text}' is unknown: the {per} of one of the two is not recorded"
+            fix = "Traces do not record samples or epochs: use 'slower per step'."
+            raise _wrong(what, "unknown", fix)
         return ratio - 1
 
-    def holds(self, explanation: Explanation) -> bool:
-        """Return whether it holds, and a check should fail; B is slower only beyond noise."""
-        value, noise = self.value(explanation), explanation.noise
-        of_noise = self.what in SLOWER[:3] and self.sign in (">", ">=")
-        if of_noise and noise is not None and not noise.is_beyond:
-            return False
-        return bool(_SIGNS[self.sign](value, self.limit))
 
-    def told(self, explanation: Explanation) -> str:
-        """Return the condition with the value of an explanation."""
-        said = f"{self.text}: it is {share_text(self.value(explanation))}"
-        noise = explanation.noise
-        if self.what not in SLOWER[:3] or noise is None:
-            return said
-        if not noise.is_beyond:
-            said += ", which is not beyond noise"
-        elif explanation.causes and explanation.causes[0].kind in ("machine", "uniform"):
-            said += ", a uniform slowdown of every part, which may come from the machine's load"
-        return f"{said}; {share_text(noise.detectable)} or more could have been detected"
+def _wrong(what: str, code: str, fix: str) -> InputError:
+    return InputError(what, code=f"condition-{code}", fix=fix)
 
 
 def read_condition(text: str) -> Condition:
-    """Read a condition under which a check fails, such as ``slower > 10%``."""
     found = _CONDITION.fullmatch(text)
     if found is None:
-        raise InputError(
-            f"'{text}' is not a condition",
-            code="not-a-condition",
-            fix='Write what, a sign and a number, such as --fail-if "slower > 10%".',
-        )
+        fix = 'Write what, a sign and a number, such as --fail-if "slower > 10%".'
+        raise _wrong(f"'{text}' is not a condition", "form", fix)
     what = " ".join(found["what"].lower().split()).replace("_", " ")
     known = [*SLOWER, *CATEGORIES]
     if what not in known:
-        raise InputError(
-            f"'{text}' is about '{what}', which is unknown{did_you_mean(what, known)}",
-            code="unknown-condition",
-            fix=f"Use one of: {', '.join(known)}.",
-        )
+        near = did_you_mean(what, known)
+        about = f"'{text}' is about '{what}', which is unknown{near}"
+        raise _wrong(about, "about", f"Use one of: {', '.join(known)}.")
     number, unit = float(found["number"]), found["unit"]
     if unit == "x" and what not in SLOWER:
-        raise InputError(f"'{text}' gives a share in x", code="condition-unit", fix="Use %.")
+        raise _wrong(f"'{text}' gives a share in x", "unit", "Use %.")
     limit = number / 100 if unit == "%" else number - 1 if unit == "x" else number
     return Condition(" ".join(text.split()), what, found["sign"], limit)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,31 +18,21 @@ import numpy.typing as npt
 import polars as pl
 
 from deltacell.profile.explain.account import Bar, Waterfall
-from deltacell.profile.explain.sentences import IDLE, say
-from deltacell.profile.explain.subject import (
-    CATEGORIES,
-    CATEGORY_OF,
-    DEVICE_PARTS,
-    TITLES,
-    device_means,
-)
+from deltacell.profile.explain.subject import CATEGORIES, DEVICE_PARTS, device_means
+from deltacell.profile.say import say
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.device import PARTS
 from deltacell.profile.trace.work import NO_OPERATOR
 from deltacell.words import capital, seconds_text, short_name
 
 MUCH = 0.10  # the share of a step that is worth a clause
-
-UNIFORM = 0.85
-"""The share of the time in operations of one ratio from which on a slowdown is uniform."""
-
+UNIFORM = 0.85  # the share of time in operations of one ratio from which a slowdown is uniform
 WORTH_NAMING = 0.05  # the share of a step by which a rank has to be late to be named
-
+FEW = 5  # with fewer steps than this, noise is assumed and not measured
 BETWEEN = {"device": 0.025, "host": 0.08}
 """The share by which two runs of one program differ even where their steps hardly vary, where a
 device or where a host sets the pace, which has other things to do."""
-
-FEW = 5  # with fewer steps than this, noise is assumed and not measured
+WAITING = "gradient communication"
 
 Seconds = dict[str, float]
 
@@ -53,6 +42,7 @@ class Difference:
     """The time per step of B by that of A, with the interval that noise leaves for it.
 
     It is the ratio ``of`` medians, or of means where only these differ: then a few steps do.
+    ``detectable`` is the smallest share by which B could have been slower for it to show.
     """
 
     ratio: float
@@ -60,22 +50,8 @@ class Difference:
     high: float
     of: str
     steps: tuple[int, int]
-
-    @property
-    def is_beyond(self) -> bool:
-        """Whether it is more than noise."""
-        return self.low > 1 or self.high < 1
-
-    @property
-    def detectable(self) -> float:
-        """The smallest share by which B could have been slower for it to show."""
-        return math.sqrt(self.high / self.low) - 1
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON-serialisable dict."""
-        steps = list(self.steps)
-        more = {"is_beyond": self.is_beyond, "detectable": self.detectable}
-        return {**asdict(self), "steps": steps, **more}
+    is_beyond: bool  # more than noise
+    detectable: float
 
 
 def difference(
@@ -102,7 +78,8 @@ def _bootstrap(times: list[npt.NDArray[np.float64]], of: str, between: float) ->
     half = max(2.9 * math.sqrt(max(variance, assumed)), between)
     ratio = math.log(float(middle(times[1])) / float(middle(times[0])))
     low, high = math.exp(ratio - half), math.exp(ratio + half)
-    return Difference(math.exp(ratio), low, high, of, (len(times[0]), len(times[1])))
+    steps, is_beyond = (len(times[0]), len(times[1])), low > 1 or high < 1
+    return Difference(math.exp(ratio), low, high, of, steps, is_beyond, math.exp(half) - 1)
 
 
 @dataclass(frozen=True)
@@ -122,56 +99,47 @@ class Cause:
     text: str
 
 
-@dataclass(frozen=True, eq=False)
 class View:
-    """Seconds of a counted step, the mean over ranks, by what a judgement asks for."""
+    """Seconds of a counted step, the mean over ranks, by what a judgement asks for.
 
-    name: str
-    traces: RanksAttribution
-    _found: dict[str, dict[str, Seconds]] = field(default_factory=dict, repr=False)
+    ``parts`` are those of the device's time, empty without one. ``times`` are nanoseconds of each
+    counted step, the mean over ranks where they have equally many.
+    """
 
-    @cached_property
-    def parts(self) -> Seconds:
-        """The parts of the device's time; empty without one."""
-        return device_means(self.traces, PARTS)
+    def __init__(self, name: str, traces: RanksAttribution) -> None:
+        self.name, self.traces = name, traces
+        self.traits = traces.ranks[0].traits
+        self.parts = device_means(traces, PARTS)
+        times = [one.step_times for one in traces.ranks]
+        alike = len({len(one) for one in times}) == 1
+        self.times = np.mean(times, axis=0) if alike else times[0].astype(np.float64)
+        self._sums: dict[tuple[str, str], Seconds] = defaultdict(lambda: defaultdict(float))
+        for one in traces.ranks:
+            steps = one.n_counted * len(traces.ranks) * 1e9
+            for what, frame, group, key in _frames(one):
+                for of, called, time in frame.select(group, key, "time").iter_rows():
+                    self._sums[what, of][called] += time / steps
 
     def by(self, what: str, group: str = "") -> Seconds:
-        """Return the seconds of one of `_FRAMES` by name, of a group where it has groups."""
-        return self.groups(what)[group]
+        """Return the seconds of one of `_frames` by name, of a group where it has groups."""
+        return self._sums[what, group]
 
-    def groups(self, what: str) -> dict[str, Seconds]:
-        """Return the seconds of one of `_FRAMES` by group and name."""
-        if what not in self._found:
-            rows, group, key = _FRAMES[what]
-            sums: dict[str, Seconds] = defaultdict(lambda: defaultdict(float))
-            for one in self.traces.ranks:
-                if (frame := rows(one)) is None:
-                    continue
-                steps = one.n_counted * len(self.traces.ranks) * 1e9
-                for of, name, time in frame.select(group, key, "time").iter_rows():
-                    sums[of][name] += time / steps
-            self._found[what] = sums
-        return self._found[what]
-
-    @cached_property
-    def times(self) -> npt.NDArray[np.float64]:
-        """Nanoseconds of each counted step, the mean over ranks where they have equally many."""
-        times = [one.step_times for one in self.traces.ranks]
-        alike = len({len(one) for one in times}) == 1
-        return np.asarray(np.mean(times, axis=0) if alike else times[0], dtype=np.float64)
+    @property
+    def host(self) -> dict[tuple[str, str], float]:
+        found = [(of, named) for (what, of), named in self._sums.items() if what == "host"]
+        return {(of, name): seconds for of, named in found for name, seconds in named.items()}
 
 
-_NO_GROUP = pl.lit("").alias("group")
-_FRAMES: dict[str, tuple[Callable[[Attribution], Any], str | pl.Expr, str]] = {
-    "idle": (lambda one: one.device and one.device.idle, _NO_GROUP, "reason"),
-    "meanwhile": (lambda one: one.device and one.device.idle_by_name, "reason", "name"),
-    "operators": (lambda one: one.work.operators, _NO_GROUP, "name"),
-    "modules": (lambda one: one.work.modules, _NO_GROUP, "name"),
-    "kernels": (lambda one: one.work.kernels, "part", "name"),
-    "host": (lambda one: one.doing, "category", "name"),
-}
-"""What a view sums up: the device's idle time by reason, what the host did meanwhile, the device's
-computation by operator and module, its time by kernel, and the host's time by category."""
+def _frames(one: Attribution) -> Iterator[tuple[str, pl.DataFrame, pl.Expr | str, str]]:
+    """Yield what a view sums up: its name, the frame, and its columns of groups and of names."""
+    no_group = pl.lit("").alias("group")
+    yield "host", one.doing, "category", "name"
+    yield "kernels", one.work.kernels, "part", "name"
+    yield "operators", one.work.operators, no_group, "name"
+    yield "modules", one.work.modules, no_group, "name"
+    if one.device is not None:
+        yield "idle", one.device.idle, no_group, "reason"
+        yield "meanwhile", one.device.idle_by_name, "reason", "name"
 
 
 def _largest(found: Mapping[str, float]) -> str | None:
@@ -179,50 +147,51 @@ def _largest(found: Mapping[str, float]) -> str | None:
 
 
 def causes_of_one(view: View, host: Mapping[str, float]) -> list[Cause]:
-    """Return what takes the time of a trace, the largest first."""
     causes = _on_device(view) if view.parts else _on_host(view, host)
     causes.sort(key=lambda cause: -cause.seconds)
     late = late_rank(view.traces)
-    if late is not None and late.waited_share > MUCH:
+    if late is not None and late.share > MUCH:
         computing = next((c.share for c in causes if c.kind in ("compute", "host")), 0.0)
-        place = 0 if late.waited_share >= min(computing, 0.25) else 1
-        step, share = sum(view.parts.values()) or sum(host.values()), late.waited_share
-        causes.insert(place, Cause("rank", str(late.rank), share * step, share, late.sentence))
+        causes.insert(0 if late.share >= min(computing, 0.25) else 1, late)
     return causes
 
 
 def sentence_of_one(causes: list[Cause]) -> str:
-    """Return the largest cause, and the next where it is large too."""
     said = [cause.text for i, cause in enumerate(causes[:2]) if i == 0 or cause.share > MUCH]
     return f"{capital('; '.join(said))}."
 
 
-def takes(what: str, seconds: float, whole: float, of: str, more: str = "") -> str:
-    """Return that a part takes its share of a step."""
-    share = seconds / whole
-    return say("takes", what=what, share=share, of=of, seconds=seconds, whole=whole, more=more)
-
-
 def _on_device(view: View) -> list[Cause]:
     whole, causes = sum(view.parts.values()), []
-    for part in ("compute", "communication", "copies"):
-        if (seconds := view.parts[part]) > 0:
+    for part, seconds in view.parts.items():
+        times = {"seconds": seconds, "whole": whole, "of": view.name}
+        if part == "idle":
+            name, clauses = _why_idle(view)
+            said = say("idle", clauses=clauses, **times)
+        else:
             name, clause = _behind(view, part)
-            said = takes(DEVICE_PARTS[part], seconds, whole, view.name) + clause
+            said = say("takes", what=DEVICE_PARTS[part], **times) + clause
+        if seconds:
             causes.append(Cause(part, name, seconds, seconds / whole, said))
-    if (idle := view.parts["idle"]) > 0:
-        idles = view.by("idle")
-        said = say("idle", of=view.name, share=idle / whole, seconds=idle, whole=whole)
-        reasons = sorted(idles.items(), key=lambda item: (-item[1], item[0]))
-        enough = 0.2 * sum(idles.values())
-        clauses = [_idle_clause(view, why, s) for why, s in reasons[:2] if s >= enough]
-        said += f": {' and '.join(clauses)}" if clauses else ""
-        causes.append(Cause("idle", reasons[0][0] if reasons else None, idle, idle / whole, said))
     return causes
 
 
+def _why_idle(view: View) -> tuple[str | None, list[str]]:
+    """Return the largest reason for idle time, and clauses on the largest two."""
+    idle, clauses = view.by("idle"), []
+    reasons = sorted(idle, key=lambda reason: (-idle[reason], reason))
+    for reason in reasons[:2]:
+        if idle[reason] >= 0.2 * sum(idle.values()):
+            named = view.by("meanwhile", reason)
+            name = _largest(named)
+            # Launches are spread over many operators, of which none may be worth a name.
+            worth = (0.3 if reason == "launch" else 0.1) * idle[reason]
+            name = name if name is not None and named[name] >= worth else None
+            clauses.append(f"{seconds_text(idle[reason])} {say(f'idle {reason}', operation=name)}")
+    return next(iter(reasons), None), clauses
+
+
 def _behind(view: View, part: str) -> tuple[str | None, str]:
-    """Return the operation with most of a part of the device's time, and a clause."""
     found = kernels = view.by("kernels", part)
     if part == "compute" and any(name != NO_OPERATOR for name in view.by("operators")):
         found = view.by("operators")
@@ -230,91 +199,67 @@ def _behind(view: View, part: str) -> tuple[str | None, str]:
         found, name = kernels, _largest(kernels)
     if name is None:
         return None, ""
-    clause = say("led by", name=kernel_name(name), seconds=found[name])
+    clause = say("led by", operation=kernel_name(name), seconds=found[name])
     modules = {key: time for key, time in view.by("modules").items() if key != NO_OPERATOR}
     if part == "compute" and (module := _largest(modules)) is not None:
-        clause += say("module", name=_module_name(module), seconds=modules[module])
+        seconds = modules[module]
+        clause += say("module", module=module.removeprefix(_MODULE), seconds=seconds)
     return name, clause
-
-
-def _module_name(name: str) -> str:
-    return short_name(name.removeprefix("nn.Module: "))
-
-
-def _idle_clause(view: View, reason: str, seconds: float) -> str:
-    named = view.by("meanwhile", reason)
-    name = _largest(named)
-    # Launches are spread over many operators, of which none may be worth a name.
-    worth = (0.3 if reason == "launch" else 0.1) * seconds
-    is_worth = name is not None and named[name] >= worth
-    return f"{seconds_text(seconds)} {_idle(reason, name if is_worth else None)}"
-
-
-def _idle(reason: str, name: str | None) -> str:
-    text = IDLE[reason] if name is not None else IDLE[reason].replace(", mostly in {name}", "")
-    return text.format(name="something else" if name is None else short_name(name))
 
 
 def _on_host(view: View, parts: Mapping[str, float]) -> list[Cause]:
     whole, causes = math.fsum(parts.values()), []
     for category, seconds in parts.items():
         named = view.by("host", category)
-        if not named or not whole:
-            continue
+        times = {"whole": whole, "of": view.name}
         if category == "other":
             # What no category has is named by itself.
             for name, time in named.items():
-                said = takes(short_name(name), time, whole, view.name)
+                said = say("takes", what=short_name(name), seconds=time, **times)
                 causes.append(Cause("host", name, time, time / whole, said))
-            continue
-        most = max(named, key=lambda name: (named[name], name))
-        said = takes(category, seconds, whole, view.name)
-        if named[most] > 0.1 * seconds:
-            said += say("led by", name=short_name(most), seconds=named[most])
-        causes.append(Cause("host", most, seconds, seconds / whole, said))
+        elif (most := _largest(named)) is not None:
+            said = say("takes", what=category, seconds=seconds, **times)
+            if named[most] > 0.1 * seconds:
+                said += say("led by", operation=most, seconds=named[most])
+            causes.append(Cause("host", most, seconds, seconds / whole, said))
     return causes
 
 
 def causes_of_two(a: View, b: View, fall: Waterfall) -> list[Cause]:
-    """Return what makes B take longer or shorter than A, the largest first."""
     if not a.parts or not b.parts:
         return _host_changes(a, b, fall)
-    gap = sum(b.parts.values()) - sum(a.parts.values())
-    changes = {
-        part: b.parts[part] - a.parts[part] for part in ("compute", "communication", "copies")
-    }
-    idle_a, idle_b = a.by("idle"), b.by("idle")
-    for reason in {**idle_a, **idle_b}:
-        changes[f"idle {reason}"] = idle_b.get(reason, 0.0) - idle_a.get(reason, 0.0)
-    along = {part: change for part, change in changes.items() if change * gap > 0}
+    times = []
+    for view in (a, b):
+        idle = {f"idle {reason}": seconds for reason, seconds in view.by("idle").items()}
+        times.append({**view.parts, **idle})
+        times[-1].pop("idle")
+    device = Waterfall.between("step", *times)
     loading = next((bar for bar in fall.bars if bar.part == "data loading"), None)
     found = []
-    for part, change in sorted(along.items(), key=lambda item: -abs(item[1])):
-        kind, _, reason = part.partition(" ")
+    for bar in device.bars:
+        if bar.change * device.gap <= 0:
+            continue
+        kind, _, reason = bar.part.partition(" ")
         if reason == "data" and loading is not None:
             # The device waits for the host, so that the host's own time is what counts.
             found.append(_of_bar(loading, fall))
             continue
-        name, detail, because = _detail(a, b, part, change)
-        label = DEVICE_PARTS.get(part) or f"idle time {_idle(reason, name)}"
-        said = of_gap(label, change, gap) + (f": {detail}" if detail else "")
-        found.append(Cause(because or kind, name, change, change / gap, said))
+        name, detail, because = _detail(a, b, bar.part, bar.change)
+        label = DEVICE_PARTS.get(bar.part) or f"idle time {say(bar.part, operation=name)}"
+        said = of_gap(bar, device.gap, label) + (f": {detail}" if detail else "")
+        found.append(Cause(because or kind, name, bar.change, bar.change / device.gap, said))
     return found
 
 
-def of_gap(part: str, change: float, gap: float, detail: str = "") -> str:
-    """Return a change and its share of a gap; a share above all of it is said as such."""
-    share = change / gap
-    said = say("of the gap", part=part, change=change, detail=detail, share=share)
-    return said + (say("more than all", rest=gap - change) if share > 1.005 else "")
+def of_gap(bar: Bar, gap: float, label: str = "", detail: str = "") -> str:
+    return say("of the gap", part=label or bar.part, change=bar.change, gap=gap, detail=detail)
 
 
 def _detail(a: View, b: View, part: str, change: float) -> tuple[str | None, str, str | None]:
-    """Return the operation behind a change, a clause on it, and the kind of cause it is."""
     kind, _, reason = part.partition(" ")
     if kind == "idle":
         name = _most_changed(a.by("meanwhile", reason), b.by("meanwhile", reason), change)
-        return (None if name is None else short_name(name)), "", None
+        return name, "", None
     if kind != "compute":
         name = _most_changed(a.by("kernels", kind), b.by("kernels", kind), change)
         return name, "" if name is None else kernel_name(name), None
@@ -331,19 +276,17 @@ def _detail(a: View, b: View, part: str, change: float) -> tuple[str | None, str
     before, after, label = in_a.get(name, 0.0), in_b.get(name, 0.0), kernel_name(name)
     if not before or not after:
         only, seconds = (b, after) if after else (a, before)
-        return name, f"only {only.name} has {label} ({seconds_text(seconds)})", None
-    said = say("as long", name=label, ratio=after / before, change=after - before)
+        return name, say("only one", of=only.name, operation=label, seconds=seconds), None
     module = _most_changed(a.by("modules"), b.by("modules"), after - before)
-    if module not in (None, NO_OPERATOR):
-        said += f", most of it in {_module_name(str(module))}"
+    module = None if module == NO_OPERATOR else module and module.removeprefix(_MODULE)
+    said = say("longer", operation=label, before=before, after=after, module=module)
     return name, said, None
 
 
 def _most_changed(a: Seconds, b: Seconds, change: float) -> str | None:
     sign = 1 if change >= 0 else -1
     changes = {name: sign * (b.get(name, 0.0) - a.get(name, 0.0)) for name in {**a, **b}}
-    name = _largest(changes)
-    return name if name is not None and changes[name] > 0 else None
+    return _largest({name: more for name, more in changes.items() if more > 0})
 
 
 def _host_changes(a: View, b: View, fall: Waterfall) -> list[Cause]:
@@ -355,15 +298,7 @@ def _host_changes(a: View, b: View, fall: Waterfall) -> list[Cause]:
     along = [bar for bar in fall.bars if bar.change * fall.gap > 0]
     if not along:
         return []
-    in_a, in_b = (
-        {
-            (part, name): s
-            for part, named in view.groups("host").items()
-            for name, s in named.items()
-        }
-        for view in (a, b)
-    )
-    pace, sign = common_ratio(in_a, in_b), 1 if fall.gap > 0 else -1
+    pace, sign = common_ratio(a.host, b.host), 1 if fall.gap > 0 else -1
     beyond = {bar.part: sign * (bar.b - pace * bar.a) for bar in along}
     along.sort(key=lambda bar: -beyond[bar.part])
     found = [_of_bar(bar, fall, a, b) for bar in along]
@@ -374,12 +309,9 @@ def _host_changes(a: View, b: View, fall: Waterfall) -> list[Cause]:
         text = f"{because[1]}; {first.text}"
         found[0] = Cause(*because, first.seconds, first.share, text)
     elif (pace - 1) * fall.a / fall.gap >= 0.5 and lead < 0.5 * abs(fall.gap):
-        how = "slower or busier" if pace > 1 else "faster or quieter"
-        text = say("machine", ratio=pace, how=how)
-        if b.traces.ranks[0].traits.workers and not a.traces.ranks[0].traits.workers:
-            text += ", and the workers of its loader compete with it for the same cores"
-        if lead > 0.1 * abs(fall.gap):
-            text += f"; beyond that, {first.text.partition(', ')[0]}"
+        workers = b.traits.workers and not a.traits.workers
+        rest = first.text.partition(", ")[0] if lead > 0.1 * abs(fall.gap) else ""
+        text = say("machine", ratio=pace, workers=workers, beyond=rest)
         found.insert(0, Cause("machine", None, fall.gap, 1.0, text))
     return found
 
@@ -396,16 +328,15 @@ def common_ratio(a: Mapping[Any, float], b: Mapping[Any, float]) -> float:
 
 
 def _of_bar(bar: Bar, fall: Waterfall, a: View | None = None, b: View | None = None) -> Cause:
-    name = None
+    name, label, detail = None, bar.part, ""
     if a is not None and b is not None:
         name = _most_changed(a.by("host", bar.part), b.by("host", bar.part), bar.change)
-    label, detail = bar.part, ""
     if name is not None and bar.part == "other":
         label = short_name(name)
     elif name is not None and bar.part != "data loading":
         detail = f", most of it in {short_name(name)}"
-    said = of_gap(label, bar.change, fall.gap, detail)
-    return Cause("host", name or bar.part, bar.change, fall.share(bar) or 0.0, said)
+    said = of_gap(bar, fall.gap, label, detail)
+    return Cause("host", name or bar.part, bar.change, bar.share or 0.0, said)
 
 
 def uniform_ratio(a: Mapping[Any, float], b: Mapping[Any, float]) -> float | None:
@@ -427,46 +358,46 @@ def work_difference(a: View, b: View) -> tuple[str, str] | None:
 
     None where nothing does, or where it would make the other one slower.
     """
-    one, other = a.traces.ranks[0].traits, b.traces.ranks[0].traits
     ratio = float(np.median(b.times) / np.median(a.times))
-    slower, faster = (b, a) if ratio > 1 else (a, b)
-    slow, fast = (other, one) if ratio > 1 else (one, other)
-    shapes = [(one.shapes[name], other.shapes[name]) for name in one.shapes.keys() & other.shapes]
+    slow, fast = (b, a) if ratio > 1 else (a, b)
+    named = a.traits.shapes.keys() & b.traits.shapes
+    shapes = [(a.traits.shapes[name], b.traits.shapes[name]) for name in named]
     # Operators whose first input differs in its first size alone; one may be a matter of chance.
     sizes = [(_leading(in_a[0]), _leading(in_b[0])) for in_a, in_b in shapes]
-    batches = Counter(
+    (old, new), count = _most_common(
         (x[0], y[0]) for x, y in sizes if x and y and x[1:] == y[1:] and x != y and x[0] and y[0]
     )
-    batch = max(batches, key=lambda pair: (batches[pair], pair), default=(0, 0))
-    if batches[batch] > 1 and (batch[1] > batch[0]) == (ratio > 1):
-        times = batch[1] / batch[0]
-        return "batch", say("batch", times=times, a=batch[0], b=batch[1], ratio=ratio / times)
-    kinds = [(_TYPE.search(in_a[1]), _TYPE.search(in_b[1])) for in_a, in_b in shapes]
-    types = Counter((x[1], y[1]) for x, y in kinds if x and y)
-    most = max(types, key=lambda pair: (types[pair], pair), default=("", ""))
-    width = [{"double": 64, "float": 32}.get(kind, 16) for kind in most]
-    if most[0] != most[1] and (width[1] > width[0]) == (ratio > 1):
-        return "type", say("type", a=most[0], b=most[1])
-    if slow.recomputes and not fast.recomputes:
-        return "recompute", say("recompute", of=slower.name)
-    if fast.compiled and not slow.compiled:
-        return "compiled", say("compiled", of=faster.name)
-    if fast.graphs and not slow.graphs:
-        return "graphs", say("graphs", of=faster.name)
+    if count > 1 and (new > old) == (ratio > 1):
+        return "batch", say("batch", old=old, new=new, ratio=ratio)
+    types = [(_TYPE.search(in_a[1]), _TYPE.search(in_b[1])) for in_a, in_b in shapes]
+    (old, new), _ = _most_common((x[1], y[1]) for x, y in types if x and y)
+    width = [{"double": 64, "float": 32}.get(kind, 16) for kind in (old, new)]
+    if old != new and (width[1] > width[0]) == (ratio > 1):
+        return "type", say("type", old=old, new=new)
+    if slow.traits.recomputes and not fast.traits.recomputes:
+        return "recompute", say("recompute", slow=slow.name)
+    for kind in ("compiled", "graphs"):
+        if getattr(fast.traits, kind) and not getattr(slow.traits, kind):
+            return kind, say(kind, fast=fast.name)
     return None
 
 
+_MODULE = "nn.Module: "
 _TYPE = re.compile(r"\b(double|float|c10::\w+|half|bfloat16)\b")
 
 
 def _leading(dims: str) -> tuple[int, ...]:
-    """Return the sizes of the first input of an operator that has any."""
     found = re.search(r"\[(\d[\d, ]*)\]", dims[:2000])
     return () if found is None else tuple(int(x) for x in found[1].split(",") if x.strip())
 
 
+def _most_common(pairs: Iterator[tuple[Any, Any]]) -> tuple[tuple[Any, Any], int]:
+    counts = Counter(pairs)
+    most = max(counts, key=lambda pair: (counts[pair], pair), default=(0, 0))
+    return most, counts[most]
+
+
 def kernel_name(name: str) -> str:
-    """Return a kernel's name without its type and what follows in brackets."""
     plain = name.removeprefix("void ")
     short = re.split(r"[<(]", plain, maxsplit=1)[0].strip()
     return short_name(plain if not short or plain.startswith(("Memcpy", "Memset")) else short)
@@ -478,89 +409,63 @@ def straggler(by_rank: pl.DataFrame) -> tuple[float, str] | None:
     The barrier makes every rank's step equally long, so ranks are compared by the time until they
     arrive at it: the step without its communication. None where none is worth naming.
     """
-    waiting = CATEGORY_OF["communication"]
-    arrival = (by_rank["ms per step"] - by_rank[waiting]).to_numpy()
-    last = int(arrival.argmax())
-    others = np.arange(len(by_rank)) != last
-    if not others.any():
+    if len(by_rank) < 2:
         return None
-    late = float(arrival[last] - arrival[others].mean())
+    arrival = (by_rank["ms per step"] - by_rank[WAITING]).to_numpy()
+    last = int(arrival.argmax())
+    parts = [part for part in CATEGORIES if part != WAITING]
+    times = by_rank.select(parts).to_numpy()
+    late, more = (x[last] - np.delete(x, last, 0).mean(axis=0) for x in (arrival, times))
     step = float(by_rank["ms per step"].to_numpy().mean())
     if not step or late < WORTH_NAMING * step:
         return None
-    more = {
-        part: float(by_rank[part][last] - by_rank[part].to_numpy()[others].mean())
-        for part in CATEGORIES
-        if part != waiting
-    }
-    part, rank = max(more, key=lambda name: more[name]), by_rank["rank"][last]
-    said = say("straggler", rank=rank, late=late / 1e3, more=more[part] / 1e3, part=part)
-    return late / step, said
+    parts_of = {"part": parts[more.argmax()], "more": more.max() / 1e3, "late": late / 1e3}
+    return float(late / step), say("straggler", rank=by_rank["rank"][last], **parts_of)
 
 
-@dataclass(frozen=True)
-class LateRank:
-    """The rank of traces that the others wait for."""
+def late_rank(traces: RanksAttribution) -> Cause | None:
+    """Return the rank that the others wait for most; None where it is unknown.
 
-    rank: int
-    category: str | None  # where it spends more time than the others do
-    waited_share: float  # of the time of all ranks, waited where it was last
-    sentence: str
-
-
-def late_rank(traces: RanksAttribution) -> LateRank | None:
-    """Return the rank that the others wait for most; None where it is unknown."""
+    The share is that of the time of all ranks which is waited where it was last.
+    """
     if traces.alignment is None:
         return None
-    counted = {n for one in traces.ranks for n in one.steps.number[one.steps.counted].tolist()}
-    rows = traces.alignment.collectives.filter(pl.col("step").is_in(list(counted)))
+    rows = traces.alignment.collectives.filter("counted")
     if not len(rows):
         return None
-    by_rank = rows.group_by("last_rank").agg(pl.col("waited").sum(), pl.len().alias("last"))
-    worst = by_rank.sort("waited", "last_rank", descending=[True, False]).row(0, named=True)
-    wall = sum(int(one.steps.wall[one.steps.counted].sum()) for one in traces.ranks)
-    rank, share = int(worst["last_rank"]), worst["waited"] / wall if wall else 0.0
-    mine = rows.filter(pl.col("last_rank") == rank)
-    latest = mine.sort("late_by", descending=True).row(0, named=True)
+    worst = traces.alignment.ranks.sort("waited_for", descending=True, maintain_order=True)
+    rank, count, waited, _ = worst.row(0)
+    share = waited / sum(int(one.steps.wall[one.steps.counted].sum()) for one in traces.ranks)
+    mine = rows.filter(last_rank=rank).sort("late_by", descending=True, maintain_order=True)
+    latest = mine.row(0, named=True)
     doing, category, more = _excess(traces, rank)
-    if category is None:
-        doing, category = latest["doing"], TITLES.get(latest["category"], latest["category"])
-    index, late = int(latest["index"]), latest["late_by"] / 1e9
-    which = "the first" if index == 0 else f"number {index + 1} of its calls to"
-    entered = say(
-        "entered", which=which, name=latest["name"], late=late, first=latest["first_rank"]
-    )
-    last = say("last", count=worst["last"], collectives=len(rows), share=share)
-    values = {"rank": rank, "entered": entered, "last": last}
-    if 2 * latest["late_before"] >= latest["late_by"]:
-        said = say("late start", late=latest["late_before"] / 1e9, **values)
-    else:
-        where = "" if doing is None else f" ({short_name(doing)})"
-        busy = "" if category is None else say("busy", more=more, category=category, doing=where)
-        said = say("late", busy=busy, **values)
-    return LateRank(rank, category, share, said)
+    what: dict[str, Any] = {"doing": doing, "category": category, "more": more}
+    what |= {"x": latest, "starts_late": 2 * latest["late_before"] >= latest["late_by"]}
+    said = say("late rank", rank=rank, last=count, count=len(rows), share=share, **what)
+    step = float(np.mean([one.step_times.mean() for one in traces.ranks])) / 1e9
+    return Cause("rank", str(rank), share * step, share, said)
 
 
 def _excess(traces: RanksAttribution, rank: int) -> tuple[str | None, str | None, float]:
     """Return what a rank spends more time with than the mean of the others, per step."""
     spent = {}
     for place, one in enumerate(traces.ranks):
-        steps = 1e9 * one.n_counted
-        rows = one.doing.select("category", "name", "time").iter_rows()
-        found = {(category, name): time / steps for category, name, time in rows}
+        frames = [one.doing.select("category", "name", "time")]
         if one.device is not None:
-            for name, time in one.work.operators.select("name", "time").iter_rows():
-                found["computing", name] = time / steps
+            computing = pl.lit("computing").alias("category")
+            frames.append(one.work.operators.select(computing, "name", "time"))
+        steps = 1e9 * one.n_counted
+        found = {(of, name): time / steps for x in frames for of, name, time in x.iter_rows()}
         spent[place if one.trace.rank is None else one.trace.rank] = found
     mine = spent.pop(rank)
     more = {
         key: time - sum(one.get(key, 0.0) for one in spent.values()) / len(spent)
         for key, time in mine.items()
+        if key[0] != WAITING
     }
     by_category: Seconds = defaultdict(float)
     for (category, _), time in more.items():
         by_category[category] += time
-    by_category.pop(CATEGORY_OF["communication"], None)
     best = max(by_category, key=lambda c: by_category[c], default=None)
     if best is None or by_category[best] < WORTH_NAMING * sum(mine.values()):
         return None, None, 0.0

@@ -7,8 +7,7 @@ not how slow it was; its beginning says who was late.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,31 +15,22 @@ import polars as pl
 
 from deltacell.arrays import Indices, Ints
 from deltacell.errors import InputError
+from deltacell.profile.trace import host as hosts
 from deltacell.profile.trace.categories import Category, is_collective, is_loader
 from deltacell.profile.trace.device import (
     PARTS,
-    CriticalPath,
     DeviceTime,
     collective_rows,
     critical_path,
     device_time,
     launches,
 )
-from deltacell.profile.trace.host import (
-    Doing,
-    HostTime,
-    MemoryPeak,
-    doing,
-    host_time,
-    memory_peaks,
-    operations,
-    sync_points,
-)
-from deltacell.profile.trace.read import listed
+from deltacell.profile.trace.host import HostTime
+from deltacell.profile.trace.read import missing_ranks
 from deltacell.profile.trace.self_time import Covered, Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
-from deltacell.profile.trace.work import DeviceWork, Traits, device_work, traits
+from deltacell.profile.trace.work import Traits, Work, find_traits, find_work
 from deltacell.words import count_text
 
 MUCH = 0.1
@@ -68,22 +58,19 @@ class Attribution:
     nesting: Nesting
     steps: Steps
     host: HostTime
-    categories: pl.DataFrame  # all of them, in their order
-    per_step: pl.DataFrame  # all steps: number, counted, begin, wall, loader, every category
-    operations: pl.DataFrame  # by self time
+    per_step: pl.DataFrame  # all steps: number, counted, wall and loader
+    doing: pl.DataFrame  # what the host did, in names for people; adds up to the wall
     loader: Loader
+    launch: Indices  # the host's call behind each event of the device, or NOTHING
     device: DeviceTime | None
     syncs: pl.DataFrame  # where the host waits for the device
-    critical_path: CriticalPath  # of a typical step
-    memory: tuple[MemoryPeak, ...]
-    doing: pl.DataFrame  # what the host did, in names for people
-    work: DeviceWork
+    critical_path: pl.DataFrame  # of a typical step
+    work: Work
     traits: Traits
     notices: tuple[str, ...]  # what to know before trusting the numbers
 
     @property
     def n_counted(self) -> int:
-        """How many steps count."""
         return int(self.steps.counted.sum())
 
     @property
@@ -95,19 +82,13 @@ class Attribution:
     @property
     def behind(self) -> float:
         """Nanoseconds per step that the device still works when its host is done with it."""
-        if self.device is None or not self.device.queued:
-            return 0.0
         return float(self.step_times.mean() - self.steps.wall[self.steps.counted].mean())
-
-    @property
-    def wall_per_step(self) -> float:
-        """The mean of the counted steps, in nanoseconds."""
-        return float(self.step_times.mean())
 
     def seconds_per_step(self) -> dict[str, float]:
         """Return the mean seconds of a counted step by category, which add up to its wall."""
-        rows = self.categories.select("category", "per_step").rows()
-        return {name: time / 1e9 for name, time in rows}
+        spent = dict(self.doing.group_by("category").agg(pl.sum("time")).iter_rows())
+        steps = 1e9 * self.n_counted
+        return {one.title: spent[one.title] / steps for one in Category if one.title in spent}
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,15 +96,14 @@ class Alignment:
     """What the ranks did at their collectives, in nanoseconds.
 
     In ``collectives``, ``late_by`` is from the first arrival to the last, ``waited`` is the sum
-    over ranks, ``doing`` and ``category`` are what the last rank's host was busy with meanwhile,
-    and ``late_before`` is the part of ``late_by`` by which it began its step later than the first.
+    over ranks, and ``late_before`` is the part of ``late_by`` by which the last rank began its step
+    later than the first.
     """
 
     collectives: pl.DataFrame
     ranks: pl.DataFrame  # of counted steps: how often last, how long it waited and others for it
     unaligned: int  # collectives seen on some ranks only
-    shift: tuple[int, ...]  # what was taken from each rank's clock; 0 where they agree
-    on_device: bool  # they are kernels, not calls of the host
+    shifted: bool  # whether the clocks of the ranks differ
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,56 +112,38 @@ class RanksAttribution:
 
     ranks: tuple[Attribution, ...]
     world_size: int
-    missing: tuple[int, ...]
     device: pl.DataFrame  # by rank, from the first event of the device to the last
-    shares: dict[str, float]  # means over ranks, as shares of the wall
     alignment: Alignment | None
     notices: tuple[str, ...]
 
 
 def attribute(trace: Trace) -> Attribution:
-    """Find where the time of a trace goes."""
     if not (trace.duration > 0).any():
-        raise InputError(
-            "no event of the trace has a duration above 0",
-            code="no-events",
-            where=trace.path,
-            fix="Check the profiler's schedule, and record again.",
-        )
+        what = "no event of the trace has a duration above 0; check the profiler's schedule"
+        raise InputError(what, code="no-events", where=trace.path)
     nesting = nest(trace)
     steps = find_steps(trace)
-    host = host_time(trace, nesting, steps)
+    host = hosts.host_time(trace, nesting, steps)
     launch = launches(trace)
-    does = doing(trace, nesting, steps, host)
-    device = device_time(trace, steps, host, launch, does)
-    operators = operations(trace, steps, host)
-    time = host.by_category(len(steps))
+    names = hosts.doing(trace, nesting, steps, host)
+    doing = names.spent(steps, host)
+    device = device_time(trace, steps, host, launch, names)
+    columns = {name: getattr(steps, name) for name in ("number", "counted", "wall")}
     return Attribution(
         trace=trace,
         nesting=nesting,
         steps=steps,
         host=host,
-        categories=_categories(steps, time),
-        per_step=pl.DataFrame(
-            {
-                "number": steps.number,
-                "counted": steps.counted,
-                "begin": steps.begin,
-                "wall": steps.wall,
-                "loader": host.loader,
-                **{category.name: time[:, category] for category in Category},
-            }
-        ),
-        operations=operators,
+        per_step=pl.DataFrame({**columns, "loader": host.loader}),
+        doing=doing,
         loader=_loader(trace, nesting, steps, host),
+        launch=launch,
         device=device,
-        syncs=sync_points(trace, nesting, steps),
+        syncs=hosts.sync_points(trace, nesting, steps),
         critical_path=critical_path(trace, steps, host, launch),
-        memory=memory_peaks(trace, steps, host),
-        doing=_doing(steps, host, does),
-        work=device_work(trace, nesting, steps, host, launch),
-        traits=traits(trace, nesting, steps),
-        notices=_notices(trace, steps, device, operators),
+        work=find_work(trace, nesting, steps, host, launch),
+        traits=find_traits(trace, nesting, steps),
+        notices=tuple(_notices(trace, steps, device, doing)),
     )
 
 
@@ -190,62 +152,16 @@ def attribute_ranks(traces: Sequence[Trace]) -> RanksAttribution:
 
     A trace of unknown rank takes its place in the sequence as its rank.
     """
-    if not traces:
-        raise InputError("at least one trace is required", code="no-trace")
-    by_rank: dict[int, Trace] = {}
-    for place, trace in enumerate(traces):
-        rank = place if trace.rank is None else trace.rank
-        if rank in by_rank:
-            raise InputError(
-                f"two traces are of rank {rank}, and one trace per rank was expected",
-                code="rank-twice",
-                where=trace.path,
-                fix="Give the traces of one run and one window.",
-            )
-        by_rank[rank] = trace
+    by_rank = {i if one.rank is None else one.rank: one for i, one in enumerate(traces)}
     ranks = {number: attribute(by_rank[number]) for number in sorted(by_rank)}
     world = max([trace.world_size or 0 for trace in traces] + [max(ranks) + 1])
-    missing = tuple(sorted(set(range(world)) - set(ranks)))
     alignment = _align(ranks) if len(ranks) > 1 else None
-    if alignment is not None and not len(alignment.collectives):
-        alignment = None
-    rows = [
-        {"rank": number, **one.device.kernels}
-        for number, one in ranks.items()
-        if one.device is not None
-    ]
+    devices = [(number, one.device) for number, one in ranks.items()]
+    rows = [{"rank": number, **one.kernels} for number, one in devices if one is not None]
     device = pl.DataFrame(rows, schema=dict.fromkeys(("rank", "wall", *PARTS), pl.Int64))
-    shares = {p: float((device[p] / device["wall"]).to_numpy().mean()) for p in PARTS if rows}
-    if shares:
-        shares["non_compute"] = shares["communication"] + shares["copies"]
-    notices = _rank_notices(world, missing, ranks, alignment)
-    found = tuple(ranks.values())
-    return RanksAttribution(found, world, missing, device, shares, alignment, notices)
-
-
-def _categories(steps: Steps, per_step: Ints) -> pl.DataFrame:
-    time = per_step[steps.counted].sum(axis=0)
-    return pl.DataFrame(
-        {
-            "category": [category.name for category in Category],
-            "time": time,
-            "per_step": time / int(steps.counted.sum()),
-            "share": time / int(steps.wall[steps.counted].sum()),
-        }
-    )
-
-
-def _doing(steps: Steps, host: HostTime, does: Doing) -> pl.DataFrame:
-    counted = steps.counted[host.step]
-    key = does.code[counted].astype(np.int64) * len(Category) + host.category[counted]
-    time = np.bincount(key, weights=(host.end - host.begin)[counted])
-    rows = [
-        (does.names[key // len(Category)], Category(key % len(Category)).title, int(time[key]))
-        for key in np.flatnonzero(time).tolist()
-    ]
-    schema = {"name": pl.String, "category": pl.String, "time": pl.Int64}
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return frame.sort("time", "name", descending=[True, False])
+    notices = (*missing_ranks(traces), *_rank_notices(ranks, alignment))
+    found, said = tuple(ranks.values()), tuple(dict.fromkeys(notices))
+    return RanksAttribution(found, world, device, alignment, said)
 
 
 def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Loader:
@@ -273,57 +189,41 @@ def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Loa
 
 
 def _notices(
-    trace: Trace, steps: Steps, device: DeviceTime | None, operators: pl.DataFrame
-) -> tuple[str, ...]:
-    notices = list(trace.warnings)
-    notices += [f"Step {cut.number} does not count: {cut.why}." for cut in steps.cut]
+    trace: Trace, steps: Steps, device: DeviceTime | None, doing: pl.DataFrame
+) -> Iterator[str]:
+    yield from trace.warnings
+    yield from (f"Step {number} does not count: {why}." for number, why in steps.cut)
     if len(steps) == 1:
-        notices.append(f"There is one step only ({steps.how}), so it counts, warm-up or not.")
+        yield f"There is one step only ({steps.how}), so it counts, warm-up or not."
     elif steps.how != "ProfilerStep":
-        notices.append(f"The trace does not mark its steps; they were found from {steps.how}.")
+        yield f"The trace does not mark its steps; they were found from {steps.how}."
     if device is not None and device.others:
-        count = device.others + 1
-        notices.append(f"The trace has {count} devices; times are those of the busiest.")
-    other = operators.filter(pl.col("category") == Category.other.name)
-    share = float(other["share"].sum())
+        yield f"The trace has {device.others + 1} devices; times are those of the busiest."
+    other = doing.filter(category="other")
+    share = int(other["time"].sum()) / int(doing["time"].sum())
     if share > MUCH and device is None:
         # With a device, what the host is busy with is not what takes the time.
-        most = ", ".join(other["operation"].head(3).to_list())
-        notices.append(f"{100 * share:.0f} % of the time is in no category, mostly {most}.")
-    return tuple(notices)
+        most = ", ".join(other["name"].head(3).to_list())
+        yield f"{100 * share:.0f} % of the time is in no category, mostly {most}."
 
 
-def _rank_notices(
-    world: int, missing: Sequence[int], ranks: dict[int, Attribution], alignment: Alignment | None
-) -> tuple[str, ...]:
-    notices = []
-    if missing:
-        notices.append(
-            f"{len(ranks)} of {world} ranks have a trace here; missing: {listed(missing)}. "
-            "Who is last among the others is unknown."
-        )
-    if alignment is not None and any(alignment.shift):
-        notices.append("The clocks of the ranks differ; the ends of collectives align them.")
+def _rank_notices(ranks: dict[int, Attribution], alignment: Alignment | None) -> Iterator[str]:
+    if alignment is not None and alignment.shifted:
+        yield "The clocks of the ranks differ; the ends of collectives align them."
     if alignment is not None and alignment.unaligned:
         seen = count_text(alignment.unaligned, "collective was seen", "collectives were seen")
-        notices.append(f"{seen} on some ranks only.")
+        yield f"{seen} on some ranks only."
     where: dict[str, list[int]] = {}
     for rank, one in ranks.items():
         for notice in one.notices:
             where.setdefault(notice, []).append(rank)
     for notice, of in where.items():
         label = "" if len(of) == len(ranks) else f"Rank {', '.join(map(str, of))}: "
-        notices.append(f"{label}{notice}")
-    return tuple(notices)
+        yield f"{label}{notice}"
 
 
-_Key = tuple[int, str, int]
+_KEY = ("step", "name", "index")
 """The step's number, what the collective is, and which of its kind in the step."""
-_COLLECTIVES = {
-    **{"step": pl.Int64, "counted": pl.Boolean, "index": pl.Int64, "name": pl.String},
-    **dict.fromkeys(("first_rank", "last_rank", "late_by", "waited"), pl.Int64),
-    **{"doing": pl.String, "category": pl.String, "late_before": pl.Int64},
-}
 _KIND = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv|broadcast|reduce|gather"
     r"|scatter|barrier|send|recv",
@@ -331,100 +231,81 @@ _KIND = re.compile(
 )
 
 
-def _align(by_rank: dict[int, Attribution]) -> Alignment:
-    """Align ranks on their collectives.
+def _align(by_rank: dict[int, Attribution]) -> Alignment | None:
+    """Align ranks on their collectives; None where they have none in common.
 
     Those of a step are aligned by what they are and their order. Clocks are taken as one, unless a
     rank seems to leave collectives before the last one came to them: then the ends are aligned.
     """
-    numbers, ranks = list(by_rank), list(by_rank.values())
-    device = all(len(collective_rows(one.trace)) for one in ranks)
-    launch = [launches(one.trace) for one in ranks]
-    seen = [_collectives(one, call, device) for one, call in zip(ranks, launch, strict=True)]
-    keys = [key for key in seen[0] if all(key in other for other in seen[1:])]
-    origin = min(one.trace.origin for one in ranks)
-    begin, end = (
-        np.array(
-            [
-                [one.trace.origin - origin + mine[key][which] for key in keys]
-                for one, mine in zip(ranks, seen, strict=True)
-            ],
-            dtype=np.int64,
-        ).reshape(len(ranks), len(keys))
-        for which in (0, 1)
+    on_device = all(len(collective_rows(one.trace)) for one in by_rank.values())
+    origin = min(one.trace.origin for one in by_rank.values())
+    every = pl.concat(
+        _collectives(one, on_device, origin).with_columns(rank=pl.lit(rank))
+        for rank, one in by_rank.items()
     )
-    shift = _shift(begin, end, [all(mine[key][1] != NOTHING for mine in seen) for key in keys])
-    begin = begin - shift[:, None]
-    order: list[int] = np.argsort(begin.min(axis=0), kind="stable").tolist() if keys else []
-    rows = []
-    total = dict.fromkeys(numbers, 0)
-    for place in order:
-        key = number, name, index = keys[place]
-        came = begin[:, place]
-        first, last = int(came.argmin()), int(came.argmax())
-        late = int(came[last] - came[first])
-        was_doing = _last_was_doing(ranks[last], launch[last], seen[last][key], late, device)
-        at = [np.flatnonzero(one.steps.number == number) for one in ranks]
-        starts = [
-            ranks[i].trace.origin + int(ranks[i].steps.begin[at[i][0]]) - int(shift[i])
-            for i in (first, last)
-        ]
-        before = min(max(starts[1] - starts[0], 0), late)
-        counted = all(bool(one.steps.counted[p].all()) for one, p in zip(ranks, at, strict=True))
-        waits = 0
-        for rank, one, mine, arrival in zip(numbers, ranks, seen, came.tolist(), strict=True):
-            start = mine[key][0]
-            waited = int(came[last]) - arrival
-            if not device:
-                # Beside its host, a collective is waited for only while the host does nothing.
-                places, inside = one.host.between(start, start + waited)
-                is_wait = one.host.category[places] == Category.communication
-                waited = int(inside[is_wait].sum())
-            waits += waited
-            total[rank] += waited if counted else 0
-        about = (number, counted, index, name, numbers[first], numbers[last])
-        rows.append((*about, late, waits, *was_doing, before))
-    collectives = pl.DataFrame(rows, schema=_COLLECTIVES, orient="row")
-    last_of = collectives.filter("counted").group_by(pl.col("last_rank").alias("rank"))
-    waited_for = pl.col("waited").sum().alias("waited_for")
-    came_last = last_of.agg(pl.len().cast(pl.Int64).alias("last"), waited_for)
-    waiting = pl.DataFrame({"rank": numbers, "waited": list(total.values())})
-    per_rank = waiting.join(came_last, on="rank", how="left").fill_null(0).sort("rank")
-    return Alignment(
-        collectives,
-        per_rank.select("rank", "last", "waited_for", "waited"),
-        unaligned=len({key for mine in seen for key in mine}) - len(keys),
-        shift=tuple(shift.tolist()),
-        on_device=device,
+    rows = every.filter(pl.len().over(_KEY) == len(by_rank))
+    if not len(rows):
+        return None
+    shift = _shift(rows)
+    moved = pl.col("came", "start") - pl.col("shift").fill_null(0)
+    rows = rows.join(shift, on="rank", how="left").with_columns(moved)
+    came, start, rank = pl.col("came"), pl.col("start"), pl.col("rank")
+    first, last, late = came.arg_min(), came.arg_max(), came.max() - came.min()
+    rows = rows.with_columns(
+        pl.col("counted").all().over(_KEY), waited=(came.max() - came).over(_KEY)
     )
+    if not on_device:
+        rows = pl.concat(_while_idle(one.host, rows.filter(rank=i)) for i, one in by_rank.items())
+    waited_for = pl.when(rank == rank.get(last)).then(pl.sum("waited"))
+    rows = rows.with_columns(waited_for=waited_for.over(_KEY))
+    collectives = rows.group_by(_KEY, maintain_order=True).agg(
+        pl.first("counted"),
+        pl.min("came"),
+        first_rank=rank.get(first),
+        last_rank=rank.get(last),
+        late_by=late,
+        late_before=(start.get(last) - start.get(first)).clip(0, late),
+        waited=pl.sum("waited"),
+    )
+    totals = pl.count("waited_for").alias("last"), pl.sum("waited_for", "waited")
+    ranks = rows.filter("counted").group_by("rank").agg(*totals).sort("rank")
+    unaligned = every.select(_KEY).n_unique() - len(collectives)
+    is_shifted = bool(shift["shift"].to_numpy().any())
+    return Alignment(collectives.sort("came", maintain_order=True), ranks, unaligned, is_shifted)
 
 
-def _collectives(
-    one: Attribution, launch: Indices, device: bool
-) -> dict[_Key, tuple[int, int, int]]:
-    """Return the collectives of a rank: when each is reached, when it ends, and its row."""
+def _while_idle(host: HostTime, rows: pl.DataFrame) -> pl.DataFrame:
+    """Beside its host, a collective is waited for only while the host does nothing."""
+    waits = host.covered(host.category == Category.communication)
+    begin = rows["begin"].to_numpy()
+    return rows.with_columns(waited=waits.within(begin, begin + rows["waited"].to_numpy()))
+
+
+def _collectives(one: Attribution, on_device: bool, origin: int) -> pl.DataFrame:
     trace, steps = one.trace, one.steps
-    if device:
+    if on_device:
         rows = collective_rows(trace)
-        ends = trace.ends(rows)
-        call = launch[rows]
+        ends, call = trace.ends(rows), one.launch[rows]
         issued = np.where(call >= 0, trace.begin[call], trace.begin[rows])
     else:
         rows, ends = _host_rows(trace, steps)
         issued = trace.begin[rows]
-    step = steps.place(issued)
-    found: dict[_Key, tuple[int, int, int]] = {}
-    count: Counter[tuple[int, str]] = Counter()
-    for place in np.argsort(issued, kind="stable").tolist():
-        if step[place] < 0:
-            continue
-        row = int(rows[place])
-        kind = _KIND.search(trace.text(row))
-        what = kind[0].lower().replace("_", "") if kind else trace.text(row)
-        number = int(steps.number[step[place]])
-        found[number, what, count[number, what]] = (int(trace.begin[row]), int(ends[place]), row)
-        count[number, what] += 1
-    return found
+    kinds = [_KIND.search(trace.text(row)) for row in rows.tolist()]
+    named = zip(kinds, rows.tolist(), strict=True)
+    names = [x[0].lower().replace("_", "") if x else trace.text(row) for x, row in named]
+    place, late = steps.place(issued), trace.origin - origin
+    columns = {
+        "step": steps.number[place],
+        "name": pl.Series(names, dtype=pl.String),
+        "counted": steps.counted[place],
+        "start": steps.begin[place] + late,
+        "begin": trace.begin[rows],
+        "came": trace.begin[rows] + late,
+        "end": pl.Series(ends + late).set(pl.Series(ends == NOTHING), None),
+        "issued": issued,
+    }
+    frame = pl.DataFrame(columns).filter(place >= 0).sort("issued", maintain_order=True)
+    return frame.with_columns(index=pl.int_range(pl.len()).over("step", "name"))
 
 
 def _host_rows(trace: Trace, steps: Steps) -> tuple[Ints, Ints]:
@@ -443,42 +324,17 @@ def _host_rows(trace: Trace, steps: Steps) -> tuple[Ints, Ints]:
         while following < len(beside) and trace.begin[beside[following]] < trace.begin[row]:
             following += 1
         if following < len(beside):
-            ends[place] = trace.begin[beside[following]] + trace.duration[beside[following]]
+            ends[place] = trace.end(int(beside[following]))
             following += 1
     return rows, ends
 
 
-def _shift(begin: Ints, end: Ints, known: Sequence[bool]) -> Ints:
+def _shift(rows: pl.DataFrame) -> pl.DataFrame:
     """Return what to take from each rank's clock, by the collectives whose ends are known."""
-    none = np.zeros(len(begin), dtype=np.int64)
-    begin, end = begin[:, np.flatnonzero(known)], end[:, np.flatnonzero(known)]
-    if not begin.size:
-        return none
-    too_early = end.min(axis=0) < begin.max(axis=0) - CLOCKS_DIFFER
-    if 2 * int(too_early.sum()) <= begin.shape[1]:
-        return none
-    shift: Ints = np.median(end - np.median(end, axis=0), axis=1).astype(np.int64)
-    return shift
-
-
-def _last_was_doing(
-    one: Attribution, launch: Indices, collective: tuple[int, int, int], late: int, device: bool
-) -> tuple[str | None, str | None]:
-    """Return what the last rank did since the first came, by name and category."""
-    trace = one.trace
-    reached, _, row = collective
-    since, until = reached - late, reached
-    call = int(launch[row]) if device else NOTHING
-    if call >= 0 and trace.begin[call] <= since:
-        # It was launched in time: the device was busy.
-        rows = np.flatnonzero(trace.on_device)
-        done = np.maximum.accumulate(trace.ends(rows))
-        first = int(np.searchsorted(done, since, side="right"))
-        rows = rows[first : int(np.searchsorted(trace.begin[rows], reached, side="left"))]
-        inside = np.minimum(trace.ends(rows), reached) - np.maximum(trace.begin[rows], since)
-        return (trace.text(int(rows[inside.argmax()])), "device") if len(rows) else (None, None)
-    if call >= 0:
-        until = min(int(trace.begin[call]), reached)
-    busy, category = one.host.busiest(since, until)
-    name = None if busy == NOTHING else trace.text(busy)
-    return name, None if category is None else category.name
+    known = rows.filter(pl.col("end").is_not_null().all().over(_KEY))
+    too_early = pl.min("end") < pl.max("came") - CLOCKS_DIFFER
+    early = known.group_by(_KEY).agg(early=too_early)["early"]
+    differ = 2 * int(early.sum()) > len(early)
+    offset = (pl.col("end") - pl.col("end").median().over(_KEY)) * int(differ)
+    found = known.select("rank", shift=offset).group_by("rank").agg(pl.median("shift"))
+    return found.cast({"shift": pl.Int64})

@@ -2,7 +2,7 @@
 
 It is the time of the thread that the steps are on. Where that thread only waits for the threads
 that run the backward, it is theirs; where it waits for a collective of the host, it is the
-collective's. Also here: where the host waits for the device, and the peaks of memory.
+collective's. Also here: where the host waits for the device.
 """
 
 from __future__ import annotations
@@ -51,16 +51,9 @@ class HostTime:
     step: Indices  # the place of the step
     loader: Ints  # nanoseconds of each step that the training was in its loader
     helpers: tuple[int, ...]  # the threads that ran the backward
-
-    def by_category(self, steps: int) -> Ints:
-        """Return the nanoseconds of each step and category, int64 [s, 12]."""
-        place = self.step.astype(np.int64) * len(Category) + self.category
-        length, count = self.end - self.begin, steps * len(Category)
-        total = np.bincount(place, weights=length, minlength=count).astype(np.int64)
-        return total.reshape(steps, len(Category))
+    events: Categories  # the category of each event of the trace, or NOTHING
 
     def covered(self, which: Bools) -> Covered:
-        """Return when the host was in these of its pieces."""
         first, last = which.copy(), which.copy()
         continues = which[1:] & which[:-1] & (self.begin[1:] == self.end[:-1])
         first[1:] ^= continues
@@ -68,26 +61,14 @@ class HostTime:
         return Covered(self.begin[first], self.end[last])
 
     def between(self, begin: int, end: int) -> tuple[Ints, Ints]:
-        """Return the pieces of a stretch of time, and how much of each is in it."""
         first = int(np.searchsorted(self.end, begin, side="right"))
         last = int(np.searchsorted(self.begin, end, side="left"))
         places = np.arange(first, max(first, last))
         inside = np.minimum(self.end[places], end) - np.maximum(self.begin[places], begin)
         return places, inside
 
-    def busiest(self, begin: int, end: int) -> tuple[int, Category | None]:
-        """Return the category with most of a stretch, and its event with most of it."""
-        places, inside = self.between(begin, end)
-        if not len(places):
-            return NOTHING, None
-        category = int(np.bincount(self.category[places], weights=inside).argmax())
-        mine = self.category[places] == category
-        rows, place = np.unique(self.row[places[mine]], return_inverse=True)
-        return int(rows[np.bincount(place, weights=inside[mine]).argmax()]), Category(category)
-
 
 def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
-    """Find what the host was busy with at every moment of every step."""
     own = own_categories(trace)
     found = _with_forward(trace, nesting, steps, own, categories(trace, nesting, own))
     backward = (own == Category.backward) & (trace.kind == Kind.operator)
@@ -118,13 +99,12 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     loading &= trace.kind != Kind.runtime
     loader = Covered.union(trace.begin[loading], nesting.cut[loading])
     waited = loader.within(steps.begin, steps.end)
-    return HostTime(begin, end, row, category, step, waited, tuple(helpers))
+    return HostTime(begin, end, row, category, step, waited, tuple(helpers), found)
 
 
 def _busy(
     trace: Trace, found: Categories, main: Timeline, others: Sequence[Timeline], begin: Ints
 ) -> tuple[Indices, Categories, Bools]:
-    """Return the event and category of pieces, and whether the program waits in each."""
     row = main.at(begin)
     category = np.where(row >= 0, found[row], np.int8(NOTHING))
     kind = trace.kind[row]
@@ -226,49 +206,41 @@ def _fill(category: Categories, step: Indices, begin: Ints, end: Ints, pause: fl
     category[between[same]] = filled
 
 
-def operations(trace: Trace, steps: Steps, host: HostTime) -> pl.DataFrame:
-    """Return the operations of counted steps by self time; their shares add up to 1."""
-    names = [NOT_RECORDED, *plain_names(trace)]
-    first: dict[str, int] = {}
-    # All steps have one name; code 0 is that of no event.
-    codes = np.array([first.setdefault(n, i) for i, n in enumerate(names)], dtype=np.int32)
-    codes = np.append(codes[1:][trace.name], np.int32(0))
-    counted = steps.counted[host.step]
-    rows = []
-    for category in Category:
-        mine = counted & (host.category == category)
-        row, length = host.row[mine], host.end[mine] - host.begin[mine]
-        time = np.bincount(codes[row], weights=length, minlength=len(names)).astype(np.int64)
-        seen = np.zeros(len(codes), dtype=bool)
-        seen[row] = True
-        count = np.bincount(codes[seen], minlength=len(names))
-        rows += [
-            (names[i], category.name, int(count[i]), int(time[i]))
-            for i in np.flatnonzero(count).tolist()
-        ]
-    schema = {"operation": pl.String, "category": pl.String, "count": pl.Int64, "time": pl.Int64}
-    share = pl.col("time") / int(steps.wall[steps.counted].sum())
-    frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(share.alias("share"))
-    return frame.sort("time", "operation", "category", descending=[True, False, False])
-
-
 @dataclass(frozen=True, eq=False)
 class Doing:
-    """What the host does, in names for people; ``code`` indexes ``names``, one entry per piece."""
+    """What the host did, in names for people: the name of each piece of its time."""
 
-    names: list[str]
     code: Indices
+    names: list[str]
+
+    def spent(self, steps: Steps, host: HostTime) -> pl.DataFrame:
+        """Return the time in counted steps by name and category; ``count`` is of events."""
+        names = pl.Series(self.names, dtype=pl.String)
+        titles = pl.Series([category.title for category in Category])
+        return (
+            pl.DataFrame({"name": self.code, "category": host.category, "row": host.row})
+            .with_columns(pl.Series("time", host.end - host.begin))
+            .filter(pl.Series(steps.counted[host.step]))
+            .group_by("name", "category")
+            .agg(pl.col("row").n_unique().cast(pl.Int64).alias("count"), pl.col("time").sum())
+            .with_columns(
+                name=pl.lit(names).gather(pl.col("name")),
+                category=pl.lit(titles).gather(pl.col("category").cast(pl.UInt32)),
+            )
+            .sort("time", "name", "category", descending=[True, False, False])
+        )
 
 
 def doing(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Doing:
-    """Name every piece of the host's time.
+    """Name every piece of the host's time for people.
 
     A call into the driver is its operator. Python is the innermost function that is not of a
     library, or one whose name tells its purpose, such as ``torch.save``. Where nothing is recorded,
     it is what lies before and after.
     """
-    plain = plain_names(trace)
-    shown = [_SPOKEN.sub(r"torch.\1", name) if len(name) < 300 else name for name in plain]
+    shown = [
+        _SPOKEN.sub(r"torch.\1", name) if len(name) < 300 else name for name in plain_names(trace)
+    ]
     names = [*dict.fromkeys(shown), NOT_RECORDED]
     of_name = {name: code for code, name in enumerate(names[:-1])}
     codes = np.array([*(of_name[name] for name in shown), len(names) - 1], dtype=np.int32)
@@ -288,7 +260,7 @@ def doing(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Doing
             known[text] = len(names)
             names.append(text)
         code[begin : end + 1] = known[text]
-    return Doing(names, code)
+    return Doing(code, names)
 
 
 def _named_by(trace: Trace, nesting: Nesting) -> Indices:
@@ -322,7 +294,6 @@ _SPOKEN = re.compile(r"^.*torch/serialization\.py\(\d+\): (save|load)$", re.DOTA
 
 
 def plain_names(trace: Trace) -> list[str]:
-    """Return names without what differs from run to run: step numbers, addresses and vendors."""
 
     def plain(name: str) -> str:
         if _STEP.match(name):
@@ -334,15 +305,10 @@ def plain_names(trace: Trace) -> list[str]:
     return [plain(name) for name in trace.names]
 
 
-def is_sync_call(name: str) -> bool:
-    """Return whether a call of the host into the driver waits for the device."""
-    return len(name) <= 100 and bool(_CALLS.match(name))
-
-
 def waiting_calls(trace: Trace) -> Bools:
     """Return which events are calls that wait for the device, including blocking copies."""
     is_call = trace.kind == Kind.runtime
-    waits: Bools = trace.named(is_sync_call) & is_call
+    waits: Bools = trace.named(lambda name: _CALLS.match(name[:101])) & is_call
     # A copy to pageable memory of the host returns when it is done.
     to_host = trace.named(lambda name: _TO_HOST.search(name[:200])) & (trace.kind == Kind.copy)
     copies = trace.correlation[to_host]
@@ -355,19 +321,18 @@ def sync_points(trace: Trace, nesting: Nesting, steps: Steps) -> pl.DataFrame:
     """Return where the host waits for the device in counted steps, by time waited.
 
     The ``operation`` is the outermost operator around the ``call`` that waits, ``site`` the file,
-    line and function where the trace has stacks, ``range`` the innermost named range around it.
+    line and function where the trace has stacks.
     """
     calls = np.flatnonzero(waiting_calls(trace))
     calls = calls[steps.in_counted(trace.begin[calls])]
-    schema = dict.fromkeys(("operation", "call", "site", "range"), pl.String)
+    schema = dict.fromkeys(("operation", "call", "site"), pl.String)
     asked = [_asked_by(trace, nesting, row) for row in calls.tolist()]
-    frame = pl.DataFrame(asked, schema=schema, orient="row")
     return (
-        frame.with_columns(pl.Series("time", trace.duration[calls], dtype=pl.Int64))
+        pl.DataFrame(asked, schema=schema, orient="row")
+        .with_columns(pl.Series("time", trace.duration[calls], dtype=pl.Int64))
         .group_by(*schema)
         .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("time").sum())
-        .with_columns((pl.col("count") / int(steps.counted.sum())).alias("per_step"))
-        .sort("time", *schema, descending=[True, *[False] * 4])
+        .sort("time", *schema, descending=[True, False, False, False])
     )
 
 
@@ -379,18 +344,14 @@ _TO_HOST = re.compile(r"(?:DtoH|DeviceToHost)(?!.*Pinned)")
 _TORCH = re.compile(r"(?:site-packages|dist-packages)/|^torch/|/torch/|^<|nn\.Module: |<built-in")
 
 
-def _asked_by(trace: Trace, nesting: Nesting, row: int) -> tuple[str, str, str | None, str | None]:
-    """Return the outermost operator around a call, the call, its site, and the range around."""
-    operation, site, around = trace.text(row), None, None
-    outside = False
+def _asked_by(trace: Trace, nesting: Nesting, row: int) -> tuple[str, str, str | None]:
+    operation, site = trace.text(row), None
+    inside = True
     at = int(nesting.parent[row])
     while at != NOTHING:
         kind, text = trace.kind[at], trace.text(at)
-        outside |= kind != Kind.operator
-        if not outside:
-            operation = text
-        if kind == Kind.annotation and around is None and not text.startswith("ProfilerStep#"):
-            around = text
+        inside &= kind == Kind.operator
+        operation = text if inside else operation
         if kind == Kind.python and site is None and not _TORCH.search(text):
             site = text
         if site is None and len(trace.stack) and trace.stack[at] != NOTHING:
@@ -398,35 +359,4 @@ def _asked_by(trace: Trace, nesting: Nesting, row: int) -> tuple[str, str, str |
             mine = [call for call in calls if not _TORCH.search(call)]
             site = next(iter([*mine, *calls]), None)
         at = int(nesting.parent[at])
-    return operation, trace.text(row), site, around
-
-
-@dataclass(frozen=True)
-class MemoryPeak:
-    """The most memory that was allocated on one device."""
-
-    device: str  # "cpu", or the device's type and number
-    size: int  # bytes
-    step: int | None
-    during: str | None  # what the host was busy with
-
-
-def memory_peaks(trace: Trace, steps: Steps, host: HostTime) -> tuple[MemoryPeak, ...]:
-    """Return the peak of each device, the highest first."""
-    if not len(trace.memory.get("total", ())):
-        return ()
-    total, time, kind, number = (trace.memory[n] for n in ("total", "time", "device", "device_id"))
-    peaks = []
-    for device, which in sorted(set(zip(kind.tolist(), number.tolist(), strict=True))):
-        rows = np.flatnonzero((kind == device) & (number == which))
-        top = rows[int(total[rows].argmax())]
-        if total[top] <= 0:
-            continue
-        at = int(time[top])
-        place = int(steps.place(np.array([at]))[0])
-        row, _ = host.busiest(at, at + 1)
-        called = {0: "cpu", 1: f"cuda:{which}"}.get(device, f"device type {device}:{which}")
-        step = int(steps.number[place]) if place >= 0 else None
-        during = None if row == NOTHING else trace.text(row)
-        peaks.append(MemoryPeak(called, int(total[top]), step, during))
-    return tuple(sorted(peaks, key=lambda peak: -peak.size))
+    return operation, trace.text(row), site

@@ -33,7 +33,6 @@ class Nesting:
 
 
 def nest(trace: Trace) -> Nesting:
-    """Find which event lies in which, and the self times."""
     count = len(trace)
     lane = trace.thread
     beside = trace.named(re.compile(r"(gloo|mpi|ucc|xccl):").match) & (
@@ -79,7 +78,6 @@ def climb(climbs: Bools, parent: Indices) -> Indices:
 
 
 def moments(*times: Ints) -> Ints:
-    """Return all these times once each, ascending."""
     together = np.concatenate(times)
     together.sort()
     fresh = np.ones(len(together), dtype=bool)
@@ -96,7 +94,6 @@ class Timeline:
     row: Indices
 
     def at(self, times: Ints) -> Indices:
-        """Return the event that each of these moments belongs to."""
         if not len(self.times):
             return np.full(len(times), NOTHING, dtype=np.int32)
         place = np.searchsorted(self.times, times, side="right") - 1
@@ -106,7 +103,6 @@ class Timeline:
 
 
 def timeline(trace: Trace, nesting: Nesting, lane: int) -> Timeline:
-    """Return which event of a lane every moment belongs to."""
     rows = np.flatnonzero((nesting.lane == lane) & (nesting.cut > trace.begin)).astype(np.int32)
     begin = trace.begin[rows]
     times = moments(begin, nesting.cut[rows])
@@ -189,7 +185,6 @@ class Covered:
 
     @classmethod
     def union(cls, begin: Ints, end: Ints) -> Covered:
-        """Return the union of intervals, given by beginning."""
         lasting = end > begin
         if not lasting.all():
             begin, end = begin[lasting], end[lasting]
@@ -200,11 +195,9 @@ class Covered:
 
     @property
     def total(self) -> int:
-        """How much time is covered."""
         return int((self.end - self.begin).sum())
 
     def until(self, times: Ints) -> Ints:
-        """Return how much is covered before each of these times."""
         length = np.concatenate([[0], np.cumsum(self.end - self.begin)])
         place = np.searchsorted(self.begin, times, side="right")
         over = np.zeros(len(times), dtype=np.int64)
@@ -214,7 +207,6 @@ class Covered:
         return covered
 
     def within(self, begin: Ints, end: Ints) -> Ints:
-        """Return how much of each of these windows is covered."""
         found = np.empty(len(begin), dtype=np.int64)
         # In parts, because `until` holds several times what it returns.
         for first in range(0, len(begin), _PART):

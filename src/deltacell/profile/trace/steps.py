@@ -14,14 +14,6 @@ WARM_UP = 1.4
 """A leading step that takes this many times the median of those after the first is warm-up."""
 
 
-@dataclass(frozen=True)
-class CutStep:
-    """A step that does not count, and why."""
-
-    number: int
-    why: str
-
-
 @dataclass(frozen=True, eq=False)
 class Steps:
     """The steps of a trace by time, in nanoseconds."""
@@ -32,14 +24,13 @@ class Steps:
     counted: Bools  # neither warm-up nor cut off; at least one step counts
     how: str  # how they were found
     thread: int  # the thread of the steps, which everything waits for
-    cut: tuple[CutStep, ...]
+    cut: tuple[tuple[int, str], ...]  # numbers of steps that do not count, and why
 
     def __len__(self) -> int:
         return len(self.begin)
 
     @property
     def wall(self) -> Ints:
-        """Nanoseconds of each step."""
         return self.end - self.begin
 
     def place(self, times: Ints) -> Ints:
@@ -48,7 +39,6 @@ class Steps:
         return np.where((step >= 0) & (times < self.end[step]), step, -1)
 
     def in_counted(self, times: Ints) -> Bools:
-        """Return which of these times are in a step that counts."""
         step = self.place(times)
         return np.asarray((step >= 0) & self.counted[step], dtype=bool)
 
@@ -68,14 +58,14 @@ def find_steps(trace: Trace) -> Steps:
     times = trace.begin[trace.thread == thread]
     events = np.searchsorted(times, end) - np.searchsorted(times, begin)
     counted = np.ones(len(begin), dtype=bool)
-    cut: list[CutStep] = []
+    cut: list[tuple[int, str]] = []
     # Each profiler cycle has its own start and end.
     cycle = np.searchsorted(trace.cycles, begin, side="right")
     for one in np.unique(cycle).tolist():
         mine = np.flatnonzero(cycle == one)
         for place, why in _uncounted((end - begin)[mine], events[mine]):
             counted[mine[place]] = False
-            cut.append(CutStep(int(number[mine[place]]), why))
+            cut.append((int(number[mine[place]]), why))
     return Steps(begin, end, number, counted, how, thread, tuple(cut))
 
 
@@ -92,7 +82,6 @@ _OPTIMIZER_FUNCTION = re.compile(r"torch/optim/\w+\.py\(\d+\): step$")
 
 
 def _rows(trace: Trace, pattern: re.Pattern[str], *kinds: Kind) -> tuple[Ints, int]:
-    """Return the events of these kinds and names on the thread that has most of them."""
     # Names are untrusted, and the wanted ones are short.
     named = trace.named(lambda name: len(name) <= 1000 and pattern.search(name))
     rows = np.flatnonzero(named & np.isin(trace.kind, kinds))

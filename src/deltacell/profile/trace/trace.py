@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from deltacell.arrays import Bools, Indices, Ints
+
+NAMES: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("names.toml").read_text(encoding="utf-8")
+)
+"""The names that profilers write."""
 
 NOTHING = -1
 """The value of a column of numbers where an event has none."""
@@ -72,7 +78,6 @@ class Trace:
     torch_version: str | None = None
     device_name: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the profiler
-    memory: Mapping[str, Ints] = field(default_factory=dict)  # time, total, change, device, ...
     warnings: tuple[str, ...] = ()
     stack: Indices = field(default_factory=_no_codes)  # of old traces, or empty
     stacks: tuple[str, ...] = ()  # calls separated by ";", the innermost first
@@ -87,23 +92,67 @@ class Trace:
         return len(self.begin)
 
     def ends(self, rows: Ints | Indices) -> Ints:
-        """Return the end of these events."""
         found: Ints = self.begin[rows] + self.duration[rows]
+        return found
+
+    def end(self, row: int) -> int:
+        return int(self.begin[row] + self.duration[row])
+
+    def of_kind(self, *kinds: Kind) -> Bools:
+        table = np.zeros(len(Kind), dtype=bool)
+        table[list(kinds)] = True
+        found: Bools = table[self.kind]
         return found
 
     @property
     def on_device(self) -> Bools:
-        """Which events are work of a device."""
-        table = np.zeros(len(Kind), dtype=bool)
-        table[list(ON_DEVICE)] = True
-        there: Bools = table[self.kind]
-        return there
+        return self.of_kind(*ON_DEVICE)
 
     def named(self, test: Callable[[str], object]) -> Bools:
-        """Return which events have a name that passes a test."""
         found = np.array([bool(test(name)) for name in self.names], dtype=bool)
         return found[self.name] if found.any() else np.zeros(len(self.name), dtype=bool)
 
     def text(self, row: int) -> str:
         """Return the name of an event, which is untrusted: escape it where it is shown."""
         return self.names[int(self.name[row])]
+
+
+def merge_cycles(cycles: Sequence[Trace]) -> Trace:
+    first = cycles[0]
+    if len(cycles) == 1:
+        return first
+    tables: dict[str, dict[Any, int]] = {n: {} for n in ("names", "threads", "stacks", "shapes")}
+    columns: dict[str, list[Any]] = {}
+    apart = {"correlation": 0, "sequence": 0}
+    shifts = tuple(trace.origin - first.origin for trace in cycles)
+    for trace, shift in zip(cycles, shifts, strict=True):
+        found: dict[str, Any] = {"kind": trace.kind, "duration": trace.duration}
+        found["begin"] = trace.begin + shift
+        for name, known in tables.items():
+            codes = [known.setdefault(one, len(known)) for one in getattr(trace, name)]
+            column = getattr(trace, name[:-1])
+            column = column if len(column) else np.full(len(trace), NOTHING, dtype=np.int32)
+            # The last place is that of no code.
+            found[name[:-1]] = np.array([*codes, NOTHING], dtype=np.int32)[column]
+        for name, offset in apart.items():
+            column = getattr(trace, name)
+            found[name] = np.where(column >= 0, column + offset, column)
+            apart[name] = offset + int(column.max(initial=0)) + 1
+        for name, column in found.items():
+            columns.setdefault(name, []).append(column)
+    joined: dict[str, Any] = {
+        name: np.concatenate(parts).astype(getattr(first, name).dtype)
+        for name, parts in columns.items()
+        if name not in ("stack", "shape") or tables[f"{name}s"]
+    }
+    joined |= {name: tuple(known) for name, known in tables.items()}
+    said = f"{len(cycles)} profiler cycles were read as one trace."
+    return replace(
+        first,
+        **joined,
+        cycles=shifts,
+        warnings=tuple(dict.fromkeys([*(w for one in cycles for w in one.warnings), said])),
+        damage=next((trace.damage for trace in cycles if trace.damage), ""),
+        strange={k: v for trace in cycles for k, v in trace.strange.items()},
+        text_bytes=sum(trace.text_bytes for trace in cycles),
+    )

@@ -1,4 +1,4 @@
-"""The work of a step: device time by kernel, operator and module, and what kind of work it is.
+"""The work of a step: its time by kernel, operator and module, and what kind of work it is.
 
 The roofline is an estimate: a product of f FLOP and b bytes takes at least max(f / peak FLOP per
 second, b / peak bytes per second) on a device whose peaks are known by its name.
@@ -20,43 +20,25 @@ from deltacell.profile.trace.categories import is_collective, own_categories
 from deltacell.profile.trace.host import HostTime, plain_names
 from deltacell.profile.trace.self_time import Nesting, climb
 from deltacell.profile.trace.steps import Steps
-from deltacell.profile.trace.trace import NOTHING, Kind, Trace
+from deltacell.profile.trace.trace import NAMES, NOTHING, Kind, Trace
 
 NO_OPERATOR = "(no operator)"
 """Device time that no recorded operator launched."""
 
-PEAKS = {
-    "B200": (2250.0, 75.0, 8000.0),
-    "H200": (989.0, 67.0, 4800.0),
-    "H100": (989.0, 67.0, 3350.0),
-    "A100": (312.0, 19.5, 1555.0),
-    "A10G": (70.0, 31.2, 600.0),
-    "A10": (125.0, 31.2, 600.0),
-    "L40S": (362.0, 91.6, 864.0),
-    "L4": (121.0, 30.3, 300.0),
-    "V100": (125.0, 15.7, 900.0),
-    "T4": (65.0, 8.1, 320.0),
-    "4090": (165.0, 82.6, 1008.0),
-    "3090": (71.0, 35.6, 936.0),
-    "MI300X": (1307.0, 163.4, 5300.0),
-    "MI250X": (383.0, 47.9, 3277.0),
-}
-"""TeraFLOP per second in 16 bits and in 32 bits, and gigabytes per second, by the vendor's data
-sheet, dense."""
-
 
 @dataclass(frozen=True, eq=False)
-class DeviceWork:
-    """Device time of counted steps in nanoseconds.
+class Work:
+    """The work of counted steps in nanoseconds, on the device.
 
     ``time`` is what an operator or module launched itself, ``total`` includes what was launched
     inside it, computation only. The backward of a module's operators is its own. Where no module
-    is recorded, modules are the named ranges without a category.
+    is recorded, modules are the named ranges without a category. Without a device, modules have
+    the time of the host.
     """
 
     kernels: pl.DataFrame  # name, part, count, time
     operators: pl.DataFrame  # name, count, time, total
-    modules: pl.DataFrame  # also host and host_total
+    modules: pl.DataFrame  # the same; no count without a device
     roofline: pl.DataFrame
 
 
@@ -65,19 +47,18 @@ class Traits:
     """What kind of work a step is, as far as the trace tells."""
 
     compiled: bool = False
-    graphs: float = 0.0  # graph launches per step
+    graphs: bool = False  # it launches graphs
     recomputes: bool = False  # forward operators run inside the backward
     workers: bool | None = None  # batches come from worker processes
     shapes: dict[str, tuple[str, str]] = field(default_factory=dict)  # most frequent, by operator
 
 
-def device_work(
+def find_work(
     trace: Trace, nesting: Nesting, steps: Steps, host: HostTime, launch: Indices
-) -> DeviceWork:
-    """Sum up the work of counted steps by kernel, operator and module."""
-    rows = np.flatnonzero(trace.on_device)
-    asked = np.where(launch[rows] >= 0, trace.begin[launch[rows]], trace.begin[rows])
-    rows = rows[steps.in_counted(asked)]
+) -> Work:
+    every = np.flatnonzero(trace.on_device)
+    asked = np.where(launch[every] >= 0, trace.begin[launch[every]], trace.begin[every])
+    rows = every[steps.in_counted(asked)]
     plain = plain_names(trace)
     is_kernel = trace.kind[rows] == Kind.kernel
     part = np.where(is_kernel, trace.named(is_collective)[rows].astype(np.int64), 2)
@@ -86,19 +67,22 @@ def device_work(
     call, time = launch[rows], trace.duration[rows]
     operator = trace.kind == Kind.operator
     owner = _owner(operator, nesting)[call]
+    operators = _by_owner(trace, nesting, operator, plain, owner, time)
     module = _module_rows(trace, steps)
     of = _modules(trace, nesting, module, operator)
-    mine = np.flatnonzero(steps.counted[host.step] & (host.row >= 0))
-    spent = (of[host.row[mine]], host.end[mine] - host.begin[mine])
+    if not len(every):
+        pieces = np.flatnonzero(steps.counted[host.step] & (host.row >= 0))
+        pieces = pieces[of[host.row[pieces]] >= 0]
+        call, time = host.row[pieces], (host.end - host.begin)[pieces]
     modules = pl.DataFrame(schema=_OWNED)
     if module.any():
-        modules = _by_owner(trace, nesting, module, plain, (of[call], time), spent)
-    operators = _by_owner(trace, nesting, operator, plain, (owner, time), None)
-    return DeviceWork(kernels, operators, modules, _roofline(trace, rows, owner))
+        modules = _by_owner(trace, nesting, module, plain, of[call], time)
+        # Without kernels there is nothing to count.
+        modules = modules if len(every) else modules.drop("count")
+    return Work(kernels, operators, modules, _roofline(trace, rows, owner))
 
 
-def traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
-    """Find what kind of work a step is."""
+def find_traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
     inside = steps.in_counted(trace.begin)
     there = set(np.unique(trace.name[inside]).tolist())
 
@@ -113,11 +97,10 @@ def traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
         r"^aten::(?:linear|conv[123]d|layer_norm|batch_norm|group_norm|embedding|gelu|relu|silu"
         r"|scaled_dot_product_attention|softmax|dropout)$"
     )
+    compiled = rows(r"^Torch-Compiled Region|^## Call CompiledFxGraph|^triton_|CompiledFunction")
     return Traits(
-        compiled=bool(
-            len(rows(r"^Torch-Compiled Region|^## Call CompiledFxGraph|^triton_|CompiledFunction"))
-        ),
-        graphs=len(rows("GraphLaunch")) / int(steps.counted.sum()),
+        compiled=len(compiled) > 0,
+        graphs=len(rows("GraphLaunch")) > 0,
         recomputes=bool((_owner(back, nesting)[forward] >= 0).any()),
         workers=("Multi" in trace.text(int(loaders[0]))) if len(loaders) else None,
         shapes=_shapes(trace, inside),
@@ -135,23 +118,16 @@ def _shapes(trace: Trace, inside: Bools) -> dict[str, tuple[str, str]]:
 
 
 def _kernels(trace: Trace, rows: Ints, part: Ints, plain: list[str]) -> pl.DataFrame:
-    columns = {"code": trace.name[rows], "part": part, "time": trace.duration[rows]}
-    found = (
-        pl.DataFrame(columns)
-        .group_by("code", "part")
-        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("time").sum())
-        .sort("code", "part")
-    )
-    parts = ("compute", "communication", "copies")
+    columns = {"code": trace.name[rows], "of": part, "time": trace.duration[rows]}
+    names = pl.Series(plain, dtype=pl.String)
+    parts = pl.Series(["compute", "communication", "copies"])
     return (
-        found.select(
-            pl.Series("name", [plain[code] for code in found["code"]], dtype=pl.String),
-            pl.Series("part", [parts[place] for place in found["part"]], dtype=pl.String),
-            *("count", "time"),
-        )
-        .group_by("name", "part", maintain_order=True)
+        pl.DataFrame(columns)
+        .group_by("code", "of")
+        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("time").sum())
+        .group_by(name=pl.lit(names).gather("code"), part=pl.lit(parts).gather("of"))
         .agg(pl.col("count", "time").sum())
-        .sort("time", "name", descending=[True, False])
+        .sort("time", "name", "part", descending=[True, False, False])
     )
 
 
@@ -177,49 +153,33 @@ def _modules(trace: Trace, nesting: Nesting, module: Bools, operator: Bools) -> 
     return of
 
 
-_OWNED = {
-    "name": pl.String(),
-    **dict.fromkeys(("count", "time", "total", "host", "host_total"), pl.Int64()),
-}
+_OWNED = {"name": pl.String(), **dict.fromkeys(("count", "time", "total"), pl.Int64())}
 
 
 def _by_owner(
-    trace: Trace,
-    nesting: Nesting,
-    wanted: Bools,
-    plain: list[str],
-    device: tuple[Indices, Ints],
-    host: tuple[Indices, Ints] | None,
+    trace: Trace, nesting: Nesting, wanted: Bools, plain: list[str], owner: Indices, time: Ints
 ) -> pl.DataFrame:
-    """Return the time of device and host by the name of the owner, alone and with all inside."""
-    sums: dict[str, list[int]] = defaultdict(lambda: [0] * 5)
-    for place, spent in ((1, device), (3, host)):
-        if spent is None:
-            continue
-        owners, of = np.unique(spent[0], return_inverse=True)
-        times = np.bincount(of, weights=spent[1], minlength=len(owners)).astype(np.int64).tolist()
-        count = np.bincount(of, minlength=len(owners)).tolist()
-        for one, length, calls in zip(owners.tolist(), times, count, strict=True):
-            if one == NOTHING and place == 3:
-                continue
-            name = NO_OPERATOR if one == NOTHING else plain[trace.name[one]]
-            sums[name][0] += calls if place == 1 else 0
-            sums[name][place] += length
-            around = {name}
-            at = one
-            while at != NOTHING:
-                if wanted[at]:
-                    around.add(plain[trace.name[at]])
-                at = int(nesting.parent[at])
-            for outer in around:
-                sums[outer][place + 1] += length
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    owners, of = np.unique(owner, return_inverse=True)
+    times = np.bincount(of, weights=time, minlength=len(owners)).astype(np.int64).tolist()
+    counts = np.bincount(of, minlength=len(owners)).tolist()
+    for one, length, count in zip(owners.tolist(), times, counts, strict=True):
+        name = NO_OPERATOR if one == NOTHING else plain[trace.name[one]]
+        sums[name][0] += count
+        sums[name][1] += length
+        around, at = {name}, one
+        while at != NOTHING:
+            if wanted[at]:
+                around.add(plain[trace.name[at]])
+            at = int(nesting.parent[at])
+        for outer in around:
+            sums[outer][2] += length
     rows = [(name, *values) for name, values in sums.items()]
     frame = pl.DataFrame(rows, schema=_OWNED, orient="row")
-    return frame.sort("time", "total", "host", "name", descending=[True, True, True, False])
+    return frame.sort("time", "total", "name", descending=[True, True, False])
 
 
 def _module_rows(trace: Trace, steps: Steps) -> Bools:
-    """Return which events are modules; where there are none, ranges that the model names."""
     modules = trace.named(lambda name: name.startswith("nn.Module: "))
     modules &= trace.kind == Kind.python
     if modules.any():
@@ -239,31 +199,33 @@ def _roofline(trace: Trace, rows: Ints, owner: Indices) -> pl.DataFrame:
         **{"count": pl.Int64(), "time": pl.Int64(), "gflop": pl.Float64()},
         **{"least": pl.Int64(), "share of the peak": pl.Float64()},
     }
-    peaks = next((v for k, v in PEAKS.items() if k in (trace.device_name or "")), None)
+    peaks = next((v for k, v in NAMES["peaks"].items() if k in (trace.device_name or "")), None)
     if peaks is None or not len(trace.shape):
         return pl.DataFrame(schema=schema)
-    sums: dict[tuple[str, int], int] = defaultdict(int)
-    calls: dict[tuple[str, int], set[int]] = defaultdict(set)
     known = (owner >= 0) & (trace.shape[owner] >= 0)
-    for row, own in zip(rows[known].tolist(), owner[known].tolist(), strict=True):
-        key = (trace.text(own), int(trace.shape[own]))
-        if key[0] in _FACTORS:
-            sums[key] += int(trace.duration[row])
-            calls[key].add(own)
+    known &= trace.named(_FACTORS.__contains__)[owner]
+    rows, owner = rows[known], owner[known]
+    columns = {"name": trace.name[owner], "shape": trace.shape[owner], "call": owner}
+    calls = (
+        pl.DataFrame({**columns, "time": trace.duration[rows]})
+        .filter(pl.col("time") > 0)
+        .group_by("name", "shape")
+        .agg(pl.col("call").n_unique(), pl.col("time").sum())
+    )
     found = []
-    for (name, shape), time in sums.items():
-        sizes, types = trace.shapes[shape]
+    for code, shape, count, time in calls.iter_rows():
+        name, (sizes, types) = trace.names[code], trace.shapes[shape]
         work = _flop_and_elements(name, sizes)
-        if work is None or not time:
+        if work is None:
             continue
         flop, elements = work
         width = 2 if re.search(r"half|bfloat16", types[:200], re.IGNORECASE) else 4
-        count = len(calls[name, shape])
         peak = peaks[0] if width == 2 else peaks[1]
         least = max(flop / (peak * 1e3), elements * width / peaks[2]) * count
         kind = f"{8 * width} bits"
         found.append((name, sizes, kind, count, time, flop / 1e9, round(least), least / time))
-    return pl.DataFrame(found, schema=schema, orient="row").sort("time", descending=True)
+    frame = pl.DataFrame(found, schema=schema, orient="row")
+    return frame.sort("time", "operation", "sizes", descending=[True, False, False])
 
 
 _FACTORS = {

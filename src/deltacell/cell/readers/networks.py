@@ -1,0 +1,403 @@
+"""Networks: edges as a file writes them, and the way from there to a relation.
+
+The formats are those of STRING (links, actions and adjacency lists), BioGRID, YEASTRACT, TFLink and
+plain edge lists: two genes per row, and perhaps a weight.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from deltacell.arrays import Bools, Doubles
+from deltacell.cell.genes import Genes
+from deltacell.cell.readers.names import (
+    Find,
+    OnUnresolved,
+    Reader,
+    account_for_names,
+    is_systematic,
+    names_in,
+    pattern,
+    stem_of,
+    table_reader,
+    unresolved_notes,
+    with_header,
+    without_header,
+)
+from deltacell.cell.relation import Relation
+from deltacell.counts import Counts, Source
+from deltacell.errors import InputError
+from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, open_text, word
+
+CHANNELS = ("neighborhood", "fusion", "cooccurence", "coexpression", "experimental", "database")
+
+_LINK = ("protein1", "protein2", "combined_score")
+_ACTION = ("item_id_a", "item_id_b", "mode", "is_directional", "a_is_acting", "score")
+_CHANNEL = re.compile(r"(?:^|_)string_(.+?)_adjacency", re.IGNORECASE)
+_GENE = re.compile(r"[A-Za-z0-9](?:[\w.:@'()-]*[\w')])?")
+_GENE_WORD, _NODE, _WEIGHT = (pattern("edges", word) for word in ("gene", "node", "weight"))
+
+
+@dataclass(frozen=True)
+class NamedEdges:
+    """The edges of one relation with their genes' names as written, not yet resolved."""
+
+    name: str
+    frame: pl.DataFrame  # source, target, line and, if there is one, weight
+    path: Path
+    sha256: str
+    reader: str
+    directed: bool = False
+    notes: Mapping[str, int | str] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)  # rows that are not edges, by reason
+
+    @property
+    def gene_names(self) -> list[str]:
+        """The distinct names; of those that differ only in case, the first."""
+        names = pl.concat([self.frame["source"], self.frame["target"]]).unique(maintain_order=True)
+        return names.filter(names.str.to_uppercase().is_first_distinct()).to_list()
+
+    def on(self, genes: Genes, on_unknown: OnUnresolved = "error") -> tuple[Relation, Source]:
+        """Look up the names and return the relation, with what became of every row.
+
+        Rows the reader left out, rows whose genes are not found, self loops, duplicates and the
+        second writing of undirected edges are counted by reason.
+        """
+        frame = self.frame
+        source, target = (genes.resolve(frame[end]) for end in ("source", "target"))
+        # Unknown is -1 and ambiguous -2, and an unknown gene counts before an ambiguous one.
+        worst = np.where((source == -1) | (target == -1), -1, np.minimum(source, target))
+        first = frame["source"].zip_with(pl.Series(source < 0), frame["target"])
+        lines, found = frame["line"].to_numpy(), worst >= 0
+        dropped, _ = account_for_names(genes, first, worst, on_unknown, self.path, lines)
+        weight = frame["weight"].to_numpy()[found] if "weight" in frame.columns else None
+        edges = self.name, source[found], target[found], weight
+        relation = Relation.from_edges(*edges, n_genes=len(genes), directed=self.directed)
+        written = Counts(frame.height + sum(self.left_out.values()), frame.height, self.left_out)
+        named = Counts(frame.height, int(found.sum()), dropped)
+        relation.counts = written.then(named).then(relation.counts)
+        names = pl.concat([frame["source"], frame["target"]])
+        unresolved = unresolved_notes(names, np.concatenate([source, target]))
+        file = self.path.name, self.sha256, self.reader
+        return relation, Source(*file, relation.counts, self.name, {**self.notes, **unresolved})
+
+
+#: The name of a relation, its edges, and other fields of `NamedEdges`.
+_Made = Iterator[tuple[str, pl.DataFrame, dict[str, Any]]]
+
+
+def _reader(name: str, find: Find, make: Callable[[Table], _Made]) -> Reader:
+    def read(table: Table) -> list[NamedEdges]:
+        file = table.path, table.sha256, name
+        made = [
+            NamedEdges(relation, frame, *file, **facts) for relation, frame, facts in make(table)
+        ]
+        table.refuse()
+        return made
+
+    return table_reader(name, "edges", find, read)
+
+
+def _frame(table: Table, source: pl.Series, target: pl.Series, **columns: Any) -> pl.DataFrame:
+    return pl.DataFrame({"source": source, "target": target, "line": table.lines, **columns})
+
+
+def _biogrid(table: Table) -> _Made:
+    yield "biogrid", _frame(table, names_in(table, "orf1"), names_in(table, "orf2")), {}
+
+
+def _yeastract(table: Table) -> _Made:
+    """Yield the edges from regulator to target, weighted by the kinds of evidence that are 1."""
+    ends = "tf_orf", "target_orf"
+    kinds = [column for column in table.frame.columns if column not in ends]
+    evidence = np.array([_is(table, kind, "1", "0") for kind in kinds], dtype=np.float64)
+    frame = _frame(table, *(names_in(table, end) for end in ends), weight=evidence.sum(axis=0))
+    kept = frame.filter(pl.col("weight") > 0)
+    left_out = {"no evidence": len(table) - kept.height}
+    yield "regulatory", kept, {"directed": True, "left_out": left_out}
+
+
+def _tflink(table: Table) -> _Made:
+    """Yield the edges from factor to target.
+
+    A protein that several genes encode has their names joined by ``;``; such a row gives an edge
+    for each of them, and each counts as read. A row that has ``-`` for a name is left out.
+    """
+    factor, target = (names_in(table, c).str.split(";") for c in ("Name.TF", "Name.Target"))
+    edges = _frame(table, factor, target).explode("source").explode("target")
+    edges = edges.with_columns(pl.col("source", "target").str.strip_chars())
+    named = edges.filter(*(~pl.col(end).is_in(["", "-"]) for end in ("source", "target")))
+    left_out = {"no gene name": len(edges) - len(named)}
+    yield "tflink", named, {"directed": True, "left_out": left_out}
+
+
+def _detailed(table: Table) -> _Made:
+    """Yield one undirected relation per channel, ``string_<channel>``, of the pairs above 0.
+
+    The channel ``textmining`` is not read, since it has read the papers that screens are
+    published in.
+    """
+    frame = _frame(table, orf_names(table, "protein1"), orf_names(table, "protein2"))
+    for channel in CHANNELS:
+        kept = frame.with_columns(weight=_scores(table, channel)).filter(pl.col("weight") > 0)
+        yield f"string_{channel}", kept, {"left_out": {"score 0": len(table) - kept.height}}
+
+
+def _physical(table: Table) -> _Made:
+    # The full network has the same columns, and only the file's name shows which one it is.
+    name = "string_combined" if "protein.links" in table.path.name else "physical"
+    ends = orf_names(table, "protein1"), orf_names(table, "protein2")
+    yield name, _frame(table, *ends, weight=_scores(table, "combined_score")), {}
+
+
+def _actions(table: Table) -> _Made:
+    """Yield one relation per mode, ``action_<mode>``, in alphabetical order.
+
+    A mode with any directional row is a directed relation, otherwise undirected. What a row
+    ``a, b`` gives depends on ``is_directional`` and ``a_is_acting``:
+
+    - ``t, t``: the edge a -> b.
+    - ``t, f``: b acts on a, which the row ``b, a`` says too; the row is left out as the mirrored
+      half of that one. If that one is missing, it gives the edge b -> a.
+    - ``f``: both act alike. The file writes such a pair both ways round, which gives both
+      directions; in a directed relation a missing one is added and counted in the notes.
+    """
+    table.bad("no mode", "mode", table.frame["mode"] == "")
+    rows = _frame(
+        table,
+        orf_names(table, "item_id_a"),
+        orf_names(table, "item_id_b"),
+        weight=_scores(table, "score"),
+        mode=table.frame["mode"],
+        directional=_is(table, "is_directional", "t", "f"),
+        acting=_is(table, "a_is_acting", "t", "f"),
+    )
+    ends = ["source", "target"]
+
+    def turned(some: pl.DataFrame) -> pl.DataFrame:
+        return some.with_columns(source=pl.col("target"), target=pl.col("source"))
+
+    for of_mode in rows.sort("mode", maintain_order=True).partition_by("mode", maintain_order=True):
+        directed = bool(of_mode["directional"].any())
+        acting = of_mode.filter("directional", "acting")
+        acted_on = turned(of_mode.filter(pl.col("directional") & ~pl.col("acting")))
+        alike = of_mode.filter(~pl.col("directional"))
+        unpaired = acted_on.join(acting, on=ends, how="anti")
+        added = turned(alike).join(alike, on=ends, how="anti") if directed else alike.clear()
+        edges = pl.concat([acting, unpaired, alike, added]).sort("line", maintain_order=True)
+        left_out = {"mirrored half of a directional row": acted_on.height - unpaired.height}
+        facts = {"directed": directed, "left_out": left_out}
+        if added.height:
+            facts["notes"] = {"directions added": added.height}
+        yield f"action_{of_mode['mode'][0]}", edges.drop("mode", "directional", "acting"), facts
+
+
+def _are_numbered(sheet: Sheet) -> bool:
+    """Whether rows are two whole numbers and a score; below a header, if the name says so too."""
+    has_header = "adjacency" in sheet.file.path.name.lower()
+    rows = [len(row) == 3 and row[0].isdigit() and row[1].isdigit() for row in sheet.rows]
+    return sheet.separator == "\t" and (rows[0] or (has_header and any(rows)))
+
+
+def _adjacency(table: Table) -> _Made:
+    """Yield the one relation of the file, ``string_<channel>`` after the file's name."""
+    others = [other for other in sorted(table.path.parent.iterdir()) if other.is_file()]
+    lists = [other for other in others if other != table.path and _is_gene_list(other)]
+    if len(lists) != 1:
+        what = "genes are line numbers of a gene list, and the folder holds"
+        fix = "Keep the gene list of this file in its folder, one systematic name per line."
+        raise InputError(f"{what} {len(lists)}", code="no-gene-list", where=table.path, fix=fix)
+    genes = pl.Series(string_genes.read(lists[0]), dtype=pl.String)
+    ends = []
+    for column in ("first", "second"):
+        numbers = table.frame[column].cast(pl.Int64, strict=False)
+        inside = numbers.fill_null(0).is_between(1, len(genes))
+        table.bad(f"not a line of '{lists[0].name}', 1 to {len(genes)}", column, ~inside)
+        ends.append(genes.gather((numbers - 1).set(~inside, 0)))
+    channel = _CHANNEL.search(table.path.name)
+    name = f"string_{channel[1].lower()}" if channel else stem_of(table.path.name)
+    notes = {"gene list": lists[0].name, "gene list sha256": open_text(lists[0]).sha256}
+    frame = _frame(table, *ends, weight=table.numbers("score", required=True))
+    yield name, frame, {"notes": notes}
+
+
+def _is_gene_list(path: Path) -> bool:
+    try:
+        return _find_genes(File(path)) is not None
+    except InputError:
+        return False
+
+
+def _find_genes(file: File) -> File | None:
+    names = [line.strip() for line in file.head if line.strip()]
+    return file if names and all(map(is_systematic, names)) else None
+
+
+def _read_genes(file: File) -> list[str]:
+    """Return the names of a gene list in order, so that line ``i`` is at ``i - 1``."""
+    table = file.lines()
+    names = table.frame["text"].str.strip_chars()
+    shifted = table.lines != np.arange(1, len(table) + 1)
+    again = ~names.str.to_uppercase().is_first_distinct()
+    wrong = again.to_numpy() | shifted | names.str.contains(r"\s|^$").to_numpy()
+    table.bad("not one new name, right below the line before,", "text", wrong)
+    table.refuse()
+    return names.to_list()
+
+
+def orf_names(table: Table, column: str) -> pl.Series:
+    """Return a column of STRING identifiers without their taxon: ``4932.YDL227C`` is YDL227C."""
+    return names_in(table, column).str.replace(r"^\d+\.", "")
+
+
+def _scores(table: Table, column: str) -> Doubles:
+    """Return a column of scores of up to 1000 as numbers from 0 to 1."""
+    written = table.numbers(column, required=True)
+    wrong = (written < 0) | (written > 1000)
+    table.bad(f"column '{column}' is not between 0 and 1000", column, wrong)
+    return written / 1000
+
+
+def _is(table: Table, column: str, yes: str, no: str) -> Bools:
+    """Return which rows of a column are `yes`; all others have to be `no`."""
+    written = table.frame[column]
+    table.bad(f"column '{column}' is neither {yes} nor {no}", column, ~written.is_in([yes, no]))
+    return (written == yes).to_numpy()
+
+
+string_genes = Reader("string_genes", "numbers of genes", _find_genes, _read_genes)
+#: The first that recognises a file reads it.
+EDGE_READERS = (
+    _reader("string_detailed", with_header("protein1", "protein2", *CHANNELS), _detailed),
+    _reader("string_physical", with_header(*_LINK, alone=True), _physical),
+    _reader("string_actions", with_header(*_ACTION), _actions),
+    _reader(
+        "string_adjacency", without_header(("first", "second", "score"), _are_numbered), _adjacency
+    ),
+    _reader("yeastract", with_header("tf_orf", "target_orf"), _yeastract),
+    _reader("tflink", with_header("Name.TF", "Name.Target"), _tflink),
+    _reader("biogrid", with_header("orf1", "orf2", alone=True), _biogrid),
+)
+
+
+class _Form(NamedTuple):
+    sheet: Sheet
+    at: int | None  # the row of the header
+    columns: tuple[int, ...]  # of source, target and perhaps weight
+
+
+def unclear(file: File) -> tuple[str, list[str], str] | None:
+    """Return why a table of gene, gene and number is not read as a network, and its columns.
+
+    Its number may be the score of a screen, which a model must not see as a network.
+    """
+    for sheet in file.sheets:
+        for at, header in sheet.headers():
+            rows = sheet.rows[at:]
+            if len(rows[0]) != 3 or (sheet.separator == " " and len(rows) < 3):
+                continue
+            if _are_edges(rows, 3, sheet.separator):
+                return "it has no header", ["1", "2"], "3"
+            if not is_number(rows[0][2]) and _are_edges(rows[1:], 3, sheet.separator):
+                return f"the meaning of '{header[2]}' is unknown", header[:2], header[2]
+    return None
+
+
+def _find_lists(file: File) -> list[_Form]:
+    return file.forms([_as_told, _by_words, _without_header])
+
+
+def _read_lists(forms: Sequence[_Form]) -> list[NamedEdges]:
+    """Return the relation of each form; rows without a weight are left out and counted."""
+    stem = stem_of(forms[0].sheet.file.path.name)
+    return [_list(one, f"{stem}_{one.sheet.name}" if len(forms) > 1 else stem) for one in forms]
+
+
+def _list(form: _Form, name: str) -> NamedEdges:
+    table = form.sheet.below(form.at)
+    source, target, *weight = (table.frame.columns[i] for i in form.columns)
+    columns = {"source": table.frame[source], "target": table.frame[target]}
+    for column in (source, target):
+        table.bad(f"column '{column}' holds no gene name", column, is_missing(table.frame[column]))
+    if weight:
+        columns["weight"] = pl.Series(table.numbers(weight[0]))
+    table.refuse()
+    frame = pl.DataFrame({**columns, "line": table.lines})
+    kept = frame.filter(pl.col("weight").is_not_nan()) if weight else frame
+    if not len(kept):
+        raise InputError("no row has two genes", code="empty-file", where=table.path)
+    left_out = {"no weight": len(frame) - len(kept)}
+    file = table.path, table.sha256, "edge_list"
+    return NamedEdges(name, kept, *file, notes=table.notes, left_out=left_out)
+
+
+def _as_told(sheet: Sheet) -> _Form | None:
+    for names in sheet.file.columns:
+        found = names.find(sheet) if "weight" in names.names else None
+        if found is not None:
+            at, places = found
+            return _Form(sheet, at, tuple(places[key] for key in (*names.genes, "weight")))
+    return None
+
+
+def _by_words(sheet: Sheet) -> _Form | None:
+    for at, header in sheet.headers():
+        words = [word(name) for name in header]
+        while words and words[-1].startswith("column"):
+            words.pop()
+        nodes = [i for i, w in enumerate(words) if _NODE.fullmatch(w)]
+        genes = [i for i, w in enumerate(words) if _NODE.fullmatch(w) or _GENE_WORD.fullmatch(w)]
+        if len(genes) != 2:
+            genes = genes[:2] if genes[:2] == [0, 1] else []
+        weights = [i for i, w in enumerate(words) if _WEIGHT.fullmatch(w)]
+        if len(genes) == len(nodes) == 2 and not weights:
+            weights = [i for i, w in enumerate(words) if w == "score"]
+        if len(genes) != 2 or len(weights) > 1 or (len(words) > 2 and not weights):
+            continue
+        columns = (*genes, *weights)
+        rows = [[row[i] for i in columns] for row in sheet.rows[at + 1 :] if len(row) >= len(words)]
+        alone = not at and len(sheet.rows) == 1
+        if alone or _are_edges(rows, len(columns), sheet.separator):
+            return _Form(sheet, at, columns)
+    return None
+
+
+def _without_header(sheet: Sheet) -> _Form | None:
+    """Return the form of two or three columns without a weight below 0, as scores have."""
+    width = len(sheet.rows[0])
+    if width not in (2, 3) or (sheet.separator in (" ", "") and len(sheet.rows) < 2):
+        return None
+    numbers = [n for row in _after_names(sheet.rows, width) for n in row if is_number(n)]
+    if any(n[0] in "-\u2212" for n in numbers):
+        return None
+    is_one = _are_edges(sheet.rows, width, sheet.separator)
+    return _Form(sheet, None, tuple(range(width))) if is_one else None
+
+
+def _after_names(rows: Sequence[Sequence[str]], width: int) -> list[Sequence[str]]:
+    """Return what follows the two names in rows that begin with two names."""
+    return [
+        row[2:]
+        for row in rows
+        if len(row) == width
+        and all(_GENE.fullmatch(name) and not is_number(name) for name in row[:2])
+    ]
+
+
+def _are_edges(rows: Sequence[Sequence[str]], width: int, separator: str) -> bool:
+    """Whether of ten rows eight are edges; those without their number count if another has one."""
+    pairs = _after_names(rows, width)
+    whole = sum(all(map(is_number, numbers)) for numbers in pairs)
+    absent = sum(any(number.lower() in MISSING for number in numbers) for numbers in pairs)
+    wrong_at_most = 0 if separator == " " else len(rows) // 5
+    return whole > 0 and len(rows) - whole - absent <= wrong_at_most
+
+
+edge_list = Reader("edge_list", "edges", _find_lists, _read_lists)

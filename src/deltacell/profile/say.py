@@ -1,0 +1,47 @@
+"""The sentences of explanations: templates of Jinja, one per line of ``sentences.txt``."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, Template
+
+from deltacell.words import (
+    capital,
+    change_text,
+    count_text,
+    listed,
+    ratio_text,
+    seconds_text,
+    share_text,
+    short_name,
+)
+
+
+def say(key: str, **values: Any) -> str:
+    return _templates()[key].render(values)
+
+
+def has(key: str) -> bool:
+    return key in _templates()
+
+
+@cache
+def _templates() -> dict[str, Template]:
+    made = Environment(undefined=StrictUndefined, autoescape=False)
+    made.filters |= {
+        "capital": capital,
+        "change": change_text,
+        "formatted": format,
+        "listed": listed,
+        "name": short_name,
+        "number_of": count_text,
+        "ratio": ratio_text,
+        "share": share_text,
+        "time": seconds_text,
+    }
+    lines = Path(__file__).with_name("sentences.txt").read_text(encoding="utf-8").splitlines()
+    pairs = (line.split(": ", 1) for line in lines if line and not line.startswith("#"))
+    return {key: made.from_string(text) for key, text in pairs}

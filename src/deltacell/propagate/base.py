@@ -1,0 +1,226 @@
+"""What every strategy has in common: what goes in, what comes out, and how it begins."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from itertools import combinations
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+import torch
+from torch import Tensor
+
+from deltacell.cell import Cell
+from deltacell.propagate.hop import GENE, REACTION, Aggregate, Hop, State
+from deltacell.propagate.pool import WildPool, wild_pool
+from deltacell.screen import Genotypes
+
+
+@dataclass(frozen=True, eq=False)
+class DeletedNodes:
+    """The deleted nodes of one kind, genotype after genotype."""
+
+    nodes: Tensor  # int64 [total]
+    owner: Tensor  # the genotype that deletes each, ascending, int64 [total]
+
+    @classmethod
+    def of(cls, nodes: Tensor, offsets: Tensor) -> DeletedNodes:
+        owner = torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff())
+        return cls(nodes, owner)
+
+
+@dataclass(frozen=True, eq=False)
+class Deleted:
+    """What a batch of genotypes deletes: its genes, and the reactions that are lost with them.
+
+    Found on the host from gene lists, so that the step never has to wait for a device.
+    """
+
+    genotypes: Genotypes  # checked
+    nodes: Mapping[str, DeletedNodes]  # by kind; a kind that is absent is never deleted
+    # Whether the part of z that no smaller set explains is wanted too.
+    epistasis: bool = field(default=False, kw_only=True)
+    # The reactions that each genotype loses and no smaller set does, where they are wanted.
+    together: DeletedNodes | None = field(default=None, kw_only=True)
+    # All subsets of the genotypes, where epistasis is found by taking their z from each other.
+    smaller: Smaller | None = field(default=None, kw_only=True)
+
+    @classmethod
+    def of(cls, cell: Cell, genotypes: Genotypes, *, metabolism: bool = False) -> Deleted:
+        """Find what genotypes delete, with the lost reactions where `metabolism` is true."""
+        genotypes = genotypes.to("cpu").check(cell.n_genes)
+        nodes = {GENE: DeletedNodes.of(genotypes.genes, genotypes.offsets)}
+        if metabolism and cell.metabolism is not None:
+            nodes[REACTION] = DeletedNodes.of(*cell.metabolism.lost_reactions(genotypes))
+        return cls(genotypes, nodes)
+
+    def __len__(self) -> int:
+        return len(self.genotypes)
+
+    @property
+    def loader_bytes_per_genotype(self) -> float:
+        """What a loader sends for a genotype: its genes, unless the strategy sends more."""
+        return self.genotypes.nbytes / max(len(self), 1)
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        return cast(Self, mapped(self, lambda x: x.to(device, non_blocking=non_blocking), {}))
+
+
+def mapped(value: Any, function: Callable[[Tensor], Tensor], made: dict[int, Any]) -> Any:
+    """Return a tree of dataclasses, tuples and mappings with a function of each tensor.
+
+    A tensor that is there twice is mapped once, and kept in `made` by its identity.
+    """
+    if isinstance(value, Tensor):
+        if id(value) not in made:
+            made[id(value)] = function(value)
+        return made[id(value)]
+    if isinstance(value, tuple):
+        return tuple(mapped(v, function, made) for v in value)
+    if isinstance(value, Mapping):
+        return {k: mapped(v, function, made) for k, v in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: mapped(getattr(value, f.name), function, made) for f in fields(value)}
+        return type(value)(**parts)
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class Smaller:
+    """The non-empty subsets of genotypes, each once, and how they add up to epistasis."""
+
+    deleted: Deleted  # what they delete, prepared
+    subset: Tensor  # a subset, and in `owner` a genotype that it is part of, int64 [m]
+    owner: Tensor
+    sign: Tensor  # -1 where the subset lacks an odd number of genes, float64 [m]
+
+    @classmethod
+    def of(cls, genotypes: Genotypes, prepare: Callable[[Genotypes], Deleted]) -> Smaller:
+        """Find the subsets of genotypes with more than one gene."""
+        number: dict[tuple[int, ...], int] = {}
+        found = []
+        for b, genes in enumerate(genotypes):
+            whole = sorted(genes.tolist())
+            for size in range(1, len(whole) + 1 if len(whole) > 1 else 1):
+                for chosen in combinations(whole, size):
+                    sign = (-1) ** (len(whole) - size)
+                    found.append((number.setdefault(chosen, len(number)), b, sign))
+        subset, owner, signs = torch.tensor(found, dtype=torch.int64).view(-1, 3).unbind(1)
+        return cls(prepare(Genotypes.of(number)), subset, owner, signs.double())
+
+    def epistasis(self, z: Tensor, batch: int) -> Tensor:
+        """Return epistasis, float64 [batch, hidden], by taking the z of subsets from each other.
+
+        Right in float64. In float32 it is about the size of the rounding of z.
+        """
+        terms = self.sign.unsqueeze(1) * z.double().index_select(0, self.subset)
+        return terms.new_zeros(batch, z.shape[1]).index_add(0, self.owner, terms)
+
+
+@dataclass(frozen=True, eq=False)
+class WildType:
+    """The wild type's vectors, computed once per step and used by all that reads them."""
+
+    states: tuple[State, ...]  # before each hop, and after the last
+    # Where the strategy reads them, for each message of each hop: what was received over each of
+    # its aggregates before a mean divides, and the message, [n, hidden] each.
+    sums: tuple[tuple[tuple[Tensor, ...], ...], ...] = ()
+    messages: tuple[tuple[Tensor, ...], ...] = ()
+
+    @property
+    def first(self) -> State:
+        return self.states[0]
+
+    @property
+    def last(self) -> State:
+        return self.states[-1]
+
+    def after(self, hops: int) -> WildType:
+        """Return what is left without the first hops, for mutants that they do not see."""
+        return WildType(self.states[hops:], self.sums[hops:], self.messages[hops:])
+
+
+@dataclass(frozen=True, eq=False)
+class Mutants:
+    """What was found of b mutants."""
+
+    z: Tensor  # the pooled wild type less the pooled mutant, [b, hidden]
+    pooled: Tensor  # the pooled wild type, [hidden]
+    vectors: Tensor | None = None  # [b, n, hidden] if asked for, 0 where a gene is deleted
+    # The part of z that no smaller set explains, float64 [b, hidden], 0 for a single deletion;
+    # where it was asked for and the strategy finds it by itself.
+    epistasis: Tensor | None = None
+
+
+class Batch(NamedTuple):
+    """Mutants to propagate."""
+
+    hops: Sequence[Hop]
+    wild_type: WildType
+    deleted: Any  # a `Deleted` as the strategy prepares it
+    readout: Any  # the terms of genes, row by row: `deltacell.models.hetero_cell.Pooling`
+    pool: WildPool
+    vectors: bool  # whether the genes' vectors are wanted
+
+
+class Propagation:
+    """A strategy: how message passing is carried out on many mutants of one cell.
+
+    Strategies differ in time and memory only. Each equals, to rounding, deleting the nodes and all
+    that touches them from the cell before the first of the given hops and propagating what is left,
+    in results and gradients.
+    """
+
+    name: ClassVar[str]  # in configurations
+
+    def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
+        """Return a batch on the host with what else the strategy has to find out about it."""
+        return deleted
+
+    @abstractmethod
+    def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
+        """Propagate the wild type from the vectors of each kind of node, [n, hidden]."""
+
+    def mutants(
+        self,
+        hops: Sequence[Hop],
+        wild_type: WildType,
+        deleted: Deleted,
+        readout: Any,
+        *,
+        vectors: bool = False,
+    ) -> Mutants:
+        """Propagate the mutants of a prepared batch and read them out, see `Batch`."""
+        genes = wild_type.last[GENE]
+        pool = wild_pool(readout.terms(genes))
+        if not len(deleted):
+            none = genes.new_zeros(0, *genes.shape)
+            z = none[:, 0]
+            return Mutants(z, pool.pooled, none if vectors else None, z.double())
+        return self._mutants(Batch(hops, wild_type, deleted, readout, pool, vectors))
+
+    def _mutants(self, batch: Batch) -> Mutants:
+        """Propagate the mutants, of which there is at least one, and read them out."""
+        raise NotImplementedError
+
+
+def propagate(
+    hops: Sequence[Hop],
+    state: State,
+    rows: Mapping[str, Any],
+    receive: Callable[[Aggregate, str, Tensor], Tensor],
+) -> list[State]:
+    """Return the vectors [m, hidden] before each hop and after the last, plainly.
+
+    `rows` says which nodes of the cell they are, by kind; `receive` finds what the nodes of a kind
+    receive over an aggregate from the vectors of its sources.
+    """
+    states = [state]
+    for hop in hops:
+        with hop.around():
+            old = states[-1]
+            received = [receive(a, hop.target, old[a.source]) for a in hop.aggregates]
+            new = hop.update(old[hop.target], received, rows[hop.target])
+            states.append({**old, hop.target: new})
+    return states

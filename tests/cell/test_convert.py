@@ -1,0 +1,141 @@
+"""Cells and screens from tables in memory; cells as HeteroData, and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import HeteroData
+
+import deltacell as dc
+from deltacell.cell import Cell
+
+NETWORK = {"a": ["RAD52", "RAD51", "SGS1"], "b": ["RAD51", "RAD54", "MUS81"]}
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, dict])
+def test_a_cell_of_tables(kind):
+    fitness = kind({"gene": ["SGS1", "RAD52"], "fitness": [0.9, None], "size": [1, 2]})
+    cell = dc.Cell.from_tables(
+        {"physical": kind(NETWORK), "regulatory": kind({**NETWORK, "w": [1.0, 2.0, 3.0]})},
+        features={"fitness": fitness},
+        directed=["regulatory"],
+    )
+    assert set(cell.genes) == {"RAD52", "RAD51", "SGS1", "RAD54", "MUS81"}
+    assert cell.relation("physical").n_edges == 3
+    assert cell.relation("regulatory").directed
+    values = cell.features["fitness"].values[cell.genes.indices(["SGS1", "RAD52", "MUS81"])]
+    nan = np.nan
+    np.testing.assert_allclose(values, [[0.9, 1], [nan, 2], [nan, nan]], rtol=1e-6)
+
+
+def test_genes_of_a_table_have_all_their_names_and_what_is_unknown_is_dropped_or_refused():
+    genes = pd.DataFrame(
+        {
+            "systematic": ["YML032C", "YER095W"],
+            "standard": ["RAD52", None],
+            "aliases": [["RAD-52"], []],
+            "description": ["Protein that stimulates strand exchange", None],
+        }
+    )
+    networks = {"physical": pd.DataFrame({"a": ["rad-52", "RAD52"], "b": ["YER095W", "XYZ"]})}
+    cell = dc.Cell.from_tables(networks, genes, on_unknown="drop")
+    assert cell.relation("physical").n_edges == 1
+    assert cell.subset(["RAD52"]).genes.description == (genes["description"][0],)
+    with pytest.raises(dc.InputError, match="XYZ"):
+        dc.Cell.from_tables(networks, genes)
+
+
+@pytest.mark.parametrize(
+    ("networks", "features", "code"),
+    [
+        ({"one": {"a": ["A"]}}, {}, "bad-shape"),
+        ({"one": {"a": ["A"], "b": [None]}}, {}, "no-gene-name"),
+        ({"one": 3}, {}, "not-a-table"),
+        ({"one": NETWORK}, {"f": {"g": ["SGS1", "SGS1"], "x": [1, 2]}}, "duplicate-gene"),
+        ({"one": NETWORK}, {"f": {"g": ["SGS1"]}}, "bad-shape"),
+        ({"one": NETWORK}, {"f": {"g": ["XYZ"], "x": [1]}}, "unknown-gene"),
+    ],
+)
+def test_a_table_that_is_none_is_refused(networks, features, code, refused):
+    refused(code, lambda: dc.Cell.from_tables(networks, features=features))
+
+
+CELL = dc.Cell.synthetic("demo")
+GENES = st.sets(st.integers(0, CELL.n_genes - 1), min_size=2, max_size=3)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(GENES, st.floats(-1, 1, width=32)), min_size=1, max_size=8))
+def test_a_screen_is_what_its_table_says(rows):
+    sets = [sorted(genes) for genes, _ in rows]
+    frame = pd.DataFrame([[CELL.genes[g] for g in one] + [None] * (3 - len(one)) for one in sets])
+    frame.columns = ["gene1", "gene2", "gene3"]
+    screen = dc.Screen.from_pandas(frame.assign(score=[score for _, score in rows]), CELL)
+    for found in (screen, dc.Screen.from_pandas(screen.to_pandas(), CELL)):
+        assert [one.tolist() for one in found.genotypes] == sets
+        assert found.column("score").tolist() == [score for _, score in rows]
+
+
+def test_columns_may_be_called_otherwise_and_errors_name_the_row():
+    a, b, c = CELL.genes[0], CELL.genes[1], CELL.genes[2]
+    frame = pd.DataFrame({"left": [a, a], "right": [b, "NOT1"], "eps": [0.1, -0.2]})
+    names = {"gene1": "left", "gene2": "right", "score": "eps"}
+    with pytest.raises(dc.InputError, match="row 1 of the table"):
+        dc.Screen.from_pandas(frame, CELL, columns=names)
+    assert len(dc.Screen.from_pandas(frame, CELL, columns=names, on_unknown="drop")) == 1
+    with pytest.raises(dc.InputError, match="no column 'wrong'"):
+        dc.Screen.from_pandas(frame, CELL, columns={"gene1": "wrong"})
+    missing = pd.DataFrame({"gene1": [a, a], "gene2": [b, c], "score": [0.1, np.nan]})
+    assert len(dc.Screen.from_pandas(missing, CELL)) == 1
+
+
+def test_what_a_notebook_shows_is_text_and_no_markup(hostile):
+    edge = {"a": ["A"], "b": ["B"]}
+    shown = dc.Cell.from_tables({hostile[0]: edge, "[bold]x": edge})._repr_html_()
+    assert "<img" not in shown
+    assert "[bold]x" in shown
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return Cell.synthetic("demo")
+
+
+def test_the_form_is_what_pyg_expects_and_back_gives_an_equal_cell(demo):
+    data, metabolism = demo.to_hetero_data(), demo.metabolism
+    assert data.validate()
+    assert data["gene"].feature_expression.shape == (300, 16)
+    edges = data["gene", "tflink", "gene"]
+    assert edges.directed is True
+    source, target = edges.edge_index[:, 7].tolist()
+    assert (source, target) in zip(*demo.relation("tflink").edges()[:2], strict=True)
+    assert data["gene", "physical", "gene"].is_undirected()
+    converts = data["reaction", "converts", "metabolite"]
+    assert converts.edge_index[0].tolist() == metabolism.reaction.tolist()
+    assert converts.coefficient.tolist() == metabolism.coefficient.tolist()
+    gene, reaction = data["gene", "enables", "reaction"].edge_index
+    assert set(gene.tolist()) == set(metabolism.clause_genes.tolist())
+    assert set(reaction.tolist()) == set(metabolism.clause_reaction.tolist())
+    back = Cell.from_hetero_data(data)
+    assert back.equals(demo)
+    # They share no memory.
+    data["gene", "physical", "gene"].edge_weight.zero_()
+    assert demo.relation("physical").weights.min() == 1
+
+
+def test_a_changed_graph_does_not_keep_the_old_counts(demo):
+    data = demo.to_hetero_data()
+    edges = data["gene", "regulatory", "gene"]
+    edges.edge_index, edges.edge_weight = edges.edge_index[:, :9], edges.edge_weight[:9]
+    relation = Cell.from_hetero_data(data).relation("regulatory")
+    assert (relation.counts.read, relation.counts.kept) == (9, 9)
+
+
+def test_a_plain_graph_is_no_cell(refused):
+    data = HeteroData()
+    data["gene"].num_nodes = 4
+    refused("bad-data", Cell.from_hetero_data, data)

@@ -1,0 +1,100 @@
+"""The ladder: what each rung sends, and what a store refuses."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from deltacell.cell import Cell, Relation
+from deltacell.errors import InputError
+from deltacell.models.hetero_cell import HeteroCell
+from deltacell.propagate import Deleted, strategy
+from deltacell.propagate.ladder import links_of
+from deltacell.screen import Genotypes
+
+STORED = ["stored_edges", "stored_masks"]
+GENOTYPES = Genotypes.of([[3], [0, 19], [5, 6, 7], [3]])
+
+
+def cell_of(seed: int) -> Cell:
+    rng = np.random.default_rng(seed)
+    relations = [
+        Relation.from_edges(name, *rng.integers(0, 20, (2, n)), n_genes=20, directed=n == 50)
+        for name, n in (("directed", 50), ("undirected", 60), ("empty", 0))
+    ]
+    return Cell([f"g{i}" for i in range(20)], relations)
+
+
+@pytest.fixture
+def cell() -> Cell:
+    return cell_of(0)
+
+
+@pytest.fixture
+def model(cell: Cell) -> HeteroCell:
+    torch.manual_seed(0)
+    return HeteroCell(cell, hidden=8, layers=2, local_heads=2)
+
+
+def filled(name: str, folder: Path, cell: Cell, model: HeteroCell) -> Any:
+    model.propagation = strategy(name, store=folder)
+    model.propagation.fill(model.hops(cell), Deleted.of(cell, GENOTYPES))  # type: ignore[attr-defined]
+    return model.propagation
+
+
+def refused(code: str, model: HeteroCell, cell: Cell, genotypes: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        model(cell, genotypes)
+    assert caught.value.code == code
+
+
+def test_what_each_way_sends(cell: Cell, model: HeteroCell, tmp_path: Path) -> None:
+    hops, deleted = model.hops(cell), Deleted.of(cell, GENOTYPES)
+    links, batch = links_of(hops), len(GENOTYPES)
+    n_edges = sum(link.matrix.n_entries for link in links)
+    ways = {name: strategy(name) for name in ("edge_mask", "device_mask", "subgraph")}
+    ways |= {name: filled(name, tmp_path / name, cell, model) for name in STORED}
+    prepared: Any = {name: way.prepare(hops, deleted) for name, way in ways.items()}
+    assert prepared["device_mask"] is deleted
+    removed = sum(int((~mask).sum()) for mask in prepared["edge_mask"].tensors) / batch
+    sent = {
+        name: found.loader_bytes_per_genotype - GENOTYPES.nbytes / batch
+        for name, found in prepared.items()
+    }
+    assert sent == {
+        "edge_mask": n_edges,
+        "stored_masks": n_edges,
+        "stored_edges": 8 * removed + 8 * len(links),
+        "device_mask": 0,
+        # Two int64 for each edge that is left.
+        "subgraph": 16 * (n_edges - removed),
+    }
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_store_is_read_and_refused_where_it_does_not_fit(
+    name: str, tmp_path: Path, cell: Cell, model: HeteroCell
+) -> None:
+    expected, folder = model(cell, GENOTYPES).score, tmp_path / "store"
+    for code, options in (("not-a-store", {"store": folder}), ("no-store", {})):
+        model.propagation = strategy(name, **options)
+        refused(code, model, cell, GENOTYPES)
+    filled(name, folder, cell, model)
+    # By a copy, in another order of genotypes and genes.
+    score = copy.deepcopy(model)(cell, Genotypes.of([[7, 5, 6], [19, 0]])).score
+    torch.testing.assert_close(score, expected[[2, 1]], rtol=1e-4, atol=1e-6)
+    refused("store-of-another-screen", model, cell, Genotypes.of([[1, 2]]))
+    refused("store-of-another-cell", model, cell_of(1), GENOTYPES)
+    model.propagation = strategy(STORED[name == STORED[0]], store=folder)
+    refused("wrong-kind", model, cell, GENOTYPES)
+    file = folder / "link0.arrow"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    model.propagation = strategy(name, store=folder)
+    refused("damaged", model, cell, GENOTYPES)
