@@ -114,15 +114,7 @@ def make_trace(
         # The profiler's own span and the marks around it are there once, and so are the names.
         again = [e for e in events if e.get("cat") != "Trace" and e["ph"] in "XBEsf" and "ts" in e]
         span = max(e["ts"] + e.get("dur", 0) for e in again) - min(e["ts"] for e in again) + 100
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        zlib.error,
-    ) as error:
+    except _UNREADABLE as error:
         what = f"this cannot be read as a whole trace with events: {error}"
         raise InputError(what, code="not-a-trace", where=source) from error
     joining = [number for event in again for number in _joining(event).values()]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -43,7 +45,7 @@ class Table:
         self._halves += known
 
     def _keep(self, events: Sequence[Event], begin: Ints, duration: Ints) -> None:
-        keys, shapes = self._keys, self._shapes
+        keys, stacks, shapes = self._keys, self._stacks, self._shapes
         args = [e.args if e.args.__class__ is Arguments else _NO_ARGUMENTS for e in events]
         seen = len(keys)
         codes = [keys[e.name, e.cat, e.pid, e.tid] for e in events]
@@ -51,8 +53,8 @@ class Table:
             device = _int(args[codes.index(fresh)].device)
             if device >= 0 and keys.kinds[fresh] in _DEVICE_KINDS:
                 self._devices.setdefault(keys.threads[fresh], device)
-        part: dict[str, npt.NDArray[Any]] = {
-            "key": np.array(codes, dtype=np.int32),
+        part: dict[str, Any] = {
+            "key": _packed(codes, "i"),
             "begin": begin,
             "duration": duration,
             "correlation": _ints([a.correlation for a in args]),
@@ -61,13 +63,16 @@ class Table:
             "stack": np.full(len(args), NOTHING, dtype=np.int32),
             "shape": np.full(len(args), NOTHING, dtype=np.int32),
         }
-        if rows := [row for row, a in enumerate(args) if a.stack is not None]:
-            part["stack"][rows] = [self._stacks[str(args[row].stack)] for row in rows]
-        if rows := [row for row, a in enumerate(args) if a.types is not NO_TEXT]:
-            part["shape"][rows] = [
-                shapes[bytes(a.old_dims if a.dims is NO_TEXT else a.dims), bytes(a.types)]
-                for a in (args[row] for row in rows)
-            ]
+        calls = [a.stack for a in args]
+        if calls.count(None) < len(calls):
+            codes = [NOTHING if text is None else stacks[str(text)] for text in calls]
+            part["stack"] = _packed(codes, "i")
+        types = [a.types for a in args]
+        if types.count(NO_TEXT) < len(types):
+            dims = [a.old_dims if a.dims is NO_TEXT else a.dims for a in args]
+            pairs = zip(dims, types, strict=True)
+            codes = [NOTHING if pair[1] is NO_TEXT else shapes[_joined(pair)] for pair in pairs]
+            part["shape"] = _packed(codes, "i")
         good = (begin >= -_FAR) & (begin < 2 * _FAR) & (duration >= 0) & (duration < _FAR)
         if not good.all():
             self.left_out[_NO_TIME] += int((~good).sum())
@@ -108,8 +113,7 @@ class Table:
             "threads": self._threads(),
             "stacks": tuple(self._stacks),
             "shapes": tuple(
-                (dims.decode("utf-8", "replace"), types.decode("utf-8", "replace"))
-                for dims, types in self._shapes
+                tuple(text.decode("utf-8", "replace").split("\0")) for text in self._shapes
             ),
             "strange": dict(strange.most_common(20)),
         }
@@ -173,6 +177,8 @@ _DEVICE_KINDS = (*ON_DEVICE, Kind.device_annotation)
 _NO_TIME = "no time, or no duration of at least 0"
 _ALONE = "a beginning without an end, or an end without a beginning"
 _NO_ARGUMENTS = Arguments()
+# JSON has no such byte.
+_joined = b"\0".join
 
 
 def _args(event: Event) -> Arguments:
@@ -183,10 +189,15 @@ def _text(value: Scalar) -> str:
     return "" if value is None else str(value)
 
 
+def _packed(values: list[Any], kind: str) -> npt.NDArray[Any]:
+    """Return numbers as an array, several times as fast as NumPy reads a list."""
+    return np.frombuffer(struct.pack(f"{len(values)}{kind}", *values), dtype=kind)
+
+
 def _ints(values: list[Any]) -> Ints:
     try:
-        return np.array(values, dtype=np.int64)
-    except (TypeError, ValueError, OverflowError):
+        return _packed(values, "q")
+    except struct.error:
         return np.array([_int(value) for value in values], dtype=np.int64)
 
 
@@ -268,13 +279,17 @@ def _times(events: Sequence[Event], chosen: Sequence[Event], text: bytes, field:
     """
     if not chosen:
         return np.empty(0, dtype=np.int64)
-    found = np.array([e.ts for e in chosen] if field == "ts" else [e.dur for e in chosen])
-    if found.dtype.kind == "i" and found.min() >= -_LAST and found.max() <= _LAST:
-        return np.asarray(found * 1000, dtype=np.int64)
-    if found.dtype.kind == "f" and np.abs(found).max() < 2.0**43:
-        whole = np.floor(found)
-        rest = np.rint((found - whole) * 1000)
-        return np.asarray(whole.astype(np.int64) * 1000 + rest.astype(np.int64))
+    values: list[Any] = [e.ts for e in chosen] if field == "ts" else [e.dur for e in chosen]
+    with suppress(struct.error):
+        whole = _packed(values, "q")
+        if whole.min() >= -_LAST and whole.max() <= _LAST:
+            return whole * 1000
+    with suppress(struct.error, OverflowError):
+        found = _packed(values, "d")
+        if np.abs(found).max() < 2.0**43:
+            below = np.floor(found)
+            rest = np.rint((found - below) * 1000)
+            return np.asarray(below.astype(np.int64) * 1000 + rest.astype(np.int64))
     wanted = {id(event) for event in chosen}
     pairs = zip(events, written_times(text), strict=True)
     written = (bytes(getattr(raw, field)) for event, raw in pairs if id(event) in wanted)

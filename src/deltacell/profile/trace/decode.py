@@ -146,16 +146,17 @@ class Decoder:
             while len(text) < wanted and (more := self.source.read(wanted - len(text))):
                 text += more
             if comma := _last_comma(text):
-                part, text = text[:comma], text[comma + 1 :].lstrip(_GAP)
-                piece = self._decode(part)
+                view, text = memoryview(text)[:comma], text[comma + 1 :].lstrip(_GAP)
+                piece = self._decode(view)
                 if piece is None:
+                    part = bytes(view)
                     # Damage, or what follows the array has something like events in it.
                     end, closed = _walk(part)
                     if closed:
                         text, part = part[end:] + b"," + text, part[:end]
                     piece = self._decode(part) or self._one_by_one(part)
                 yield piece
-                del piece, part
+                del piece, view
             elif len(text) < wanted:
                 break
             elif len(text) > _LONGEST:
@@ -204,9 +205,9 @@ class Decoder:
         what, where = f"this is not a trace: {why}", self.source.path
         return InputError(what, code="not-a-trace", where=where, fix=fix)
 
-    def _decode(self, part: bytes) -> Piece | None:
+    def _decode(self, part: bytes | memoryview) -> Piece | None:
         """Decode the events of a part, of which all have to be JSON; None where they are not."""
-        array = b"[" + part + b"]"
+        array = b"".join((b"[", part, b"]"))
         for repairs in (False, True):
             array = _repair(array) if repairs else array
             with suppress(*_UNDECODABLE):
@@ -263,7 +264,6 @@ _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:)')
 # Between events a line break is as good as a space, and within a name it is not allowed.
 _WITHOUT_CONTROL = bytes.maketrans(bytes(range(32)), b" " * 32)
-_WITHOUT_BREAKS = bytes.maketrans(b"\t\n\r", b"   ")
 _NO_NUMBER = re.compile(
     rb"(?<=[:,\[])(\s*)[+-]?(?:inf(?:inity)?|nan)(?:\([a-z0-9]*\))?(?=\s*[,}\]])", re.IGNORECASE
 )
