@@ -39,8 +39,12 @@ _LOOKED_AT = 40
 _EXAMPLES = 3
 _GZIP, _ZIP, _PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
 _IS_WORKBOOK = "[Content_Types].xml"
+# JSON and XML, whose long lines would take seconds to look through.
+_NO_TABLE = re.compile(r"\s*(\{|\[\{|<)")
 # The journal packs Kuzmin 2020's workbook with twelve others.
 _CHOSEN_MEMBER = r"(?i)table[-_ ]?s1\.xlsx$"
+# Folders, and files that macOS and Excel hide in a zip.
+_NO_MEMBER = r"/$|^__MACOSX/|^(\.|~\$)|/(\.|~\$)[^/]*$"
 # Tables of genes are compressed 3 to 30 times.
 _ALWAYS_UNPACKED, _AT_MOST_TIMES = 64 << 20, 100
 _NUMBER = re.compile(r"[-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d+)?")
@@ -58,12 +62,6 @@ class Text(NamedTuple):
     path: Path
     sha256: str  # of the file as it is on disk
     data: bytes
-
-
-class BadRowsError(InputError):
-    """Rows of a file that cannot be read, all of them at once; `kinds` counts them by kind."""
-
-    kinds: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -109,15 +107,14 @@ class Table:
             examples = "; ".join(f"line {line}: {what[:80]!r}" for line, what in places[:_EXAMPLES])
             more = ", …" if len(places) > _EXAMPLES else ""
             said.append(f"{kind} in {count_text(len(places), 'row')} ({examples}{more})")
-        error = BadRowsError(
+        raise InputError(
             "; ".join(said),
             code="bad-rows",
             where=self.path,
             line=min(line for places in self._bad.values() for line, _ in places),
             fix=fix or "Correct them, or leave a field empty (or NA) where its value is missing.",
+            kinds={kind: len(places) for kind, places in self._bad.items()},
         )
-        error.kinds = {kind: len(places) for kind, places in self._bad.items()}
-        raise error
 
 
 @dataclass(frozen=True)
@@ -130,8 +127,11 @@ class Sheet:
     separator: str = ""  # empty if it is not text
     name: str = ""  # in its workbook
 
-    def headers(self) -> Iterator[tuple[int, list[str]]]:
-        return ((at, self.header(at)) for at in range(min(len(self.rows), HEADER_WITHIN)))
+    @cached_property
+    def headers(self) -> list[tuple[int, list[str], list[str]]]:
+        """The rows that may be the header: its number, its names and these as words."""
+        names = [self.header(at) for at in range(min(len(self.rows), HEADER_WITHIN))]
+        return [(at, header, [*map(word, header)]) for at, header in enumerate(names)]
 
     def header(self, at: int) -> list[str]:
         """Return the fields of a row as distinct names of columns, ``column 8`` for no name."""
@@ -215,6 +215,8 @@ class File:
             tops = {"": (0, pl.concat([header, frame.head(_LOOKED_AT)]))}
         else:
             written = {n: line for n, line in enumerate(self.head, 1) if line.strip()}
+            if _NO_TABLE.match(next(iter(written.values()), "")):
+                return []
             return [
                 Sheet(self, [fields_of(line, s) for line in written.values()], list(written), s)
                 for s in _SEPARATORS
@@ -333,7 +335,7 @@ class ColumnNames:
             number = next(at[key] for key in ("score", "fitness", "weight") if key in at)
             if is_number(first[number]) and not any(is_number(first[at[k]]) for k in self.genes):
                 return None, at
-        headers = ((row, self._places(header)) for row, header in sheet.headers())
+        headers = ((row, self._places(header)) for row, header, _ in sheet.headers)
         return next(((row, places) for row, places in headers if places), None)
 
     def _places(self, header: Sequence[str]) -> dict[str, int] | None:
@@ -459,26 +461,14 @@ def _unpacked(raw: bytes, path: Path) -> bytes:
     if not raw.startswith(_ZIP):
         return raw
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        # macOS and Excel hide files of their own in a zip.
-        hidden = ("__MACOSX/", ".", "~$")
-        members = [
-            name
-            for name in archive.namelist()
-            if not name.endswith("/") and not name.startswith(hidden)
-            if not Path(name).name.startswith(hidden)
-        ]
+        members = [name for name in archive.namelist() if not re.search(_NO_MEMBER, name)]
         if _IS_WORKBOOK in members:
             return raw
-        chosen = (
-            members if len(members) == 1 else [m for m in members if re.search(_CHOSEN_MEMBER, m)]
-        )
+        chosen = [m for m in members if len(members) == 1 or re.search(_CHOSEN_MEMBER, m)]
         if len(chosen) != 1:
-            raise InputError(
-                f"expected a zip of one file, and it holds {len(members)}",
-                code="several-files",
-                where=path,
-                fix="Unpack it and give the file itself.",
-            )
+            what = f"expected a zip of one file, and it holds {len(members)}"
+            fix = "Unpack it and give the file itself."
+            raise InputError(what, code="several-files", where=path, fix=fix)
         with archive.open(chosen[0]) as member:
             return _read_all(member, len(raw), path)
 
@@ -493,10 +483,7 @@ def _read_all(file: IO[bytes] | gzip.GzipFile, packed: int, path: Path) -> bytes
 
 def _check_size(size: int, packed: int, path: Path) -> None:
     if size > max(_ALWAYS_UNPACKED, _AT_MOST_TIMES * packed):
-        raise InputError(
-            f"the file unpacks to more than {_AT_MOST_TIMES} times its size, as no table of "
-            "measurements does: it may be made to fill the memory",
-            code="decompression-bomb",
-            where=path,
-            fix="If you trust it, unpack it first (gunzip, unzip).",
-        )
+        what = f"the file unpacks to more than {_AT_MOST_TIMES} times its size, as no table of "
+        what += "measurements does: it may be made to fill the memory"
+        fix = "If you trust it, unpack it first (gunzip, unzip)."
+        raise InputError(what, code="decompression-bomb", where=path, fix=fix)

@@ -44,7 +44,7 @@ class NoFeatureError(InputError):
 def _find(file: File) -> tuple[Sheet, int] | None:
     """Return the first sheet with numbers and one gene or strain per row, and its header's row."""
     for sheet in (sheet for sheet in file.sheets if sheet.separator != " "):
-        for at, header in sheet.headers():
+        for at, header, _ in sheet.headers:
             named = ["" if name == f"column {i}" else name for i, name in enumerate(header, 1)]
             if _is_feature(named, sheet.rows[at + 1 : at + HEADER_WITHIN]):
                 return sheet, at
@@ -133,7 +133,7 @@ def _read(
     table, values = table.take(~blank), values[~blank]
     names, lines = table.frame[gene], table.lines
     index = resolve_strains(genes, names)
-    dropped, unresolved = account_for_names(genes, names, index, on_unknown, table.path, lines)
+    dropped, unresolved = account_for_names(names, index, on_unknown, table.path, lines)
     known = index >= 0
     missing = np.isnan(values[known])
     low = np.where(missing, np.inf, values[known]).min(axis=0, initial=np.inf)

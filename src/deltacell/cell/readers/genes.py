@@ -14,7 +14,7 @@ from deltacell.cell.genes import Genes
 from deltacell.cell.readers.names import HEADERS, pattern, table_reader, with_header, without_header
 from deltacell.cell.readers.networks import orf_names
 from deltacell.counts import Counts, Source
-from deltacell.table import File, Sheet, Table, is_missing, word
+from deltacell.table import File, Sheet, Table, is_missing
 
 _GENE_TYPES = ("ORF", "pseudogene", "blocked_reading_frame", "transposable_element_gene")
 _SGD = (
@@ -56,7 +56,7 @@ def _read_info(table: Table) -> tuple[Genes, Source]:
 
 def _find_table(file: File) -> Callable[[], Table] | None:
     for sheet in file.sheets:
-        words = [word(name) for name in sheet.header(0)] if sheet.separator != " " else []
+        words = sheet.headers[0][2] if sheet.separator != " " else []
         named = {
             key: [i for i, w in enumerate(words) if known.fullmatch(w)]
             for key, known in _WORDS.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
@@ -129,35 +129,37 @@ def resolve_strains(genes: Genes, names: pl.Series) -> Ints:
 
 
 def account_for_names(
-    genes: Genes,
-    names: pl.Series,
-    index: Ints,
-    on_unknown: OnUnresolved,
-    path: Path,
-    lines: Ints | None = None,
+    names: pl.Series, index: Ints, on_unknown: OnUnresolved, path: Path, lines: Ints | None = None
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Count the names that were not found by reason, and name them for the notes of a source.
 
-    With the policy ``error``, raise for the first of them.
+    With the policy ``error``, raise if there are any.
     """
-    bad = np.flatnonzero(index < 0)
+    bad, notes = np.flatnonzero(index < 0), unresolved_notes(names, index)
     if on_unknown == "error" and len(bad):
-        row = int(bad[0])
-        try:
-            genes.index(names[row])
-        except GeneNameError as error:
-            raise GeneNameError(
-                f"{error.what} (row {row + 1}, the first of {len(bad):,})",
-                code=error.code,
-                where=path,
-                line=None if lines is None else int(lines[row]),
-                fix=f"{error.fix} Or choose what to do with unknown genes: drop or add.",
-            ) from None
-    dropped = {
-        UNKNOWN_GENE: int((index == UNKNOWN).sum()),
-        AMBIGUOUS_NAME: int((index == AMBIGUOUS).sum()),
-    }
-    return dropped, unresolved_notes(names, index)
+        line = None if lines is None else int(lines[bad[0]])
+        raise names_not_found(notes, f"{len(bad):,} of {len(index):,} rows", path, line)
+    codes = {UNKNOWN_GENE: UNKNOWN, AMBIGUOUS_NAME: AMBIGUOUS}
+    return {why: int((index == code).sum()) for why, code in codes.items()}, notes
+
+
+def names_not_found(
+    notes: Mapping[str, str], rows: str, path: Path, line: int | None
+) -> GeneNameError:
+    """Return the error of rows whose names were not found, with all of `unresolved_notes`."""
+    named = text_of_notes(notes)
+    return GeneNameError(
+        f"{rows} name genes that the cell does not know or that are ambiguous ({named})",
+        code="unknown-gene" if "unknown_genes" in notes else "ambiguous-gene",
+        where=path,
+        line=line,
+        fix="Give systematic names, or choose what to do with unknown genes: drop or add.",
+        **notes,
+    )
+
+
+def text_of_notes(notes: Mapping[str, str]) -> str:
+    return "; ".join(f"{why.replace('_', ' ')}: {names}" for why, names in notes.items())
 
 
 def unresolved_notes(names: pl.Series, index: Ints) -> dict[str, str]:

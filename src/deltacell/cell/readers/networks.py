@@ -34,7 +34,7 @@ from deltacell.cell.readers.names import (
 from deltacell.cell.relation import Relation
 from deltacell.counts import Counts, Source
 from deltacell.errors import InputError
-from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, open_text, word
+from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, open_text
 
 CHANNELS = ("neighborhood", "fusion", "cooccurence", "coexpression", "experimental", "database")
 
@@ -76,7 +76,7 @@ class NamedEdges:
         worst = np.where((source == -1) | (target == -1), -1, np.minimum(source, target))
         first = frame["source"].zip_with(pl.Series(source < 0), frame["target"])
         lines, found = frame["line"].to_numpy(), worst >= 0
-        dropped, _ = account_for_names(genes, first, worst, on_unknown, self.path, lines)
+        dropped, _ = account_for_names(first, worst, on_unknown, self.path, lines)
         weight = frame["weight"].to_numpy()[found] if "weight" in frame.columns else None
         edges = self.name, source[found], target[found], weight
         relation = Relation.from_edges(*edges, n_genes=len(genes), directed=self.directed)
@@ -299,7 +299,7 @@ def unclear(file: File) -> tuple[str, list[str], str] | None:
     Its number may be the score of a screen, which a model must not see as a network.
     """
     for sheet in file.sheets:
-        for at, header in sheet.headers():
+        for at, header, _ in sheet.headers:
             rows = sheet.rows[at:]
             if len(rows[0]) != 3 or (sheet.separator == " " and len(rows) < 3):
                 continue
@@ -348,8 +348,8 @@ def _as_told(sheet: Sheet) -> _Form | None:
 
 
 def _by_words(sheet: Sheet) -> _Form | None:
-    for at, header in sheet.headers():
-        words = [word(name) for name in header]
+    for at, _, header in sheet.headers:
+        words = list(header)
         while words and words[-1].startswith("column"):
             words.pop()
         nodes = [i for i, w in enumerate(words) if _NODE.fullmatch(w)]

@@ -32,7 +32,7 @@ class WrittenMetabolism(NamedTuple):
         """Return the metabolism of a cell with the given genes; what is counted are the genes."""
         names = pl.Series(self.gene_names, dtype=pl.String)
         index, path = genes.resolve(names), self.text.path
-        dropped, unresolved = account_for_names(genes, names, index, on_unknown, path)
+        dropped, unresolved = account_for_names(names, index, on_unknown, path)
         counts = Counts(len(names), int((index >= 0).sum()), dropped)
         notes = {**self.notes, **unresolved}
         source = Source(path.name, self.text.sha256, reader.name, counts, "metabolism", notes)

@@ -130,12 +130,14 @@ class _Column(NamedTuple):
 
 def _candidates(sheet: Sheet) -> Iterator[tuple[_Form, dict[str, list[int]], list[int]]]:
     """Yield the headers that name genes, with the columns of each phenotype and of numbers."""
-    for at, header in sheet.headers():
+    for at, _, words in sheet.headers:
+        if not any(known.fullmatch(w) for w in words for known in (_GENE, _ROLE, _JOINED)):
+            continue
         columns = []
-        for i, name in enumerate(header):
+        for i, w in enumerate(words):
             below = [row[i].strip() for row in sheet.rows[at + 1 :] if i < len(row)]
             fields = [field for field in below if field.lower() not in MISSING]
-            columns.append(_Column(i, word(name), fields))
+            columns.append(_Column(i, w, fields))
         genes = _genes(columns)
         if not genes:
             continue
