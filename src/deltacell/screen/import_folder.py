@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from deltacell import store
-from deltacell.cell import Cell, Feature, Genes
+from deltacell.cell import Cell, Genes
 from deltacell.cell.genes import UNKNOWN, OnUnknown
 from deltacell.cell.readers import CELL_READERS, networks
 from deltacell.cell.readers.features import NoFeatureError
@@ -218,11 +218,13 @@ class _Built:
 
     def add(self, parts: dict[str, Any], part: Any, source: Source) -> None:
         if parts is self.features:
-            same = next((one.name for one in parts.values() if _same(one, part)), None)
-            if same is not None:
-                first = next(source.file for source in self.sources if source.into == same)
-                what = f"it holds the same feature as {first}, which was kept"
-                raise NoFeatureError(what, code="same-feature")
+            for one in parts.values():
+                # Programs round differently what they save.
+                values = {"rtol": 1e-5, "atol": 1e-7, "equal_nan": True}
+                if one.columns == part.columns and np.allclose(one.values, part.values, **values):
+                    first = next(s.file for s in self.sources if s.into == one.name)
+                    what = f"it holds the same feature as {first}, which was kept"
+                    raise NoFeatureError(what, code="same-feature")
         taken = parts if parts is self.relations else {**self.features, **self.annotations}
         name, number = part.name, 2
         while name in taken:
@@ -320,13 +322,6 @@ def why_unread(file: File) -> str:
         "its content is of no known format; a table needs a header such as gene1,gene2,score "
         "(a screen), gene1,gene2,weight (a network), gene,fitness (a feature) or gene,term (an "
         f"annotation): {_PAGE}"
-    )
-
-
-def _same(one: Feature, other: Feature) -> bool:
-    """Whether two features are the same table, saved by programs that round differently."""
-    return one.columns == other.columns and np.allclose(
-        one.values, other.values, rtol=1e-5, atol=1e-7, equal_nan=True
     )
 
 

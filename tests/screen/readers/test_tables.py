@@ -1,4 +1,4 @@
-"""Tables of one's own: which headers are understood, and what becomes of the rows."""
+"""Tables of one's own: which headers are understood, what becomes of the rows and names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deltacell.cell import Genes
 from deltacell.screen.readers import SCREEN_READERS, tables
 from deltacell.table import MISSING, File, is_number
 
@@ -192,3 +193,82 @@ def test_what_is_written_is_read(genotypes, separator, end, joined):
     assert result.rows["score"].to_list() == [score for _, score, _ in genotypes]
     deviations = [np.nan if d is None else d for _, _, d in genotypes]
     np.testing.assert_array_equal(result.rows["standard_deviation"], deviations)
+
+
+@pytest.fixture
+def written(write):
+    def make(*rows, **options):
+        text = "query\tarray\tscore\n" + "".join(row.replace("|", "\t") + "\n" for row in rows)
+        text = text.replace("score", "fitness") if "phenotype" in options else text
+        return read(write(name="screen.tsv", text=text), **options)
+
+    return make
+
+
+def test_names_of_every_kind_resolve(written, genes):
+    screen = written("tfc3|YAL003W|1", "OLD1|vps8|2", "YAL001C|efb1|3").on(genes)
+    assert screen.genotypes.genes.tolist() == [0, 2, 0, 1, 0, 2]
+    (source,) = screen.sources
+    assert source.counts.to_json() == {"read": 3, "resolved": 3, "kept": 3, "dropped": {}}
+    assert source.notes == {
+        "distinct_sets_as_written": 3,
+        "genes_as_written": 6,
+        "distinct_sets": 2,
+        "genes": 3,
+    }
+    assert (source.file, source.reader, source.into) == ("screen.tsv", "table", "screen")
+
+
+def test_all_unknown_and_ambiguous_names_are_reported_at_once(written, genes, refused):
+    rows = [f"YAL001C|{name}|1" for name in ("A", "B", "C", "D", "E", "F", "b", "SHARED")]
+    error = refused("unknown-gene", written("YAL001C|YAL002W|1", *rows).on, genes)
+    assert (error.line, error.where.name) == (3, "screen.tsv")
+    assert error.fields == {
+        "unknown_genes": "B, A, C, D, E and 1 more",
+        "ambiguous_gene_names": "SHARED",
+    }
+
+
+def test_dropped_rows_are_counted_by_reason(written, genes):
+    rows = ["YAL001C|NOPE|2", "SHARED|YAL001C|3", "TFC3|OLD1|4", "NOPE|SHARED|5", "EFB1|efb1|6"]
+    screen = written("YAL001C|YAL002W|1", *rows).on(genes, "drop")
+    assert screen.column("score").tolist() == [1]
+    assert screen.column("source_row").tolist() == [2]
+    (source,) = screen.sources
+    assert (source.counts.read, source.counts.resolved, source.counts.kept) == (6, 3, 1)
+    assert source.counts.dropped == {
+        "unknown gene": 2,
+        "ambiguous gene name": 1,
+        "same gene twice": 1,
+        "same gene twice after aliases": 1,
+    }
+    # Names that are not known count as themselves, also after aliases.
+    assert source.notes == {
+        "distinct_sets_as_written": 5,
+        "genes_as_written": 7,
+        "distinct_sets": 4,
+        "genes": 5,
+        "unknown_genes": "NOPE",
+        "ambiguous_gene_names": "SHARED",
+    }
+
+
+def test_same_gene_twice_is_an_error_with_its_line(written, genes, refused):
+    for again in ("YAL003W|yal003w|2", "OLD1|TFC3|3", "YAL001C|tfc3 |4"):
+        assert refused("gene-twice", written("YAL001C|YAL002W|1", again).on, genes).line == 3
+
+
+@pytest.mark.parametrize("policy", ["error", "drop"])
+def test_one_gene_has_no_interaction_and_has_a_fitness(written, genes, policy):
+    rows = ("YAL001C|YAL002W|1", "YAL001C||2", "|NOPE|3")
+    (source,) = written(*rows).on(genes, policy).sources
+    assert (source.counts.read, source.counts.kept) == (3, 1)
+    assert source.counts.dropped == {"one gene has no interaction": 2}
+    screen = written(*rows[:2], phenotype="fitness").on(genes, policy)
+    assert screen.stats()["kinds"] == {"digenic": 1, "single": 1}
+
+
+def test_nothing_left_is_an_error_with_the_reasons(written, genes, refused):
+    screen = written("YAL001C|YAL002W|1")
+    error = refused("empty-screen", screen.on, Genes(["YBR001C"]), "drop")
+    assert error.fix == "unknown genes: YAL001C, YAL002W"

@@ -16,6 +16,7 @@ from deltacell.cell.readers.names import (
     OnUnresolved,
     Reader,
     account_for_names,
+    bare_name,
     is_systematic,
     pattern,
     resolve_strains,
@@ -87,16 +88,13 @@ def _may_be_genes(header: str, fields: Sequence[str]) -> bool:
 
 
 def _is_gene_like(name: str) -> bool:
-    return is_systematic(_bare(name)) or _STANDARD_NAME.fullmatch(name) is not None
-
-
-def _bare(name: str) -> str:
-    return name.split("_")[0].upper()
+    return is_systematic(bare_name(name)) or _STANDARD_NAME.fullmatch(name) is not None
 
 
 def _are_two_genes(header: Sequence[str], columns: Sequence[Sequence[str]], i: int, j: int) -> bool:
     """Whether two columns of names cannot be two names of one gene."""
-    pairs = [(_bare(a), _bare(b)) for a, b in zip(columns[i], columns[j], strict=True) if a and b]
+    both = ((a, b) for a, b in zip(columns[i], columns[j], strict=True) if a and b)
+    pairs = [(bare_name(a), bare_name(b)) for a, b in both]
     sides = list(zip(*pairs, strict=True))
     are_systematic = [2 * sum(map(is_systematic, side)) >= len(side) for side in sides]
     differ = any(a != b for a, b in pairs)

@@ -28,6 +28,9 @@ HEADERS: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("headers.toml").read_text(encoding="utf-8")
 )
 
+#: What marks a deletion: rad52Δ, rad52-delta, rad52Δ::kanMX, Δrad52.
+DELETED = r"(?i)^[\u0394\u2206](?=\w)|(?:[-_ ]?[\u0394\u2206\u03b4]|[-_ ]delta)?(?:::\w+)?$"
+
 _NAMED_AT_MOST = 5
 _SYSTEMATIC = re.compile(r"(Y[A-P][LR]\d{3}[WC](-[A-Z0-9]+)?|Q0\d{3}|R\d{4}[WC])", re.IGNORECASE)
 _PARTS = {
@@ -105,6 +108,11 @@ def stem_of(file_name: str) -> str:
 def is_systematic(name: str) -> bool:
     """Whether a name has the form of a systematic name of yeast, such as ``YDL227C``."""
     return _SYSTEMATIC.fullmatch(name) is not None
+
+
+def bare_name(written: str) -> str:
+    """Return a name in capitals, without the number of its strain and what marks a deletion."""
+    return re.sub(DELETED, "", written.strip()).split("_")[0].upper()
 
 
 def in_capitals(name: str) -> str:

@@ -310,10 +310,6 @@ def unclear(file: File) -> tuple[str, list[str], str] | None:
     return None
 
 
-def _find_lists(file: File) -> list[_Form]:
-    return file.forms([_as_told, _by_words, _without_header])
-
-
 def _read_lists(forms: Sequence[_Form]) -> list[NamedEdges]:
     """Return the relation of each form; rows without a weight are left out and counted."""
     stem = stem_of(forms[0].sheet.file.path.name)
@@ -400,4 +396,5 @@ def _are_edges(rows: Sequence[Sequence[str]], width: int, separator: str) -> boo
     return whole > 0 and len(rows) - whole - absent <= wrong_at_most
 
 
-edge_list = Reader("edge_list", "edges", _find_lists, _read_lists)
+_WAYS = _as_told, _by_words, _without_header
+edge_list = Reader("edge_list", "edges", lambda file: file.forms(_WAYS), _read_lists)

@@ -39,10 +39,6 @@ class WrittenMetabolism(NamedTuple):
         return Metabolism.build(genes, **self.parts, on_unknown="drop"), source
 
 
-def _find(file: File) -> File | None:
-    return file if any("<sbml" in line for line in file.head) else None
-
-
 def _read(file: File) -> WrittenMetabolism:
     """Read a model, plain or compressed; what cobra rejects, also of a rule, is an error."""
     text = open_text(file.path)
@@ -120,4 +116,6 @@ def _cobra_model(text: Text) -> Any:
     return model
 
 
-reader = Reader("sbml", "metabolism", _find, _read)
+reader = Reader(
+    "sbml", "metabolism", lambda file: any("<sbml" in line for line in file.head) and file, _read
+)

@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from deltacell.cell.readers.names import HEADERS, Reader, is_systematic, pattern, stem_of
+from deltacell.cell.readers.names import (
+    DELETED,
+    HEADERS,
+    Reader,
+    bare_name,
+    is_systematic,
+    pattern,
+    stem_of,
+)
 from deltacell.errors import InputError
 from deltacell.screen.readers.published import COLLECTIONS, crossed
 from deltacell.screen.readers.written import NO_SCORE, WrittenScreen, chosen_phenotype, measured
@@ -28,8 +36,6 @@ _SCORES = {"interaction": "score", "fitness": "fitness"}
 _SCORE_WORDS = {phenotype: pattern("screen", phenotype) for phenotype in _SCORES}
 _OTHERS: dict[str, list[str]] = HEADERS["screen"]["others"]
 _JOINS = r"\s*[+;|/&]\s*|\s+"
-# rad52Δ, rad52-delta, rad52Δ::kanMX, Δrad52
-_DELETED = r"(?i)^[\u0394\u2206](?=\w)|(?:[-_ ]?[\u0394\u2206\u03b4]|[-_ ]delta)?(?:::\w+)?$"
 _STRAIN = r"^([^_]+)_([A-Za-z]*)\w*$"
 
 
@@ -44,10 +50,6 @@ class _Form:
     others: Mapping[str, int] = field(default_factory=dict)
     counts: bool = False  # whether the first column is the number of genes, as DCell writes it
     matrix: bool = False
-
-
-def _find(file: File) -> list[_Form]:
-    return file.forms([_by_names, _by_words, _counted, _matrix])
 
 
 def _read(forms: Sequence[_Form], phenotype: str | None = None) -> list[WrittenScreen]:
@@ -215,9 +217,9 @@ def _matrix(sheet: Sheet) -> _Form | None:
         values = [name for row in rows for name in row[1:] if name.lower() not in MISSING]
         if not values or not all(map(is_number, values)) or any(map(is_number, header)):
             continue
-        named = {_bare(name) for name in header}
-        both = sum(_bare(label) in named for label in labels)
-        systematic = all(is_systematic(_bare(name)) for name in (*header, *labels))
+        named = {bare_name(name) for name in header}
+        both = sum(bare_name(label) in named for label in labels)
+        systematic = all(is_systematic(bare_name(name)) for name in (*header, *labels))
         if systematic or 2 * both > len(labels):
             return _Form(sheet, at, matrix=True)
     return None
@@ -290,18 +292,17 @@ def _read_matrix(form: _Form, study: str, phenotype: str | None) -> WrittenScree
     table.refuse()
     row, column = np.indices(score.shape).reshape(2, -1)
     names = [*row_genes, *column_genes]
-    number = {name: i for i, name in enumerate(dict.fromkeys(map(_bare, names)))}
-    codes = np.array([number[_bare(name)] for name in names])
+    number = {name: i for i, name in enumerate(dict.fromkeys(map(bare_name, names)))}
+    codes = np.array([number[bare_name(name)] for name in names])
     one, other, value = codes[row], codes[len(row_genes) + column], score.ravel()
     diagonal, absent = one == other, np.isnan(value)
     if diagonal.any() and (value[diagonal] == 1).all():
         what = "the matrix has 1 on its diagonal, as correlations have: it is not a screen"
         fix = "Write it as a network of gene1, gene2, weight; or leave the diagonal empty."
         raise InputError(what, code="correlation-matrix", where=table.path, fix=fix)
-    there, n = ~diagonal & ~absent, len(number)
-    mirrored = dict(zip((one * n + other)[there].tolist(), value[there].tolist(), strict=True))
-    opposite = np.array([mirrored.get(key, np.nan) for key in (other * n + one).tolist()])
-    half = there & (one > other) & (opposite == value)
+    there, square = ~diagonal & ~absent, np.full((len(number), len(number)), np.nan)
+    square[one[there], other[there]] = value[there]
+    half = there & (one > other) & (square[other, one] == value)
     symmetric = bool(half.any())
     deleted = _told_by_name(pl.DataFrame({"name": names}).with_columns(strain=True))
     roles = ("unknown", "unknown") if symmetric else ("query", "array")
@@ -322,10 +323,6 @@ def _read_matrix(form: _Form, study: str, phenotype: str | None) -> WrittenScree
     )
 
 
-def _bare(name: str) -> str:
-    return re.sub(_DELETED, "", name.strip()).split("_")[0].upper()
-
-
 def _told_by_name(fields: pl.DataFrame) -> pl.DataFrame:
     """Return genes without what marks a deletion or a strain, the perturbation and the allele."""
     keys = ["written", "strain"]
@@ -333,7 +330,7 @@ def _told_by_name(fields: pl.DataFrame) -> pl.DataFrame:
     distinct = fields.unique(maintain_order=True)
     told = []
     for written, is_strain in distinct.iter_rows():
-        gene, perturbation = re.sub(_DELETED, "", written), "deletion"
+        gene, perturbation = re.sub(DELETED, "", written), "deletion"
         # The digit of rad52delta is the gene's.
         if written.lower().endswith("delta") and written[:-5][-1:].isdigit():
             gene = written[:-5]
@@ -348,5 +345,6 @@ def _told_by_name(fields: pl.DataFrame) -> pl.DataFrame:
 
 
 _FIX = "Name the columns gene1, gene2 and score (or split): docs/how-to/screen.md."
-reader = Reader("table", "screens", _find, _read, _FIX)
+_WAYS = _by_names, _by_words, _counted, _matrix
+reader = Reader("table", "screens", lambda file: file.forms(_WAYS), _read, _FIX)
 split_reader = Reader("split", "parts", _find_split, _read_split, _FIX)
