@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
@@ -40,7 +41,7 @@ _EXAMPLES = 3
 _GZIP, _ZIP, _PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
 _IS_WORKBOOK = "[Content_Types].xml"
 # JSON and XML, whose long lines would take seconds to look through.
-_NO_TABLE = re.compile(r"\s*(\{|\[\{|<)")
+_NO_TABLE = re.compile(r"\s*(\{\s*(\"|$)|\[\s*(\{|$)|<[?!a-zA-Z])")
 # The journal packs Kuzmin 2020's workbook with twelve others.
 _CHOSEN_MEMBER = r"(?i)table[-_ ]?s1\.xlsx$"
 # Folders, and files that macOS and Excel hide in a zip.
@@ -50,6 +51,7 @@ _ALWAYS_UNPACKED, _AT_MOST_TIMES = 64 << 20, 100
 _NUMBER = re.compile(r"[-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d+)?")
 _DECIMAL_COMMA = r"^[-+\u2212]?\d*,\d+(?:[eE][-+]?\d+)?$"
 _THOUSANDS = r"^[-+]?[1-9]\d{0,2},\d{3}$"
+_PUNCTUATION = re.compile(r"[\W_]+")
 _GENE_KEY = re.compile(r"(?:gene|query|array)\d{0,2}|genes")
 _KEY = re.compile(rf"{_GENE_KEY.pattern}|score|fitness|weight|p_value|sd|study|split")
 
@@ -207,7 +209,7 @@ class File:
     def sheets(self) -> list[Sheet]:
         """The ways to split the file into rows: its sheets, or one per separator it may have."""
         if self.is_workbook:
-            names = self._book().sheet_names
+            names = self._book.sheet_names
             tops = {name: (1, self._cells(name, "string", HEADER_WITHIN)) for name in names}
         elif self.magic.startswith(_PARQUET):
             frame = self.cells("").frame
@@ -234,7 +236,8 @@ class File:
         if self.is_workbook:
             each = [next((form for way in ways if (form := way(s))), None) for s in self.sheets]
             return [form for form in each if form is not None]
-        return [form for way in ways for sheet in self.sheets if (form := way(sheet))][:1]
+        found = (form for way in ways for sheet in self.sheets if (form := way(sheet)))
+        return list(islice(found, 1))
 
     def lines(self) -> Table:
         """Return the lines of a text that are not blank, as a table of one column ``text``."""
@@ -286,6 +289,7 @@ class File:
                 raise
             return Text(self.path, "", b"")
 
+    @cached_property
     def _book(self) -> Any:
         need("fastexcel", "Reading xlsx", "xlsx")
         import fastexcel
@@ -295,7 +299,7 @@ class File:
 
     def _cells(self, sheet: str, kind: str, most: int | None = None) -> pl.DataFrame:
         with reading(self.path):
-            found = self._book().load_sheet(sheet, header_row=None, n_rows=most, dtypes=kind)
+            found = self._book.load_sheet(sheet, header_row=None, n_rows=most, dtypes=kind)
             return cast(pl.DataFrame, found.to_polars())
 
 
@@ -407,7 +411,7 @@ def fields_of(line: str, separator: str) -> list[str]:
 
 def word(header: str) -> str:
     """Return the name of a column in lower case, without blanks and punctuation."""
-    return re.sub(r"[\W_]+", "", header.lower())
+    return _PUNCTUATION.sub("", header.lower())
 
 
 def is_number(written: str) -> bool:

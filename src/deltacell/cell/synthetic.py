@@ -134,11 +134,8 @@ def plan_of(cell: Cell) -> Plan:
 def _recipe(name: str) -> dict[str, Any]:
     if name not in _RECIPES:
         known = [*_RECIPES, REDUNDANCY]
-        raise InputError(
-            f"unknown synthetic cell '{name}'{did_you_mean(name, known)}",
-            code="unknown-cell",
-            fix=f"Choose from {', '.join(known)}.",
-        )
+        what = f"unknown synthetic cell '{name}'{did_you_mean(name, known)}"
+        raise InputError(what, code="unknown-cell", fix=f"Choose from {', '.join(known)}.")
     return _RECIPES[name]
 
 

@@ -220,8 +220,9 @@ class _Built:
         if parts is self.features:
             for one in parts.values():
                 # Programs round differently what they save.
-                values = {"rtol": 1e-5, "atol": 1e-7, "equal_nan": True}
-                if one.columns == part.columns and np.allclose(one.values, part.values, **values):
+                if one.columns == part.columns and np.allclose(
+                    one.values, part.values, rtol=1e-5, atol=1e-7, equal_nan=True
+                ):
                     first = next(s.file for s in self.sources if s.into == one.name)
                     what = f"it holds the same feature as {first}, which was kept"
                     raise NoFeatureError(what, code="same-feature")

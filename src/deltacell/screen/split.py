@@ -313,9 +313,6 @@ class Overlap(NamedTuple):
     def share(self) -> float | None:
         return self.shared / self.of if self.of else None
 
-    def __str__(self) -> str:
-        return share_text(self.share or 0)
-
 
 class PartLeakage(NamedTuple):
     """The distinct genes, pairs and sets of one part's genotypes that are also in training."""
@@ -325,7 +322,8 @@ class PartLeakage(NamedTuple):
     sets: Overlap
 
     def __str__(self) -> str:
-        shares = [f"{o} of {o.of:,} {name}" for name, o in self._asdict().items() if o.of]
+        there = {name: o for name, o in self._asdict().items() if o.of}
+        shares = [f"{share_text(o.share)} of {o.of:,} {name}" for name, o in there.items()]
         return listed(shares) or "nothing, as it is empty"
 
 

@@ -61,21 +61,6 @@ def test_genes_that_do_not_resolve_are_an_error(pairs, code, line, names, genes,
     assert (error.line, [*error.fields.values()]) == (line, [names])
 
 
-def test_unresolved_rows_are_dropped_with_a_count_by_reason(genes):
-    loops = [("YAL001C", "YAL001C"), ("YAL001C", "TFC3")]
-    unresolved = [("NOPE", "YAL001C"), ("NOPE", "BOTH"), ("BOTH", "YAL001C")]
-    edges = [("YAL001C", "YAL002W"), ("YAL002W", "YAL001C"), ("YAL001C", "VPS8")]
-    written = edges_of([*edges[:2], *loops, *unresolved, edges[2]], left_out={"score 0": 4})
-    relation, source = written.on(genes, "drop")
-    notes = {"note": 9, "unknown_genes": "NOPE", "ambiguous_gene_names": "BOTH"}
-    assert source.notes == notes
-    assert (relation.n_edges, relation.counts.read, relation.counts.resolved) == (1, 12, 9)
-    assert relation.counts.dropped == {
-        **{"score 0": 4, UNKNOWN_GENE: 2, AMBIGUOUS_NAME: 1},
-        **{"self loop": 2, "duplicate": 1, "other direction of an edge": 1},
-    }
-
-
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("ABCDX?"), st.sampled_from("ABCDX?")), max_size=30),
@@ -88,6 +73,13 @@ def test_every_row_is_accounted_for(pairs, directed, n_left_out):
     relation, source = edges.on(genes, "drop")
     counts = source.counts
     assert counts.read == len(pairs) + n_left_out == counts.kept + sum(counts.dropped.values())
+    unknown = sum("X" in pair for pair in pairs)
+    ambiguous = sum("?" in pair and "X" not in pair for pair in pairs)
+    for why, n in (("score 0", n_left_out), (UNKNOWN_GENE, unknown), (AMBIGUOUS_NAME, ambiguous)):
+        assert counts.dropped.get(why, 0) == n
+    assert source.notes["note"] == 9
+    assert source.notes.get("unknown_genes", "") == "X" * bool(unknown)
+    assert ("ambiguous_gene_names" in source.notes) == any("?" in pair for pair in pairs)
     inside = [(a, b) for a, b in pairs if a in "ABCD" and b in "ABCD" and a != b]
     distinct = set(inside) if directed else {frozenset(pair) for pair in inside}
     assert counts.kept == relation.n_edges == len(distinct)

@@ -62,13 +62,13 @@ def _is_feature(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     if not below or len(below) * 2 < len(rows):
         return False
     columns = list(zip(*below, strict=True))
-    present = [[f for f in column if f.lower() not in MISSING] for column in columns]
-    numbers = [i for i, f in enumerate(present) if f and 2 * sum(map(is_number, f)) >= len(f)]
-    named = [
-        i
-        for i, fields in enumerate(present)
-        if fields and i not in numbers and _may_be_genes(header[i], fields)
-    ]
+    numbers, named = [], []
+    for i, column in enumerate(columns):
+        fields = [field for field in column if field.lower() not in MISSING]
+        if fields and 2 * sum(map(is_number, fields)) >= len(fields):
+            numbers.append(i)
+        elif fields and _may_be_genes(header[i], fields):
+            named.append(i)
     # A number may be a dose in the header of a column, or a value if there is no header.
     called_so = any(_OF_A_GENE.fullmatch(header[i]) for i in named)
     return bool(

@@ -80,9 +80,9 @@ class NamedEdges:
         weight = frame["weight"].to_numpy()[found] if "weight" in frame.columns else None
         edges = self.name, source[found], target[found], weight
         relation = Relation.from_edges(*edges, n_genes=len(genes), directed=self.directed)
-        written = Counts(frame.height + sum(self.left_out.values()), frame.height, self.left_out)
-        named = Counts(frame.height, int(found.sum()), dropped)
-        relation.counts = written.then(named).then(relation.counts)
+        read = frame.height + sum(self.left_out.values())
+        reasons = {**self.left_out, **dropped, **relation.counts.dropped}
+        relation.counts = Counts(read, relation.n_edges, reasons)
         names = pl.concat([frame["source"], frame["target"]])
         unresolved = unresolved_notes(names, np.concatenate([source, target]))
         file = self.path.name, self.sha256, self.reader

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,8 +47,9 @@ class _Form:
     sheet: Sheet
     at: int | None = None
     genes: tuple[tuple[int, str, bool], ...] = ()  # position, role, whether it holds strain IDs
-    scores: Mapping[str, int] = field(default_factory=dict)  # by phenotype
+    scores: Mapping[str, Sequence[int]] = field(default_factory=dict)  # columns by phenotype
     others: Mapping[str, int] = field(default_factory=dict)
+    numbers: Sequence[int] = ()  # all columns of numbers
     counts: bool = False  # whether the first column is the number of genes, as DCell writes it
     matrix: bool = False
 
@@ -66,7 +68,7 @@ def _read(forms: Sequence[_Form], phenotype: str | None = None) -> list[WrittenS
 
 def _find_split(file: File) -> _Form | None:
     """Return the table of a file that names genes and their part of a split, and no score."""
-    forms = (form for sheet in file.sheets for form, *_ in _candidates(sheet))
+    forms = chain.from_iterable(map(_candidates, file.sheets))
     return next((form for form in forms if "split" in form.others), None)
 
 
@@ -84,15 +86,16 @@ def _read_split(form: _Form) -> list[tuple[list[list[str]], list[str]]]:
 
 def unclear(file: File) -> tuple[str, list[str], str] | None:
     """Return why a table of two genes and numbers per row is not read, and its columns."""
-    for form, scores, numbers in (c for sheet in file.sheets for c in _candidates(sheet)):
-        if numbers and form.at is not None:
-            header = form.sheet.header(form.at)
-            genes = [header[at] for at, *_ in form.genes]
-            for phenotype, several in scores.items():
-                if len(several) > 1:
-                    return f"it has two columns of {phenotype}", genes, header[several[0]]
-            return "no column is known as a score or a weight", genes, header[numbers[0]]
-    return None
+    forms = chain.from_iterable(map(_candidates, file.sheets))
+    form = next((form for form in forms if form.numbers), None)
+    if form is None or form.at is None:
+        return None
+    header = form.sheet.header(form.at)
+    genes = [header[at] for at, *_ in form.genes]
+    for phenotype, several in form.scores.items():
+        if len(several) > 1:
+            return f"it has two columns of {phenotype}", genes, header[several[0]]
+    return "no column is known as a score or a weight", genes, header[form.numbers[0]]
 
 
 def _by_names(sheet: Sheet) -> _Form | None:
@@ -107,16 +110,16 @@ def _by_names(sheet: Sheet) -> _Form | None:
                 sheet,
                 row,
                 tuple((at[key], role, True) for key, role in roles.items()),
-                {phenotype: at[key] for phenotype, key in _SCORES.items() if key in at},
+                {phenotype: [at[key]] for phenotype, key in _SCORES.items() if key in at},
                 {column: at[key] for key, column in others.items() if key in at},
             )
     return None
 
 
 def _by_words(sheet: Sheet) -> _Form | None:
-    for form, scores, _ in _candidates(sheet):
-        if any(scores.values()) and all(len(columns) <= 1 for columns in scores.values()):
-            return replace(form, scores={p: columns[0] for p, columns in scores.items() if columns})
+    for form in _candidates(sheet):
+        if form.scores and all(len(columns) == 1 for columns in form.scores.values()):
+            return form
     return None
 
 
@@ -130,8 +133,8 @@ class _Column(NamedTuple):
         return 2 * sum(map(is_number, self.fields)) > len(self.fields)
 
 
-def _candidates(sheet: Sheet) -> Iterator[tuple[_Form, dict[str, list[int]], list[int]]]:
-    """Yield the headers that name genes, with the columns of each phenotype and of numbers."""
+def _candidates(sheet: Sheet) -> Iterator[_Form]:
+    """Yield the headers that name genes, whether or not they name one score."""
     for at, _, words in sheet.headers:
         if not any(known.fullmatch(w) for w in words for known in (_GENE, _ROLE, _JOINED)):
             continue
@@ -143,27 +146,19 @@ def _candidates(sheet: Sheet) -> Iterator[tuple[_Form, dict[str, list[int]], lis
         genes = _genes(columns)
         if not genes:
             continue
-        scores = {}
+        scores: dict[str, list[int]] = {}
+        # One bad number among others is for `read` to name.
+        measured_in = [c for c in columns if not c.fields or any(map(is_number, c.fields))]
         for phenotype, first in _SCORES.items():
-            # One bad number among others is for `read` to name.
-            there = [
-                c
-                for c in columns
-                if _SCORE_WORDS[phenotype].fullmatch(c.word)
-                and (not c.fields or any(map(is_number, c.fields)))
-            ]
+            there = [c for c in measured_in if _SCORE_WORDS[phenotype].fullmatch(c.word)]
             chosen = [c for c in there if c.word == first] or there
-            scores[phenotype] = [c.at for c in chosen]
+            scores |= {phenotype: [c.at for c in chosen]} if chosen else {}
         others = {}
         for key, known in _OTHERS.items():
             column = next((c for name in known for c in columns if c.word == name), None)
             if column and (key != "split" or all(word(f) in PARTS for f in column.fields)):
                 others[key] = column.at
-        yield (
-            _Form(sheet, at, genes, others=others),
-            scores,
-            [c.at for c in columns if c.is_numeric],
-        )
+        yield _Form(sheet, at, genes, scores, others, [c.at for c in columns if c.is_numeric])
 
 
 def _genes(columns: Sequence[_Column]) -> tuple[tuple[int, str, bool], ...]:
@@ -204,7 +199,7 @@ def _counted(sheet: Sheet) -> _Form | None:
         return None
     last = len(sheet.rows[0]) - 1
     genes = tuple((i, "unknown", False) for i in range(1, last))
-    return _Form(sheet, None, genes, {"interaction": last, "fitness": last}, counts=True)
+    return _Form(sheet, None, genes, {"interaction": [last], "fitness": [last]}, counts=True)
 
 
 def _matrix(sheet: Sheet) -> _Form | None:
@@ -261,7 +256,7 @@ def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
         table.refuse("Every row must have as many genes: give pairs and triples in separate files.")
         table.notes["form"] = f"{len(form.genes)} genes per row behind their number"
     columns: dict[str, Any] = {"phenotype": phenotype}
-    for name, at in {"score": form.scores[phenotype], **form.others}.items():
+    for name, at in {"score": form.scores[phenotype][0], **form.others}.items():
         if name in ("score", "standard_deviation", "p_value"):
             columns[name] = measured(table, name, names[at])
         elif name == "study":

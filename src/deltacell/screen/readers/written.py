@@ -108,7 +108,7 @@ class WrittenScreen:
         counts = Counts(len(self) + sum(self.dropped.values()), int(left.sum()), dropped)
         not_found = unresolved_notes(names, gene)
         if not left.any():
-            raise self._empty(counts.dropped, text_of_notes(not_found))
+            raise self._empty(counts.dropped, text_of_notes(not_found) or None)
         sizes = np.diff(self.offsets)[left]
         at, offsets = ragged_positions(self.offsets[:-1][left], sizes), offsets_of(sizes)
         deleted, rows = self.deleted[at], self.rows.filter(pl.Series(left))
