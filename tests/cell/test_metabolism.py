@@ -37,6 +37,8 @@ def test_what_only_all_of_them_lose_together_has_names(metabolism):
     found = metabolism.names_lost_together(Genotypes.of([list(map(GENES.index, s)) for s in sets]))
     assert found == [("single", "complex", "nested"), (), ("isozymes", "nested"), ()]
     assert metabolism.names_lost_together(Genotypes.of([])) == []
+    pairs, times = metabolism.pairs_lost_together()
+    assert (pairs.tolist(), times.tolist()) == ([[2, 3]], [2])
 
 
 def test_a_gene_that_the_cell_lacks_is_refused_or_always_lives(refused):

@@ -317,7 +317,7 @@ def test_a_reaction_is_lost_exactly_when_its_rule_is_false(drawn):
         assert lost.of(b).tolist() == expected
 
 
-@LAW
+@settings(max_examples=150, deadline=None)
 @given(metabolisms_and_genotypes())
 def test_lost_together_is_lost_by_no_smaller_set(drawn):
     genes, metabolism, _, _ = drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -182,7 +183,7 @@ def _by_aspect(prefix: str, reader: str, table: Table, rows: pl.DataFrame) -> li
         of_aspect = rows.filter(pl.col("aspect") == letter)
         kept = of_aspect.filter(pl.col("why").is_null())
         if len(kept):
-            left_out = dict(of_aspect["why"].drop_nulls().value_counts().iter_rows())
+            left_out = Counter(of_aspect["why"].drop_nulls())
             ids = {term: id for term, id in zip(kept["term"], kept["id"], strict=True) if id}
             file, pairs = (table.path, table.sha256, reader), kept.select("gene", "term", "line")
             found.append(NamedTerms(f"{prefix}_{aspect}", pairs, ids, *file, left_out))

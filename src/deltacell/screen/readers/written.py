@@ -167,7 +167,8 @@ class WrittenScreen:
         if absent:
             raise names_not_found(absent, rows, self.path, line)
         what = f"{rows} delete a gene twice, first {' '.join(self.names_of(first))}"
-        raise InputError(what, code="gene-twice", where=self.path, line=line)
+        fix = "Correct such rows, or drop them."
+        raise InputError(what, code="gene-twice", where=self.path, line=line, fix=fix)
 
 
 def chosen_phenotype(asked: str | None, there: Sequence[str], path: Path) -> str:
