@@ -224,12 +224,12 @@ class Split:
     def leakage(self, screen: Screen) -> Leakage:
         """Return what test and validation share with training."""
         self.check(screen)
-        genes = Pairs(screen.genotypes.owner.numpy(), screen.genotypes.genes.numpy())
-        sets = Pairs(np.arange(len(screen)), screen.keys)
+        genes = screen.genotypes.owner.numpy(), screen.genotypes.genes.numpy()
+        things = genes, _gene_pairs(screen), (np.arange(len(screen)), screen.keys)
 
         def shared(rows: Ints) -> PartLeakage:
             overlaps = []
-            for owner, key in (genes, _gene_pairs(screen), sets):
+            for owner, key in things:
                 seen, mine = (key[np.isin(owner, part)] for part in (self.train, rows))
                 mine = np.unique(mine)
                 overlaps.append(Overlap(int(np.isin(mine, seen).sum()), len(mine)))
