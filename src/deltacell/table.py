@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
@@ -39,13 +40,18 @@ _LOOKED_AT = 40
 _EXAMPLES = 3
 _GZIP, _ZIP, _PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
 _IS_WORKBOOK = "[Content_Types].xml"
+# JSON and XML, whose long lines would take seconds to look through.
+_NO_TABLE = re.compile(r"\s*(\{\s*(\"|$)|\[\s*(\{|$)|<[?!a-zA-Z])")
 # The journal packs Kuzmin 2020's workbook with twelve others.
 _CHOSEN_MEMBER = r"(?i)table[-_ ]?s1\.xlsx$"
+# Folders, and files that macOS and Excel hide in a zip.
+_NO_MEMBER = r"/$|^__MACOSX/|^(\.|~\$)|/(\.|~\$)[^/]*$"
 # Tables of genes are compressed 3 to 30 times.
 _ALWAYS_UNPACKED, _AT_MOST_TIMES = 64 << 20, 100
 _NUMBER = re.compile(r"[-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d+)?")
 _DECIMAL_COMMA = r"^[-+\u2212]?\d*,\d+(?:[eE][-+]?\d+)?$"
 _THOUSANDS = r"^[-+]?[1-9]\d{0,2},\d{3}$"
+_PUNCTUATION = re.compile(r"[\W_]+")
 _GENE_KEY = re.compile(r"(?:gene|query|array)\d{0,2}|genes")
 _KEY = re.compile(rf"{_GENE_KEY.pattern}|score|fitness|weight|p_value|sd|study|split")
 
@@ -58,12 +64,6 @@ class Text(NamedTuple):
     path: Path
     sha256: str  # of the file as it is on disk
     data: bytes
-
-
-class BadRowsError(InputError):
-    """Rows of a file that cannot be read, all of them at once; `kinds` counts them by kind."""
-
-    kinds: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -109,15 +109,14 @@ class Table:
             examples = "; ".join(f"line {line}: {what[:80]!r}" for line, what in places[:_EXAMPLES])
             more = ", …" if len(places) > _EXAMPLES else ""
             said.append(f"{kind} in {count_text(len(places), 'row')} ({examples}{more})")
-        error = BadRowsError(
+        raise InputError(
             "; ".join(said),
             code="bad-rows",
             where=self.path,
             line=min(line for places in self._bad.values() for line, _ in places),
             fix=fix or "Correct them, or leave a field empty (or NA) where its value is missing.",
+            kinds={kind: len(places) for kind, places in self._bad.items()},
         )
-        error.kinds = {kind: len(places) for kind, places in self._bad.items()}
-        raise error
 
 
 @dataclass(frozen=True)
@@ -130,8 +129,11 @@ class Sheet:
     separator: str = ""  # empty if it is not text
     name: str = ""  # in its workbook
 
-    def headers(self) -> Iterator[tuple[int, list[str]]]:
-        return ((at, self.header(at)) for at in range(min(len(self.rows), HEADER_WITHIN)))
+    @cached_property
+    def headers(self) -> list[tuple[int, list[str], list[str]]]:
+        """The rows that may be the header: its number, its names and these as words."""
+        names = [self.header(at) for at in range(min(len(self.rows), HEADER_WITHIN))]
+        return [(at, header, [*map(word, header)]) for at, header in enumerate(names)]
 
     def header(self, at: int) -> list[str]:
         """Return the fields of a row as distinct names of columns, ``column 8`` for no name."""
@@ -207,7 +209,7 @@ class File:
     def sheets(self) -> list[Sheet]:
         """The ways to split the file into rows: its sheets, or one per separator it may have."""
         if self.is_workbook:
-            names = self._book().sheet_names
+            names = self._book.sheet_names
             tops = {name: (1, self._cells(name, "string", HEADER_WITHIN)) for name in names}
         elif self.magic.startswith(_PARQUET):
             frame = self.cells("").frame
@@ -215,6 +217,8 @@ class File:
             tops = {"": (0, pl.concat([header, frame.head(_LOOKED_AT)]))}
         else:
             written = {n: line for n, line in enumerate(self.head, 1) if line.strip()}
+            if _NO_TABLE.match(next(iter(written.values()), "")):
+                return []
             return [
                 Sheet(self, [fields_of(line, s) for line in written.values()], list(written), s)
                 for s in _SEPARATORS
@@ -232,7 +236,8 @@ class File:
         if self.is_workbook:
             each = [next((form for way in ways if (form := way(s))), None) for s in self.sheets]
             return [form for form in each if form is not None]
-        return [form for way in ways for sheet in self.sheets if (form := way(sheet))][:1]
+        found = (form for way in ways for sheet in self.sheets if (form := way(sheet)))
+        return list(islice(found, 1))
 
     def lines(self) -> Table:
         """Return the lines of a text that are not blank, as a table of one column ``text``."""
@@ -284,6 +289,7 @@ class File:
                 raise
             return Text(self.path, "", b"")
 
+    @cached_property
     def _book(self) -> Any:
         need("fastexcel", "Reading xlsx", "xlsx")
         import fastexcel
@@ -293,7 +299,7 @@ class File:
 
     def _cells(self, sheet: str, kind: str, most: int | None = None) -> pl.DataFrame:
         with reading(self.path):
-            found = self._book().load_sheet(sheet, header_row=None, n_rows=most, dtypes=kind)
+            found = self._book.load_sheet(sheet, header_row=None, n_rows=most, dtypes=kind)
             return cast(pl.DataFrame, found.to_polars())
 
 
@@ -333,7 +339,7 @@ class ColumnNames:
             number = next(at[key] for key in ("score", "fitness", "weight") if key in at)
             if is_number(first[number]) and not any(is_number(first[at[k]]) for k in self.genes):
                 return None, at
-        headers = ((row, self._places(header)) for row, header in sheet.headers())
+        headers = ((row, self._places(header)) for row, header, _ in sheet.headers)
         return next(((row, places) for row, places in headers if places), None)
 
     def _places(self, header: Sequence[str]) -> dict[str, int] | None:
@@ -405,7 +411,7 @@ def fields_of(line: str, separator: str) -> list[str]:
 
 def word(header: str) -> str:
     """Return the name of a column in lower case, without blanks and punctuation."""
-    return re.sub(r"[\W_]+", "", header.lower())
+    return _PUNCTUATION.sub("", header.lower())
 
 
 def is_number(written: str) -> bool:
@@ -459,26 +465,14 @@ def _unpacked(raw: bytes, path: Path) -> bytes:
     if not raw.startswith(_ZIP):
         return raw
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        # macOS and Excel hide files of their own in a zip.
-        hidden = ("__MACOSX/", ".", "~$")
-        members = [
-            name
-            for name in archive.namelist()
-            if not name.endswith("/") and not name.startswith(hidden)
-            if not Path(name).name.startswith(hidden)
-        ]
+        members = [name for name in archive.namelist() if not re.search(_NO_MEMBER, name)]
         if _IS_WORKBOOK in members:
             return raw
-        chosen = (
-            members if len(members) == 1 else [m for m in members if re.search(_CHOSEN_MEMBER, m)]
-        )
+        chosen = [m for m in members if len(members) == 1 or re.search(_CHOSEN_MEMBER, m)]
         if len(chosen) != 1:
-            raise InputError(
-                f"expected a zip of one file, and it holds {len(members)}",
-                code="several-files",
-                where=path,
-                fix="Unpack it and give the file itself.",
-            )
+            what = f"expected a zip of one file, and it holds {len(members)}"
+            fix = "Unpack it and give the file itself."
+            raise InputError(what, code="several-files", where=path, fix=fix)
         with archive.open(chosen[0]) as member:
             return _read_all(member, len(raw), path)
 
@@ -493,10 +487,7 @@ def _read_all(file: IO[bytes] | gzip.GzipFile, packed: int, path: Path) -> bytes
 
 def _check_size(size: int, packed: int, path: Path) -> None:
     if size > max(_ALWAYS_UNPACKED, _AT_MOST_TIMES * packed):
-        raise InputError(
-            f"the file unpacks to more than {_AT_MOST_TIMES} times its size, as no table of "
-            "measurements does: it may be made to fill the memory",
-            code="decompression-bomb",
-            where=path,
-            fix="If you trust it, unpack it first (gunzip, unzip).",
-        )
+        what = f"the file unpacks to more than {_AT_MOST_TIMES} times its size, as no table of "
+        what += "measurements does: it may be made to fill the memory"
+        fix = "If you trust it, unpack it first (gunzip, unzip)."
+        raise InputError(what, code="decompression-bomb", where=path, fix=fix)

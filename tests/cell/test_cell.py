@@ -1,10 +1,14 @@
+"""Cells, their relations and features, and the account of every row."""
+
 from __future__ import annotations
+
+import json
 
 import numpy as np
 import pytest
 
 from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
-from deltacell.counts import Counts, Source
+from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
 from deltacell.errors import StoreError
 
 NAN = float("nan")
@@ -129,3 +133,69 @@ def test_a_feature_knows_what_is_missing():
 )
 def test_what_is_no_feature_is_refused(values, columns, refused):
     refused("bad-feature", lambda: Feature("f", values, columns))
+
+
+@pytest.fixture
+def directed():
+    return Relation.from_edges("regulatory", [0, 0, 3], [1, 2, 0], n_genes=4, directed=True)
+
+
+def test_the_row_is_the_target_and_the_column_the_source(directed):
+    assert directed.indptr.tolist() == [0, 1, 2, 3, 3]
+    assert directed.indices.tolist() == [3, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "weight"),
+    [
+        *(([0], [4], None), ([-1], [0], None), ([0, 1], [1], None), ([0], [1], [1.0, 2.0])),
+        *(([0], [1], [float("nan")]), ([0], [1], [float("inf")])),
+    ],
+)
+def test_edges_that_cannot_be_are_refused(source, target, weight, refused):
+    given = "r", source, target, weight
+    refused("bad-edges", Relation.from_edges, *given, n_genes=4, directed=True)
+
+
+def test_taking_genes_counts_what_is_left_out(directed):
+    taken = directed.take(np.array([2, 0]))
+    assert taken.counts == Counts(3, 1, {"outside the genes taken": 2})
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices"),
+    [
+        *(([0, 1, 2], [1, 2]), ([0, 1, 2], [1, -1]), ([0, 2, 1], [1])),
+        *(([0, 1, 3], [1, 0]), ([1, 1, 2], [1, 0]), ([], [])),
+    ],
+)
+def test_edges_from_disk_are_not_trusted(indptr, indices, refused):
+    # A sparse product would read beyond its memory.
+    rows = np.array(indptr, dtype=np.int64), np.array(indices, dtype=np.int32)
+    forged = Relation("forged", *rows, np.ones(len(indices), dtype=np.float32), directed=True)
+    options = {"directed": True, "counts": Counts(0, 0)}
+    refused("damaged", Relation.from_arrow, forged.to_arrow(), "forged", **options)
+
+
+def test_rows_that_are_not_kept_are_dropped_for_a_reason_and_survive_json():
+    counts = Counts(10, 4, {"self loop": 3, UNKNOWN_GENE: 2, AMBIGUOUS_NAME: 1, "other": 0})
+    dropped = {"self loop": 3, UNKNOWN_GENE: 2, AMBIGUOUS_NAME: 1}
+    assert counts.to_json() == {"read": 10, "resolved": 7, "kept": 4, "dropped": dropped}
+    source = Source("f.gz", "ab", "string", counts, "physical", {"pairs": 2})
+    assert Source.from_json(json.loads(json.dumps(source.to_json()))) == source
+
+
+@pytest.mark.parametrize(
+    ("read", "kept", "dropped"),
+    [(3, 3, {"x": 1}), (3, 2, {}), (3, 4, {"x": -1}), (0, -1, {"x": 1})],
+)
+def test_rows_that_do_not_add_up_are_a_mistake(read, kept, dropped):
+    with pytest.raises(ValueError, match="rows"):
+        Counts(read, kept, dropped)
+
+
+def test_a_later_stage_reads_what_the_earlier_kept():
+    chained = Counts(10, 8, {"a": 2}).then(Counts(8, 5, {"a": 1, "b": 2}))
+    assert chained == Counts(10, 5, {"a": 3, "b": 2})
+    with pytest.raises(ValueError, match="read 7 rows, this one kept 8"):
+        Counts(10, 8, {"a": 2}).then(Counts(7, 7))

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deltacell.cell import Genes, Metabolism
 from deltacell.cell.metabolism import MOST_CLAUSES, clauses_of
@@ -36,46 +32,13 @@ def build(rules, genes=GENES, **options):
     return Metabolism.build(genes, names, ["m"], [], rules, [0] * n, [1] * n, **options)
 
 
-def test_lost_reactions_ascend_and_belong_to_their_genotype(metabolism):
-    lost = metabolism.lost_reactions(Genotypes.of([[0, 1], [], [2, 3]]))
-    assert lost.offsets.tolist() == [0, 3, 3, 5]
-    assert lost.reactions.tolist() == [1, 2, 4, 3, 4]
-    assert lost.reactions.dtype == lost.offsets.dtype == torch.int64
-    assert metabolism.lost_reactions(Genotypes.of([])).offsets.tolist() == [0]
-    pairs = list(zip(*(column.tolist() for column in metabolism.rule_genes), strict=True))
-    assert pairs == [(1, 0), (2, 0), (2, 1), (3, 2), (3, 3), (4, 0), (4, 2), (4, 3)]
-
-
 def test_what_only_all_of_them_lose_together_has_names(metabolism):
     sets = [["A"], ["A", "B"], ["C", "D"], ["A", "C", "D"]]
     found = metabolism.names_lost_together(Genotypes.of([list(map(GENES.index, s)) for s in sets]))
     assert found == [("single", "complex", "nested"), (), ("isozymes", "nested"), ()]
     assert metabolism.names_lost_together(Genotypes.of([])) == []
-
-
-@settings(max_examples=50, deadline=None)
-@given(data=st.data())
-def test_lost_together_is_lost_by_no_smaller_set(data):
-    gene = st.sampled_from("ABCDE")
-    rule = st.lists(st.lists(gene, min_size=1, max_size=3), min_size=0, max_size=3)
-    rules = [
-        " or ".join(f"({' and '.join(clause)})" for clause in clauses)
-        for clauses in data.draw(st.lists(rule, min_size=1, max_size=5))
-    ]
-    made = build(rules, Genes("ABCDE"))
-    every = [c for k in range(1, 6) for c in combinations(range(5), k)]
-    lost = made.lost_reactions(Genotypes.of(every))
-    loses = {c: set(lost.of(i).tolist()) for i, c in enumerate(every)}
-    together = made.lost_together(Genotypes.of(every))
-    for i, c in enumerate(every):
-        smaller = [s for k in range(1, len(c)) for s in combinations(c, k)]
-        expected = loses[c].difference(*(loses[s] for s in smaller))
-        assert set(together.of(i).tolist()) == expected
-    pairs, times = made.pairs_lost_together()
-    found = {tuple(p): t for p, t in zip(pairs.tolist(), times.tolist(), strict=True)}
-    assert found == {
-        c: len(together.of(i)) for i, c in enumerate(every) if len(c) == 2 and len(together.of(i))
-    }
+    pairs, times = metabolism.pairs_lost_together()
+    assert (pairs.tolist(), times.tolist()) == ([[2, 3]], [2])
 
 
 def test_a_gene_that_the_cell_lacks_is_refused_or_always_lives(refused):
@@ -135,12 +98,9 @@ def test_columns_that_do_not_fit_are_refused(changed, refused):
     ("rule", "clauses"),
     [
         ("", ()),
-        ("(A and B) or C", (("A", "B"), ("C",))),
         ("A or B and C", (("A",), ("B", "C"))),
         ("A AND (B Or C)", (("A", "B"), ("A", "C"))),
         ("A&B|C", (("A", "B"), ("C",))),
-        ("A & B || C", (("A", "B"), ("C",))),
-        ("A or A", (("A",),)),
         ("B and A or A and B", (("A", "B"),)),
         ("A or (A and B)", (("A",), ("A", "B"))),
         ("(A or B) and (C or D)", (("A", "C"), ("A", "D"), ("B", "C"), ("B", "D"))),

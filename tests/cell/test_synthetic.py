@@ -72,7 +72,7 @@ def test_another_seed_gives_another_cell_of_the_same_sizes(demo):
     ("make", "code"),
     [
         (lambda: Cell.synthetic("mouse"), "unknown-cell"),
-        (lambda: Cell.synthetic("demo", seed=-1), "bad-seed"),
+        (lambda: Cell.synthetic("demo", seed=-1), "invalid-number"),
         (lambda: plan_of(Cell(["A"], [])), "not-synthetic"),
         (lambda: plan_of(Cell(["A"], [], synthetic={"name": "demo", "seed": 0})), "not-synthetic"),
     ],

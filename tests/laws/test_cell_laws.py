@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -314,6 +315,23 @@ def test_a_reaction_is_lost_exactly_when_its_rule_is_false(drawn):
             r for r, tree in enumerate(trees) if tree is not None and not satisfied(tree, living)
         ]
         assert lost.of(b).tolist() == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(metabolisms_and_genotypes())
+def test_lost_together_is_lost_by_no_smaller_set(drawn):
+    genes, metabolism, _, _ = drawn
+    every = [c for k in range(1, len(genes) + 1) for c in combinations(range(len(genes)), k)]
+    lost = metabolism.lost_reactions(Genotypes.of(every))
+    together = metabolism.lost_together(Genotypes.of(every))
+    loses = {c: set(lost.of(i).tolist()) for i, c in enumerate(every)}
+    only = {c: set(together.of(i).tolist()) for i, c in enumerate(every)}
+    for c in every:
+        smaller = [s for k in range(1, len(c)) for s in combinations(c, k)]
+        assert only[c] == loses[c].difference(*(loses[s] for s in smaller))
+    pairs, times = metabolism.pairs_lost_together()
+    found = {tuple(p): t for p, t in zip(pairs.tolist(), times.tolist(), strict=True)}
+    assert found == {c: len(lost) for c, lost in only.items() if len(c) == 2 and lost}
 
 
 @LAW

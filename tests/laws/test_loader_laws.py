@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from deltacell.cell import Genes
 from deltacell.screen import Batch, Genotypes, Loader, Screen
-from deltacell.screen.loader import commonest_gene, in_runs
+from deltacell.screen.genotypes import commonest
+from deltacell.screen.loader import in_runs
 
 N_GENES = 12
 LAW = settings(max_examples=50, deadline=None)
@@ -192,6 +193,5 @@ def test_runs_favour_nobody():
 
 
 def test_the_commonest_gene_is_the_query():
-    genes = np.array([7, 3, 3, 5, 3, 9, 1], dtype=np.int64)
-    found = commonest_gene(genes, np.array([0, 2, 4, 6]), np.array([2, 2, 2, 1]))
-    assert found.tolist() == [3, 3, 3, 1]
+    owner, genes = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([7, 3, 3, 5, 3, 9, 1])
+    assert genes[commonest(owner, genes)].tolist() == [3, 3, 3, 1]

@@ -12,31 +12,6 @@ from deltacell.table import File
 
 pytestmark = pytest.mark.real
 
-FORMATS = {
-    "networks/4932.protein.actions.v11.0.txt.gz": "string_actions",
-    "networks/4932.protein.physical.links.v12.0.txt.gz": "string_physical",
-    "networks/biogrid_3.4.156_cocomplex_edges.tsv.gz": "biogrid",
-    "networks/yeast_string_cooccurence_adjacency.txt.gz": "string_adjacency",
-    "networks/yeast_string_database_adjacency.txt.gz": "string_adjacency",
-    "networks/yeast_string_fusion_adjacency.txt.gz": "string_adjacency",
-    "networks/yeast_string_neighborhood_adjacency.txt.gz": "string_adjacency",
-    "networks/yeast_string_genes.txt": "string_genes",
-    "networks/yeastract_2020_edges.tsv.gz": "yeastract",
-    "genes/SGD_features.tab.gz": "sgd_features",
-    "genes/4932.protein.info.v12.0.txt.gz": "string_info",
-    "metabolism/yeast-GEM_9.0.2.xml.gz": "sbml",
-    "features/costanzo2016_single_mutant_fitness.csv": "features_table",
-    "features/costanzo2016_single_mutant_fitness.xlsx": "features_table",
-    "features/yeastphenome_z.tsv.gz": "features_table",
-    "annotations/go_slim_mapping.tab.gz": "go_slim",
-    "screens/sgadata_costanzo2009_intermediateCutoff_101120.txt.gz": "costanzo2010",
-    "screens/kuzmin2018_digenic_hits.tsv.gz": "hits",
-    "screens/kuzmin2018_fitness_slice.tsv.gz": "kuzmin",
-    "screens/kuzmin2018_trigenic_negative_hits.tsv": "hits",
-    "screens/sample_SGA_ExE.txt": "costanzo2016",
-    "screens/sample_SGA_ExN_NxE.txt": "costanzo2016",
-    "screens/sample_SGA_NxN.txt": "costanzo2016",
-}
 BOTH = "other direction of an edge"
 STRING_EDGES = {"neighborhood": 45_610, "database": 33_486, "cooccurence": 2_664, "fusion": 1_361}
 
@@ -64,20 +39,6 @@ def relations_of(path):
         relation, _ = edges.on(Genes(edges.gene_names))
         found[relation.name] = relation
     return found
-
-
-@pytest.mark.slow
-def test_every_file_is_recognised_by_its_content_and_no_other(shared_data):
-    found = {}
-    for path in shared_data.rglob("*.*"):
-        file = File(path) if path.is_file() else None
-        names = {reader.name for reader in READERS if file is not None and reader.find(file)}
-        first = next((r.name for r in READERS if r.name in names), None)
-        if first is not None:
-            found[str(path.relative_to(shared_data))] = first
-            # What is taken for a feature could be taken for nothing else.
-            assert ("features_table" in names) == (first == "features_table")
-    assert found == FORMATS
 
 
 @pytest.mark.parametrize(

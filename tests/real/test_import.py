@@ -58,10 +58,18 @@ def test_phenotype_profiles_are_kept_whole_with_what_is_missing(imported):
     assert np.isfinite(vectors).all()
 
 
-def test_traces_and_notes_are_left_alone(imported):
-    left = imported.left_alone
-    assert "README.md" in left
-    assert any(file.startswith("traces/") for file in left)
+def test_every_file_is_read_by_its_reader_or_left_alone(imported):
+    assert {source["reader"] for source in imported.account()["sources"]} == {
+        *("sgd_features", "sbml", "features_table", "go_slim", "yeastract", "biogrid"),
+        *("string_actions", "string_physical", "string_adjacency"),
+        *("costanzo2010", "costanzo2016", "kuzmin", "hits"),
+    }
+    assert {file for file in imported.left_alone if not file.startswith("traces/")} == {
+        "README.md",
+        "features/costanzo2016_single_mutant_fitness.xlsx",
+        "genes/4932.protein.info.v12.0.txt.gz",
+        "networks/yeast_string_genes.txt",
+    }
 
 
 def test_what_is_imported_is_the_same_after_saving(imported, tmp_path):

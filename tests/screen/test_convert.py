@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from deltacell.cell.readers import sbml
 from deltacell.errors import MissingExtraError
 from deltacell.screen import Screen
 from deltacell.screen.columns import ROW_SCHEMA
@@ -39,16 +40,16 @@ def test_anndata(screen, tmp_path):
     data.write_h5ad(tmp_path / "screen.h5ad")
 
 
-@pytest.mark.parametrize(
-    ("module", "convert"), [("pandas", "to_pandas"), ("anndata", "to_anndata")]
-)
-def test_without_the_extra(screen, monkeypatch, module, convert):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == module else find(name)
-    )
-    with pytest.raises(MissingExtraError, match=rf"deltacell\[{module}\]"):
-        getattr(screen, convert)()
+def test_without_the_extra(screen, monkeypatch, write):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for extra, call in {
+        "pandas": screen.to_pandas,
+        "anndata": screen.to_anndata,
+        "sql": lambda: screen.query("SELECT 1"),
+        "metabolism": lambda: sbml.reader.read(write("<sbml/>")),
+    }.items():
+        with pytest.raises(MissingExtraError, match=rf"deltacell\[{extra}\]"):
+            call()
 
 
 def test_sql_on_genotypes_and_deleted_genes(screen, tmp_path):

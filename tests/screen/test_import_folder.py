@@ -117,33 +117,19 @@ def test_without_a_file_of_genes_a_gene_with_two_names_is_two(folder):
     assert source.counts.dropped == {"same gene twice after aliases": 1}
 
 
-FITNESS = [["YAL001C_tsq1", 0.5, None], ["YAL001C_dma2", 0.7, 1.0], ["YAL002W_sn1", 0.9, 0.25]]
-
-
-def write_fitness(path):
-    header = ["Strain ID", "26", "30"]
-    if path.suffix == ".xlsx":
-        book = openpyxl.Workbook()
-        for row in [header, *FITNESS]:
-            book.active.append(row)
-        book.save(path)
-    else:
-        rows = [["" if x is None else str(x).replace(".", ",") for x in row] for row in FITNESS]
-        path.write_text("\n".join(";".join(row) for row in [header, *rows]) + "\n")
-
-
 def test_the_same_feature_twice_is_kept_once_and_another_of_its_name_is_renamed(folder):
-    path = folder(ppi__tsv=EDGES, fitness__txt="orf\tx\nYAL001C\t1\nYAL002W\t2\n")
-    for name in ("fitness.csv", "fitness.xlsx"):
-        write_fitness(path / name)
+    table = "Strain ID;26;30\nYAL001C_tsq1;0,5;\nYAL001C_dma2;0,7;1,0\nYAL002W_sn1;0,9;0,25\n"
+    rounded = table.replace(";", "\t").replace(",", ".").replace("0.7", "0.7000001")
+    other = "orf\tx\nYAL001C\t1\nYAL002W\t2\n"
+    path = folder(ppi__tsv=EDGES, fitness__csv=table, fitness__tab=rounded, fitness__txt=other)
     imported = import_folder(path)
     assert list(imported.cell.features) == ["fitness", "fitness_2"]
     assert imported.cell.features["fitness_2"].columns == ("x",)
     into = [s.into for s in imported.cell.sources if s.reader == "features_table"]
     assert into == ["fitness", "fitness_2"]
     why = "it holds the same feature as fitness.csv, which was kept."
-    assert imported.left_alone == {"fitness.xlsx": why}
-    assert f"fitness.xlsx: {why}" in imported.notes
+    assert imported.left_alone == {"fitness.tab": why}
+    assert f"fitness.tab: {why}" in imported.notes
     assert any("'fitness_2'" in note for note in imported.notes)
 
 

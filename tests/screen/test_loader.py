@@ -42,16 +42,6 @@ def test_rows_choose_and_own_targets_are_by_row_of_the_screen():
     assert batch.rows.tolist() == [0, 3]
 
 
-def test_ranks_take_contiguous_slices_and_the_last_batch_may_leave_some_empty():
-    how = {"batch_size": 5, "shuffle": False, "world_size": 4}
-    loaders = [Loader(screen_of(), rank=r, **how) for r in range(4)]
-    rows = [[[0], []], [[1], [5]], [[2], []], [[3, 4], [6]]]
-    assert [rows_of(loader) for loader in loaders] == rows
-    empty = list(loaders[0])[1]
-    assert len(empty) == len(empty.targets) == 0
-    assert empty.genotypes.offsets.tolist() == [0]
-
-
 def test_a_batch_is_a_copy_of_the_screen_whose_checksum_is_not_computed():
     screen = screen_of()
     for batch in Loader(screen, shuffle=False):
@@ -61,12 +51,10 @@ def test_a_batch_is_a_copy_of_the_screen_whose_checksum_is_not_computed():
     assert screen.equals(screen_of())
 
 
-def test_only_the_newest_iteration_moves_the_loader():
+def test_after_an_abandoned_iteration_the_epoch_starts_over():
     loader, whole = Loader(screen_of(), batch_size=2), rows_of(Loader(screen_of(), batch_size=2))
-    older = iter(loader)
-    next(older)
-    assert next(iter(loader)).rows.tolist() == whole[0]
-    assert len(list(older)) == 3
+    for _ in range(2):
+        assert next(iter(loader)).rows.tolist() == whole[0]
     assert (loader.epoch, loader.state_dict()["batch"]) == (0, 1)
     assert rows_of(loader) == whole
     assert loader.epoch == 1

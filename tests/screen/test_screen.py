@@ -86,7 +86,6 @@ def test_where_chooses_by_study_kind_and_phenotype(screen, refused):
     assert len(screen.where(study="a", phenotype="interaction")) == 2
     assert [c.study for c in screen.where(study="b").coverage.studies] == ["b"]
     refused("no-such-genotypes", lambda: screen.where(study="c"))
-    refused("unknown-column", lambda: screen.where(score="1"))
 
 
 def test_a_subset_is_the_same_for_the_same_seed(refused):
@@ -219,48 +218,3 @@ def test_hits_that_disagree_have_no_sign_and_a_missing_deviation_is_missing():
     known = {"score": [1.0, 2.0, 1.0, 2.0], "standard_deviation": [0.1, np.nan, 0.3, 0.4]}
     merged = Screen.build(genes, sets, **known).merge("mean")
     np.testing.assert_allclose(merged.column("standard_deviation"), [np.nan, 0.25], rtol=1e-6)
-
-
-@st.composite
-def screens(draw):
-    gene = st.integers(0, 4)
-    sets = draw(st.lists(st.lists(gene, min_size=1, max_size=3, unique=True), min_size=1))
-
-    def column(values):
-        return draw(st.lists(values, min_size=len(sets), max_size=len(sets)))
-
-    number = st.floats(-2, 2, width=32) | st.just(float("nan"))
-    return Screen.build(
-        Genes(f"g{i}" for i in range(5)),
-        Genotypes.of(sets),
-        score=column(number),
-        p_value=np.abs(column(number)) / 2,
-        standard_deviation=np.abs(column(number)),
-        phenotype=column(st.sampled_from(["interaction", "fitness"])),
-        replicates=column(st.integers(1, 5)),
-    )
-
-
-@LAW
-@given(screens(), st.sampled_from(["mean", "median", "best-p"]))
-def test_one_row_a_set_and_phenotype_and_its_score_within_theirs(screen, how):
-    merged = screen.merge(how)
-    assert merged.merge(how).equals(merged)
-    groups = list(zip(sets_of(screen), screen.column("phenotype"), strict=True))
-    distinct = list(dict.fromkeys(groups))
-    assert list(zip(sets_of(merged), merged.column("phenotype"), strict=True)) == distinct
-    assert merged.column("replicates").sum() == screen.column("replicates").sum()
-    score, p = screen.column("score"), screen.column("p_value")
-    for row, group in enumerate(distinct):
-        mine = np.array([g == group for g in groups])
-        known = score[mine & np.isfinite(score)]
-        value = merged.column("score")[row]
-        if how == "best-p":
-            smallest = np.nanargmin(np.where(np.isnan(p), np.inf, p)[mine])
-            np.testing.assert_array_equal(value, score[mine][smallest])
-        elif not len(known):
-            assert np.isnan(value)
-        else:
-            expected = np.mean(known, dtype=np.float64) if how == "mean" else np.median(known)
-            assert value == pytest.approx(expected, abs=1e-6)
-            assert known.min() <= value <= known.max()

@@ -111,7 +111,3 @@ def test_redundancy_is_written_in_the_graph():
     thirds = [routes.indices[a:b] for a, b in pairwise(routes.indptr) if b - a == 3]
     decoys = Genotypes.of(sorted(t[:2].tolist()) for t in thirds)
     assert np.count_nonzero(redundancy_effect(cell, decoys) == 0) > 200
-    some = Screen.synthetic(cell, n=500, seed=4)
-    assert some.equals(Screen.synthetic(Cell.synthetic("redundancy"), n=500, seed=4))
-    assert not some.equals(Screen.synthetic(Cell.synthetic("redundancy", seed=2), n=500, seed=4))
-    assert len(some) == 500

@@ -271,9 +271,7 @@ def _by_name(parts: Iterable[Part] | Mapping[str, Part]) -> dict[str, Part]:
 
 def _get(parts: Mapping[str, Named], name: str, what: str) -> Named:
     if name not in parts:
-        raise InputError(
-            f"the cell has no {what} '{name}'{did_you_mean(name, parts)}; "
-            f"it has {', '.join(parts) or 'none'}",
-            code=f"unknown-{what}",
-        )
+        said = f"the cell has no {what} '{name}'{did_you_mean(name, parts)}"
+        fix = f"It has {', '.join(parts) or 'none'}."
+        raise InputError(said, code=f"unknown-{what}", fix=fix)
     return parts[name]

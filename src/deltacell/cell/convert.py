@@ -175,7 +175,7 @@ def _feature(name: str, table: pl.DataFrame, genes: Genes, on_unknown: OnUnresol
         raise InputError(what, code="bad-shape")
     names = _names(table.to_series(0), name)
     index = genes.resolve(names)
-    account_for_names(genes, names, index, on_unknown, Path(name), np.arange(1, len(names) + 1))
+    account_for_names(names, index, on_unknown, Path(name), np.arange(1, len(names) + 1))
     found = index[index >= 0]
     if len(np.unique(found)) < len(found):
         raise InputError(f"the feature '{name}' has a gene twice", code="duplicate-gene")

@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, pairwise, product
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, triu
 
 from deltacell.arrays import Bools, Doubles, Indices, Ints, column_of, offsets_of, ragged_positions
 from deltacell.cell.genes import Genes, OnUnknown
@@ -156,19 +156,14 @@ class Metabolism:
 
     def pairs_lost_together(self) -> tuple[Ints, Ints]:
         """Return the pairs of genes [m, 2] that lose reactions only together, and how many."""
-        pairs: set[tuple[int, int]] = set()
-        sets = [set(self.clause_genes[a:b].tolist()) for a, b in pairwise(self.clause_offsets)]
-        for _, numbers in groupby(range(len(sets)), self.clause_reaction.__getitem__):
-            clauses = [sets[number] for number in numbers]
-            # Two genes that break every clause have one in the first.
-            for a in clauses[0]:
-                unbroken = [clause for clause in clauses if a not in clause]
-                both = set.intersection(*unbroken) if unbroken else set()
-                pairs |= {(min(a, b), max(a, b)) for b in both}
-        found = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
-        genotypes = _rows(found.ravel(), np.arange(len(found) + 1) * 2, self.n_genes)
+        # Only genes of one rule can lose its reaction together.
+        rules = self._clauses_of_genes @ self._reaction_of_clauses
+        shared = triu(rules @ rules.T, 1, format="csr")
+        shared.sort_indices()
+        pairs = np.stack(shared.nonzero(), axis=1).astype(np.int64)
+        genotypes = _rows(pairs.ravel(), np.arange(len(pairs) + 1) * 2, self.n_genes)
         times = np.diff(self._lost_together(genotypes).indptr)
-        return found[times > 0], times[times > 0]
+        return pairs[times > 0], times[times > 0]
 
     def _lost(self, deleted: csr_array) -> csr_array:
         """Return which reactions are lost, from which genes are deleted, by genotype."""

@@ -73,14 +73,14 @@ def synthetic_cell(name: str, *, seed: int = 0) -> Cell:
     if name == REDUNDANCY:
         return _redundancy_cell(seed)
     recipe, genes, plan = _recipe(name), _genes(name, seed), _plan(name, seed)
-    n, rng = recipe["n_genes"], _generator(name, seed, "background")
+    n, rng = recipe["n_genes"], generator(name, seed, "background")
     popularity = rng.normal(size=n)
     everyone = _Sampler.by_rank(np.arange(n), popularity)
     keys = _filled(np.zeros(0, np.int64), recipe["shared_edges"], everyone, everyone, n, rng)
     shared = np.stack([keys // n, keys % n], axis=1)
 
     def drawn(make: Callable[..., Any], part: str, *given: Any, **spec: Any) -> Any:
-        return make(*given, plan, _generator(name, seed, part), **spec)
+        return make(*given, plan, generator(name, seed, part), **spec)
 
     return Cell(
         genes,
@@ -101,12 +101,12 @@ def _redundancy_cell(seed: int) -> Cell:
     two sources (520 of them) or three, drawn independently of everything else, and over
     ``elsewhere`` from random genes, which means nothing.
     """
-    rng = _generator(REDUNDANCY, seed, "routes")
+    rng = generator(REDUNDANCY, seed, "routes")
     n_routes = rng.permutation(np.repeat(list(_REACHED), list(_REACHED.values())))
     n = N_SOURCES + len(n_routes)
     source = np.concatenate([rng.choice(N_SOURCES, k, replace=False) for k in n_routes])
     target = np.repeat(np.arange(N_SOURCES, n), n_routes)
-    key = _generator(REDUNDANCY, seed, "elsewhere").choice(n * n, _ELSEWHERE, replace=False)
+    key = generator(REDUNDANCY, seed, "elsewhere").choice(n * n, _ELSEWHERE, replace=False)
     key = key[key // n != key % n]
     return Cell(
         Genes([f"R{i:04d}" for i in range(n)]),
@@ -134,25 +134,21 @@ def plan_of(cell: Cell) -> Plan:
 def _recipe(name: str) -> dict[str, Any]:
     if name not in _RECIPES:
         known = [*_RECIPES, REDUNDANCY]
-        raise InputError(
-            f"unknown synthetic cell '{name}'{did_you_mean(name, known)}",
-            code="unknown-cell",
-            fix=f"Choose from {', '.join(known)}.",
-        )
+        what = f"unknown synthetic cell '{name}'{did_you_mean(name, known)}"
+        raise InputError(what, code="unknown-cell", fix=f"Choose from {', '.join(known)}.")
     return _RECIPES[name]
 
 
-def _generator(name: str, seed: int, part: str) -> Rng:
-    # Each part draws from a stream of its own, so that changing one leaves the others as they were.
+def generator(name: str, seed: int, part: str) -> Rng:
+    """Return the stream of random numbers of one part, so that the others do not depend on it."""
     if seed < 0:
-        what = f"the random seed is {seed}, and at least 0 was expected"
-        raise InputError(what, code="bad-seed")
+        raise InputError(f"seed is {seed}; it must be at least 0", code="invalid-number")
     return np.random.default_rng([seed, crc32(f"{name}/{part}".encode())])
 
 
 @lru_cache(maxsize=8)
 def _plan(name: str, seed: int) -> Plan:
-    rng = _generator(name, seed, "plan")
+    rng = generator(name, seed, "plan")
     n_genes = _recipe(name)["n_genes"]
     n_pathways = n_genes // _GENES_PER_PATHWAY
     spare = n_genes - _SMALLEST_PATHWAY * n_pathways
@@ -166,7 +162,7 @@ def _plan(name: str, seed: int) -> Plan:
 @lru_cache(maxsize=8)
 def _genes(name: str, seed: int) -> Genes:
     """Return genes named like yeast's, with one digit more so that none can be taken for a real."""
-    rng = _generator(name, seed, "genes")
+    rng = generator(name, seed, "genes")
     n_genes = _recipe(name)["n_genes"]
     chromosome = np.sort(np.arange(n_genes) % _CHROMOSOMES)
     place = np.arange(n_genes) - np.searchsorted(chromosome, chromosome)

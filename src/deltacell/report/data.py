@@ -15,14 +15,9 @@ def print_data(found: Mapping[str, Any], path: str, *, full: bool = False) -> No
         screens["screen"] = found["screen"]
     if cell is not None:
         _print_cell(cell)
-    if screens:
-        print_facts(
-            "screens",
-            {
-                printable(name): sentences("data.txt", screen=one)[0]
-                for name, one in screens.items()
-            },
-        )
+    told = {name: sentences("data.txt", screen=one)[0] for name, one in screens.items()}
+    if told:
+        print_facts("screens", {printable(name): text for name, text in told.items()})
     sources = [s for stats in (cell, *screens.values()) if stats for s in stats["sources"]]
     left, notes = found.get("left_alone", ()), found.get("notes", ())
     if full:

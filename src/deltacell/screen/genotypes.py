@@ -157,6 +157,14 @@ def numbered(labels: AnyArray) -> Ints:
     return rank[inverse.ravel()]
 
 
+def commonest(owner: Ints, labels: Ints) -> Ints:
+    """Return where each owner has the label that occurs most often, the largest of equals."""
+    _, label, count = np.unique(labels, return_inverse=True, return_counts=True)
+    order = np.lexsort((labels, count[label.ravel()], owner))
+    last: Ints = order[np.diff(owner[order], append=-1) != 0]
+    return last
+
+
 class Pairs(NamedTuple):
     """Gene pairs with the genotype that holds each; ``key = n_genes * smaller + larger``."""
 

@@ -12,7 +12,7 @@ import torch
 
 from deltacell.arrays import AnyArray, Bools, Doubles, Ints
 from deltacell.screen.coverage import Coverage
-from deltacell.screen.genotypes import Genotypes
+from deltacell.screen.genotypes import Genotypes, all_pairs
 from deltacell.screen.screen import Screen
 from deltacell.screen.split import Split
 
@@ -164,11 +164,8 @@ class Grid:
 
 def _pair_keys(screen: Screen, index: Ints, n_genes: int) -> Ints:
     """Return the keys of the pairs that a screen lists, over other gene indices."""
-    starts = screen.offsets[:-1][np.diff(screen.offsets) == 2]
-    genes = index[screen.genotypes.genes.numpy()]
-    pair = np.sort(np.stack([genes[starts], genes[starts + 1]], axis=1), axis=1)
-    pair = pair[pair[:, 0] >= 0]
-    return np.unique(pair[:, 0] * n_genes + pair[:, 1])
+    owner, key = all_pairs(index[screen.genotypes.genes.numpy()], screen.offsets, n_genes)
+    return np.unique(key[np.diff(screen.offsets)[owner] == 2])
 
 
 def _hashed(names: tuple[str, ...], seed: int, first: Ints, second: Ints) -> Doubles:

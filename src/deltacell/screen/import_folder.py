@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from deltacell import store
-from deltacell.cell import Cell, Feature, Genes
+from deltacell.cell import Cell, Genes
 from deltacell.cell.genes import UNKNOWN, OnUnknown
 from deltacell.cell.readers import CELL_READERS, networks
 from deltacell.cell.readers.features import NoFeatureError
@@ -218,11 +218,14 @@ class _Built:
 
     def add(self, parts: dict[str, Any], part: Any, source: Source) -> None:
         if parts is self.features:
-            same = next((one.name for one in parts.values() if _same(one, part)), None)
-            if same is not None:
-                first = next(source.file for source in self.sources if source.into == same)
-                what = f"it holds the same feature as {first}, which was kept"
-                raise NoFeatureError(what, code="same-feature")
+            for one in parts.values():
+                # Programs round differently what they save.
+                if one.columns == part.columns and np.allclose(
+                    one.values, part.values, rtol=1e-5, atol=1e-7, equal_nan=True
+                ):
+                    first = next(s.file for s in self.sources if s.into == one.name)
+                    what = f"it holds the same feature as {first}, which was kept"
+                    raise NoFeatureError(what, code="same-feature")
         taken = parts if parts is self.relations else {**self.features, **self.annotations}
         name, number = part.name, 2
         while name in taken:
@@ -241,7 +244,7 @@ class _Files:
     ) -> None:
         self.folder, self._progress, self._done = folder, progress, 0
         self.why: dict[Path, str] = {}
-        found: dict[str, list[tuple[Path, Reader, Any]]] = {reader.name: [] for reader in READERS}
+        self._found: list[tuple[Path, Reader, Any]] = []
         asked = {}
         for path in sorted(_files_under(folder)):
             if path.stat().st_size == 0:
@@ -251,7 +254,7 @@ class _Files:
             tried = ((reader, reader.find(file)) for reader in READERS)
             reader, form = next((one for one in tried if one[1]), (None, None))
             if reader is not None:
-                found[reader.name].append((path, reader, form))
+                self._found.append((path, reader, form))
             elif found_unclear := tables.unclear(file) or networks.unclear(file):
                 why, genes, number = found_unclear
                 named = ",".join(f"gene{n}={name}" for n, name in enumerate(genes, 1))
@@ -269,7 +272,8 @@ class _Files:
                 fix="\n  ".join(f"{name}: {question}." for name, question in asked.items()),
                 files=list(asked),
             )
-        self._found = [one for of_reader in found.values() for one in of_reader]
+        names = [reader.name for reader in READERS]
+        self._found.sort(key=lambda one: names.index(one[1].name))
         self._total = sum(path.stat().st_size for path, *_ in self._found)
 
     def of(self, gives: str) -> list[tuple[Path, Callable[..., Any]]]:
@@ -283,11 +287,10 @@ class _Files:
     def read_one(self, gives: str, what: str) -> Iterator[tuple[Path, Any]]:
         """Read the file of the first reader that gives something, which has to be the only one."""
         every = [one for one in self._found if one[1].gives == gives]
-        same = [path for path, reader, _ in every if reader is every[0][1]]
+        same = [path.name for path, reader, _ in every if reader is every[0][1]]
         if len(same) > 1:
-            said = f"several files {what}: {', '.join(path.name for path in same)}"
-            fix = "Keep one of them in the folder."
-            raise InputError(said, code="several-files", where=self.folder, fix=fix)
+            what, fix = f"several files {what}: {', '.join(same)}", "Keep one of them."
+            raise InputError(what, code="several-files", where=self.folder, fix=fix)
         for path, *_ in every[1:]:
             self.why[path] = f"the {gives} are those of {every[0][0].name}"
         for one in every[:1]:
@@ -320,13 +323,6 @@ def why_unread(file: File) -> str:
         "its content is of no known format; a table needs a header such as gene1,gene2,score "
         "(a screen), gene1,gene2,weight (a network), gene,fitness (a feature) or gene,term (an "
         f"annotation): {_PAGE}"
-    )
-
-
-def _same(one: Feature, other: Feature) -> bool:
-    """Whether two features are the same table, saved by programs that round differently."""
-    return one.columns == other.columns and np.allclose(
-        one.values, other.values, rtol=1e-5, atol=1e-7, equal_nan=True
     )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from deltacell.arrays import Floats, Ints, offsets_of, ragged_positions
 from deltacell.errors import InputError
-from deltacell.screen.genotypes import Genotypes, numbered
+from deltacell.screen.genotypes import Genotypes, commonest, numbered
 from deltacell.screen.screen import Screen
 
 
@@ -68,8 +68,6 @@ class Loader:
         see `in_runs`, so that a batch has few distinct genes.
     """
 
-    _current: object = None
-
     def __init__(
         self,
         screen: Screen,
@@ -105,38 +103,25 @@ class Loader:
         """Return the steps of an epoch, the same on every rank."""
         return -(-self.samples_per_epoch // self.batch_size)
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that is being handed out, or is next."""
-        return self._epoch
-
     def set_epoch(self, epoch: int) -> None:
         """Go to an epoch; going to the one that is under way keeps a loaded state."""
-        if epoch != self._epoch or self._finished:
+        if epoch != self.epoch or self._finished:
             self._go_to(epoch, 0)
 
     def __iter__(self) -> Iterator[Batch]:
         # A caller that counts the steps never asks for a batch after the last.
         if self._finished:
-            self._go_to(self._epoch + 1, 0)
-        # Only the newest iteration moves the loader, so that an abandoned one cannot.
-        current = self._current = object()
-        epoch, start = self._epoch, self._start
-        self._handed_out = start
-        for done, batch in enumerate(self._batches(epoch, start), start + 1):
-            if self._current is current:
-                self._handed_out = done
+            self._go_to(self.epoch + 1, 0)
+        self._handed_out = self._start
+        for batch in self._batches(self.epoch, self._start):
+            self._handed_out += 1
             yield batch
-        if self._current is current:
-            self._go_to(epoch + 1, 0)
+        self._go_to(self.epoch + 1, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many batches of which epoch were handed out, the same on every rank."""
-        return {
-            "epoch": self._epoch + self._finished,
-            "batch": 0 if self._finished else self._handed_out,
-            **self._identity(),
-        }
+        epoch, batch = (self.epoch + 1, 0) if self._finished else (self.epoch, self._handed_out)
+        return {"epoch": epoch, "batch": batch, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume where a state was taken; one of another order is refused."""
@@ -159,8 +144,7 @@ class Loader:
         return self._handed_out == len(self)
 
     def _go_to(self, epoch: int, batch: int) -> None:
-        self._epoch, self._start, self._handed_out = epoch, batch, batch
-        self._current = None
+        self.epoch, self._start, self._handed_out = epoch, batch, batch
 
     def _identity(self) -> dict[str, Any]:
         """Return all that decides which genotypes are in which batch."""
@@ -181,7 +165,10 @@ class Loader:
         order: Ints = rng.permutation(self.rows)[: self.samples_per_epoch]
         if self.run_length is None:
             return order
-        shared = commonest_gene(self._genes, self._starts[order], self._sizes[order])
+        sizes = self._sizes[order]
+        genes = self._genes[ragged_positions(self._starts[order], sizes)]
+        # Of each genotype the gene that most genotypes have, mostly the query.
+        shared = genes[commonest(np.repeat(np.arange(len(order)), sizes), genes)]
         return order[in_runs(shared, self.run_length, rng)]
 
     def _batches(self, epoch: int, start: int) -> Iterator[Batch]:
@@ -212,15 +199,6 @@ class Loader:
             )
             for gene, offset, target, weight, row in zip(*views, strict=True):
                 yield Batch(Genotypes(gene, offset), target, weight, row)
-
-
-def commonest_gene(genes: Ints, starts: Ints, sizes: Ints) -> Ints:
-    """Return that gene of each genotype that most genotypes have, mostly the query."""
-    mine = genes[ragged_positions(starts, sizes)]
-    count = np.bincount(mine)[mine] if len(mine) else mine
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    order = np.lexsort((mine, count, owner))
-    return mine[order[np.cumsum(sizes) - 1]]
 
 
 def in_runs(groups: Ints, length: int, rng: np.random.Generator) -> Ints:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,9 +14,16 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from deltacell import store
-from deltacell.arrays import AnyArray, Ints, offsets_of
+from deltacell.arrays import Ints, offsets_of
 from deltacell.errors import InputError
-from deltacell.screen.genotypes import Pairs, all_pairs, comparable_keys, numbered, sets_with
+from deltacell.screen.genotypes import (
+    Pairs,
+    all_pairs,
+    commonest,
+    comparable_keys,
+    numbered,
+    sets_with,
+)
 from deltacell.screen.screen import Screen
 from deltacell.words import listed, share_text
 
@@ -94,7 +101,8 @@ class Split:
         part[owner[np.isin(genes, held)]] = TEST
         chosen = _hold_out_for_validation(screen, part, validation, rng)
         options = {"held_out": held_out, "validation": validation}
-        return _made(screen, part, "gene", seed, options, (), held, chosen)
+        made = partial(_made, held_out=held, validation_genes=chosen)
+        return made(screen, part, "gene", seed, options)
 
     @classmethod
     def sets(
@@ -216,23 +224,18 @@ class Split:
     def leakage(self, screen: Screen) -> Leakage:
         """Return what test and validation share with training."""
         self.check(screen)
-        things = (
-            Pairs(screen.genotypes.owner.numpy(), screen.genotypes.genes.numpy()),
-            _gene_pairs(screen),
-            Pairs(np.arange(len(screen)), screen.keys),
-        )
+        genes = screen.genotypes.owner.numpy(), screen.genotypes.genes.numpy()
+        things = genes, _gene_pairs(screen), (np.arange(len(screen)), screen.keys)
 
-        def within(rows: Ints) -> list[AnyArray]:
-            mask = np.zeros(len(screen), dtype=bool)
-            mask[rows] = True
-            return [np.unique(key[mask[owner]]) for owner, key in things]
+        def shared(rows: Ints) -> PartLeakage:
+            overlaps = []
+            for owner, key in things:
+                seen, mine = (key[np.isin(owner, part)] for part in (self.train, rows))
+                mine = np.unique(mine)
+                overlaps.append(Overlap(int(np.isin(mine, seen).sum()), len(mine)))
+            return PartLeakage(*overlaps)
 
-        seen = within(self.train)
-        overlaps = (
-            [Overlap(int(np.isin(a, b).sum()), len(a)) for a, b in zip(mine, seen, strict=True)]
-            for mine in (within(self.test), within(self.validation))
-        )
-        return Leakage(*(PartLeakage(*part) for part in overlaps))
+        return Leakage(shared(self.test), shared(self.validation))
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict, without the rows."""
@@ -310,9 +313,6 @@ class Overlap(NamedTuple):
     def share(self) -> float | None:
         return self.shared / self.of if self.of else None
 
-    def __str__(self) -> str:
-        return share_text(self.share or 0)
-
 
 class PartLeakage(NamedTuple):
     """The distinct genes, pairs and sets of one part's genotypes that are also in training."""
@@ -322,7 +322,8 @@ class PartLeakage(NamedTuple):
     sets: Overlap
 
     def __str__(self) -> str:
-        shares = [f"{o} of {o.of:,} {name}" for name, o in self._asdict().items() if o.of]
+        there = {name: o for name, o in self._asdict().items() if o.of}
+        shares = [f"{share_text(o.share)} of {o.of:,} {name}" for name, o in there.items()]
         return listed(shares) or "nothing, as it is empty"
 
 
@@ -345,8 +346,7 @@ def _made(
     seed: int,
     options: Mapping[str, Any],
     notes: Sequence[str] = (),
-    held_out: Ints | None = None,
-    validation_genes: Ints | None = None,
+    **chosen_genes: Ints,
 ) -> Split:
     if part is None:
         part = np.full(len(screen), DROPPED)
@@ -359,11 +359,10 @@ def _made(
         fix = ". ".join([*notes, "Ask for other shares, or split in another way."])
         raise InputError(what, code="empty-part", fix=fix)
     genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
-    chosen = _none() if validation_genes is None else validation_genes
     seen = np.zeros(len(screen.genes), dtype=bool)
     seen[genes[part[owner] == TRAIN]] = True
     unseen = np.bincount(owner[~seen[genes]], minlength=len(screen))
-    seen[chosen] = True
+    seen[chosen_genes.get("validation_genes", _none())] = True
     unseen_in_test = np.bincount(owner[~seen[genes]], minlength=len(screen))
     return Split(
         **rows,
@@ -372,10 +371,9 @@ def _made(
         screen_checksum=screen.checksum,
         options=options,
         notes=tuple(notes),
-        held_out=_none() if held_out is None else held_out,
         unseen=unseen_in_test[rows["test"]],
-        validation_genes=chosen,
         validation_unseen=unseen[rows["validation"]],
+        **chosen_genes,
     )
 
 
@@ -437,9 +435,7 @@ def _connected(sets: Ints, pairs: Pairs) -> Ints:
 
 def _commonest(pairs: Pairs) -> Pairs:
     """Return that pair of each genotype that most have: the query pair, if roles are not known."""
-    _, pair, count = np.unique(pairs.key, return_inverse=True, return_counts=True)
-    order = np.lexsort((pairs.key, count[pair.ravel()], pairs.owner))
-    last = order[np.diff(pairs.owner[order], append=-1) != 0]
+    last = commonest(*pairs)
     return Pairs(pairs.owner[last], pairs.key[last])
 
 

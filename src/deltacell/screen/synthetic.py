@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import torch
 from scipy.special import erfc
 
-from deltacell.arrays import Bools, Doubles, Ints, offsets_of, ragged_positions
+from deltacell.arrays import Bools, Doubles, Ints, offsets_of
 from deltacell.cell import Cell
-from deltacell.cell.synthetic import N_SOURCES, REDUNDANCY, ROUTES, Plan, plan_of
+from deltacell.cell.synthetic import N_SOURCES, REDUNDANCY, ROUTES, Plan, generator, plan_of
 from deltacell.errors import InputError
 from deltacell.screen.coverage import Coverage, StudyCoverage
 from deltacell.screen.genotypes import Genotypes
@@ -56,7 +55,7 @@ class Planted:
     def of(cls, cell: Cell, seed: int = 0) -> Planted:
         """Return what the screen with this seed on this synthetic cell was drawn from."""
         plan = plan_of(cell)
-        rng = _generator(seed, "interactions")
+        rng = generator("screen", seed, "interactions")
         within = rng.uniform(*_WITHIN, plan.n_pathways)
         between = np.zeros((plan.n_pathways, plan.n_pathways))
         p, q = plan.redundant.T
@@ -125,18 +124,15 @@ def synthetic_screen(cell: Cell, *, n: int | None = None, seed: int = 0) -> Scre
 def _planted_crosses(cell: Cell, n: int | None, seed: int) -> dict[str, Any]:
     planted = Planted.of(cell, seed)
     queries, arrays, query, array = _crosses(plan_of(cell), n, seed)
-    rng = _generator(seed, "measurements")
+    rng = generator("screen", seed, "measurements")
     row = _rows(len(query), n, rng)
     query, array = query[row], array[row]
     query_genes, query_offsets = queries.genes.numpy(), queries.offsets.numpy()
-    sizes = np.diff(query_offsets)[query]
-    offsets = offsets_of(sizes + 1)
-    is_array = np.zeros(offsets[-1], dtype=bool)
-    is_array[offsets[1:] - 1] = True
-    genes = np.empty(offsets[-1], dtype=np.int64)
-    genes[is_array] = array
-    genes[~is_array] = query_genes[ragged_positions(query_offsets[:-1][query], sizes)]
-    genotypes = Genotypes(torch.from_numpy(genes), torch.from_numpy(offsets))
+    of_queries = queries.take(torch.from_numpy(query))
+    ends = of_queries.offsets[1:].numpy()
+    genes = np.insert(of_queries.genes.numpy(), ends, array)
+    offsets = of_queries.offsets + torch.arange(len(row) + 1)
+    genotypes = Genotypes(torch.from_numpy(genes), offsets)
     deviation = planted.noise * rng.uniform(0.5, 1.5, len(row)) / np.sqrt(13 / 12)
     nuisance = np.bincount(genotypes.owner.numpy(), planted.nuisance[genes])
     fitness = np.clip(1 - 0.12 * np.abs(_per_gene(cell, seed, "fitness")), 0.3, 1.0)
@@ -149,13 +145,13 @@ def _planted_crosses(cell: Cell, n: int | None, seed: int) -> dict[str, Any]:
         "deviation": deviation,
         "query_fitness": query_fitness[query],
         "array_fitness": fitness[array],
-        "role": np.where(is_array, "array", "query"),
+        "role": np.insert(np.full(len(of_queries.genes), "query"), ends, "array"),
     }
 
 
 def _source_pairs(cell: Cell, n: int | None, seed: int) -> dict[str, Any]:
     """Return measured pairs of sources, all or some at random."""
-    rng = _generator(seed, "redundancy")
+    rng = generator("screen", seed, "redundancy")
     pairs = np.stack(np.triu_indices(N_SOURCES, 1), axis=1)
     wanted = len(pairs) if n is None else n
     _check_room(wanted, len(pairs))
@@ -176,7 +172,7 @@ def _source_pairs(cell: Cell, n: int | None, seed: int) -> dict[str, Any]:
 
 def _crosses(plan: Plan, n: int | None, seed: int) -> tuple[Genotypes, Ints, Ints, Ints]:
     """Return query sets, array genes, and each cross as a query's number and an array gene."""
-    rng = _generator(seed, "crosses")
+    rng = generator("screen", seed, "crosses")
     genes = _genes_in_use(plan, rng)
     wanted = _DEFAULT_ROWS if n is None else n
     _check_room(wanted, max(wanted, 1))
@@ -264,11 +260,5 @@ def _nuisance(cell: Cell, seed: int) -> Doubles:
 def _per_gene(cell: Cell, seed: int, part: str) -> Doubles:
     """Return a standard normal number per gene that depends only on its name and the seed."""
     return np.array(
-        [_generator(seed, f"{part} of {name}").normal() for name in cell.genes.systematic]
+        [generator("screen", seed, f"{part} of {name}").normal() for name in cell.genes.systematic]
     )
-
-
-def _generator(seed: int, part: str) -> np.random.Generator:
-    if seed < 0:
-        raise InputError(f"seed is {seed}; it must be at least 0", code="invalid-number")
-    return np.random.default_rng([seed, crc32(f"screen/{part}".encode())])

@@ -26,22 +26,10 @@ ROWS = [
 ]
 
 
-def as_text(separator, decimal=".", missing="", quoted=False, empty=0):
-    def field(value):
-        if value is None:
-            return missing
-        text = str(value).replace(".", decimal) if isinstance(value, float) else value
-        return f'"{text}"' if quoted or separator in text else text
-
-    rows = [[*map(field, row), *[""] * empty] for row in [HEADER, *ROWS]]
-    return "\n".join(separator.join(row) for row in rows) + "\n"
-
-
-FORMS = {
-    "quoted.csv": as_text(",", quoted=True, missing="n/a"),
-    "european.csv": "\ufeff" + as_text(";", decimal=",", empty=3).replace("\n", "\r\n"),
-    "pipe.txt": "Table S1\n\n" + as_text("|"),
-}
+def european():
+    """The table as a spreadsheet of Europe saves it, with three empty columns."""
+    rows = [["" if x is None else str(x).replace(".", ",") for x in row] for row in ROWS]
+    return "\ufeff" + "".join(";".join([*row, "", "", ""]) + "\r\n" for row in [HEADER, *rows])
 
 
 @pytest.fixture
@@ -54,7 +42,7 @@ def parquet(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("name", [*FORMS, "titled.xlsx", "a.parquet"])
+@pytest.mark.parametrize("name", ["european.csv", "titled.xlsx", "a.parquet"])
 def test_every_form_reads_alike(name, write, genes, tmp_path, reader_of):
     path = tmp_path / name
     if name.endswith(".parquet"):
@@ -66,7 +54,7 @@ def test_every_form_reads_alike(name, write, genes, tmp_path, reader_of):
         book.create_sheet("more").append(["remarks"])
         book.save(path)
     else:
-        write(FORMS[name], name)
+        write(european(), name)
     assert reader_of(path) == "features_table"
     feature, source = reader.read(path, genes=genes)
     assert (feature.name, feature.columns) == (name.split(".")[0], tuple(HEADER[2:]))
@@ -129,7 +117,9 @@ def test_two_names_of_one_gene_are_no_edge(columns, write, genes, reader_of, ref
     assert isinstance(error, NoFeatureError)
 
 
-FIXTURES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+FIXTURES = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 NAMES = st.sampled_from(["YAL001C", "tfc3", "YAL002W_tsq1", "VPS8", "YAL003W", "ho", "YDL227C"])
 VALUES = st.none() | st.floats(-1e6, 1e6, width=32)
 
@@ -159,15 +149,13 @@ def test_order_of_rows_and_genes_does_not_matter_and_missing_stays_missing(write
             assert feature.values[gene, i] == pytest.approx(mean, rel=1e-6, abs=1e-3, nan_ok=True)
 
 
-def test_text_among_numbers_is_counted_by_kind_with_three_examples(write, genes, refused):
+def test_text_among_numbers_is_counted_by_kind(write, genes, refused):
     lines = ["gene;fitness;size"]
     lines += [f"YAL00{i}W;{i},5;1{i}" for i in range(1, 8)]
     lines += ["HO;high;1", "HO;low;1", "HO;?;2", "HO;1,0;big", ";3,0;4", "TFC3;1e99;5", ";;"]
     path = write("\n".join(lines), "a.csv")
     error = refused("bad-rows", lambda: reader.read(path, genes=genes))
-    assert error.line == 9
-    assert list(error.kinds.values()) == [4, 1, 1]
-    assert "(line 9: 'high'; line 10: 'low'; line 11: '?', …)" in error.what
+    assert (error.line, [*error.fields["kinds"].values()]) == (9, [4, 1, 1])
 
 
 def test_columns_of_text_of_one_value_and_of_none_are_left_out_and_noted(write, genes):

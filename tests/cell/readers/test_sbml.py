@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import warnings
 
 import cobra
@@ -9,7 +8,7 @@ import pytest
 
 from deltacell.cell import Genes
 from deltacell.cell.readers import sbml
-from deltacell.errors import GeneNameError, InputError, MissingExtraError
+from deltacell.errors import GeneNameError, InputError
 
 NAMES = ["YAL001C", "YAL002W", "YAL003W", "YBR001C-A"]
 read = sbml.reader.read
@@ -148,9 +147,3 @@ def test_cobra_is_quiet_and_nothing_is_left_behind(model, write, caplog, recwarn
         read(write("<sbml/>"))
     after = (list(logger.handlers), logger.propagate, logger.level, list(warnings.filters))
     assert (after, caplog.records, recwarn.list) == (before, [], [])
-
-
-def test_without_cobra_the_extra_is_named(write, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cobra", None)
-    with pytest.raises(MissingExtraError, match=r"deltacell\[metabolism\]"):
-        read(write("<sbml/>"))

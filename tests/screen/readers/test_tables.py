@@ -1,4 +1,4 @@
-"""Tables of one's own: which headers are understood, and what becomes of the rows."""
+"""Tables of one's own: which headers are understood, what becomes of the rows and names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deltacell.cell import Genes
 from deltacell.screen.readers import SCREEN_READERS, tables
-from deltacell.table import MISSING, BadRowsError, File, is_number
+from deltacell.table import MISSING, File, is_number
 
 
 def read(path, **options):
@@ -118,28 +119,24 @@ def test_what_would_be_a_guess_is_left_alone(write, text, refused):
         ("A1,B1,0,5,0.5", "other than 4 columns"),
     ],
 )
-def test_a_bad_line_is_named(write, row, kind, reader_of):
+def test_a_bad_line_is_named(write, row, kind, reader_of, refused):
     path = write(name="a.csv", text=f"gene1,gene2,score,p\nA1,B1,0.5,0.5\n\n{row}\n")
     assert reader_of(path) == "table"
-    with pytest.raises(BadRowsError) as caught:
-        read(path)
-    assert (caught.value.line, caught.value.where) == (4, path)
-    assert caught.value.kinds == {kind: 1}
+    error = refused("bad-rows", read, path)
+    assert (error.line, error.where, error.fields["kinds"]) == (4, path, {kind: 1})
 
 
-def test_all_bad_rows_are_told_at_once_with_three_examples_of_each_kind(write):
+def test_all_bad_rows_are_told_at_once_with_three_examples_of_each_kind(write, refused):
     rows = ["A1,B1,0.5,0.5", "A1,B1,x,0.5", "A1,B1,0.5", "A1,C1,y,2", "A1,D1,z,-1", "A1,E1,?,0.1"]
     path = write(name="a.csv", text="\n".join(["gene1,gene2,score,p", *rows]) + "\n")
-    with pytest.raises(BadRowsError) as caught:
-        read(path)
-    assert caught.value.kinds == {
+    error = refused("bad-rows", read, path)
+    assert error.fields["kinds"] == {
         "other than 4 columns": 1,
         "column 'score' is not a finite number": 4,
         "column 'p' is not between 0 and 1": 2,
     }
-    assert "line 3: 'x'; line 5: 'y'; line 6: 'z', …" in str(caught.value)
-    assert "'?'" not in str(caught.value)
-    assert caught.value.line == 3
+    assert "(line 3: 'x'; line 5: 'y'; line 6: 'z', …)" in error.what
+    assert error.line == 3
 
 
 @given(st.lists(st.text(max_size=40) | st.just('"gene1","gene2","score'), max_size=4))
@@ -196,3 +193,82 @@ def test_what_is_written_is_read(genotypes, separator, end, joined):
     assert result.rows["score"].to_list() == [score for _, score, _ in genotypes]
     deviations = [np.nan if d is None else d for _, _, d in genotypes]
     np.testing.assert_array_equal(result.rows["standard_deviation"], deviations)
+
+
+@pytest.fixture
+def written(write):
+    def make(*rows, **options):
+        text = "query\tarray\tscore\n" + "".join(row.replace("|", "\t") + "\n" for row in rows)
+        text = text.replace("score", "fitness") if "phenotype" in options else text
+        return read(write(name="screen.tsv", text=text), **options)
+
+    return make
+
+
+def test_names_of_every_kind_resolve(written, genes):
+    screen = written("tfc3|YAL003W|1", "OLD1|vps8|2", "YAL001C|efb1|3").on(genes)
+    assert screen.genotypes.genes.tolist() == [0, 2, 0, 1, 0, 2]
+    (source,) = screen.sources
+    assert source.counts.to_json() == {"read": 3, "resolved": 3, "kept": 3, "dropped": {}}
+    assert source.notes == {
+        "distinct_sets_as_written": 3,
+        "genes_as_written": 6,
+        "distinct_sets": 2,
+        "genes": 3,
+    }
+    assert (source.file, source.reader, source.into) == ("screen.tsv", "table", "screen")
+
+
+def test_all_unknown_and_ambiguous_names_are_reported_at_once(written, genes, refused):
+    rows = [f"YAL001C|{name}|1" for name in ("A", "B", "C", "D", "E", "F", "b", "SHARED")]
+    error = refused("unknown-gene", written("YAL001C|YAL002W|1", *rows).on, genes)
+    assert (error.line, error.where.name) == (3, "screen.tsv")
+    assert error.fields == {
+        "unknown_genes": "B, A, C, D, E and 1 more",
+        "ambiguous_gene_names": "SHARED",
+    }
+
+
+def test_dropped_rows_are_counted_by_reason(written, genes):
+    rows = ["YAL001C|NOPE|2", "SHARED|YAL001C|3", "TFC3|OLD1|4", "NOPE|SHARED|5", "EFB1|efb1|6"]
+    screen = written("YAL001C|YAL002W|1", *rows).on(genes, "drop")
+    assert screen.column("score").tolist() == [1]
+    assert screen.column("source_row").tolist() == [2]
+    (source,) = screen.sources
+    assert (source.counts.read, source.counts.resolved, source.counts.kept) == (6, 3, 1)
+    assert source.counts.dropped == {
+        "unknown gene": 2,
+        "ambiguous gene name": 1,
+        "same gene twice": 1,
+        "same gene twice after aliases": 1,
+    }
+    # Names that are not known count as themselves, also after aliases.
+    assert source.notes == {
+        "distinct_sets_as_written": 5,
+        "genes_as_written": 7,
+        "distinct_sets": 4,
+        "genes": 5,
+        "unknown_genes": "NOPE",
+        "ambiguous_gene_names": "SHARED",
+    }
+
+
+def test_same_gene_twice_is_an_error_with_its_line(written, genes, refused):
+    for again in ("YAL003W|yal003w|2", "OLD1|TFC3|3", "YAL001C|tfc3 |4"):
+        assert refused("gene-twice", written("YAL001C|YAL002W|1", again).on, genes).line == 3
+
+
+@pytest.mark.parametrize("policy", ["error", "drop"])
+def test_one_gene_has_no_interaction_and_has_a_fitness(written, genes, policy):
+    rows = ("YAL001C|YAL002W|1", "YAL001C||2", "|NOPE|3")
+    (source,) = written(*rows).on(genes, policy).sources
+    assert (source.counts.read, source.counts.kept) == (3, 1)
+    assert source.counts.dropped == {"one gene has no interaction": 2}
+    screen = written(*rows[:2], phenotype="fitness").on(genes, policy)
+    assert screen.stats()["kinds"] == {"digenic": 1, "single": 1}
+
+
+def test_nothing_left_is_an_error_with_the_reasons(written, genes, refused):
+    screen = written("YAL001C|YAL002W|1")
+    error = refused("empty-screen", screen.on, Genes(["YBR001C"]), "drop")
+    assert error.fix == "unknown genes: YAL001C, YAL002W"

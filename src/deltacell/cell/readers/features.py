@@ -16,6 +16,7 @@ from deltacell.cell.readers.names import (
     OnUnresolved,
     Reader,
     account_for_names,
+    bare_name,
     is_systematic,
     pattern,
     resolve_strains,
@@ -44,7 +45,7 @@ class NoFeatureError(InputError):
 def _find(file: File) -> tuple[Sheet, int] | None:
     """Return the first sheet with numbers and one gene or strain per row, and its header's row."""
     for sheet in (sheet for sheet in file.sheets if sheet.separator != " "):
-        for at, header in sheet.headers():
+        for at, header, _ in sheet.headers:
             named = ["" if name == f"column {i}" else name for i, name in enumerate(header, 1)]
             if _is_feature(named, sheet.rows[at + 1 : at + HEADER_WITHIN]):
                 return sheet, at
@@ -61,13 +62,13 @@ def _is_feature(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     if not below or len(below) * 2 < len(rows):
         return False
     columns = list(zip(*below, strict=True))
-    present = [[f for f in column if f.lower() not in MISSING] for column in columns]
-    numbers = [i for i, f in enumerate(present) if f and 2 * sum(map(is_number, f)) >= len(f)]
-    named = [
-        i
-        for i, fields in enumerate(present)
-        if fields and i not in numbers and _may_be_genes(header[i], fields)
-    ]
+    numbers, named = [], []
+    for i, column in enumerate(columns):
+        fields = [field for field in column if field.lower() not in MISSING]
+        if fields and 2 * sum(map(is_number, fields)) >= len(fields):
+            numbers.append(i)
+        elif fields and _may_be_genes(header[i], fields):
+            named.append(i)
     # A number may be a dose in the header of a column, or a value if there is no header.
     called_so = any(_OF_A_GENE.fullmatch(header[i]) for i in named)
     return bool(
@@ -87,16 +88,13 @@ def _may_be_genes(header: str, fields: Sequence[str]) -> bool:
 
 
 def _is_gene_like(name: str) -> bool:
-    return is_systematic(_bare(name)) or _STANDARD_NAME.fullmatch(name) is not None
-
-
-def _bare(name: str) -> str:
-    return name.split("_")[0].upper()
+    return is_systematic(bare_name(name)) or _STANDARD_NAME.fullmatch(name) is not None
 
 
 def _are_two_genes(header: Sequence[str], columns: Sequence[Sequence[str]], i: int, j: int) -> bool:
     """Whether two columns of names cannot be two names of one gene."""
-    pairs = [(_bare(a), _bare(b)) for a, b in zip(columns[i], columns[j], strict=True) if a and b]
+    both = ((a, b) for a, b in zip(columns[i], columns[j], strict=True) if a and b)
+    pairs = [(bare_name(a), bare_name(b)) for a, b in both]
     sides = list(zip(*pairs, strict=True))
     are_systematic = [2 * sum(map(is_systematic, side)) >= len(side) for side in sides]
     differ = any(a != b for a, b in pairs)
@@ -133,7 +131,7 @@ def _read(
     table, values = table.take(~blank), values[~blank]
     names, lines = table.frame[gene], table.lines
     index = resolve_strains(genes, names)
-    dropped, unresolved = account_for_names(genes, names, index, on_unknown, table.path, lines)
+    dropped, unresolved = account_for_names(names, index, on_unknown, table.path, lines)
     known = index >= 0
     missing = np.isnan(values[known])
     low = np.where(missing, np.inf, values[known]).min(axis=0, initial=np.inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from deltacell.cell.genes import Genes
 from deltacell.cell.readers.names import HEADERS, pattern, table_reader, with_header, without_header
 from deltacell.cell.readers.networks import orf_names
 from deltacell.counts import Counts, Source
-from deltacell.table import File, Sheet, Table, is_missing, word
+from deltacell.table import File, Sheet, Table, is_missing
 
 _GENE_TYPES = ("ORF", "pseudogene", "blocked_reading_frame", "transposable_element_gene")
 _SGD = (
@@ -39,7 +40,7 @@ def _read_sgd(table: Table) -> tuple[Genes, Source]:
     is_gene = kinds.is_in(_GENE_TYPES)
 
     def types(of: pl.Series) -> dict[str, int]:
-        return {f"feature type {t}": n for t, n in of.value_counts(sort=True).iter_rows()}
+        return {f"feature type {t}": n for t, n in Counter(of).most_common()}
 
     named = is_gene & (table.frame["systematic"] != "")
     genes, others = table.take(is_gene.to_numpy()), types(kinds.filter(~is_gene))
@@ -56,7 +57,7 @@ def _read_info(table: Table) -> tuple[Genes, Source]:
 
 def _find_table(file: File) -> Callable[[], Table] | None:
     for sheet in file.sheets:
-        words = [word(name) for name in sheet.header(0)] if sheet.separator != " " else []
+        words = sheet.headers[0][2] if sheet.separator != " " else []
         named = {
             key: [i for i, w in enumerate(words) if known.fullmatch(w)]
             for key, known in _WORDS.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
@@ -27,6 +27,9 @@ Find = Callable[[File], Callable[[], Table] | None]
 HEADERS: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("headers.toml").read_text(encoding="utf-8")
 )
+
+#: What marks a deletion: rad52Δ, rad52-delta, rad52Δ::kanMX, Δrad52.
+DELETED = r"(?i)^[\u0394\u2206](?=\w)|(?:[-_ ]?[\u0394\u2206\u03b4]|[-_ ]delta)?(?:::\w+)?$"
 
 _NAMED_AT_MOST = 5
 _SYSTEMATIC = re.compile(r"(Y[A-P][LR]\d{3}[WC](-[A-Z0-9]+)?|Q0\d{3}|R\d{4}[WC])", re.IGNORECASE)
@@ -107,6 +110,11 @@ def is_systematic(name: str) -> bool:
     return _SYSTEMATIC.fullmatch(name) is not None
 
 
+def bare_name(written: str) -> str:
+    """Return a name in capitals, without the number of its strain and what marks a deletion."""
+    return re.sub(DELETED, "", written.strip()).split("_")[0].upper()
+
+
 def in_capitals(name: str) -> str:
     """Return a systematic name in capitals, and any other name as it is."""
     return name.upper() if is_systematic(name) else name
@@ -129,35 +137,37 @@ def resolve_strains(genes: Genes, names: pl.Series) -> Ints:
 
 
 def account_for_names(
-    genes: Genes,
-    names: pl.Series,
-    index: Ints,
-    on_unknown: OnUnresolved,
-    path: Path,
-    lines: Ints | None = None,
+    names: pl.Series, index: Ints, on_unknown: OnUnresolved, path: Path, lines: Ints | None = None
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Count the names that were not found by reason, and name them for the notes of a source.
 
-    With the policy ``error``, raise for the first of them.
+    With the policy ``error``, raise if there are any.
     """
-    bad = np.flatnonzero(index < 0)
+    bad, notes = np.flatnonzero(index < 0), unresolved_notes(names, index)
     if on_unknown == "error" and len(bad):
-        row = int(bad[0])
-        try:
-            genes.index(names[row])
-        except GeneNameError as error:
-            raise GeneNameError(
-                f"{error.what} (row {row + 1}, the first of {len(bad):,})",
-                code=error.code,
-                where=path,
-                line=None if lines is None else int(lines[row]),
-                fix=f"{error.fix} Or choose what to do with unknown genes: drop or add.",
-            ) from None
-    dropped = {
-        UNKNOWN_GENE: int((index == UNKNOWN).sum()),
-        AMBIGUOUS_NAME: int((index == AMBIGUOUS).sum()),
-    }
-    return dropped, unresolved_notes(names, index)
+        line = None if lines is None else int(lines[bad[0]])
+        raise names_not_found(notes, f"{len(bad):,} of {len(index):,} rows", path, line)
+    codes = {UNKNOWN_GENE: UNKNOWN, AMBIGUOUS_NAME: AMBIGUOUS}
+    return {why: int((index == code).sum()) for why, code in codes.items()}, notes
+
+
+def names_not_found(
+    notes: Mapping[str, str], rows: str, path: Path, line: int | None
+) -> GeneNameError:
+    """Return the error of rows whose names were not found, with all of `unresolved_notes`."""
+    named = text_of_notes(notes)
+    return GeneNameError(
+        f"{rows} name genes that the cell does not know or that are ambiguous ({named})",
+        code="unknown-gene" if "unknown_genes" in notes else "ambiguous-gene",
+        where=path,
+        line=line,
+        fix="Give systematic names, or choose what to do with unknown genes: drop or add.",
+        **notes,
+    )
+
+
+def text_of_notes(notes: Mapping[str, str]) -> str:
+    return "; ".join(f"{why.replace('_', ' ')}: {names}" for why, names in notes.items())
 
 
 def unresolved_notes(names: pl.Series, index: Ints) -> dict[str, str]:

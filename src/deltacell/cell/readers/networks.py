@@ -34,7 +34,7 @@ from deltacell.cell.readers.names import (
 from deltacell.cell.relation import Relation
 from deltacell.counts import Counts, Source
 from deltacell.errors import InputError
-from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, open_text, word
+from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, open_text
 
 CHANNELS = ("neighborhood", "fusion", "cooccurence", "coexpression", "experimental", "database")
 
@@ -76,13 +76,13 @@ class NamedEdges:
         worst = np.where((source == -1) | (target == -1), -1, np.minimum(source, target))
         first = frame["source"].zip_with(pl.Series(source < 0), frame["target"])
         lines, found = frame["line"].to_numpy(), worst >= 0
-        dropped, _ = account_for_names(genes, first, worst, on_unknown, self.path, lines)
+        dropped, _ = account_for_names(first, worst, on_unknown, self.path, lines)
         weight = frame["weight"].to_numpy()[found] if "weight" in frame.columns else None
         edges = self.name, source[found], target[found], weight
         relation = Relation.from_edges(*edges, n_genes=len(genes), directed=self.directed)
-        written = Counts(frame.height + sum(self.left_out.values()), frame.height, self.left_out)
-        named = Counts(frame.height, int(found.sum()), dropped)
-        relation.counts = written.then(named).then(relation.counts)
+        read = frame.height + sum(self.left_out.values())
+        reasons = {**self.left_out, **dropped, **relation.counts.dropped}
+        relation.counts = Counts(read, relation.n_edges, reasons)
         names = pl.concat([frame["source"], frame["target"]])
         unresolved = unresolved_notes(names, np.concatenate([source, target]))
         file = self.path.name, self.sha256, self.reader
@@ -299,7 +299,7 @@ def unclear(file: File) -> tuple[str, list[str], str] | None:
     Its number may be the score of a screen, which a model must not see as a network.
     """
     for sheet in file.sheets:
-        for at, header in sheet.headers():
+        for at, header, _ in sheet.headers:
             rows = sheet.rows[at:]
             if len(rows[0]) != 3 or (sheet.separator == " " and len(rows) < 3):
                 continue
@@ -308,10 +308,6 @@ def unclear(file: File) -> tuple[str, list[str], str] | None:
             if not is_number(rows[0][2]) and _are_edges(rows[1:], 3, sheet.separator):
                 return f"the meaning of '{header[2]}' is unknown", header[:2], header[2]
     return None
-
-
-def _find_lists(file: File) -> list[_Form]:
-    return file.forms([_as_told, _by_words, _without_header])
 
 
 def _read_lists(forms: Sequence[_Form]) -> list[NamedEdges]:
@@ -348,8 +344,8 @@ def _as_told(sheet: Sheet) -> _Form | None:
 
 
 def _by_words(sheet: Sheet) -> _Form | None:
-    for at, header in sheet.headers():
-        words = [word(name) for name in header]
+    for at, _, header in sheet.headers:
+        words = list(header)
         while words and words[-1].startswith("column"):
             words.pop()
         nodes = [i for i, w in enumerate(words) if _NODE.fullmatch(w)]
@@ -400,4 +396,5 @@ def _are_edges(rows: Sequence[Sequence[str]], width: int, separator: str) -> boo
     return whole > 0 and len(rows) - whole - absent <= wrong_at_most
 
 
-edge_list = Reader("edge_list", "edges", _find_lists, _read_lists)
+_WAYS = _as_told, _by_words, _without_header
+edge_list = Reader("edge_list", "edges", lambda file: file.forms(_WAYS), _read_lists)

@@ -32,15 +32,11 @@ class WrittenMetabolism(NamedTuple):
         """Return the metabolism of a cell with the given genes; what is counted are the genes."""
         names = pl.Series(self.gene_names, dtype=pl.String)
         index, path = genes.resolve(names), self.text.path
-        dropped, unresolved = account_for_names(genes, names, index, on_unknown, path)
+        dropped, unresolved = account_for_names(names, index, on_unknown, path)
         counts = Counts(len(names), int((index >= 0).sum()), dropped)
         notes = {**self.notes, **unresolved}
         source = Source(path.name, self.text.sha256, reader.name, counts, "metabolism", notes)
         return Metabolism.build(genes, **self.parts, on_unknown="drop"), source
-
-
-def _find(file: File) -> File | None:
-    return file if any("<sbml" in line for line in file.head) else None
 
 
 def _read(file: File) -> WrittenMetabolism:
@@ -120,4 +116,6 @@ def _cobra_model(text: Text) -> Any:
     return model
 
 
-reader = Reader("sbml", "metabolism", _find, _read)
+reader = Reader(
+    "sbml", "metabolism", lambda file: any("<sbml" in line for line in file.head) and file, _read
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from deltacell.cell.readers.names import (
     without_header,
 )
 from deltacell.counts import Counts, Source
-from deltacell.table import File, Sheet, Table, as_utf8, is_missing, is_number, open_text, word
+from deltacell.table import File, Sheet, Table, as_utf8, is_missing, is_number, open_text
 
 #: Why a row is left out.
 NO_TERM = "no term"
@@ -66,7 +67,7 @@ class NamedTerms:
             found = genes.resolve(names[row].split("|"))
             index[row] = next((i for i in found if i >= 0), index[row])
         lines, known = self.pairs["line"].to_numpy(), index >= 0
-        dropped, unresolved = account_for_names(genes, first, index, on_unknown, self.path, lines)
+        dropped, unresolved = account_for_names(first, index, on_unknown, self.path, lines)
         kept_terms = self.pairs["term"].filter(pl.Series(known)).to_list()
         terms, code = np.unique(kept_terms, return_inverse=True)
         named = terms.tolist()
@@ -182,7 +183,7 @@ def _by_aspect(prefix: str, reader: str, table: Table, rows: pl.DataFrame) -> li
         of_aspect = rows.filter(pl.col("aspect") == letter)
         kept = of_aspect.filter(pl.col("why").is_null())
         if len(kept):
-            left_out = dict(of_aspect["why"].drop_nulls().value_counts().iter_rows())
+            left_out = Counter(of_aspect["why"].drop_nulls())
             ids = {term: id for term, id in zip(kept["term"], kept["id"], strict=True) if id}
             file, pairs = (table.path, table.sha256, reader), kept.select("gene", "term", "line")
             found.append(NamedTerms(f"{prefix}_{aspect}", pairs, ids, *file, left_out))
@@ -247,8 +248,7 @@ class _Form(NamedTuple):
 
 def _find_table(file: File) -> _Form | None:
     for sheet in (sheet for sheet in file.sheets if sheet.separator != " "):
-        for at in range(min(len(sheet.rows) - 1, 10)):
-            words = [word(name) for name in sheet.header(at)]
+        for at, _, words in sheet.headers[: min(len(sheet.rows) - 1, 10)]:
             genes = [i for i, w in enumerate(words) if _GENE_WORD.fullmatch(w)]
             terms = [i for i, w in enumerate(words) if _TERM_WORD.fullmatch(w)]
             rows = [row for row in sheet.rows[at + 1 :] if len(row) == len(words)]

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from deltacell.cell.readers.names import HEADERS, Reader, is_systematic, pattern, stem_of
+from deltacell.cell.readers.names import (
+    DELETED,
+    HEADERS,
+    Reader,
+    bare_name,
+    is_systematic,
+    pattern,
+    stem_of,
+)
 from deltacell.errors import InputError
 from deltacell.screen.readers.published import COLLECTIONS, crossed
 from deltacell.screen.readers.written import NO_SCORE, WrittenScreen, chosen_phenotype, measured
@@ -28,8 +37,6 @@ _SCORES = {"interaction": "score", "fitness": "fitness"}
 _SCORE_WORDS = {phenotype: pattern("screen", phenotype) for phenotype in _SCORES}
 _OTHERS: dict[str, list[str]] = HEADERS["screen"]["others"]
 _JOINS = r"\s*[+;|/&]\s*|\s+"
-# rad52Δ, rad52-delta, rad52Δ::kanMX, Δrad52
-_DELETED = r"(?i)^[\u0394\u2206](?=\w)|(?:[-_ ]?[\u0394\u2206\u03b4]|[-_ ]delta)?(?:::\w+)?$"
 _STRAIN = r"^([^_]+)_([A-Za-z]*)\w*$"
 
 
@@ -40,14 +47,11 @@ class _Form:
     sheet: Sheet
     at: int | None = None
     genes: tuple[tuple[int, str, bool], ...] = ()  # position, role, whether it holds strain IDs
-    scores: Mapping[str, int] = field(default_factory=dict)  # by phenotype
+    scores: Mapping[str, Sequence[int]] = field(default_factory=dict)  # columns by phenotype
     others: Mapping[str, int] = field(default_factory=dict)
+    numbers: Sequence[int] = ()  # all columns of numbers
     counts: bool = False  # whether the first column is the number of genes, as DCell writes it
     matrix: bool = False
-
-
-def _find(file: File) -> list[_Form]:
-    return file.forms([_by_names, _by_words, _counted, _matrix])
 
 
 def _read(forms: Sequence[_Form], phenotype: str | None = None) -> list[WrittenScreen]:
@@ -64,7 +68,7 @@ def _read(forms: Sequence[_Form], phenotype: str | None = None) -> list[WrittenS
 
 def _find_split(file: File) -> _Form | None:
     """Return the table of a file that names genes and their part of a split, and no score."""
-    forms = (form for sheet in file.sheets for form, *_ in _candidates(sheet))
+    forms = chain.from_iterable(map(_candidates, file.sheets))
     return next((form for form in forms if "split" in form.others), None)
 
 
@@ -82,15 +86,16 @@ def _read_split(form: _Form) -> list[tuple[list[list[str]], list[str]]]:
 
 def unclear(file: File) -> tuple[str, list[str], str] | None:
     """Return why a table of two genes and numbers per row is not read, and its columns."""
-    for form, scores, numbers in (c for sheet in file.sheets for c in _candidates(sheet)):
-        if numbers and form.at is not None:
-            header = form.sheet.header(form.at)
-            genes = [header[at] for at, *_ in form.genes]
-            for phenotype, several in scores.items():
-                if len(several) > 1:
-                    return f"it has two columns of {phenotype}", genes, header[several[0]]
-            return "no column is known as a score or a weight", genes, header[numbers[0]]
-    return None
+    forms = chain.from_iterable(map(_candidates, file.sheets))
+    form = next((form for form in forms if form.numbers), None)
+    if form is None or form.at is None:
+        return None
+    header = form.sheet.header(form.at)
+    genes = [header[at] for at, *_ in form.genes]
+    for phenotype, several in form.scores.items():
+        if len(several) > 1:
+            return f"it has two columns of {phenotype}", genes, header[several[0]]
+    return "no column is known as a score or a weight", genes, header[form.numbers[0]]
 
 
 def _by_names(sheet: Sheet) -> _Form | None:
@@ -105,16 +110,16 @@ def _by_names(sheet: Sheet) -> _Form | None:
                 sheet,
                 row,
                 tuple((at[key], role, True) for key, role in roles.items()),
-                {phenotype: at[key] for phenotype, key in _SCORES.items() if key in at},
+                {phenotype: [at[key]] for phenotype, key in _SCORES.items() if key in at},
                 {column: at[key] for key, column in others.items() if key in at},
             )
     return None
 
 
 def _by_words(sheet: Sheet) -> _Form | None:
-    for form, scores, _ in _candidates(sheet):
-        if any(scores.values()) and all(len(columns) <= 1 for columns in scores.values()):
-            return replace(form, scores={p: columns[0] for p, columns in scores.items() if columns})
+    for form in _candidates(sheet):
+        if form.scores and all(len(columns) == 1 for columns in form.scores.values()):
+            return form
     return None
 
 
@@ -128,38 +133,32 @@ class _Column(NamedTuple):
         return 2 * sum(map(is_number, self.fields)) > len(self.fields)
 
 
-def _candidates(sheet: Sheet) -> Iterator[tuple[_Form, dict[str, list[int]], list[int]]]:
-    """Yield the headers that name genes, with the columns of each phenotype and of numbers."""
-    for at, header in sheet.headers():
+def _candidates(sheet: Sheet) -> Iterator[_Form]:
+    """Yield the headers that name genes, whether or not they name one score."""
+    for at, _, words in sheet.headers:
+        if not any(known.fullmatch(w) for w in words for known in (_GENE, _ROLE, _JOINED)):
+            continue
         columns = []
-        for i, name in enumerate(header):
+        for i, w in enumerate(words):
             below = [row[i].strip() for row in sheet.rows[at + 1 :] if i < len(row)]
             fields = [field for field in below if field.lower() not in MISSING]
-            columns.append(_Column(i, word(name), fields))
+            columns.append(_Column(i, w, fields))
         genes = _genes(columns)
         if not genes:
             continue
-        scores = {}
+        scores: dict[str, list[int]] = {}
+        # One bad number among others is for `read` to name.
+        measured_in = [c for c in columns if not c.fields or any(map(is_number, c.fields))]
         for phenotype, first in _SCORES.items():
-            # One bad number among others is for `read` to name.
-            there = [
-                c
-                for c in columns
-                if _SCORE_WORDS[phenotype].fullmatch(c.word)
-                and (not c.fields or any(map(is_number, c.fields)))
-            ]
+            there = [c for c in measured_in if _SCORE_WORDS[phenotype].fullmatch(c.word)]
             chosen = [c for c in there if c.word == first] or there
-            scores[phenotype] = [c.at for c in chosen]
+            scores |= {phenotype: [c.at for c in chosen]} if chosen else {}
         others = {}
         for key, known in _OTHERS.items():
             column = next((c for name in known for c in columns if c.word == name), None)
             if column and (key != "split" or all(word(f) in PARTS for f in column.fields)):
                 others[key] = column.at
-        yield (
-            _Form(sheet, at, genes, others=others),
-            scores,
-            [c.at for c in columns if c.is_numeric],
-        )
+        yield _Form(sheet, at, genes, scores, others, [c.at for c in columns if c.is_numeric])
 
 
 def _genes(columns: Sequence[_Column]) -> tuple[tuple[int, str, bool], ...]:
@@ -200,7 +199,7 @@ def _counted(sheet: Sheet) -> _Form | None:
         return None
     last = len(sheet.rows[0]) - 1
     genes = tuple((i, "unknown", False) for i in range(1, last))
-    return _Form(sheet, None, genes, {"interaction": last, "fitness": last}, counts=True)
+    return _Form(sheet, None, genes, {"interaction": [last], "fitness": [last]}, counts=True)
 
 
 def _matrix(sheet: Sheet) -> _Form | None:
@@ -213,9 +212,9 @@ def _matrix(sheet: Sheet) -> _Form | None:
         values = [name for row in rows for name in row[1:] if name.lower() not in MISSING]
         if not values or not all(map(is_number, values)) or any(map(is_number, header)):
             continue
-        named = {_bare(name) for name in header}
-        both = sum(_bare(label) in named for label in labels)
-        systematic = all(is_systematic(_bare(name)) for name in (*header, *labels))
+        named = {bare_name(name) for name in header}
+        both = sum(bare_name(label) in named for label in labels)
+        systematic = all(is_systematic(bare_name(name)) for name in (*header, *labels))
         if systematic or 2 * both > len(labels):
             return _Form(sheet, at, matrix=True)
     return None
@@ -257,7 +256,7 @@ def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
         table.refuse("Every row must have as many genes: give pairs and triples in separate files.")
         table.notes["form"] = f"{len(form.genes)} genes per row behind their number"
     columns: dict[str, Any] = {"phenotype": phenotype}
-    for name, at in {"score": form.scores[phenotype], **form.others}.items():
+    for name, at in {"score": form.scores[phenotype][0], **form.others}.items():
         if name in ("score", "standard_deviation", "p_value"):
             columns[name] = measured(table, name, names[at])
         elif name == "study":
@@ -288,18 +287,17 @@ def _read_matrix(form: _Form, study: str, phenotype: str | None) -> WrittenScree
     table.refuse()
     row, column = np.indices(score.shape).reshape(2, -1)
     names = [*row_genes, *column_genes]
-    number = {name: i for i, name in enumerate(dict.fromkeys(map(_bare, names)))}
-    codes = np.array([number[_bare(name)] for name in names])
+    number = {name: i for i, name in enumerate(dict.fromkeys(map(bare_name, names)))}
+    codes = np.array([number[bare_name(name)] for name in names])
     one, other, value = codes[row], codes[len(row_genes) + column], score.ravel()
     diagonal, absent = one == other, np.isnan(value)
     if diagonal.any() and (value[diagonal] == 1).all():
         what = "the matrix has 1 on its diagonal, as correlations have: it is not a screen"
         fix = "Write it as a network of gene1, gene2, weight; or leave the diagonal empty."
         raise InputError(what, code="correlation-matrix", where=table.path, fix=fix)
-    there, n = ~diagonal & ~absent, len(number)
-    mirrored = dict(zip((one * n + other)[there].tolist(), value[there].tolist(), strict=True))
-    opposite = np.array([mirrored.get(key, np.nan) for key in (other * n + one).tolist()])
-    half = there & (one > other) & (opposite == value)
+    there, square = ~diagonal & ~absent, np.full((len(number), len(number)), np.nan)
+    square[one[there], other[there]] = value[there]
+    half = there & (one > other) & (square[other, one] == value)
     symmetric = bool(half.any())
     deleted = _told_by_name(pl.DataFrame({"name": names}).with_columns(strain=True))
     roles = ("unknown", "unknown") if symmetric else ("query", "array")
@@ -320,10 +318,6 @@ def _read_matrix(form: _Form, study: str, phenotype: str | None) -> WrittenScree
     )
 
 
-def _bare(name: str) -> str:
-    return re.sub(_DELETED, "", name.strip()).split("_")[0].upper()
-
-
 def _told_by_name(fields: pl.DataFrame) -> pl.DataFrame:
     """Return genes without what marks a deletion or a strain, the perturbation and the allele."""
     keys = ["written", "strain"]
@@ -331,7 +325,7 @@ def _told_by_name(fields: pl.DataFrame) -> pl.DataFrame:
     distinct = fields.unique(maintain_order=True)
     told = []
     for written, is_strain in distinct.iter_rows():
-        gene, perturbation = re.sub(_DELETED, "", written), "deletion"
+        gene, perturbation = re.sub(DELETED, "", written), "deletion"
         # The digit of rad52delta is the gene's.
         if written.lower().endswith("delta") and written[:-5][-1:].isdigit():
             gene = written[:-5]
@@ -346,5 +340,6 @@ def _told_by_name(fields: pl.DataFrame) -> pl.DataFrame:
 
 
 _FIX = "Name the columns gene1, gene2 and score (or split): docs/how-to/screen.md."
-reader = Reader("table", "screens", _find, _read, _FIX)
+_WAYS = _by_names, _by_words, _counted, _matrix
+reader = Reader("table", "screens", lambda file: file.forms(_WAYS), _read, _FIX)
 split_reader = Reader("split", "parts", _find_split, _read_split, _FIX)

@@ -13,9 +13,9 @@ import torch
 from deltacell.arrays import Bools, Doubles, Ints, offsets_of, ragged_positions
 from deltacell.cell import Genes
 from deltacell.cell.genes import AMBIGUOUS, UNKNOWN
-from deltacell.cell.readers.names import unresolved_notes
+from deltacell.cell.readers.names import names_not_found, text_of_notes, unresolved_notes
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
-from deltacell.errors import GeneNameError, InputError, PhenotypeError
+from deltacell.errors import InputError, PhenotypeError
 from deltacell.screen.columns import NO_INTERACTION, ONE_GENE_TWICE, SAME_GENE_TWICE, is_impossible
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
@@ -60,7 +60,7 @@ class WrittenScreen:
             self.dropped[why] = int((mask & ~left_out).sum())
             left_out |= mask
         if left_out.all():
-            raise self._empty("the file has no row with a genotype", self.dropped)
+            raise self._empty(self.dropped)
         kept = pl.Series(~left_out)
         sizes = np.bincount(genes["row"].to_numpy(), minlength=len(rows))
         self.rows = rows.filter(kept)
@@ -108,7 +108,7 @@ class WrittenScreen:
         counts = Counts(len(self) + sum(self.dropped.values()), int(left.sum()), dropped)
         not_found = unresolved_notes(names, gene)
         if not left.any():
-            raise self._empty(f"of {counts.read:,} rows none is left", counts.dropped, not_found)
+            raise self._empty(counts.dropped, text_of_notes(not_found) or None)
         sizes = np.diff(self.offsets)[left]
         at, offsets = ragged_positions(self.offsets[:-1][left], sizes), offsets_of(sizes)
         deleted, rows = self.deleted[at], self.rows.filter(pl.Series(left))
@@ -148,16 +148,10 @@ class WrittenScreen:
             "genes": len(np.unique(resolved)),
         }
 
-    def _empty(
-        self, what: str, dropped: Mapping[str, int], not_found: Mapping[str, str] | None = None
-    ) -> InputError:
-        lost = ", ".join(f"{n:,} {why}" for why, n in dropped.items() if n)
-        return InputError(
-            f"the screen is empty: {what}" + (f" ({lost})" if lost else ""),
-            code="empty-screen",
-            where=self.path,
-            fix=_told(not_found or {}) or None,
-        )
+    def _empty(self, dropped: Mapping[str, int], not_found: str | None = None) -> InputError:
+        lost = ", ".join(f"{n:,} {why}" for why, n in dropped.items() if n) or "it has none"
+        what = f"the screen is empty: no row with a genotype is left ({lost})"
+        return InputError(what, code="empty-screen", where=self.path, fix=not_found)
 
     def _refuse(self, gene: Ints, reasons: Mapping[str, Bools]) -> None:
         """Raise where names are not found, all of them at once, or a gene is deleted twice."""
@@ -166,25 +160,15 @@ class WrittenScreen:
         wrong = not_found if not_found.any() else twice
         if not wrong.any():
             return
-        first, n = int(np.argmax(wrong)), int(wrong.sum())
+        rows, first = f"{int(wrong.sum()):,} of {len(self):,} rows", int(np.argmax(wrong))
         mine = (gene < 0) & np.repeat(wrong, np.diff(self.offsets))
         absent = unresolved_notes(self.deleted["name"].filter(pl.Series(mine)), gene[mine])
-        what = f"delete a gene twice, first {' '.join(self.names_of(first))}"
+        line = int(self.rows["line"][first])
         if absent:
-            what = f"name genes that the cell does not know or that are ambiguous ({_told(absent)})"
-        raise (GeneNameError if absent else InputError)(
-            f"{n:,} of {len(self):,} rows {what}",
-            code="unknown-gene" if absent else "gene-twice",
-            where=self.path,
-            line=int(self.rows["line"][first]),
-            fix="Give systematic names, drop such rows, or add the genes to the cell.",
-            rows=n,
-            **absent,
-        )
-
-
-def _told(not_found: Mapping[str, str]) -> str:
-    return "; ".join(f"{why.replace('_', ' ')}: {names}" for why, names in not_found.items())
+            raise names_not_found(absent, rows, self.path, line)
+        what = f"{rows} delete a gene twice, first {' '.join(self.names_of(first))}"
+        fix = "Correct such rows, or drop them."
+        raise InputError(what, code="gene-twice", where=self.path, line=line, fix=fix)
 
 
 def chosen_phenotype(asked: str | None, there: Sequence[str], path: Path) -> str:
