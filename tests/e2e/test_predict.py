@@ -1,4 +1,4 @@
-"""`deltacell predict` as it is typed."""
+"""`deltacell predict`, `why` and `evaluate` as they are typed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
 from deltacell.cli.app import app, main
 from deltacell.errors import InputError
-from deltacell.screen import Genotypes
+from deltacell.screen import Genotypes, Screen
+from deltacell.screen.import_folder import Imported
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
 from deltacell.train.loaded_run import load_run
@@ -205,3 +207,40 @@ def test_any_run_and_any_mixture_ranks_and_explains(runs, here, capsys, names):
     assert bool(explained["relations"]) == ("dango0" in names)
     for shown in (capsys.readouterr().out, Path("why.html").read_text()):
         assert f"Why {' '.join(explained['names'])} scores" in shown
+
+
+def test_an_evaluation_has_tables_files_and_a_verdict(runs, here, capsys):
+    files = ("--json", "e.json", "--markdown", "e.md", "--figures", "new/figures")
+    assert typed("evaluate", runs / "dango0", "--baselines", "global_mean,additive", *files) == 0
+    assert "has the highest Pearson correlation on test" in capsys.readouterr().out
+    result = json.loads(Path("e.json").read_text())
+    assert set(result["predictors"]) == {"demo", "global_mean", "additive"}
+    assert "| additive |" in Path("e.md").read_text()
+    drawn = {path.name for path in Path("new/figures").iterdir()}
+    assert {"demo-predicted.png", "demo-relations.png", "additive-calibration.png"} <= drawn
+
+
+def test_another_screen_as_the_test(runs, here, capsys):
+    data = load_run(runs / "dango0").data
+    fresh = Screen.synthetic(data.cell, n=400, seed=3)
+    trained = data.screen.take(np.concatenate([data.split.train, data.split.validation]))
+    Imported(data.cell, {"other": Screen.concat([fresh, trained])}).save(here / "import")
+    words = ("evaluate", runs / "dango0", "--baselines", "additive", "--on")
+    assert typed(*words, "import", "--beyond", "0.1", "--json", "on.json") == 0
+    assert "Tested on another screen" in capsys.readouterr().out
+    result = json.loads(Path("on.json").read_text())
+    told, far = result["on"], result["groups"][-1]
+    assert told["dropped"]["in training or validation"] >= len(trained)
+    assert told["kept"] == told["read"] - sum(told["dropped"].values())
+    assert (told["read"], told["kept"]) == (400 + len(trained), result["groups"][0]["rows"])
+    assert f"{told['kept']:,} of its {told['read']:,} rows" in result["leakage"]
+    beyond = (np.abs(fresh.column("score")) >= np.float32(0.1)).sum()
+    assert (far["by"], set(far["scores"])) == ("beyond", {"demo", "additive"})
+    assert 0 < far["rows"] <= beyond < told["kept"] <= 400
+    pairs = Genotypes.of([[0, 1], [2, 3]])
+    Screen.build(data.cell.genes, pairs, score=0.9, phenotype="fitness").save(here / "fitness")
+    refused = {"nothing-to-test": [*words, "fitness"], "not-a-run": ["evaluate", here]}
+    for code, given in refused.items():
+        with pytest.raises(InputError) as caught:
+            app([str(word) for word in given], standalone_mode=False)
+        assert caught.value.code == code
