@@ -97,9 +97,14 @@ def test_level_predictors_chance_and_constants(cell, screen, split, predictions)
     good, rng = predictions["good"][0], np.random.default_rng(1)
     noise = 0.1 * rng.normal(size=(2, len(good)))
     given = {"one": good + noise[0], "twin": good + noise[1], "worse": -good}
+    given["near"] = good + noise[0] + 1e-3 * noise[1]
     result = evaluate(cell, screen, split, given, bootstrap=FEW)
+    # Differences are paired.
+    test = result.test
+    own, between = test.scores["near"]["pearson"], test.differences["near"]["one"]["pearson"]
+    assert between.high - between.low < 0.2 * (own.high - own.low)
     verdict = result.verdicts[0]
-    assert {verdict.best, *verdict.level} == {"one", "twin"}
+    assert {verdict.best, *verdict.level} == {"one", "twin", "near"}
     assert verdict.beats == ("worse",)
     assert not result.beats("twin", "one")
     assert not result.beats("one", "twin")
@@ -111,16 +116,6 @@ def test_level_predictors_chance_and_constants(cell, screen, split, predictions)
     none = evaluate(cell, screen, split, constant, bootstrap=FEW).verdicts[0]
     assert (none.best, none.above_chance) == (None, False)
     assert "No predictor" in none.sentence
-
-
-def test_differences_are_paired(cell, screen, split, predictions):
-    additive = predictions["additive"].astype(float)
-    noise = np.random.default_rng(1).normal(size=len(additive))
-    given = {"additive": additive, "twin": additive + 1e-3 * noise}
-    test = evaluate(cell, screen, split, given, bootstrap=FEW).test
-    own, between = test.scores["twin"]["pearson"], test.differences["twin"]["additive"]["pearson"]
-    assert between.high - between.low < 0.2 * (own.high - own.low)
-    assert between.low < between.value < between.high
 
 
 def test_the_result_is_plain_json_and_the_same_again(evaluation, cell, screen, split, predictions):

@@ -102,6 +102,7 @@ def pearson(prediction: Column, truth: Column, weights: Weights) -> Doubles:
     return _correlation(prediction.standard, truth.standard, weights)
 
 
+@_undefined_is_nan
 def spearman(prediction: Column, truth: Column, weights: Weights) -> Doubles:
     """Return Spearman's correlation: Pearson's of the ranks, equal values sharing theirs."""
     x, y = (midranks(weights, one) / weights.total[:, None] for one in (prediction, truth))
