@@ -282,7 +282,6 @@ def evaluate(
     screen: Screen | None = None,
     split: Split | None = None,
     *,
-    cell: Cell | None = None,
     baselines: Sequence[str] = (),
     weights: str = "best",
     progress: bool = True,
@@ -292,8 +291,7 @@ def evaluate(
 
     The predictors are runs, directories of runs with the ``weights`` ``best`` or ``last``, and
     names of baselines such as ``boosted_trees``, which are fitted on the training part of the runs.
-    The test part is that of the ``split`` of the ``screen``, which must be that of the runs; they
-    and the cell are required where there are only baselines.
+    The test part is that of the ``split`` of the ``screen``, which must be that of the runs.
 
     The options are ``threshold``, at or below which a score is a hit for AUROC and AUPR; ``on``,
     another screen to test on in place of the test part, without what was trained on, and also on
@@ -307,10 +305,6 @@ def evaluate(
         named = isinstance(one, str) and one in BASELINES and not (Path(one) / RUN_FILE).is_file()
         (names if named else paths).append(one)
     names += baselines
-    if not paths:
-        if cell is None or screen is None:
-            raise InputError("baselines need a run, or cell= and screen=", code="no-data")
-        paths = [fit(names.pop(0), cell, screen, split, progress=progress)]
     with progress_bar() as bar:
         runs = load_runs(paths, weights)
         for run in runs:
