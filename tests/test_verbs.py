@@ -45,23 +45,18 @@ def test_the_example_of_a_notebook(made):
     top = dc.rank(run, sets="pairs", top=10, progress=False)
     rows = top.to_pandas()
     assert list(rows["rank"][:10]) == list(range(1, 11))
+    again = run.predict(list(rows["genes"]))
+    np.testing.assert_allclose(again["score"], rows["score"], rtol=1e-5)
+    pd.testing.assert_frame_equal(again, run.predict(pd.DataFrame(list(rows["genes"]))))
+    # A ranking that is there is read.
+    changed = top.path.stat().st_mtime_ns
+    top = dc.rank(run, sets="pairs", top=10, progress=False)
+    assert top.path.stat().st_mtime_ns == changed
     why = top.why(*rows["names"][0])
     assert why.score == pytest.approx(float(rows["score"][0]), rel=1e-5)
     for shown in (cell, screen, split, run, run.history, table, top, why):
         assert shown._repr_html_().startswith("<div>")
         assert "<table" in shown._repr_html_()
-
-
-def test_scores_of_a_table_are_those_of_the_ranking(made):
-    *_, run = made
-    first = dc.rank(run, sets="pairs", top=5, progress=False)
-    rows, changed = first.to_pandas(), first.path.stat().st_mtime_ns
-    again = run.predict(list(rows["genes"]))
-    np.testing.assert_allclose(again["score"], rows["score"], rtol=1e-5)
-    as_frame = run.predict(pd.DataFrame(list(rows["genes"])))
-    pd.testing.assert_frame_equal(again, as_frame)
-    # A ranking that is there is read.
-    assert dc.rank(run, sets="pairs", top=5, progress=False).path.stat().st_mtime_ns == changed
 
 
 def test_a_ranking_knows_the_genes_that_were_ranked(made, tmp_path):
@@ -192,7 +187,7 @@ def test_a_model_of_unknown_class_and_a_screen_without_scores_are_refused(made):
         ("unknown-model", lambda: dc.fit("pears", cell, screen, split)),
         ("unknown-model", lambda: dc.fit(object(), cell, screen, split)),
         ("missing-target", lambda: dc.fit("pairs", cell, empty)),
-        ("no-data", lambda: dc.evaluate("additive")),
+        ("no-run", lambda: dc.evaluate("additive")),
     ):
         with pytest.raises(dc.InputError) as caught:
             refused()

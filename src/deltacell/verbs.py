@@ -23,7 +23,6 @@ from deltacell import store
 from deltacell.cell import Cell
 from deltacell.cell.annotation import enrichment
 from deltacell.errors import InputError, did_you_mean, need
-from deltacell.evaluate.hits import THRESHOLD
 from deltacell.evaluate.runs import EvaluatedRuns, evaluate_runs
 from deltacell.models.base import Recorded
 from deltacell.models.baselines import BASELINES
@@ -33,15 +32,10 @@ from deltacell.predict.ranking_file import SHOWN, Ranking, read_rows, written
 from deltacell.predict.request import GeneNames, Request, gene_texts, subject_of
 from deltacell.predict.search import rank_sets, ranks_of_environment
 from deltacell.profile.record import RUN_FILE, RunRecord, read_run
+from deltacell.report import predict as pages
 from deltacell.report.figures import plot_learning
-from deltacell.report.predict import (
-    explained_page,
-    print_explained_set,
-    print_ranking,
-    ranking_page,
-)
 from deltacell.report.progress import TrainingBar, progress_bar
-from deltacell.report.terminal import as_html, as_text, print_facts
+from deltacell.report.terminal import Shown, as_html, print_facts
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.compose import MODEL, compose, suited, with_settings
 from deltacell.train.config import MODELS, Config, SplitConfig
@@ -288,10 +282,8 @@ def evaluate(
     screen: Screen | None = None,
     split: Split | None = None,
     *,
-    cell: Cell | None = None,
     baselines: Sequence[str] = (),
     weights: str = "best",
-    threshold: float = THRESHOLD,
     progress: bool = True,
     **options: Any,
 ) -> EvaluatedRuns:
@@ -299,14 +291,13 @@ def evaluate(
 
     The predictors are runs, directories of runs with the ``weights`` ``best`` or ``last``, and
     names of baselines such as ``boosted_trees``, which are fitted on the training part of the runs.
-    The test part is that of the ``split`` of the ``screen``, which must be that of the runs; they
-    and the cell are required where there are only baselines. A score at or below the ``threshold``
-    is a hit, for AUROC and AUPR.
+    The test part is that of the ``split`` of the ``screen``, which must be that of the runs.
 
-    The options are ``on``, another screen to test on in place of the test part, without what was
-    trained on, and also on its rows at least ``beyond`` from 0 alone; ``samples``, test rows to
-    look at; and for a list of hits ``zeros``, tested pairs without a hit to draw, as if every
-    query gene had been crossed with every array gene.
+    The options are ``threshold``, at or below which a score is a hit for AUROC and AUPR; ``on``,
+    another screen to test on in place of the test part, without what was trained on, and also on
+    its rows at least ``beyond`` from 0 alone; ``samples``, test rows to look at; and for a list of
+    hits ``zeros``, tested pairs without a hit to draw, as if every query gene had been crossed
+    with every array gene.
     """
     names: list[Any] = []
     paths: list[Any] = []
@@ -314,10 +305,6 @@ def evaluate(
         named = isinstance(one, str) and one in BASELINES and not (Path(one) / RUN_FILE).is_file()
         (names if named else paths).append(one)
     names += baselines
-    if not paths:
-        if cell is None or screen is None:
-            raise InputError("baselines need a run, or cell= and screen=", code="no-data")
-        paths = [fit(names.pop(0), cell, screen, split, progress=progress)]
     with progress_bar() as bar:
         runs = load_runs(paths, weights)
         for run in runs:
@@ -327,23 +314,11 @@ def evaluate(
                 what = "the run was trained on another screen or split; on= tests on another"
                 raise InputError(what, code="other-split", where=run.record.path)
         options |= {"progress": bar} if progress else {}
-        return evaluate_runs(runs, baseline_names=names, threshold=threshold, **options)
-
-
-class _Shown:
-    """Shows itself on a terminal and in a notebook, and is a page."""
-
-    _print: Callable[[], None]
-
-    def __str__(self) -> str:
-        return as_text(self._print)
-
-    def _repr_html_(self) -> str:
-        return as_html(self._print)
+        return evaluate_runs(runs, baseline_names=names, **options)
 
 
 @dataclass(frozen=True, eq=False)
-class Ranked(Ranking, _Shown):
+class Ranked(Ranking, Shown):
     """A ranking with the runs that made it, and the indices of the genes that were ranked."""
 
     runs: Sequence[LoadedRun] = ()
@@ -430,10 +405,10 @@ class Ranked(Ranking, _Shown):
     def page(self, path: str | os.PathLike[str], link: str | None = None) -> Path:
         """Write the ranking as a self-contained HTML page, and return where; see `page_data`."""
         with progress_bar() as bar:
-            return _write_page(path, ranking_page(self.page_data(link, bar)))
+            return _write_page(path, pages.ranking_page(self.page_data(link, bar)))
 
     def _print(self) -> None:
-        print_ranking(self.to_json())
+        pages.print_ranking(self.to_json())
 
 
 def _write_page(path: str | os.PathLike[str], text: str) -> Path:
@@ -514,7 +489,7 @@ def _digest(text: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation(_Shown):
+class Explanation(Shown):
     """Why a gene set scores as it does; ``result`` is what `explain_set` returns."""
 
     result: Mapping[str, Any]
@@ -535,10 +510,10 @@ class Explanation(_Shown):
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write the explanation as a self-contained HTML page, and return where."""
-        return _write_page(path, explained_page(self.result))
+        return _write_page(path, pages.explained_page(self.result))
 
     def _print(self) -> None:
-        print_explained_set(self.result)
+        pages.print_explained_set(self.result)
 
 
 def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> Explanation:

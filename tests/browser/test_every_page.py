@@ -8,9 +8,8 @@ import pytest
 from PIL import Image
 
 from deltacell.profile.explain import explain
-from deltacell.report.demo_page import demo_page
 from deltacell.report.explanation_page import explanation_page
-from deltacell.report.predict import ranking_page
+from deltacell.report.predict import demo_page, ranking_page
 
 pytestmark = pytest.mark.slow
 PAGES = ("demo", "explanation", "ranking")

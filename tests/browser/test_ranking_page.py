@@ -231,12 +231,14 @@ def test_the_evidence_is_shown_filtered_by_and_downloaded(browser, made_ranking,
     first, last = made["rows"][0], made["rows"][-1]
     vote = {"names": ["=A1", "ABC8"], "score": -0.5, "by": "=A1", "replaced": "ABC1"}
     first["votes"] = [{**vote, "relation": "physical", "weight": 0.4, "run": "run-0"}]
+    first |= {"lost": ["r_0042"], "terms": [{"annotation": "GO slim", "term": "DNA repair"}]}
     last |= {"links": [], "relations": [], "pathways": [], "complexes": []}
     link = "https://example.org/locus"
     made["gene_facts"] = [{"gene": first["genes"][0], "description": "A helicase", "link": link}]
     open_made(browser, made, tmp_path)
     assert "with =A1 in place of ABC1 by physical" in browser.text("#panel")
-    assert "A helicase" in browser.text("#panel")
+    for words in ("A helicase", "r_0042", "DNA repair (GO slim)"):
+        assert words in browser.text("#panel")
     assert browser.run("document.querySelector('#panel a').href") == link
     set_facet(browser, "evidence", "measured next to it")
     assert left(browser) == [0]

@@ -1,4 +1,4 @@
-"""`deltacell predict` as it is typed."""
+"""`deltacell predict`, `why` and `evaluate` as they are typed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
-from deltacell.cli.app import app, main
+from deltacell.cli.app import app
 from deltacell.errors import InputError
-from deltacell.screen import Genotypes
+from deltacell.screen import Genotypes, Screen
+from deltacell.screen.import_folder import Imported
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
 from deltacell.train.loaded_run import load_run
@@ -32,39 +34,24 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, typed):
     folder = tmp_path_factory.mktemp("runs")
     for name, words in RUNS.items():
-        assert typed("train", *words, f"directory={folder / name}") == 0
+        typed(folder, "train", *words, f"directory={folder / name}")
     return folder
-
-
-def typed(*words):
-    """Run a command in this process; return its exit code."""
-    before = sys.argv
-    sys.argv = ["deltacell", *map(str, words)]
-    try:
-        main()
-    except SystemExit as end:
-        return end.code or 0
-    finally:
-        sys.argv = before
-    return 0
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
     return tmp_path
 
 
-def test_pairs_of_the_screen_with_a_page_and_json(runs, here, capsys):
+def test_pairs_of_the_screen_with_a_page_and_json(runs, here, deltacell):
     words = ("predict", runs / "dango0", "--sets", "pairs", "--top", "20")
-    assert typed(*words, "--html", "new/p.html", "--json", "p.json", "--csv", "p.csv") == 0
-    said = capsys.readouterr()
-    assert "pairs of" in said.err
-    assert "All 40 rows: predicted-pairs.parquet" in said.out
+    said = deltacell(*words, "--html", "new/p.html", "--json", "p.json", "--csv", "p.csv")
+    assert "pairs of" in said.stderr
+    assert "All 40 rows: predicted-pairs.parquet" in said.stdout
     rows = pl.read_parquet("predicted-pairs.parquet")
     assert rows["end"].to_list() == ["lowest"] * 20 + ["highest"] * 20
     assert rows["rank"].to_list() == [*range(1, 21)] * 2
@@ -82,36 +69,35 @@ def test_pairs_of_the_screen_with_a_page_and_json(runs, here, capsys):
     assert {one["part"] for one in result["agreement"]} == {"test", "validation", "training"}
     assert rows["genes"][0][0] in Path("new/p.html").read_text()
     # Another request does not replace it unasked.
-    assert typed(*words[:-1], "7") == 2
-    assert "top was 20 and is 7" in capsys.readouterr().err
-    assert typed(*words[:-1], "7", "--overwrite") == 0
+    assert "top was 20 and is 7" in deltacell(*words[:-1], "7", code=2).stderr
+    deltacell(*words[:-1], "7", "--overwrite")
     assert pl.read_parquet("predicted-pairs.parquet").height == 14
 
 
-def test_several_runs_have_a_mean_and_a_spread(runs, here):
+def test_several_runs_have_a_mean_and_a_spread(runs, here, deltacell):
     both = [runs / "dango0", runs / "dango1"]
     Path("mine.txt").write_text("# mine\nYAL0009C YAL0008C\nYAL0007W,YAL0009C\tYBL0001W\n")
-    assert typed("predict", *both, "--sets", "mine.txt") == 0
+    deltacell("predict", *both, "--sets", "mine.txt")
     rows = pl.read_parquet("predicted-mine.parquet")
     assert rows["end"].is_null().all()
     assert rows["score"].is_sorted()
     assert (rows["spread"] > 0).all()
     assert rows["linked"].to_list() == [True, True]
     # What the command wrote can be given back to it.
-    assert typed("predict", both[0], "--sets", "predicted-mine.parquet", "--out", "b.parquet") == 0
+    deltacell("predict", both[0], "--sets", "predicted-mine.parquet", "--out", "b.parquet")
     assert pl.read_parquet("b.parquet").height == 2
 
 
-def test_sets_with_given_genes(runs, here):
+def test_sets_with_given_genes(runs, here, deltacell):
     run = runs / "dango0"
     words = ("--genes", "all", "--status", "any", "--linked", "--top", "400")
-    assert typed("predict", run, "--sets", "with", "YAL0009C", "yal0007w", *words) == 0
+    deltacell("predict", run, "--sets", "with", "YAL0009C", "yal0007w", *words)
     genes = pl.read_parquet("predicted-with-YAL0009C-yal0007w.parquet")["genes"]
     assert genes.n_unique() == len(genes) == 298
     assert all({"YAL0009C", "YAL0007W"} < set(one) for one in genes.to_list())
     Path("few.txt").write_text("YAL0009C\nYAL0008C\nYAL0007W\nYBL0001W\n")
     words = ("--genes", "few.txt", "--size", "3", "--status", "any", "--linked", "--above", "-99")
-    assert typed("predict", run, "--sets", "with YBL0001W", *words, "--out", "w.parquet") == 0
+    deltacell("predict", run, "--sets", "with YBL0001W", *words, "--out", "w.parquet")
     assert pl.read_parquet("w.parquet")["end"].to_list() == ["highest"] * 3
 
 
@@ -147,8 +133,8 @@ def test_what_is_wrong_is_an_error_before_anything_is_written(runs, here, words,
     assert {p.name for p in here.iterdir()} == {"empty.txt", "two.txt"}
 
 
-def test_runs_of_other_genes_do_not_rank_together(runs, here):
-    assert typed("train", *SMALL, "directory=other") == 0
+def test_runs_of_other_genes_do_not_rank_together(runs, here, deltacell):
+    deltacell("train", *SMALL, "directory=other")
     absent = set(load_data(compose([*RUNS["dango0"]])).cell.genes)
     absent -= set(load_run("other").data.cell.genes)
     for words, code in (
@@ -162,9 +148,9 @@ def test_runs_of_other_genes_do_not_rank_together(runs, here):
 
 
 @pytest.mark.slow
-def test_under_torchrun_it_is_the_same_file(runs, here):
+def test_under_torchrun_it_is_the_same_file(runs, here, deltacell):
     words = ["predict", str(runs / "dango0"), "--sets", "triples", "--top", "50"]
-    assert typed(*words, "--out", "one.parquet") == 0
+    deltacell(*words, "--out", "one.parquet")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [sys.executable, *torchrun, "-m", "deltacell", *words, "--out", "two.parquet"],
@@ -180,10 +166,10 @@ def test_under_torchrun_it_is_the_same_file(runs, here):
 
 
 @pytest.mark.parametrize("names", [["trees"], ["mean"], ["dango0", "trees"]])
-def test_any_run_and_any_mixture_ranks_and_explains(runs, here, capsys, names):
+def test_any_run_and_any_mixture_ranks_and_explains(runs, here, deltacell, names):
     paths = [runs / name for name in names]
     asked = ["--top", 7, "--out", "o.parquet", "--overwrite"]
-    assert typed("predict", *paths, "--sets", "pairs", *asked, "--json", "pairs.json") == 0
+    deltacell("predict", *paths, "--sets", "pairs", *asked, "--json", "pairs.json")
     rows, loaded = pl.read_parquet("o.parquet"), [load_run(path) for path in paths]
     # All sets of a predictor that knows nothing are level, and its ends hold the same ones.
     assert rows.height == (7 if names == ["mean"] else 14)
@@ -193,9 +179,10 @@ def test_any_run_and_any_mixture_ranks_and_explains(runs, here, capsys, names):
         expected = loaded[0].predictor(Genotypes.of(sets)).tolist()
         assert rows["score"].to_list() == pytest.approx(expected, abs=1e-6)
     first = rows["genes"][0].to_list()
-    assert typed("predict", *paths, "--sets", "with", first[0], *asked) == 0
+    deltacell("predict", *paths, "--sets", "with", first[0], *asked)
     assert all(first[0] in genes for genes in pl.read_parquet("o.parquet")["genes"].to_list())
-    assert typed("why", *paths, ", ".join(first), "--json", "why.json", "--html", "why.html") == 0
+    files = ("--json", "why.json", "--html", "why.html")
+    said = deltacell("why", *paths, ", ".join(first), *files).stdout
     explained = json.loads(Path("why.json").read_text())
     told = " ".join(json.loads(Path("pairs.json").read_text())["sentences"])
     assert ("unlike predictors" in told) == (len(names) > 1)
@@ -203,5 +190,39 @@ def test_any_run_and_any_mixture_ranks_and_explains(runs, here, capsys, names):
     assert explained["genes"] == first
     assert explained["nearest"]
     assert bool(explained["relations"]) == ("dango0" in names)
-    for shown in (capsys.readouterr().out, Path("why.html").read_text()):
+    for shown in (said, Path("why.html").read_text()):
         assert f"Why {' '.join(explained['names'])} scores" in shown
+
+
+def test_an_evaluation_has_tables_files_and_a_verdict(runs, here, deltacell):
+    files = ("--json", "e.json", "--markdown", "e.md", "--figures", "new/figures")
+    done = deltacell("evaluate", runs / "dango0", "--baselines", "global_mean,additive", *files)
+    assert "has the highest Pearson correlation on test" in done.stdout
+    result = json.loads(Path("e.json").read_text())
+    assert set(result["predictors"]) == {"demo", "global_mean", "additive"}
+    assert "| additive |" in Path("e.md").read_text()
+    drawn = {path.name for path in Path("new/figures").iterdir()}
+    assert {"demo-predicted.png", "demo-relations.png", "additive-calibration.png"} <= drawn
+
+
+def test_another_screen_as_the_test(runs, here, deltacell):
+    data = load_run(runs / "dango0").data
+    fresh = Screen.synthetic(data.cell, n=400, seed=3)
+    trained = data.screen.take(np.concatenate([data.split.train, data.split.validation]))
+    Imported(data.cell, {"other": Screen.concat([fresh, trained])}).save(here / "import")
+    words = ("evaluate", runs / "dango0", "--baselines", "additive", "--on")
+    done = deltacell(*words, "import", "--beyond", "0.1", "--json", "on.json")
+    assert "Tested on another screen" in done.stdout
+    result = json.loads(Path("on.json").read_text())
+    told, far = result["on"], result["groups"][-1]
+    assert told["dropped"]["in training or validation"] >= len(trained)
+    assert told["kept"] == told["read"] - sum(told["dropped"].values())
+    assert (told["read"], told["kept"]) == (400 + len(trained), result["groups"][0]["rows"])
+    assert f"{told['kept']:,} of its {told['read']:,} rows" in result["leakage"]
+    beyond = (np.abs(fresh.column("score")) >= np.float32(0.1)).sum()
+    assert (far["by"], set(far["scores"])) == ("beyond", {"demo", "additive"})
+    assert 0 < far["rows"] <= beyond < told["kept"] <= 400
+    pairs = Genotypes.of([[0, 1], [2, 3]])
+    Screen.build(data.cell.genes, pairs, score=0.9, phenotype="fitness").save(here / "fitness")
+    assert "(no interaction score: 2)" in deltacell(*words, "fitness", code=2).stderr
+    assert "not a run directory" in deltacell("evaluate", here, code=2).stderr

@@ -10,12 +10,11 @@ import torch
 
 from deltacell.cell import Cell
 from deltacell.evaluate import Bootstrap, Zeros, evaluate
-from deltacell.evaluate.hits import positives
+from deltacell.evaluate.evaluation import positives
 from deltacell.evaluate.metrics import Column, Weights, precision_of_first
 from deltacell.models import Prediction
 from deltacell.report.evaluate import markdown_evaluation
 from deltacell.screen import Coverage, Genotypes, Grid, Screen, Split, StudyCoverage
-from deltacell.screen.grid import lists_only_hits
 
 FEW = Bootstrap(60)
 N, HALF = 160, 80
@@ -26,6 +25,7 @@ HITS = [-0.5, -0.1, -0.09, 0.1, 0.2, 0.3]
 TESTED, LISTED = {"complete": True}, {"complete": False}
 P = {"p_value": [0.001, 0.2, 0.01, 0.5, 0.5, 0.001]}
 FEW_P = {"p_value": [0.1, nan, 0.01, 1, 1, 1]}
+MIXED_P = {"p_value": [0.01, 0.01, 0.9, 0.9, 0.01, 0.01]}
 SIGN = {"sign": np.array([-1, -1, 1, 1, 0, -1], dtype=np.int8)}
 
 
@@ -40,30 +40,22 @@ SIGN = {"sign": np.array([-1, -1, 1, 1, 0, -1], dtype=np.int8)}
         (HITS, LISTED | {"p_value": 0.01}, -0.08, "hits", [1, 1, 1, 0, 0, 0]),
         (HITS, LISTED, -0.08, "hits", [1, 1, 1, 0, 0, 0]),
         ([nan] * 6, SIGN, -0.08, "hits", [1, 1, 0, 0, nan, 1]),
+        # What is not known to list hits only does not.
+        (HITS, TESTED, -0.08, "tested", [1, 1, 1, 0, 0, 0]),
+        (HITS, {}, -0.08, "tested", [1, 1, 1, 0, 0, 0]),
+        (SCORES, LISTED, -0.08, "tested", [1, 1, 0, 0, 0, 0]),
+        (HITS, LISTED | MIXED_P, -0.08, "tested", [1, 1, 0, 0, 0, 0]),
+        (np.abs(HITS), LISTED | {"phenotype": "fitness"}, -0.08, "tested", [0] * 6),
     ],
 )
 def test_what_is_a_positive(pairs, score, columns, threshold, among, label):
     found = positives(pairs(score, **columns), np.arange(6), threshold)
     np.testing.assert_array_equal(found.label, label)
-    told = found.to_json()
+    told = found.about
     assert (told["among"], told["positives"]) == (among, np.nansum(label))
     assert told["rows"] == 6 - told["left_out"] == np.isfinite(label).sum()
     if among == "tested":
         assert (told["largest_p"] is None) == ("p_value" not in columns)
-
-
-@pytest.mark.parametrize(
-    ("score", "columns"),
-    [
-        (HITS, {"complete": True}),
-        (HITS, {"complete": None}),
-        (SCORES, {"complete": False}),
-        (HITS, {"complete": False, "p_value": [0.01, 0.01, 0.9, 0.9, 0.01, 0.01]}),
-        (np.abs(HITS), {"complete": False, "phenotype": "fitness"}),
-    ],
-)
-def test_what_is_no_list_of_hits(pairs, score, columns):
-    assert not lists_only_hits(pairs(score, **columns))
 
 
 @pytest.fixture(scope="module")
@@ -147,13 +139,11 @@ def test_figures_are_of_the_grid_however_many_zeros_are_drawn(hits):
         assert b.low <= a.value <= b.high
 
 
-def test_without_zeros_a_list_of_hits_says_nothing_of_all_tested_pairs(hits):
+def test_a_list_of_hits_needs_zeros_and_their_predictions(hits, refused):
     split, _, evaluated = hits
-    short = {"x": np.random.default_rng(0).normal(size=len(split.test))}
-    assert evaluated(50, lambda truth: short)[1].tested is None
-    tested = evaluated(50, lambda truth: short | {"y": truth})[1].tested
-    assert set(tested.scores) == {"y"}
-    assert "x" in tested.sentences[-1]
+    assert evaluated(0, lambda truth: {"x": truth})[1].tested is None
+    short = {"x": np.zeros(len(split.test))}
+    assert refused(evaluated, 50, lambda truth: short) == "wrong-predictions"
 
 
 def test_a_screen_of_all_that_was_tested_needs_no_zeros(evaluation, screen, split):

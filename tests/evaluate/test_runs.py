@@ -77,13 +77,6 @@ def test_the_best_weights_score_rows_in_the_unit_of_the_screen(runs):
     assert not torch.equal(model.embedding, state["model"]["embedding"])
 
 
-def test_a_run_that_was_stopped_is_told_of(copied):
-    for status in (Status.finished, Status.interrupted):
-        write_run(copied, dataclasses.replace(read_run(copied), status=status))
-        notes = [n for n in evaluated([copied]).evaluation.notes if "did not finish" in n]
-        assert len(notes) == (status is Status.interrupted)
-
-
 def test_seeds_of_one_name_are_one_predictor_beside_the_baselines(runs):
     found = evaluated([runs["seed0"], runs["seed1"], runs["hetero"]], samples=60)
     assert found.evaluation.predictors["demo"] == (0, 1)
@@ -124,10 +117,13 @@ def test_baselines_are_fitted_once_and_kept_as_runs(copied, monkeypatch):
     assert len(fits) == 1
 
 
-def test_a_run_that_cannot_be_written_to_is_evaluated_all_the_same(copied):
+def test_a_stopped_run_that_cannot_be_written_to_is_evaluated_all_the_same(copied):
     (copied / "baselines").write_text("in the way")
-    assert "additive" in evaluated([copied], ["additive"]).predictions
+    write_run(copied, dataclasses.replace(read_run(copied), status=Status.interrupted))
+    found = evaluated([copied], ["additive"])
+    assert "additive" in found.predictions
     assert (copied / "baselines").read_text() == "in the way"
+    assert any("did not finish" in note for note in found.evaluation.notes)
 
 
 def test_the_order_of_runs_changes_nothing(runs, tmp_path):
@@ -199,9 +195,7 @@ def test_every_set_that_was_trained_on_is_left_out_whatever_the_order_of_its_gen
     trained = len(data.split.train) + len(data.split.validation)
     assert counts.dropped == {UNKNOWN_GENE: 1, TOO_LARGE: 1, IN_TRAINING: trained}
     assert (counts.kept, counts.read) == (len(split.test), n + 3)
-
-
-def test_genes_that_training_did_not_have_are_counted_and_rows_of_fitness_left_out(data):
+    # Genes that training did not have are counted, and rows of fitness left out.
     seen = set(data.screen.genotypes.take(torch.tensor(data.split.train)).genes.tolist())
     sets = Genotypes.of([[9, 10], [0, 11], [10, 11], [8, 11]])
     phenotypes = ["interaction"] * 3 + ["fitness"]

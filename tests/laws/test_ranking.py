@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -53,19 +52,12 @@ class Additive:
         self.asked += 1
         ascending = np.sort(sets, axis=1)
         score = np.round(self.values[ascending].sum(axis=1), 1)
-        return Scored(sets, score, self.spread * (ascending[:, 0] % 3).astype(np.float32))
+        return Scored(ascending, score, self.spread * (ascending[:, 0] % 3).astype(np.float32))
 
     def candidates(self, piece, above, below):
         found = self.score(piece.sets() if isinstance(piece, Block) else piece)
         wanted = (found.score >= above) | (found.score <= below)
         return Scored(*(column[wanted] for column in found))
-
-
-class Backwards(Combinations):
-    """The same sets, the last block first."""
-
-    def pieces(self, first, step):
-        yield from reversed(list(super().pieces(0, 1)))
 
 
 class Killed(Exception):
@@ -313,15 +305,6 @@ def test_any_number_of_processes_gives_the_same_file(case, world, dies):
         again = [rank_sets(subject, scorer, out, ranks=(n, world)) for n in range(world)]
         assert [ranking is not None for ranking in again] == [n == 0 for n in range(world)]
         assert [p.name for p in at.iterdir()] == ["out.parquet"]
-
-
-@LAW
-@given(subjects().filter(lambda case: case[0].request.sets != FILE))
-def test_the_order_of_blocks_does_not_matter(case):
-    subject, scorer, _, _ = case
-    sets = subject.sets
-    turned = Backwards(sets.genes, sets.sizes[0], sets.given, sets_per_piece=4)
-    assert bytes_of(replace(subject, sets=turned), scorer) == bytes_of(subject, scorer)
 
 
 @LAW

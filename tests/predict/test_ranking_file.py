@@ -99,12 +99,12 @@ def test_no_rows_are_a_ranking_too_and_another_file_is_none(path, tmp_path):
     assert code_of(write_table, path, tmp_path / "o" / "r.csv") == "cannot-write"
 
 
-@pytest.mark.parametrize("change", [1, 0x20, 0x80])
-def test_no_flipped_byte_becomes_another_ranking(path, change):
+def test_no_flipped_byte_becomes_another_ranking(path):
     whole, right, sets = path.read_bytes(), Ranking.read(path).to_json(), list(_rows(path))
     assert [genes for _, genes in sets] == [row["genes"] for row in ROWS]
     undetected = 0
     for at in range(0, len(whole), 7):
+        change = (1, 0x20, 0x80)[at % 3]
         path.write_bytes(whole[:at] + bytes([whole[at] ^ change]) + whole[at + 1 :])
         try:
             assert Ranking.read(path).to_json() == right

@@ -195,21 +195,19 @@ def test_genes_of_the_screen_or_given_by_any_name(run, made, tmp_path):
 
 
 def test_warnings_are_given_where_they_are_due(run, made):
-    def beware(subject):
-        said = in_words(subject, COUNTS)[2:]
-        assert all(sentence.endswith(".") for sentence in said)
-        return sum(sentence.startswith("Beware") for sentence in said)
-
     subject = made("pairs")
-    genotypes = list(run.data.screen.genotypes)
+    genotypes, (facts,) = list(run.data.screen.genotypes), subject.runs
     trained = {gene for row in run.data.split.train for gene in genotypes[row].tolist()}
     assert subject.untrained == len(set(subject.genes.tolist()) - trained) > 0
-    assert beware(subject) == 1
-    subject = replace(subject, untrained=0)
-    assert not beware(subject)
-    (facts,) = subject.runs
-    for reached, warned in ((-0.154, 1), (0.099, 1), (float("nan"), 1), (0.1, 0), (None, 0)):
-        assert beware(replace(subject, runs=[{**facts, "validation_pearson": reached}])) == warned
-    assert beware(replace(subject, runs=[{**facts, "finished": False}]))
-    assert beware(replace(subject, trained_sizes={3}))
-    assert beware(replace(subject, trained_sizes=set(), runs=[facts] * 2))
+    for changes, warnings in (
+        ({"untrained": 3}, 1),
+        ({}, 0),
+        ({"runs": [{**facts, "validation_pearson": 0.099}]}, 1),
+        ({"runs": [{**facts, "validation_pearson": float("nan")}]}, 1),
+        ({"runs": [{**facts, "validation_pearson": None}]}, 0),
+        ({"runs": [{**facts, "finished": False}]}, 1),
+        ({"trained_sizes": {3}}, 1),
+        ({"trained_sizes": set(), "runs": [facts] * 2}, 1),
+    ):
+        said = in_words(replace(subject, **{"untrained": 0, **changes}), COUNTS)[2:]
+        assert sum(sentence.startswith("Beware") for sentence in said) == warnings

@@ -1,34 +1,40 @@
-"""What comes before the first block: better bounds, and an estimate."""
+"""What comes before the first block, what is kept of it, and work that was stopped."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from deltacell.errors import InputError, StoreError
 from deltacell.predict import search
 from deltacell.predict.gene_sets import Block, Combinations, Scored
-from deltacell.predict.search import End, Kept, first_sets, trial_seconds
+from deltacell.predict.search import (
+    Kept,
+    Work,
+    first_sets,
+    ranks_of_environment,
+    read_scored,
+    trial_seconds,
+    write_scored,
+)
 
 VALUES = np.random.default_rng(3).normal(size=200).astype(np.float32)
+REQUEST = {"sets": "pairs", "top": 2}
+BOTH = {"lowest": None, "highest": None}
 
 
 def scored(piece):
     rows = piece.sets() if isinstance(piece, Block) else piece
     nothing = np.full(len(rows), np.nan, dtype=np.float32)
-    return Scored(rows, VALUES[rows].sum(axis=1), nothing).padded(rows.shape[1])
-
-
-def ends():
-    return Kept([End("lowest", 3, top=10), End("highest", 3, top=10)])
+    return Scored(np.sort(rows, axis=1), VALUES[rows].sum(axis=1), nothing)
 
 
 def test_the_bounds_are_nearly_the_last_before_the_first_block():
     sets = Combinations(np.arange(len(VALUES)), 3, sets_per_piece=30**3)
-    kept, asked = ends(), 0
+    (kept, every, drawn), asked = (Kept(3, BOTH, 10) for _ in range(3)), 0
     for rows in first_sets(sets, kept):
         asked += len(rows)
         kept.offer(scored(rows))
-    every, drawn = ends(), ends()
     for piece in sets.pieces(0, 1):
         every.offer(scored(piece))
     drawn.offer(scored(sets.draw(asked, seed=0)))
@@ -60,3 +66,114 @@ def test_a_trial_is_short_and_tells_how_long_all_will_take(monkeypatch, each, mo
     took = trial_seconds(sets, numbers, score)
     assert took == pytest.approx(each * len(numbers) if tells else 0)
     assert clock[0] <= most
+
+
+def some(*scores):
+    sets = np.array([[i, i + 1] for i in range(len(scores))])
+    return Scored(sets, np.float32(scores), np.zeros(len(scores), dtype=np.float32))
+
+
+def test_the_bounds_are_those_of_the_ends(monkeypatch):
+    kept = Kept(2, BOTH, 2)
+    assert (kept.above, kept.below) == (-np.inf, np.inf)
+    kept.offer(some(1, 2, 3))
+    assert (kept.above, kept.below) == (2, 2)
+    alone = Kept(2, {"lowest": None}), Kept(2, {"highest": 5.0}), Kept(2, {None: None})
+    bounds = [(-np.inf, 5.0), (np.inf, np.inf)]
+    assert [(one.below, one.above) for one in alone] == [(np.inf, np.inf), *bounds]
+    cautious = Kept(2, {"highest": None}, 1, cautious=True)
+    cautious.offer(some(1.0, 0.8, 0.9)._replace(spread=np.float32([0.5, 0.0, 0.2])))
+    assert cautious.rows("highest").sets.tolist() == [[1, 2]]
+    assert cautious.above == pytest.approx(0.8)
+    monkeypatch.setattr(search, "MOST_ROWS", 2)
+    for score, code in ((1.0, "too-many-rows"), (np.nan, "score-not-finite")):
+        with pytest.raises(InputError) as caught:
+            Kept(2, {"lowest": None}).offer(some(score, score, score))
+        assert caught.value.code == code
+
+
+def test_no_flipped_byte_becomes_other_sets(tmp_path):
+    path = tmp_path / "f"
+    rng = np.random.default_rng(0)
+    score, spread = rng.normal(size=(2, 10)).astype(np.float32)
+    spread[::2] = np.nan
+    found = Scored(rng.integers(0, 99, (10, 3)), score, spread)
+    write_scored(path, Scored.none(3))
+    assert read_scored(path)[0].sets.shape == (0, 3)
+    write_scored(path, found, {"done": 3})
+    whole = path.read_bytes()
+    detected = 0
+    for at in range(-1, len(whole), 3):
+        changed = whole if at < 0 else whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :]
+        path.write_bytes(changed)
+        try:
+            back, about = read_scored(path)
+        except StoreError:
+            detected += 1
+            continue
+        assert about == {"done": 3}
+        for one, other in zip(back, found, strict=True):
+            assert np.array_equal(one, other, equal_nan=True)
+    assert len(whole) / 3 > detected > len(whole) / 6
+
+
+def begin(out, ranks=(0, 1)):
+    """Leave work behind, as a process does that stopped."""
+    work, kept = Work(out, REQUEST, ranks), Kept(2, BOTH, 2)
+    with work.locked():
+        assert work.load(kept) == 0
+        kept.offer(some(3, 1, 2))
+        work.save(3, kept)
+    return work
+
+
+def loaded(out, request=REQUEST, ranks=(0, 1), **options):
+    """Return how far an earlier process came, or the code of the error."""
+    work = Work(out, request, ranks, **options)
+    try:
+        with work.locked():
+            return work.load(Kept(2, BOTH, 2))
+    except InputError as error:
+        return error.code
+
+
+def test_another_request_is_refused_or_discarded(tmp_path):
+    out, other = tmp_path / "out", {**REQUEST, "top": 9}
+    (state,) = begin(out).folder.glob("*.state")
+    assert loaded(out, other) == loaded(out, ranks=(0, 2)) == "other-request"
+    assert loaded(out, overwrite=True) == 3
+    assert loaded(out, other, overwrite=True) == 0
+    state.write_bytes(b"PK and no more")
+    assert loaded(out) == "damaged-work"
+    assert loaded(out, overwrite=True) == 0
+
+
+def test_the_first_waits_for_the_others(tmp_path):
+    first = begin(tmp_path / "out", (0, 2))
+    assert first.unfinished() == [0, 1]
+    for request, left in ((REQUEST, [0]), ({**REQUEST, "top": 9}, [0, 1])):
+        work = Work(tmp_path / "out", request, (1, 2), overwrite=True)
+        with work.locked():
+            work.save(1, Kept(2, BOTH, 2), finished=True)
+        # What another request left behind is not taken for this one's.
+        assert first.unfinished() == left
+
+
+def test_two_at_once_are_not_let_in(tmp_path):
+    with Work(tmp_path / "out", REQUEST, (0, 1)).locked():
+        assert loaded(tmp_path / "out") == "locked"
+        assert loaded(tmp_path / "out", ranks=(1, 2)) == 0
+    assert loaded(tmp_path / "out") == 0
+    (tmp_path / "file").write_text("")
+    assert loaded(tmp_path / "file" / "out") == "cannot-write"
+
+
+def test_which_process_this_is(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert ranks_of_environment() == (0, 1)
+    monkeypatch.setenv("RANK", "2")
+    with pytest.raises(InputError):
+        ranks_of_environment()
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert ranks_of_environment() == (2, 3)

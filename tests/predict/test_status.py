@@ -59,14 +59,6 @@ def test_several_screens_count_together():
     assert (one.complete, both.complete) == (True, False)
 
 
-PLACED = Genes(
-    ["A", "B", "C", "D", "E", "F", "G"],
-    chromosome=["I", "I", "I", "II", "I", "", "II"],
-    start=[1_000, 2_500, 9_000, 1_000, -1, -1, 1_500],
-    end=[2_000, 3_000, 9_900, 2_000, -1, -1, 2_500],
-)
-
-
 N = 7
 NAMES = [f"G{i}" for i in range(N)]
 pairs = st.tuples(st.integers(0, N - 1), st.integers(0, N - 1))

@@ -1,4 +1,4 @@
-"""The page of a ranking: safe, whole without a network, and what it says is what it was given."""
+"""Pages of a ranking and of the demo: safe, whole, and what they say is what they were given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from deltacell.report.predict import MOST_ROWS, ranking_page
+from deltacell.report.predict import MOST_ROWS, MOST_SETS, demo_page, ranking_page
 
 
 def data_of(text):
@@ -46,27 +46,6 @@ def test_the_first_lines_say_what_it_is_and_how_far_to_trust_it(parsed, made_ran
     assert "More about this list (5)" in page.words
 
 
-def test_every_set_has_its_evidence_or_says_that_there_is_none(made_ranking):
-    result = made_ranking(rows=6)
-    first, last = result["rows"][0], result["rows"][-1]
-    vote = {"names": ["ABC9", "ABC8"], "score": -0.5, "by": "ABC9", "replaced": "ABC1"}
-    first["votes"] = [{**vote, "relation": "physical", "weight": 0.4, "run": "run-0"}]
-    first |= {"lost": ["r_0042"], "terms": [{"annotation": "GO slim", "term": "DNA repair"}]}
-    last |= {"links": [], "relations": [], "pathways": [], "complexes": []}
-    facts = {"description": "Helicase <b>", "link": "https://example.org/x"}
-    result["gene_facts"] = [{"gene": gene, **facts} for gene in first["genes"]]
-    page = ranking_page(result)
-    data = data_of(page)
-    lines = [dict(map(tuple, row["evidence"])) for row in data["rows"]]
-    assert lines[0]["measured next to it"].startswith("ABC9 ABC8 -0.5")
-    assert lines[0]["reactions lost together"] == "r_0042"
-    assert lines[0]["shared terms"] == "DNA repair (GO slim)"
-    assert lines[-1] == {}
-    assert page.count(">no evidence<") == sum(not one for one in lines)
-    assert [data["facts"][gene] for gene in data["rows"][0]["genes"]] == [[*facts.values()]] * 3
-    assert "Helicase <b>" not in page
-
-
 @pytest.mark.parametrize(
     ("test", "words"),
     [
@@ -83,21 +62,12 @@ def test_it_says_where_it_is_not_known_how_far_to_trust_it(made_ranking, test, w
 def test_every_row_is_on_it_in_order_with_its_numbers(parsed, made_ranking):
     result = made_ranking(20)
     result["rows"][0] |= {"score": -0.8125, "spread": 0.0625, "measured": None, "linked": True}
-    text = ranking_page(result)
-    page, drawn = parsed(text), data_of(text)
+    page = parsed(ranking_page(result))
     assert rows_of(page) == [str(i) for i in range(20)]
     scores = [float(found["data-value"]) for found in page.all("td", "number score")]
     assert scores == pytest.approx([row["score"] for row in result["rows"]])
     for words in ("−0.812", "0.062", "linked", "lowest", "highest"):
         assert words in page.words
-    for told, row in zip(drawn["rows"], result["rows"], strict=True):
-        genes = [drawn["genes"][i] for i in told["genes"]]
-        assert genes == [list(pair) for pair in zip(row["genes"], row["names"], strict=True)]
-        links = [[row["genes"][a], row["genes"][b], r] for a, b, r in told["links"]]
-        named = [[a, b, drawn["relations"][relation][2]] for a, b, relation in links]
-        assert named == [[x["first"], x["second"], x["relation"]] for x in row["links"]]
-        for key in ("pathways", "complexes", "linked"):
-            assert told[key] == row[key]
 
 
 @pytest.mark.parametrize(("rows", "measured", "size"), [(0, 0, 1), (1, 1, 2), (2, 0, 4)])
@@ -128,7 +98,7 @@ def test_at_most_so_many_rows_of_each_end_and_it_says_so(made_ranking):
     assert "of each end, 2,000 together; 1,040 more are in ranking.parquet" in text
 
 
-def test_hostile_names_are_only_ever_text(parsed, made_ranking, hostile):
+def test_hostile_names_are_only_ever_text(parsed, made_ranking, made_demo, hostile):
     result = made_ranking(60, names=hostile, relations=hostile)
     for row, name in zip(result["rows"], hostile, strict=False):
         row |= {"pathways": [name], "complexes": [name]}
@@ -145,3 +115,53 @@ def test_hostile_names_are_only_ever_text(parsed, made_ranking, hostile):
     for name in filter(str.isprintable, hostile):
         assert page.texts["bdi"].count(name) >= 5
         assert name in names
+    tags = [tag for tag, _ in parsed(demo_page(made_demo())).elements]
+    for name in hostile:
+        assert [tag for tag, _ in parsed(demo_page(made_demo(name=name))).elements] == tags
+
+
+def test_the_answers_are_first(parsed, made_demo):
+    result = made_demo(sets=30)
+    text = demo_page(result)
+    page = parsed(text)
+    limits = [model["limit"] for model in result["models"]]
+    said = [result["recovered"]["sentence"], result["verdict"], *limits, result["comparison"]]
+    places = [text.index(f"<bdi>{one}</bdi>") for one in said]
+    assert places == sorted(places)
+    assert max(places) < text.index("<table")
+    for words in ("made in 131 s", "300", "6,790", "0.520 to 0.580", "61,000", "41.5 s"):
+        assert words in page.words
+    assert not page.all("script")
+    assert text == demo_page(made_demo(sets=30))
+    planted = [row["planted"] for row in result["ranking"][:MOST_SETS]]
+    assert len(page.all("tr", "planted")) == sum(planted) == 15
+    marks = [x["class"] for x in page.all("svg") if str(x.get("class")).startswith("mark")]
+    assert marks == ["mark planted" if one else "mark" for one in planted]
+    for number in ("812,345", "37,774", "0.93"):
+        assert number in page.words
+    names = page.texts["bdi"][page.texts["bdi"].index("boosted trees") - 2 :]
+    assert names[:5] == ["DANGO", "HeteroCell", "boosted trees", "additive", "global mean"]
+
+
+@pytest.mark.parametrize(("models", "sets"), [(1, 1), (0, 0), (5, 20)])
+def test_a_demo_of_little_and_of_much_is_a_page_too(parsed, made_demo, models, sets):
+    result = made_demo(models=models, sets=sets)
+    result["baselines"] = [] if sets == 1 else result["baselines"]
+    result |= {"seconds": None, "links": [], "steps": [], "next": []}
+    for one in result["models"]:
+        one |= {"seconds": None, "pearson": {"value": 0.5, "low": None, "high": None}}
+    page = parsed(demo_page(result))
+    assert "made in" not in page.words
+    known = [one["pearson"]["value"] for one in [*result["models"], *result["baselines"]]]
+    assert len(page.all("svg", "dots")) == sum(value is not None for value in known)
+
+
+@pytest.mark.parametrize(
+    "file", ["javascript:alert(1)", "//elsewhere/x", "data:text/html,x", "a b/ü?#.html"]
+)
+def test_links_lead_to_files_beside_the_page_only(parsed, made_demo, file):
+    result = made_demo()
+    result["links"] = [{"file": file, "title": "x", "words": "y"}]
+    (link,) = parsed(demo_page(result)).all("a")
+    assert link["href"].startswith("./")
+    assert not set(':?# "') & set(link["href"])

@@ -23,7 +23,7 @@ from deltacell.models.hyper_sagnn import OthersAttention
 from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations
 from deltacell.predict.ranking_file import HIGHEST, LOWEST
-from deltacell.predict.search import End, Kept, first_sets
+from deltacell.predict.search import Kept, first_sets
 from deltacell.train.build import build_model
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
@@ -135,11 +135,11 @@ def ranked(predictor: Predictor, n_genes: int) -> dict[str, Any]:
     # What is made for all triples is made with the first.
     scorer.candidates(next(Combinations(genes[:3], 3).pieces(0, 1)), np.inf, -np.inf)
     ready, cpu = time.perf_counter(), time.process_time()
-    kept = Kept([End(LOWEST, 3, top=TOP), End(HIGHEST, 3, top=TOP)])
+    kept = Kept(3, {LOWEST: None, HIGHEST: None}, TOP)
     for some in first_sets(sets, kept) if scorer.prunes else ():
-        kept.offer(scorer.score(some).padded(3))
+        kept.offer(scorer.score(some))
     for block in sets.pieces(0, 1):
-        kept.offer(scorer.candidates(block, kept.above, kept.below).padded(3))
+        kept.offer(scorer.candidates(block, kept.above, kept.below))
     return _rates(sets.n_sets, began, ready, cpu)
 
 

@@ -65,7 +65,7 @@ def demo(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from deltacell.demo.steps import PAGE, clear, results, steps
     from deltacell.files import write_text
-    from deltacell.report.demo_page import demo_page
+    from deltacell.report.predict import demo_page
 
     clear(out)
     begun = time.monotonic()

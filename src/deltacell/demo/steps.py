@@ -126,7 +126,7 @@ def head_of_ranking(folder: Path) -> list[dict[str, Any]]:
 
 
 def results(folder: Path, seed: int, seconds: float | None = None) -> dict[str, Any]:
-    """Return what the steps left in a folder, as `report.demo_page.demo_page` takes it."""
+    """Return what the steps left in a folder, as `report.predict.demo_page` takes it."""
     evaluation, explanation = (
         json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         for name in ("evaluation", "explanation")

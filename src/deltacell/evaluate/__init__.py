@@ -8,11 +8,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from deltacell.evaluate.diagnostics import replicate_ceiling
-from deltacell.evaluate.evaluation import Evaluation, evaluate
+from deltacell.evaluate.evaluation import Evaluation, Zeros, evaluate
 from deltacell.evaluate.figures import draw_figures
-from deltacell.evaluate.hits import Zeros
-from deltacell.evaluate.metrics import METRICS, Bootstrap, Estimate
+from deltacell.evaluate.metrics import METRICS, Bootstrap, Estimate, replicate_ceiling
 from deltacell.evaluate.runs import baselines
 
 __all__ = ["METRICS", "Bootstrap", "Estimate", "Evaluation", "Zeros"]

@@ -1,41 +1,55 @@
-"""Predictors side by side on the test part of a split, and which of them is best."""
+"""Predictors side by side on the test part of a split: which is best, and who finds the hits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from deltacell.arrays import Bools, Doubles, Ints
+from deltacell.arrays import Bools, Doubles, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.evaluate.diagnostics import Ceiling, not_additive, replicate_ceiling
-from deltacell.evaluate.hits import THRESHOLD, AmongTested, Zeros, among_tested, positives
 from deltacell.evaluate.metrics import (
     CONSTANT,
     METRICS,
     Bootstrap,
+    Ceiling,
     Differences,
     Estimate,
+    Metric,
     Scores,
+    aupr,
+    auroc,
     compared,
+    not_additive,
+    precision_of_first,
+    replicate_ceiling,
+    slope,
 )
 from deltacell.models import Prediction
 from deltacell.models.baselines.baseline import Parts
 from deltacell.report.page import sentences
-from deltacell.screen import Screen, Split
+from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.columns import PERTURBATIONS
 from deltacell.screen.genotypes import sorted_matrix
+from deltacell.screen.grid import lists_only_hits
 from deltacell.words import Progress, count_text
 
 SCHEMA = 2
+MAIN = "pearson"  # the metric by which a predictor is best
+THRESHOLD = -0.08  # a score of so much or less is a hit
+LARGEST_P = 0.05  # the largest p-value of a hit, where a screen has p-values
+ZEROS = 100_000  # how many are drawn by default
+FIRST = (100, 1000)  # of how many sets at the head the precision is given
+# There are many tested sets: more resamples would take minutes and move no interval visibly.
+MOST_RESAMPLES = 400
 
-#: The metric by which a predictor is best.
-MAIN = "pearson"
+_SCORE_BINS = (0.001, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999)
+_HIT_BINS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 
 By = Literal["test", "unseen", "kind", "perturbation", "beyond"]
 Values = npt.ArrayLike | torch.Tensor | Prediction
@@ -83,6 +97,21 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class AmongTested:
+    """All predictors among all tested sets, hits or not, at the share of hits that these have."""
+
+    rows: int  # test rows with a score
+    zeros: int  # tested pairs that are not listed
+    weight: float  # how many tested pairs each of the latter stands for
+    hit_share: float
+    metrics: Mapping[str, Mapping[str, str]]
+    scores: Scores
+    differences: Differences
+    calibration: Mapping[str, Mapping[str, Any]]  # by predictor: the slope and bins of means
+    sentences: tuple[str, ...]  # what counts as tested and as a hit
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Models and baselines side by side on the test part of one split."""
 
@@ -115,6 +144,22 @@ class Evaluation:
         return {"schema": SCHEMA, **asdict(self)}
 
 
+@dataclass(frozen=True, eq=False)
+class Zeros:
+    """Tested pairs of a test part that are not hits, each for several."""
+
+    genotypes: Genotypes
+    weight: float  # how many pairs each stands for
+    sentence: str  # what is assumed about them
+
+    @classmethod
+    def draw(cls, grid: Grid, split: Split, n: int = ZEROS, seed: int = 0) -> Zeros:
+        """Draw at most `n` zeros of the test part of a split of the grid's screen."""
+        there = grid.count("test", split)
+        drawn = grid.draw(n, part="test", split=split, seed=seed)
+        return cls(drawn, there / max(len(drawn), 1), grid.sentence)
+
+
 def evaluate(
     cell: Cell,
     screen: Screen,
@@ -138,7 +183,8 @@ def evaluate(
     """
     bootstrap = bootstrap or Bootstrap()
     check_fit(cell, screen, split)
-    given = _checked(predictions, len(split.test), 0 if zeros is None else len(zeros.genotypes))
+    n_asked = len(split.test) + (0 if zeros is None else len(zeros.genotypes))
+    given = _checked(predictions, n_asked)
     hits = positives(screen, split.test, threshold)
     keys, score = screen.keys[split.test], screen.column("score").astype(np.float64)[split.test]
     genes = sorted_matrix(screen.genotypes.genes.numpy(), screen.offsets)[split.test]
@@ -179,15 +225,12 @@ def evaluate(
 
     groups = [result("test", "test", np.ones(len(split.test), dtype=bool))]
     for by, label, members in _groups(screen, split, beyond):
-        whole = members.all()
         same = replace(groups[0], by=by, label=label)
-        groups.append(same if whole else result(by, label, members))
+        groups.append(same if members.all() else result(by, label, members))
     notes, unscored = [], int(np.isnan(score).sum())
     if unscored:
-        notes.append(
-            f"{unscored:,} of {len(split.test):,} test rows {'has' if unscored == 1 else 'have'} "
-            "no score; Pearson, Spearman and MSE leave them out."
-        )
+        missing = count_text(unscored, "test row")
+        notes.append(f"Pearson, Spearman and MSE leave out {missing} without a score.")
     if not len(split.unseen):
         notes.append("The split does not say how many genes of a test genotype are unseen.")
     return Evaluation(
@@ -198,7 +241,7 @@ def evaluate(
         predictors={name: tuple(seeds) for name, seeds in given.items()},
         metrics={name: metric.to_json() for name, metric in METRICS.items()},
         bootstrap=asdict(bootstrap),
-        positives=hits.to_json(),
+        positives=hits.about,
         ceiling=replicate_ceiling(screen, split.test, repeats),
         groups=tuple(groups),
         verdicts=tuple(_verdicts(groups, bootstrap.level)),
@@ -211,24 +254,16 @@ def evaluate(
 def check_fit(cell: Cell, screen: Screen, split: Split) -> None:
     """Raise where a screen is not over a cell's genes, or a split not of the screen with a test."""
     if cell.genes.systematic != screen.genes.systematic:
-        raise InputError(
-            f"the screen is over {len(screen.genes):,} genes that are not the {cell.n_genes:,} "
-            "of the cell in their order",
-            code="other-genes",
-            fix="Bring it onto the cell: screen.on(cell)",
-        )
+        what = f"the {len(screen.genes):,} genes of the screen are not those of the cell"
+        raise InputError(what, code="other-genes", fix="Bring it onto the cell: screen.on(cell)")
     split.check(screen)
     if not len(split.test):
-        raise InputError(
-            "the split has no test part, and nothing else may be evaluated on",
-            code="no-test-part",
-            fix="Split the screen with a test share above 0.",
-        )
+        what = "the split has no test part, and nothing else may be evaluated on"
+        fix = "Split the screen with a test share above 0."
+        raise InputError(what, code="no-test-part", fix=fix)
 
 
-def _checked(
-    predictions: Predictions, rows: int, n_zeros: int
-) -> dict[str, dict[int | None, Parts]]:
+def _checked(predictions: Predictions, n_asked: int) -> dict[str, dict[int | None, Parts]]:
     given: dict[str, dict[int | None, Parts]] = {}
     for name, values in predictions.items():
         by_seed: Mapping[Any, Any] = values if isinstance(values, Mapping) else {None: values}
@@ -241,15 +276,11 @@ def _checked(
                 if getattr(parts, part) is not None
             }
             for column in columns.values():
-                shapes = ((rows,), (rows + n_zeros,))
-                if column.shape not in shapes or not np.isfinite(column).all():
-                    raise InputError(
-                        f"{np.count_nonzero(np.isfinite(column)):,} finite predictions of '{name}'"
-                        f", seed {seed}, in the shape {column.shape}; expected {rows:,}, one for "
-                        f"each test row, which {n_zeros:,} zeros may follow",
-                        code="wrong-predictions",
-                        fix="Predict the rows of split.test, in their order.",
-                    )
+                if column.shape != (n_asked,) or not np.isfinite(column).all():
+                    what = f"expected {n_asked:,} finite predictions of '{name}', seed {seed}; got "
+                    what += f"{np.isfinite(column).sum():,} in the shape {column.shape}"
+                    fix = "Predict the rows of split.test, in their order, and then the zeros."
+                    raise InputError(what, code="wrong-predictions", fix=fix)
             given[name][None if seed is None else int(seed)] = Parts(**columns)
     if not given or not all(given.values()):
         raise InputError("a predictor without predictions was given", code="no-predictions")
@@ -297,3 +328,161 @@ def _verdicts(groups: Sequence[GroupResult], level: float) -> Iterator[Verdict]:
         yield Verdict(
             group=group.label, **found, sentence=sentences("verdict.txt", **found, **about)[0]
         )
+
+
+class Positives(NamedTuple):
+    """Which rows are positives for AUROC and AUPR."""
+
+    label: Doubles  # 1 for a positive, 0 for another, NaN for a row that is left out, [rows]
+    only_hits: bool  # negative hits against positive ones, and not hits against all else
+    about: dict[str, Any]
+
+
+def positives(screen: Screen, rows: Ints, threshold: float) -> Positives:
+    """Return which rows of a screen are positives.
+
+    Where the whole screen is a list of hits, a threshold would call all rows positive; then the
+    classes are the signs among the significant rows. See `lists_only_hits`.
+    """
+    score, p_value = screen.column("score")[rows], screen.column("p_value")[rows]
+    only_hits, sign = lists_only_hits(screen, LARGEST_P), screen.column("sign")[rows]
+    label = _low(score, p_value, threshold)
+    if only_hits:
+        label = np.where((sign != 0) & ~(p_value > LARGEST_P), sign < 0, np.nan)
+    known = label[np.isfinite(label)]
+    about = {
+        "among": "hits" if only_hits else "tested",
+        "threshold": threshold,
+        "largest_p": LARGEST_P if only_hits or np.isfinite(p_value).any() else None,
+        "rows": len(known),
+        "positives": int(known.sum()),
+        "left_out": len(label) - len(known),
+    }
+    return Positives(label, only_hits, about)
+
+
+def _low(score: Floats, p_value: Floats, threshold: float) -> Doubles:
+    """Return whether scores are at most a threshold, and significant where p-values are known."""
+    # Scores are kept in float32, where a written -0.08 is not the threshold's float64.
+    used, low = np.isfinite(score), score <= np.float32(threshold)
+    if np.isfinite(p_value).any():
+        used, low = used & np.isfinite(p_value), low & (p_value <= LARGEST_P)
+    return np.where(used, low, np.nan).astype(np.float64)
+
+
+def among_tested(
+    screen: Screen,
+    split: Split,
+    genes: Ints,
+    given: Mapping[str, Mapping[int | None, Parts]],
+    wanted: Positives,
+    zeros: Zeros | None,
+    bootstrap: Bootstrap,
+    progress: Progress,
+) -> AmongTested | None:
+    """Return how well predictors find hits among all tested sets, and how calibrated they are.
+
+    Where the screen lists only hits, its pairs are the hits, and ``zeros`` the rest; without these
+    there is no result. Where it lists all that was tested, a hit is a score beyond the threshold,
+    of either sign. Hits of either sign are ranked by the probability of a hit, or else by the
+    distance of the score from 0, and negative hits by the score to expect. `genes` are those of
+    each test row, padded with -1.
+    """
+    test, score = split.test, screen.column("score")[split.test]
+    n_zeros, each = (0, 1.0) if zeros is None else (len(zeros.genotypes), zeros.weight)
+    if wanted.only_hits:
+        # A grid is of pairs, so that other sets of a hit list have no zeros to be told from.
+        hit = np.where((genes >= 0).sum(axis=1) == 2, 1.0, np.nan)
+        negative = (screen.column("sign")[test] < 0).astype(np.float64)
+        drawn = f"{n_zeros:,} of these pairs were drawn, each for {each:.4g}"
+        said = [] if zeros is None else [zeros.sentence, f"Of the test part, {drawn}."]
+    else:
+        limit = abs(wanted.about["threshold"])
+        hit = _low(-np.abs(score), screen.column("p_value")[test], -limit)
+        negative = wanted.label
+        said = [
+            f"A hit, among all tested sets, is a score of {limit:g} or more from 0, "
+            f"with a p-value of at most {LARGEST_P:g} where there are any."
+        ]
+    usable = np.isfinite(score) & np.isfinite(hit) & np.isfinite(negative)
+    used: Bools = np.concatenate([usable, np.ones(n_zeros, dtype=bool)])
+    if not usable.any() or (wanted.only_hits and not n_zeros):
+        return None
+    weight = np.repeat([1.0, each], [len(test), n_zeros])[used]
+    truth = {
+        of: np.concatenate([values.astype(np.float64), np.zeros(n_zeros)])[used]
+        for of, values in (("score", score), ("hit", hit), ("negative", negative))
+    }
+    if zeros is not None:
+        of_zeros = np.full((n_zeros, genes.shape[1]), -1)
+        of_zeros[:, -2:] = zeros.genotypes.genes.numpy().reshape(-1, 2)
+        genes = np.concatenate([genes, of_zeros])
+
+    def columns(one: Parts) -> dict[str, Doubles]:
+        hit = np.abs(one.score) if one.hit is None else one.hit
+        return {"score": one.score[used], "hit": hit[used], "negative": -one.score[used]}
+
+    population = float(weight.sum())
+    metrics = {"pearson": METRICS["pearson"], "slope": Metric("slope", "score", "one", slope)}
+    kinds: dict[Literal["hit", "negative"], str] = {"hit": "hits", "negative": "negative hits"}
+    for of, title in kinds.items():
+        metrics[f"auroc_{of}"] = Metric(f"AUROC, {title}", of, "higher", auroc)
+        metrics[f"aupr_{of}"] = Metric(f"AUPR, {title}", of, "higher", aupr)
+        for k in (k for k in FIRST if k <= population):
+            first = precision_of_first(k, population)
+            metrics[f"precision_{k}_{of}"] = Metric(f"first {k:,}, {title}", of, "higher", first)
+    scores, differences = compared(
+        metrics,
+        truth,
+        {name: list(map(columns, seeds.values())) for name, seeds in given.items()},
+        genes[used],
+        replace(bootstrap, resamples=min(bootstrap.resamples, MOST_RESAMPLES)),
+        "tested",
+        weight=weight,
+        progress=progress,
+    )
+    return AmongTested(
+        rows=int(usable.sum()),
+        zeros=n_zeros,
+        weight=each,
+        hit_share=float(weight @ truth["hit"]) / population,
+        metrics={name: metric.to_json() for name, metric in metrics.items()},
+        scores=scores,
+        differences=differences,
+        calibration={
+            name: {"slope": scores[name]["slope"].seeds[0]}
+            | _calibration(next(iter(seeds.values())), used, truth, weight)
+            for name, seeds in given.items()
+        },
+        sentences=tuple(said),
+    )
+
+
+def _calibration(
+    parts: Parts, used: Bools, truth: Mapping[str, Doubles], weight: Doubles
+) -> dict[str, Any]:
+    """Return means within bins of sets by their predicted score, and by probability of a hit."""
+    score, hit = parts.score[used], None if parts.hit is None else parts.hit[used]
+    means = {
+        "predicted_score": score,
+        "measured_score": truth["score"],
+        "predicted_hits": np.full(len(score), np.nan) if hit is None else hit,
+        "measured_hits": truth["hit"],
+    }
+
+    def bins(by: Doubles, shares: tuple[float, ...]) -> list[dict[str, float | None]]:
+        # The edges of the bins have given shares of the tested sets below them.
+        order = np.argsort(by, kind="stable")
+        below = np.cumsum(weight[order])
+        edges = np.unique(by[order][np.searchsorted(below, np.array(shares) * below[-1])])
+        _, at = np.unique(np.searchsorted(edges, by, side="right"), return_inverse=True)
+        sets = np.bincount(at, weight)
+        found: dict[str, Any] = {"sets": sets}
+        found |= {name: np.bincount(at, weight * one) / sets for name, one in means.items()}
+        return [
+            {name: None if np.isnan(one[b]) else float(one[b]) for name, one in found.items()}
+            for b in range(len(sets))
+        ]
+
+    by_hit = None if hit is None else bins(hit, _HIT_BINS)
+    return {"by_score": bins(score, _SCORE_BINS), "by_hit": by_hit}

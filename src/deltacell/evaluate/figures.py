@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,7 @@ from deltacell.arrays import Doubles, Ints
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.evaluate.evaluation import check_fit
-from deltacell.files import write_figure
-from deltacell.report.figures import plot_scores
+from deltacell.report.figures import drawn, plot_scores
 from deltacell.screen import Genotypes, Screen, Split
 
 if TYPE_CHECKING:
@@ -54,29 +53,56 @@ def draw_figures(
         raise InputError("no test row has a measured score", code="no-scores")
     measured = score[known]
     genotypes = screen.genotypes.take(torch.from_numpy(split.test[known]))
-    drawn: list[Path] = []
+    paths: list[Path] = []
 
-    def path(name: str, what: str) -> Path:
+    def figure(name: str, what: str, title: str, *size: float) -> AbstractContextManager[Any]:
         # The name of a predictor cannot leave the folder.
         safe = re.sub(r"[^\w.-]+", "_", name).strip(".") or "predictor"
-        drawn.append(folder / f"{safe}-{what}.png")
-        if drawn[-1] in drawn[:-1]:
-            what = f"two predictors would share the figure {drawn[-1].name}; rename '{name}'"
+        paths.append(folder / f"{safe}-{what}.png")
+        if paths[-1] in paths[:-1]:
+            what = f"two predictors would share the figure {paths[-1].name}; rename '{name}'"
             raise InputError(what, code="same-name")
-        return drawn[-1]
+        return drawn(paths[-1], *size, title=f"{name}: {title}", dpi=150)
 
     for name, values in predictions.items():
         predicted = np.asarray(values, dtype=np.float64)[known]
-        with _axes(path(name, "predicted"), f"{name}: predicted and measured", 5.6, 4.6) as axes:
+        with figure(name, "predicted", "predicted and measured", 5.6, 4.6) as axes:
             plot_scores(axes, measured, predicted)
-        with _axes(path(name, "calibration"), f"{name}: calibration", 4.8, 4.4) as axes:
-            _plot_calibration(axes, predicted, measured)
-        with _axes(path(name, "residual"), f"{name}: residual by gene degree", 5.6, 4.0) as axes:
-            _plot_residuals(axes, residual_by_degree(cell, genotypes, measured - predicted))
-    for name, given in (weights or {}).items():
-        title = f"{name}: weight of each relation"
-        draw_relation_weights(*given, path(name, "relations"), title)
-    return drawn
+        with figure(name, "calibration", "calibration", 4.8, 4.4) as axes:
+            (x, y, errors), said = calibration(predicted, measured)
+            label = "mean of a bin and its standard error"
+            axes.errorbar(x, y, yerr=errors, label=label, fmt="o", color=_BLUE, capsize=3)
+            dotted = {"color": _GREY, "linestyle": ":", "linewidth": 1, "label": "calibrated"}
+            axes.axline((0.0, 0.0), slope=1, **dotted)
+            axes.set_title(said, fontsize=9, loc="left")
+            axes.set(xlabel="mean predicted score", ylabel="mean measured score")
+            axes.locator_params(axis="x", nbins=5)
+            axes.legend(fontsize=8, frameon=False)
+        with figure(name, "residual", "residual by gene degree", 5.6, 4.0) as axes:
+            degrees = residual_by_degree(cell, genotypes, measured - predicted)
+            degree, low, mean, high, rms = degrees
+            axes.fill_between(degree, low, high, color=_BLUE, alpha=0.2, label="quartiles")
+            axes.plot(degree, mean, "o-", color=_BLUE, label="mean")
+            axes.plot(degree, rms, "s--", color=_ORANGE, label="root mean square")
+            axes.axhline(0, color=_GREY, linewidth=1)
+            axes.set_xscale("symlog", linthresh=1)
+            ticks = degree[np.unique(np.linspace(0, len(degree) - 1, 4).astype(int))]
+            axes.set_xticks(ticks, [f"{one:,.0f}" for one in ticks])
+            axes.xaxis.minorticks_off()
+            axes.set(xlabel="edges of a deleted gene, over all relations")
+            axes.set(ylabel="measured - predicted")
+            axes.legend(fontsize=8, frameon=False)
+    for name, (names, given) in (weights or {}).items():
+        height = 0.35 * len(names) + 1.4
+        with figure(name, "relations", "weight of each relation", 6.0, height) as axes:
+            matrix, y = np.asarray(given, dtype=np.float64), np.arange(len(names))
+            axes.barh(y, matrix.mean(axis=0), color=_BLUE)
+            axes.set_yticks(y, names, parse_math=False)
+            axes.invert_yaxis()
+            quartiles = np.quantile(matrix, [0.25, 0.75], axis=0)
+            axes.hlines(y, *quartiles, color="black", linewidth=1.5)
+            axes.set_xlabel(f"weight: mean and quartiles over {len(matrix):,} genes")
+    return paths
 
 
 def calibration(predicted: Doubles, measured: Doubles, bins: int = 10) -> tuple[Doubles, str]:
@@ -95,17 +121,6 @@ def calibration(predicted: Doubles, measured: Doubles, bins: int = 10) -> tuple[
     if share >= NEXT_TO_NOTHING:
         said = f"slope {np.polyfit(predicted - predicted.mean(), measured, 1)[0]:.2f}"
     return np.stack([x, y, error]), said
-
-
-def _plot_calibration(axes: Any, predicted: Doubles, measured: Doubles) -> None:
-    (x, y, error), said = calibration(predicted, measured)
-    label = "mean of a bin and its standard error"
-    axes.errorbar(x, y, yerr=error, label=label, fmt="o", color=_BLUE, capsize=3)
-    axes.axline((0.0, 0.0), slope=1, color=_GREY, linestyle=":", linewidth=1, label="calibrated")
-    axes.set_title(said, fontsize=9, loc="left")
-    axes.set(xlabel="mean predicted score", ylabel="mean measured score")
-    axes.locator_params(axis="x", nbins=5)
-    axes.legend(fontsize=8, frameon=False)
 
 
 def residual_by_degree(
@@ -130,57 +145,10 @@ def residual_by_degree(
     return np.array(rows).T
 
 
-def _plot_residuals(axes: Any, found: Doubles) -> None:
-    degree, low, mean, high, rms = found
-    axes.fill_between(degree, low, high, color=_BLUE, alpha=0.2, label="quartiles")
-    axes.plot(degree, mean, "o-", color=_BLUE, label="mean")
-    axes.plot(degree, rms, "s--", color=_ORANGE, label="root mean square")
-    axes.axhline(0, color=_GREY, linewidth=1)
-    axes.set_xscale("symlog", linthresh=1)
-    shown = degree[np.unique(np.linspace(0, len(degree) - 1, 4).astype(int))]
-    axes.set_xticks(shown, [f"{one:,.0f}" for one in shown])
-    axes.xaxis.minorticks_off()
-    axes.set(xlabel="edges of a deleted gene, over all relations", ylabel="measured - predicted")
-    axes.legend(fontsize=8, frameon=False)
-
-
 def _bins(values: Doubles, bins: int) -> Ints:
     inner = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1]))
     _, at = np.unique(np.searchsorted(inner, values, side="right"), return_inverse=True)
     return at
-
-
-def draw_relation_weights(
-    names: Sequence[str], weights: npt.ArrayLike, path: Path, title: str
-) -> None:
-    """Draw the mean and the quartiles of weights [genes, relations] as bars, as PNG or SVG."""
-    matrix = np.asarray(weights, dtype=np.float64)
-    with _axes(path, title, 6.0, 0.35 * len(names) + 1.4) as axes:
-        y = np.arange(len(names))
-        axes.barh(y, matrix.mean(axis=0), color=_BLUE)
-        axes.set_yticks(y, names, parse_math=False)
-        axes.invert_yaxis()
-        axes.hlines(y, *np.quantile(matrix, [0.25, 0.75], axis=0), color="black", linewidth=1.5)
-        axes.set_xlabel(f"weight: mean and quartiles over {len(matrix):,} genes")
-
-
-@contextmanager
-def _axes(path: Path, title: str, width: float, height: float) -> Iterator[Any]:
-    """Give the axes of a new figure, which is written when they are drawn."""
-    # A Figure of its own is drawn by Agg or as SVG and leaves the user's pyplot alone.
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
-    yield axes
-    # What a user called a predictor or a relation is text and no formula.
-    figure.suptitle(title, fontsize=11, parse_math=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    # Without a date and with settled names, so that the same result is the same file.
-    dateless = {"Date": None} if path.suffix.lower() == ".svg" else {}
-    with rc_context({"svg.hashsalt": "deltacell"}):
-        write_figure(figure, path, dpi=150, metadata=dateless)
 
 
 def plot_metric(result: Mapping[str, Any], metric: str, axes: Axes | None = None) -> Axes:

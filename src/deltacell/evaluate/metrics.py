@@ -10,16 +10,19 @@ from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import lsmr
 
 from deltacell.arrays import AnyArray, Doubles, Ints
+from deltacell.screen import Screen
 from deltacell.words import Progress
 
-#: With fewer rows no metric is defined.
-FEWEST_ROWS = 3
-#: Why a predictor that says one thing of all rows has no correlation.
-CONSTANT = "the predictions are all the same"
-#: The share of resamples in which a value must be defined for an interval to be given.
-ENOUGH_DEFINED = 0.95
+FEWEST_ROWS = 3  # with fewer no metric is defined
+FEWEST_FREE = 10  # with fewer degrees of freedom nothing is said about additivity
+FEWEST_SETS = 3  # with fewer repeated sets or test rows there is no ceiling
+ENOUGH_DEFINED = 0.95  # the share of resamples that must define a value to have an interval
+CONSTANT = "the predictions are all the same"  # why there is no correlation
 
 _NUMBERS_A_BLOCK = 500_000
 _NO_VARIANCE = 1e-14
@@ -99,6 +102,7 @@ def pearson(prediction: Column, truth: Column, weights: Weights) -> Doubles:
     return _correlation(prediction.standard, truth.standard, weights)
 
 
+@_undefined_is_nan
 def spearman(prediction: Column, truth: Column, weights: Weights) -> Doubles:
     """Return Spearman's correlation: Pearson's of the ranks, equal values sharing theirs."""
     x, y = (midranks(weights, one) / weights.total[:, None] for one in (prediction, truth))
@@ -405,3 +409,103 @@ def compared(
         for one in scores
     }
     return scores, differences
+
+
+def not_additive(genes: Ints, values: npt.ArrayLike) -> tuple[float | None, str | None]:
+    r"""Return the share of the variance over gene sets that is not additive in the genes.
+
+    With a number :math:`x_s` for each of n different sets, and :math:`\hat x_s = \sum_{g \in s}
+    \beta_g` their least-squares fit by one effect per gene, which has rank r,
+
+    .. math::
+
+        \frac{\sum_s (x_s - \hat x_s)^2 / (n - r)}{\sum_s (x_s - \bar x)^2 / (n - 1)}
+
+    It is 0 for a sum of gene effects, and 1 on average for noise that has nothing to do with the
+    genes, however many genes there are. The second result says why there is no first. The sets
+    [n, largest] are padded with -1; of a set that is there again the first counts.
+    """
+    sets, first = np.unique(np.sort(genes, axis=1), axis=0, return_index=True)
+    x = np.asarray(values, dtype=np.float64)[first]
+    x = x - x.mean()
+    total = float(x @ x)
+    if len(x) < 2 or total <= 1e-12 * len(x) * float(np.abs(np.asarray(values)).max()) ** 2:
+        return None, CONSTANT
+    inside = sets >= 0
+    sizes = inside.sum(axis=1)
+    present, at = np.unique(sets[inside], return_inverse=True)
+    n_genes, mixed = len(present), int(sizes.min() != sizes.max())
+    # The mean is a sum of gene effects where all sets have one size, and else a column of its own.
+    columns = np.concatenate([at, np.full(mixed * len(sets), n_genes)])
+    owners = np.concatenate([np.nonzero(inside)[0], np.arange(mixed * len(sets))])
+    shape = (len(sets), n_genes + mixed)
+    design = csr_array((np.ones(len(columns)), (owners, columns)), shape=shape)
+    free = len(x) - _rank(at, sizes, n_genes) - mixed
+    if free < FEWEST_FREE:
+        return None, f"{len(x):,} sets of {n_genes:,} genes are too few to tell"
+    residual = x - design @ lsmr(design, x, atol=1e-10, btol=1e-10, maxiter=20_000)[0]
+    return (float(residual @ residual) / free) / (total / (len(x) - 1)), None
+
+
+def _rank(genes: Ints, sizes: Ints, n_genes: int) -> int:
+    """Return the rank of the sets' gene indicators; where they are not all pairs, a bound."""
+    if (sizes != 2).any():
+        return n_genes
+    # Pairs are the edges of a graph: each connected part without an odd cycle lacks one rank. Such
+    # a part, and no other, falls apart in two when every gene is doubled and edges go across.
+    a, b = genes.reshape(-1, 2).T
+    ends = {n_genes: (a, b), 2 * n_genes: (np.r_[a, b], np.r_[b, a] + n_genes)}
+    single, double = (
+        connected_components(csr_array((np.ones(len(at[0])), at), shape=(n, n)), directed=False)[0]
+        for n, at in ends.items()
+    )
+    return int(n_genes - (double - single))
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The Pearson correlation that the true scores themselves would have with the measured ones."""
+
+    pearson: float | None
+    noise: float | None  # mean variance of a test row's measurement about the truth, from repeats
+    variance: float | None  # of the test rows' scores
+    repeated_sets: int
+    test_rows: int  # with a score
+
+
+def replicate_ceiling(screen: Screen, rows: Ints, repeats: Screen | None = None) -> Ceiling:
+    r"""Return the Pearson correlation attainable given the noise between repeats.
+
+    With :math:`y_{si}` the i-th of :math:`n_s` rows of gene set s, itself the mean of
+    :math:`k_{si}` replicates, the variance of one replicate is
+
+    .. math::
+
+        \hat\sigma^2 = \frac{\sum_s \sum_i k_{si} (y_{si} - \bar y_s)^2}{\sum_s (n_s - 1)}
+
+    with :math:`\bar y_s` weighted by k. The noise of the test rows is
+    :math:`\hat\sigma^2 \, \mathrm{mean}(1 / k)`, and the ceiling
+    :math:`\sqrt{1 - \mathrm{noise} / \mathrm{var}(y)}`. After a merge by ``best-p``, or if the
+    screen lists only hits, it is too high. ``repeats`` is the screen before its repeats were
+    merged, by default the screen itself.
+    """
+    before = screen if repeats is None else repeats
+    y = before.column("score").astype(np.float64)
+    known = np.isfinite(y)
+    y, k = y[known], before.column("replicates")[known].astype(np.float64)
+    _, key = np.unique(before.keys[known], return_inverse=True)
+    phenotype = before.codes("phenotype")[known]
+    _, group = np.unique(key * (int(phenotype.max(initial=0)) + 1) + phenotype, return_inverse=True)
+    n = np.bincount(group)
+    mean = np.bincount(group, k * y) / np.bincount(group, k)
+    squares = np.bincount(group, k * (y - mean[group]) ** 2)[n > 1]
+    score = screen.column("score").astype(np.float64)[rows]
+    known = np.isfinite(score)
+    n_sets, n_rows = len(squares), int(known.sum())
+    if min(n_sets, n_rows) < FEWEST_SETS:
+        return Ceiling(None, None, None, n_sets, n_rows)
+    share = float((1 / screen.column("replicates")[rows][known]).mean())
+    noise = float(squares.sum() / (n[n > 1] - 1).sum()) * share
+    variance = float(score[known].var())
+    pearson = float(np.sqrt(1 - noise / variance)) if noise < variance else None
+    return Ceiling(pearson, noise, variance, n_sets, n_rows)

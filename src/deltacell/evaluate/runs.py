@@ -17,16 +17,14 @@ from deltacell.arrays import Bools, Doubles, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.counts import UNKNOWN_GENE, Counts
 from deltacell.errors import InputError, StoreError, need
-from deltacell.evaluate.evaluation import MAIN, Evaluation, check_fit, evaluate
+from deltacell.evaluate.evaluation import MAIN, ZEROS, Evaluation, Zeros, check_fit, evaluate
 from deltacell.evaluate.figures import plot_metric
-from deltacell.evaluate.hits import THRESHOLD, ZEROS, Zeros
-from deltacell.evaluate.metrics import Bootstrap
 from deltacell.models import Dango, Prediction
 from deltacell.models.base import check_choice
 from deltacell.models.baselines import BASELINES, FittedPredictor, baseline
 from deltacell.profile.record import RUN_FILE, Status, read_run
 from deltacell.report.evaluate import print_evaluation
-from deltacell.report.terminal import as_html, as_text
+from deltacell.report.terminal import Shown
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.columns import ONE_GENE_TWICE
 from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, sets_with
@@ -43,16 +41,15 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-#: The folder of a run with the baselines that were fitted to be compared with it.
-BASELINES_FOLDER = "baselines"
-#: Why rows of another screen are left out.
+BASELINES_FOLDER = "baselines"  # of a run, with those that were fitted to be compared with it
+# Why rows of another screen are left out.
 NO_INTERACTION = "no interaction score"
 TOO_LARGE = "more genes than the run takes"
 IN_TRAINING = "in training or validation"
 
 
 @dataclass(frozen=True, eq=False)
-class EvaluatedRuns:
+class EvaluatedRuns(Shown):
     """Runs and baselines on one test part."""
 
     evaluation: Evaluation
@@ -79,11 +76,8 @@ class EvaluatedRuns:
         check_choice("metric", metric, self.evaluation.metrics)
         return plot_metric(self.evaluation.to_json(), metric, axes)
 
-    def __str__(self) -> str:
-        return as_text(lambda: print_evaluation(self.evaluation.to_json()))
-
-    def _repr_html_(self) -> str:
-        return as_html(lambda: print_evaluation(self.evaluation.to_json()))
+    def _print(self) -> None:
+        print_evaluation(self.evaluation.to_json())
 
 
 def evaluate_runs(
@@ -92,25 +86,25 @@ def evaluate_runs(
     baseline_names: Sequence[str] = (),
     on: str | os.PathLike[str] | Screen | None = None,
     samples: int | None = None,
-    threshold: float = THRESHOLD,
     beyond: float = 0.08,
     zeros: int = ZEROS,
-    bootstrap: Bootstrap | None = None,
     progress: Progress = lambda what, done, total: None,
+    **options: Any,
 ) -> EvaluatedRuns:
     """Evaluate runs and baselines on the test part that the runs share.
 
     Runs of one name that differ only in their seeds are one predictor. With ``on`` they are tested
-    on another screen, without the sets that they were trained on.
+    on another screen, without the sets that they were trained on. The other options are those of
+    `evaluate`.
     """
     loaded = load_runs(runs)
     data = tested = compared_data(loaded)
-    options: dict[str, Any] = {"repeats": data.repeats}
+    options |= {"progress": progress} | ({"repeats": data.repeats} if on is None else {})
     changes: dict[str, Any] = {}
     if on is not None:
         read = on if isinstance(on, Screen) else open_screen(on)
         other, of_other, counts = untrained(read, data)
-        tested, options = replace(data, screen=other, split=of_other), {"beyond": beyond}
+        tested, options["beyond"] = replace(data, screen=other, split=of_other), beyond
         left_out = ", ".join(f"{n:,} with {why}" for why, n in counts.dropped.items()) or "none"
         changes["leakage"] = (
             f"Tested on another screen: {counts.kept:,} of its {counts.read:,} rows. "
@@ -128,7 +122,6 @@ def evaluate_runs(
         options["zeros"] = replace(drawn, weight=share * drawn.weight)
         genotypes = Genotypes.concat([test, drawn.genotypes])
     predictions, notes = _predict(loaded, data, genotypes, baseline_names, progress)
-    options |= {"threshold": threshold, "bootstrap": bootstrap, "progress": progress}
     found = evaluate(data.cell, tested.screen, split, predictions, **options)
     weights: dict[str, tuple[Sequence[str], Floats]] = {}
     for name, run in zip(labels_of(loaded), loaded, strict=True):
@@ -161,22 +154,21 @@ def _predict(
     for name, run in zip(labels_of(runs), runs, strict=True):
         is_other = name in baseline_names and run.config.model.name != name
         if is_other or run.record.seed in models.get(name, {}):
-            raise InputError(
-                f"two predictors are called '{name}' and differ in more than the seed",
-                code="same-name",
-                where=run.record.path,
-                fix="Rename the directory of a run.",
-            )
+            what = f"two predictors are called '{name}' and differ in more than the seed"
+            fix = "Rename the directory of a run."
+            raise InputError(what, code="same-name", where=run.record.path, fix=fix)
         models.setdefault(name, {})[run.record.seed] = run
     asked = {name: {seed: run.predictor for seed, run in of.items()} for name, of in models.items()}
     wanted = [name for name in baseline_names if name not in models]
     for name in wanted:
         asked[name] = {data.split.seed: _fitted_baseline(name, runs, data, progress)}
-    predictions: dict[str, dict[int, Prediction]] = {name: {} for name in asked}
-    for name, seeds in asked.items():
-        for seed, predictor in seeds.items():
-            report = partial(progress, f"{name}, seed {seed}")
-            predictions[name][seed] = predictor.predict(genotypes, report)
+    predictions = {
+        name: {
+            seed: predictor.predict(genotypes, partial(progress, f"{name}, seed {seed}"))
+            for seed, predictor in seeds.items()
+        }
+        for name, seeds in asked.items()
+    }
     notes = []
     for name, of_seeds in models.items() if wanted else ():
         run = next(iter(of_seeds.values()))
@@ -237,14 +229,9 @@ def _fitted_baseline(
     Where nothing can be written there, it is fitted and not saved.
     """
     seed, split = data.split.seed, data.split
-    config = Config(
-        name=name,
-        seed=seed,
-        data=data.config or runs[0].config.data,
-        split=runs[0].config.split,
-        model=MODELS[name](),
-        loss=NoLossConfig(),
-    )
+    first, model = runs[0].config, MODELS[name]()
+    config = Config(name=name, seed=seed, model=model, loss=NoLossConfig(), split=first.split)
+    config = replace(config, data=data.config or first.data)
     # All that decides what a baseline learns.
     decides = (config.model, seed, data.cell.checksum, data.screen.checksum)
     digest = hashlib.sha256(repr((*decides, version("deltacell"))).encode())
@@ -256,12 +243,11 @@ def _fitted_baseline(
         if (place / RUN_FILE).is_file() and read_run(place).status is Status.finished:
             return load_run(place, data=data).predictor
 
+    def report(what: str, done: int, total: int) -> None:
+        progress(f"{name}: {what}", done, total)
+
     try:
-        outcome = fit_run(
-            replace(config, directory=str(places[0])),
-            data=data,
-            progress=lambda what, done, total: progress(f"{name}: {what}", done, total),
-        )
+        outcome = fit_run(replace(config, directory=str(places[0])), data=data, progress=report)
     except InputError as error:
         # A run may be read where it cannot be written to, or another process is fitting this one.
         if not isinstance(error, StoreError) and not (places[0] / RUN_FILE).exists():
@@ -275,8 +261,19 @@ def _fitted_baseline(
 
 def compared_data(runs: Sequence[LoadedRun]) -> TrainingData:
     """Return the data that a comparison of runs is on, with every relation of some run's data."""
-    for run in runs[1:]:
-        _check_split(runs[0], run)
+    first = runs[0]
+    for run in (run for run in runs if not run.data.split.equals(first.data.split)):
+        differing = [
+            f"{part}.{field.name} is {one} and {other}"
+            for part in ("data", "split")
+            for field in fields(getattr(run.config, part))
+            if (one := getattr(getattr(run.config, part), field.name))
+            != (other := getattr(getattr(first.config, part), field.name))
+        ]
+        how = "; ".join(differing) or "the data behind the same settings differ"
+        what = f"this run was trained on another split or screen than {first.record.path}: {how}"
+        fix = "Evaluate it by itself, or train it again with the same data.* and split.* settings."
+        raise InputError(what, code="other-split", where=run.record.path, fix=fix)
     given = sorted((_relevant(run.config.data) for run in runs), key=repr)
     wanted = given[0]
     if any(data.relations != wanted.relations for data in given):
@@ -289,32 +286,13 @@ def compared_data(runs: Sequence[LoadedRun]) -> TrainingData:
     for run in runs:
         if _relevant(run.config.data) == wanted:
             return run.data
-    return load_data(Config(data=wanted, split=runs[0].config.split), runs[0].data.split)
+    return load_data(Config(data=wanted, split=first.config.split), first.data.split)
 
 
 def _relevant(data: DataConfig) -> DataConfig:
     """Return the settings of data that decide what a fitted predictor sees."""
     other = ("batch_size", "samples_per_epoch", "standardise")
     return replace(data, **{name: getattr(DataConfig(), name) for name in other})
-
-
-def _check_split(first: LoadedRun, run: LoadedRun) -> None:
-    if run.data.split.equals(first.data.split):
-        return
-    differing = [
-        f"{part}.{field.name} is {one} and {other}"
-        for part in ("data", "split")
-        for field in fields(getattr(run.config, part))
-        if (one := getattr(getattr(run.config, part), field.name))
-        != (other := getattr(getattr(first.config, part), field.name))
-    ]
-    how = "; ".join(differing) or "the data behind the same settings differ"
-    raise InputError(
-        f"this run was trained on another split or screen than {first.record.path}: {how}",
-        code="other-split",
-        where=run.record.path,
-        fix="Evaluate it by itself, or train it again with the same data.* and split.* settings.",
-    )
 
 
 def fewer(split: Split, samples: int) -> Split:
@@ -357,12 +335,10 @@ def untrained(screen: Screen, data: TrainingData) -> tuple[Screen, Split, Counts
     counts = Counts(len(screen), int(kept.sum()), dropped)
     if not kept.any():
         said = ", ".join(f"{why}: {n:,}" for why, n in counts.dropped.items())
-        raise InputError(
-            f"nothing is left to test on of {len(screen):,} rows ({said})",
-            code="nothing-to-test",
-            fix="Give a screen with interaction scores of other gene sets, over the genes of the "
-            f"run's cell, such as {', '.join(data.cell.genes.systematic[:3])}.",
-        )
+        what = f"nothing is left to test on of {len(screen):,} rows ({said})"
+        known_as = ", ".join(data.cell.genes.systematic[:3])
+        fix = f"Give interaction scores of other sets of the run's genes, such as {known_as}."
+        raise InputError(what, code="nothing-to-test", fix=fix)
     matched = screen.take(kept).on(data.cell)
     trained = _taken(data.screen, data.split.train).genes
     unseen = matched.genotypes.owner[~torch.isin(matched.genotypes.genes, trained)].numpy()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any, NamedTuple, cast
 
@@ -22,7 +21,8 @@ from deltacell.predict.gene_sets import Block
 from deltacell.propagate.workers import in_any_worker, workers_for
 from deltacell.train.data import Standard
 
-CACHED = 2**27  # bytes of tables of pairs of axes that are kept, of each kind
+# Tables of two axes that are kept of pair sums and of attention, 128 MiB of each at most.
+SUMS_KEPT, TERMS_KEPT, LONGEST_KEPT = 8192, 256, 64
 SETS_AT_ONCE = 64  # always as many, so that a product has one shape and rounds in one way
 TRIPLES_AT_ONCE = 512  # so that what is made of them stays in cache
 PRODUCTS_AT_ONCE = 2**15  # the same, of triples with the attention of one layer
@@ -33,6 +33,8 @@ DOUBLE, SINGLE = 1e-9, 1e-4  # share of their length that vectors may lose by ro
 QUERIES_AT_ONCE = 128  # genes whose logits with all others are looked at together
 N_LAST = 4  # norms of a gene's last vectors that `Uniform` keeps
 OTHERS = np.array([[1, 2], [0, 2], [0, 1]])  # of each gene of a triple
+
+Tensors = Sequence[torch.Tensor]
 
 
 class DangoScorer:
@@ -55,7 +57,7 @@ class DangoScorer:
     def pair_sum(self, block: Block) -> Rough:
         """Return the scores under uniform attention, with a bound on what that leaves out."""
         uniform = self._uniform(block.size)
-        return Rough(uniform.pair_sums.of(block.axes), uniform.bound(block.axes))
+        return Rough(uniform.pair_sums(block.axes), uniform.bound(block.axes))
 
     def attention_within(self, block: Block) -> float:
         """Return how near `with_attention` comes; inf where it cannot be computed."""
@@ -102,26 +104,21 @@ class DangoScorer:
         return self._standard.undo(self._sets(x, present)[0])
 
 
-class AxisCache:
-    """What is made of each two axes, the latest up to some bytes; axes are known by identity."""
+def by_axes(
+    make: Callable[[torch.Tensor, torch.Tensor], Any], most: int
+) -> Callable[[tuple[Ints, ...]], tuple[Any, ...]]:
+    """Return what gives, for axes, what is made of each two of them, and keeps the latest."""
 
-    def __init__(self, make: Callable[[Ints, Ints], Any], most: int = CACHED) -> None:
-        self._make, self._most, self._bytes = make, most, 0
-        # The axes are kept with their results, so that no other array takes their identity.
-        self._kept: OrderedDict[tuple[int, ...], tuple[tuple[Ints, Ints], Any]] = OrderedDict()
+    @lru_cache(most)
+    def made(*two: bytes) -> Any:
+        return make(*(torch.frombuffer(bytearray(axis), dtype=torch.int64) for axis in two))
 
-    def of(self, axes: tuple[Ints, ...]) -> tuple[Any, ...]:
-        found = []
-        for two in combinations(axes, 2):
-            key = id(two[0]), id(two[1])
-            if key not in self._kept:
-                self._kept[key] = two, self._make(*two)
-                self._bytes += self._kept[key][1].nbytes
-            self._kept.move_to_end(key)
-            found.append(self._kept[key][1])
-            while self._bytes > self._most and len(self._kept) > 1:
-                self._bytes -= self._kept.popitem(last=False)[1][1].nbytes
-        return tuple(found)
+    def of_axes(axes: tuple[Ints, ...]) -> tuple[Any, ...]:
+        # Large axes are those of pairs, whose blocks do not come again.
+        of = made if max(map(len, axes)) <= LONGEST_KEPT else made.__wrapped__
+        return tuple(of(*(axis.tobytes() for axis in two)) for two in combinations(axes, 2))
+
+    return of_axes
 
 
 class Triples:
@@ -268,7 +265,7 @@ class Uniform:
             )
         static, moved = torch.relu(sets.static(genes)), genes @ a.t() + c
         self.y, self.z = moved - static, genes @ b.t()  # [n_genes, hidden]
-        self.pair_sums = AxisCache(self._pair_sums(), CACHED)
+        self.pair_sums = by_axes(self._pair_sums(), SUMS_KEPT)
         # Norms of y and z weighted, of what y is a difference of, and of z.
         last = [
             *((part * self.weight).norm(dim=-1) for part in (self.y, self.z)),
@@ -279,7 +276,7 @@ class Uniform:
         self._of_gene = torch.cat([torch.stack(last, 1), *norms], 1).numpy()
         self._most = float(self.weight.abs().max())
 
-    def _pair_sums(self) -> Callable[[Ints, Ints], torch.Tensor]:
+    def _pair_sums(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         r"""Return what makes tables [len, len] whose sum over the pairs of a set is its score.
 
         With n others and ``f_i = w . (y_i^2 + n z_i^2)``,
@@ -411,21 +408,10 @@ class Layer:
 class PairTerms(NamedTuple):
     """What `KeptAttention` needs of the pairs of two axes, by head, float32 [heads, len, len]."""
 
-    logit: torch.Tensor  # half the logit of the first gene with the second as a partner
-    n: torch.Tensor  # N of the same
-    logit_back: torch.Tensor  # of the second gene with the first as a partner
-    n_back: torch.Tensor
-    e: torch.Tensor
-    f: torch.Tensor  # F_hh and 2 F_hg for g > h, row by row
+    forth: tuple[torch.Tensor, torch.Tensor]  # half the logit of the first gene to the second, N
+    back: tuple[torch.Tensor, torch.Tensor]  # the same of the second gene to the first
+    e_f: tuple[torch.Tensor, torch.Tensor]  # E; F_hh and 2 F_hg for g > h, row by row
     largest: float  # bound on the numbers
-
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self[:-1])
-
-    def broadcast(self, missing: int, rows: slice = slice(None)) -> list[torch.Tensor]:
-        """Return all but the bound as they lie in a block of three axes."""
-        return [part[..., rows, :].unsqueeze(missing) for part in self[:-1]]
 
 
 class KeptAttention:
@@ -448,36 +434,39 @@ class KeptAttention:
         self._range = uniform.norms[self.layer][0].amax(1).numpy()
         self._query, self._key = query, (key - key.mean(0)) / 2
         self._out, self._weighted_out = out, out * uniform.weight
-        self._uniform, self._terms = uniform, AxisCache(self._of_two)
+        self._uniform, self._terms = uniform, by_axes(self._of_two, TERMS_KEPT)
 
     def can(self, axes: tuple[Ints, ...]) -> bool:
         return all(self._range[axis].max() <= MOST_LOGITS for axis in axes)
 
     def scores(self, axes: tuple[Ints, ...]) -> tuple[torch.Tensor, float]:
         """Return the scores of a block, float32 [len, len, len], and what rounding may take."""
-        ab, ac, bc = self._terms.of(axes)
-        of_ab, of_ac, of_bc = tables = self._uniform.pair_sums.of(axes)
+        ab, ac, bc = terms = self._terms(axes)
+        of_ab, of_ac, of_bc = tables = self._uniform.pair_sums(axes)
         scores = of_ab.new_empty(*map(len, axes))
         step = max(1, PRODUCTS_AT_ONCE // max(1, of_bc.numel()))
-        logit_bc, n_bc, logit_cb, n_cb, e_bc, f_bc = bc.broadcast(1)
 
         def fill(begin: int) -> None:
             rows = slice(begin, begin + step)
             part = scores[rows]
             torch.add(of_ac[rows].unsqueeze(1), of_bc, out=part).add_(of_ab[rows].unsqueeze(2))
-            logit_ab, n_ab, logit_ba, n_ba, e_ab, f_ab = ab.broadcast(3, rows)
-            logit_ac, n_ac, logit_ca, n_ca, e_ac, f_ac = ac.broadcast(2, rows)
-            room = part.new_empty(len(e_bc) + 1, *part.shape)
-            _add(part, logit_ab, n_ab, logit_ac, n_ac, e_bc, f_bc, room)
-            _add(part, logit_ba, n_ba, logit_bc, n_bc, e_ac, f_ac, room)
-            _add(part, logit_ca, n_ca, logit_cb, n_cb, e_ab, f_ab, room)
+            # As they lie in a block of three axes.
+            b, c = (
+                [[one[:, rows].unsqueeze(missing) for one in two] for two in of[:3]]
+                for of, missing in ((ab, 3), (ac, 2))
+            )
+            others = [[one.unsqueeze(1) for one in two] for two in bc[:3]]
+            room = part.new_empty(len(bc.e_f[0]) + 1, *part.shape)
+            _add(part, b[0], c[0], others[2], room)
+            _add(part, b[1], others[0], c[2], room)
+            _add(part, c[1], others[1], b[2], room)
 
         begins = range(0, len(axes[0]), step)
         in_any_worker(fill, begins, workers_for(scores.device, len(begins)))
         largest = sum(float(table.abs().max()) for table in tables)
-        return scores, ROUNDING * (largest + ab.largest + ac.largest + bc.largest)
+        return scores, ROUNDING * (largest + sum(one.largest for one in terms))
 
-    def _of_two(self, first: Ints, second: Ints) -> PairTerms:
+    def _of_two(self, first: torch.Tensor, second: torch.Tensor) -> PairTerms:
         x, y = (self._out[axis].transpose(0, 1) for axis in (first, second))
         w_x, w_y = (self._weighted_out[axis].transpose(0, 1) for axis in (first, second))
         # Of both genes' own parts, and of the one with the other.
@@ -497,22 +486,19 @@ class KeptAttention:
         n_back = w_x @ self._uniform.y[second].t()
         largest = sum(float(part.abs().amax((1, 2)).sum()) for part in (upper, e, n, n_back))
         logit = torch.einsum("ihx,jhx->hij", self._query[first], self._key[second])
-        back = torch.einsum("jhx,ihx->hij", self._query[second], self._key[first])
-        logit, n, back, n_back = (part.float() for part in (logit, n, back, n_back))
-        return PairTerms(logit, n, back, n_back, e.float(), upper.float(), 2 * largest)
+        logit_back = torch.einsum("jhx,ihx->hij", self._query[second], self._key[first])
+        forth, back, e_f = (
+            (one.float(), other.float())
+            for one, other in ((logit, n), (logit_back, n_back), (e, upper))
+        )
+        return PairTerms(forth, back, e_f, 2 * largest)
 
 
 def _add(
-    scores: torch.Tensor,
-    logit: torch.Tensor,
-    n: torch.Tensor,
-    logit2: torch.Tensor,
-    n2: torch.Tensor,
-    e: torch.Tensor,
-    f: torch.Tensor,
-    room: torch.Tensor,
+    scores: torch.Tensor, to_one: Tensors, to_other: Tensors, e_f: Tensors, room: torch.Tensor
 ) -> None:
     """Add what the attention of the genes of one axis to their two partners adds to scores."""
+    (logit, n), (logit2, n2), (e, f) = to_one, to_other, e_f
     heads = len(e)
     t, factor = room[:heads], room[heads]
     torch.sub(logit, logit2, out=t).tanh_()

@@ -63,14 +63,15 @@ class Ensemble:
         self.prunes = len(dangos) == len(members)
 
     def score(self, sets: Ints) -> Scored:
-        each = self.score_each(sets)
+        """Return sets [m, size], genes ascending, with the mean and spread of their scores."""
+        ascending = np.sort(sets, axis=1)
+        each = self.score_each(ascending)
         mean = each.mean(axis=0)
         spread = np.full(len(sets), np.nan) if len(each) == 1 else each.std(axis=0, ddof=1)
-        return Scored(sets, mean.astype(np.float32), spread.astype(np.float32))
+        return Scored(ascending, mean.astype(np.float32), spread.astype(np.float32))
 
-    def score_each(self, sets: Ints) -> Doubles:
+    def score_each(self, ascending: Ints) -> Doubles:
         """Return the scores of sets of one size by each run, [runs, m]."""
-        ascending = np.sort(sets, axis=1)
         return np.stack([scores(ascending) for scores in self._members])
 
     def candidates(self, piece: Piece, above: float, below: float) -> Scored:

@@ -73,13 +73,13 @@ def explain_set(
         said |= {"score": score, "hit": None, "given_hit": None}
         if isinstance(predictor.model, Dango | HeteroCell):
             gated = GatedModel(predictor.model, predictor.cell, indices, predictor.standard)
-            networks.append(_Explained(gated, gated.of_relations(most), gated.of_genes(most)))
+            networks.append((gated, gated.of_relations(most), gated.of_genes(most)))
         else:
             found = predictor.predict(genotype)
             hits = {"hit": found.hit, "given_hit": found.given_hit}
             said |= {name: float(one[0]) for name, one in hits.items() if one is not None}
         of_runs.append(said)
-    near = [gene_distances(one.gated.vectors().numpy(), indices) for one in networks]
+    near = [gene_distances(gated.vectors().numpy(), indices) for gated, *_ in networks]
     near = near or [network_distances(cell, indices)]
     names = gene_texts(cell.genes)
     evidence = {name: column[0] for name, column in Evidence(cell).columns(chosen[None]).items()}
@@ -109,22 +109,19 @@ def explain_set(
     return {**result, "sentences": words}
 
 
-class _Explained(NamedTuple):
-    gated: GatedModel
-    relations: Contributions
-    genes: Contributions
-
-
 def _carried(
-    networks: Sequence[_Explained], chosen: list[int], genes: Genes, links: list[dict[str, str]]
+    networks: Sequence[tuple[GatedModel, Contributions, Contributions]],
+    chosen: list[int],
+    genes: Genes,
+    links: list[dict[str, str]],
 ) -> dict[str, Any]:
     n, names, joined = len(networks), gene_texts(genes), [link["relation"] for link in links]
     # A relation that a run does not know contributes nothing to it.
     relations: dict[str, float] = {}
-    for one in networks:
-        for name, value in zip(one.gated.relations, one.relations.values.tolist(), strict=True):
+    for gated, of_relations, _ in networks:
+        for name, value in zip(gated.relations, of_relations.values.tolist(), strict=True):
             relations[name] = relations.get(name, 0.0) + value / n
-    mean = sum((one.genes.values / n for one in networks), np.zeros(len(genes)))
+    mean = sum((of_genes.values / n for *_, of_genes in networks), np.zeros(len(genes)))
     order = np.argsort(-np.abs(mean), kind="stable").tolist() if n else []
     others = [g for g in order if g not in chosen]
     listed = [g for g in others[:OTHER_GENES] if mean[g] != 0]
@@ -141,11 +138,11 @@ def _carried(
             "genes": len(others) - len(listed),
             "contribution": float(mean[others[len(listed) :]].sum()),
         },
-        "complete": all(one.relations.complete and one.genes.complete for one in networks),
+        "complete": all(one.complete for _, *both in networks for one in both),
     }
-    for kind in ("relations", "genes"):
+    for place, kind in enumerate(("relations", "genes"), 1):
         for what in ("baseline", "residual"):
-            values = [getattr(getattr(one, kind), what) for one in networks]
+            values = [getattr(one[place], what) for one in networks]
             found[f"{kind}_{what}"] = float(np.mean(values)) if n else None
     return found
 
@@ -289,11 +286,13 @@ def network_distances(cell: Cell, genes: Sequence[int]) -> Doubles:
     A gene's neighbourhood is itself and its neighbours in every relation.
     """
     own = sp.eye_array(cell.n_genes, format="csr")
-    rows = [own]
-    for relation in cell.relations.values():
-        entries = (np.ones(relation.n_entries), relation.indices, relation.indptr)
-        rows.append(sp.csr_array(entries, shape=own.shape) + own)
-    return _apart(sp.hstack(rows, format="csr"), genes)
+    near = [_adjacency(relation) + own for relation in cell.relations.values()]
+    return _apart(sp.hstack([own, *near], format="csr"), genes)
+
+
+def _adjacency(relation: Relation) -> sp.csr_array:
+    entries = (np.ones(relation.n_entries), relation.indices, relation.indptr)
+    return sp.csr_array(entries, shape=(relation.n_genes, relation.n_genes))
 
 
 def _apart(rows: sp.csr_array, genes: Sequence[int]) -> Doubles:
@@ -311,14 +310,13 @@ def nearest_sets(distances: Doubles, sets: Ints, k: int) -> tuple[Ints, Doubles]
     of two sets is the mean over pairs of genes, one of each set, matched so that it is least. Ties
     go to the set that comes first. Memory is bounded whatever the number of sets.
     """
-    orders = list(permutations(range(len(distances))))
-    found = [np.zeros(0)]
+    own = np.arange(len(distances))[:, None]
+    orders = [list(order) for order in permutations(range(len(distances)))]
+    every = np.zeros(len(sets))
     for start in range(0, len(sets), SETS_AT_ONCE):
-        some = sets[start : start + SETS_AT_ONCE]
-        to = [[of_gene[column] for column in some.T] for of_gene in distances]
-        sums = (sum(row[place] for row, place in zip(to, order, strict=True)) for order in orders)
-        found.append(reduce(np.minimum, sums) / len(distances))
-    every = np.concatenate(found)
+        some = sets[start : start + SETS_AT_ONCE].T
+        sums = (distances[own, some[order]].sum(axis=0) for order in orders)
+        every[start : start + SETS_AT_ONCE] = reduce(np.minimum, sums) / len(distances)
     rows = np.argsort(every, kind="stable")[:k]
     return rows, every[rows]
 
@@ -333,10 +331,8 @@ class Neighbourhood:
     def __init__(self, relation: Relation, genes: Ints, n_layers: int) -> None:
         # Of each layer the places of its genes in the one before, and the edges between them.
         self._layers: list[tuple[torch.Tensor, SparseMatrix]] = []
-        entries = (np.ones(relation.n_entries), relation.indices, relation.indptr)
-        matrix = sp.csr_array(entries, shape=(relation.n_genes, relation.n_genes))
         for _ in range(n_layers):
-            rows = matrix[genes]
+            rows = _adjacency(relation)[genes]
             before = np.union1d(genes, rows.indices)
             columns = np.searchsorted(before, rows.indices)
             edges = SparseMatrix(rows.indptr, columns, n_columns=len(before))
@@ -403,9 +399,6 @@ class GatedModel:
         )
 
     def score(self, relations: torch.Tensor, genes: torch.Tensor) -> torch.Tensor:
-        return self._standard.undo(self._score(relations, genes)[0])
-
-    def _score(self, relations: torch.Tensor, genes: torch.Tensor) -> torch.Tensor:
         model, cell = self._model, self._cell
         if isinstance(model, Dango):
             embedding = model.first_vectors(cell) * genes.unsqueeze(1)
@@ -415,21 +408,19 @@ class GatedModel:
             ]
             deleted, _ = model.meta_embedding(torch.stack(vectors))
             everyone = torch.ones(1, len(deleted), dtype=torch.bool)
-            score: torch.Tensor = model.hyper_sagnn.sets(deleted.unsqueeze(0), everyone)[0]
-            return score
+            return self._standard.undo(model.hyper_sagnn.sets(deleted.unsqueeze(0), everyone)[0][0])
         state = {GENE: model.encoder(cell) * genes.unsqueeze(1)}
         if model.reactions is not None and model.metabolites is not None:
             state |= {REACTION: model.reactions, METABOLITE: model.metabolites}
         hops = [_gated(hop, relations, len(model.relations)) for hop in model.hops(cell)]
         encoded = EncodedCell(hops, model.propagation.wild_type(hops, state))
-        return model.score(cell, encoded, self._deleted).score
+        return self._standard.undo(model.score(cell, encoded, self._deleted).score[0])
 
     def vectors(self) -> torch.Tensor:
         """Return the genes' vectors in the wild type, [n_genes, hidden]."""
         with torch.no_grad():
-            if isinstance(self._model, Dango):
-                return self._model.encode(self._cell).genes
-            return self._model.encode(self._cell).wild_type.last[GENE]
+            found = self._model.encode(self._cell)
+        return found.wild_type.last[GENE] if isinstance(found, EncodedCell) else found.genes
 
 
 def _gated(hop: Hop, gates: torch.Tensor, n_relations: int) -> Hop:

@@ -33,9 +33,9 @@ class Scored(NamedTuple):
         return Scored(self.sets[rows], self.score[rows], self.spread[rows])
 
     def padded(self, width: int) -> Scored:
-        """Return the sets with their genes ascending and padded in front with -1."""
+        """Return the sets padded in front with -1."""
         pad = ((0, 0), (width - self.sets.shape[1], 0))
-        return self._replace(sets=np.pad(np.sort(self.sets, axis=1), pad, constant_values=-1))
+        return self._replace(sets=np.pad(self.sets, pad, constant_values=-1))
 
 
 @dataclass(frozen=True, eq=False)

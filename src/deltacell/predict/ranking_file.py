@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
@@ -67,12 +67,10 @@ class Ranking:
 
     def to_json(self, most: int = SHOWN) -> dict[str, Any]:
         """Return it as a JSON-serialisable dict, with the first ``most`` rows of each end."""
-        counts = self.about["counts"]
-        slices, first = [], 0
+        counts, rows, first = self.about["counts"], [], 0
         for end in ("listed", LOWEST, HIGHEST):
-            slices.append((first, min(most, counts[end])))
+            rows += read_rows(self.path, first, min(most, counts[end])).to_pylist()
             first += counts[end]
-        rows = read_rows(self.path, slices).to_pylist()
         names = ("title", "request", "runs", "counts", "relations")
         return {
             **{name: self.about[name] for name in names},
@@ -115,27 +113,17 @@ def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
     return cast(dict[str, Any], about)
 
 
-def read_rows(
-    path: str | os.PathLike[str], slices: Sequence[tuple[int, int]] | None = None
-) -> pa.Table:
-    """Return slices (first row, number of rows) of a ranking, whose groups alone are read."""
-    if slices is None:
-        return pa.concat_tables([SCHEMA.empty_table(), *sealed_rows(path)])
-    pieces = [SCHEMA.empty_table()]
-    for first, n in slices:
-        groups = range(first // ROWS_PER_GROUP, -(-(first + n) // ROWS_PER_GROUP))
-        if n:
-            table = pa.concat_tables(sealed_rows(path, groups))
-            pieces.append(table.slice(first - groups[0] * ROWS_PER_GROUP, n))
-    return pa.concat_tables(pieces)
+def read_rows(path: str | os.PathLike[str], first: int = 0, n: int | None = None) -> pa.Table:
+    """Return rows of a ranking, ``n`` from the ``first`` on; only their groups are read."""
+    end = None if n is None else -(-(first + n) // ROWS_PER_GROUP)
+    groups = sealed_rows(path, slice(first // ROWS_PER_GROUP, end))
+    return pa.concat_tables([SCHEMA.empty_table(), *groups]).slice(first % ROWS_PER_GROUP, n)
 
 
-def sealed_rows(
-    path: str | os.PathLike[str], groups: Iterable[int] | None = None
-) -> Iterator[pa.Table]:
+def sealed_rows(path: str | os.PathLike[str], groups: slice = slice(None)) -> Iterator[pa.Table]:
     """Yield the rows of a ranking by group, each after its checksum was compared."""
     sealed = read_about(path)["sha256"]
-    for group in range(len(sealed)) if groups is None else groups:
+    for group in range(len(sealed))[groups]:
         try:
             with pq.ParquetFile(Path(path), page_checksum_verification=True) as file:
                 rows = file.read_row_group(group).replace_schema_metadata(None).cast(SCHEMA)

@@ -7,16 +7,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from deltacell.arrays import Floats, Ints, offsets_of
+from deltacell.arrays import Bools, Floats, Ints, offsets_of
 from deltacell.errors import InputError, StoreError
 from deltacell.predict.ensemble import Ensemble
 from deltacell.predict.gene_sets import Combinations, GeneSets, Piece, Scored
@@ -108,7 +107,7 @@ def _score_all(
     tell: Callable[[str], None],
 ) -> bool:
     """Score all blocks of this process that are left; return whether it came to the end."""
-    sets, rank, world, kept = subject.sets, work.rank, work.world, empty(subject)
+    sets, rank, world, kept = subject.sets, work.rank, work.world, Kept.of(subject)
     width, numbers = max(sets.sizes), range(sets.n_pieces)[rank::world]
     done, total, mine = work.load(kept), len(numbers), sets.n_sets // world
 
@@ -116,7 +115,7 @@ def _score_all(
         found = scorer.candidates(piece, kept.above, kept.below)
         if not np.isfinite(found.score).all():
             return found
-        return subject.select(found.padded(found.sets.shape[1])).padded(width)
+        return subject.select(found).padded(width)
 
     if done == total and rank not in work.unfinished():
         return True
@@ -147,29 +146,19 @@ def _score_all(
     return True
 
 
-def empty(subject: Subject) -> Kept:
-    asked, width = subject.request, max(subject.sets.sizes)
-    return Kept([End(e, width, asked.top, asked.limit(e), asked.cautious) for e in asked.ends])
-
-
 def first_sets(sets: GeneSets, kept: Kept) -> Iterator[Ints]:
     """Yield sets to score first, so that the bounds are good from the start.
 
     Random ones, and then, round by round, some that differ by one gene from the best so far, which
     is looked up between the rounds. They are scored again in their turn, and count once.
     """
-    ends = [end for end in kept.ends if end.top is not None]
-    if not isinstance(sets, Combinations) or not ends:
+    if not isinstance(sets, Combinations) or kept.top is None:
         return
-    drawn = sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0)
+    yield sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0)
     each = min(VARIED, sets.n_sets // SHARE_VARIED)
-    if len(drawn):
-        yield drawn
-    for number in range(ROUNDS if each and len(drawn) else 0):
-        for end in ends:
-            varied = sets.vary(end.held().sets[:BEST], each, seed=number)
-            if len(varied):
-                yield varied
+    for number in range(ROUNDS if each else 0):
+        for end in kept.bounds:
+            yield sets.vary(kept.rows(end).sets[:BEST], each, seed=number)
 
 
 def trial_seconds(sets: GeneSets, numbers: range, score: Callable[[Piece], object]) -> float:
@@ -190,14 +179,14 @@ def trial_seconds(sets: GeneSets, numbers: range, score: Callable[[Piece], objec
 
 
 def _write(subject: Subject, work: Work, out: Path) -> Ranking:
-    kept = empty(subject)
+    kept = Kept.of(subject)
     for rank in range(work.world):
         work.load(kept, rank)
-    found = [end.rows() for end in kept.ends]
+    found = [kept.rows(end) for end in kept.bounds]
     if len(found) == 2 and subject.request.top is not None:
         found = _apart(*found)
     evidence, every = Evidence(subject.cell), Scored.join(found)
-    ends = [end.name for end, rows in zip(kept.ends, found, strict=True) for _ in rows.score]
+    ends = [end for end, rows in zip(kept.bounds, found, strict=True) for _ in rows.score]
     ranks = np.concatenate([np.arange(1, len(rows.score) + 1) for rows in found])
     counts = {"genes": len(subject.genes), "sets": subject.sets.n_sets, "rows": len(ends)}
     counts |= {name or "listed": ends.count(name) for name in (LOWEST, HIGHEST, None)}
@@ -265,80 +254,84 @@ def in_words(subject: Subject, counts: Mapping[str, int] | None = None) -> list[
     return sentences("ranking.txt", subject=subject, counts=counts)
 
 
-@dataclass(eq=False)
-class End:
-    """One end of a ranking: ``lowest``, ``highest``, or None for all sets from the lowest up.
+class Kept:
+    """The sets that are kept: some ``lowest`` and ``highest``, or of the end None all, ascending.
 
-    It keeps the first ``top`` sets, or without that all that reach the ``limit``. With
+    Each end keeps its first ``top`` sets, or without that all that reach its limit. With
     ``cautious``, sets are ordered by the score less extreme by its spread, which is never nearer
     to its end than the score: what a score does not reach, it does not reach either.
     """
 
-    name: str | None
-    width: int
-    top: int | None = None
-    limit: float | None = None
-    cautious: bool = False
+    def __init__(
+        self,
+        width: int,
+        limits: Mapping[str | None, float | None],
+        top: int | None = None,
+        *,
+        cautious: bool = False,
+    ) -> None:
+        self.top, self._cautious = top, cautious
+        self._sign = {end: -1 if end == HIGHEST else 1 for end in limits}
+        # The key of the last set of an end that is full; its limit otherwise.
+        self.bounds = {
+            end: self._sign[end] * np.inf if limit is None else limit
+            for end, limit in limits.items()
+        }
+        self._pieces, self._n_held = [Scored.none(width)], 0
 
-    def __post_init__(self) -> None:
-        self._sign = -1 if self.name == HIGHEST else 1
-        # The key of the last set where the end is full; the limit otherwise.
-        self.bound = self._sign * np.inf if self.limit is None else self.limit
-        self._pieces, self._n_held = [Scored.none(self.width)], 0
-
-    def offer(self, found: Scored) -> None:
-        """Keep those of some sets that reach the bound."""
-        wanted = self._sign * self._keys(found) <= self._sign * self.bound
-        if not wanted.any():
-            return
-        self._pieces.append(found.take(wanted))
-        self._n_held += int(wanted.sum())
-        if self.top is not None:
-            rows = self.rows()
-            self._pieces, self._n_held = [rows], len(rows.score)
-            if self._n_held == self.top:
-                self.bound = float(self._keys(rows)[-1])
-        elif self._n_held > MOST_ROWS:
-            what = f"more than {MOST_ROWS:,} sets reach {self.bound:g}; keep the first with --top"
-            raise InputError(what, code="too-many-rows")
-
-    def held(self) -> Scored:
-        return Scored.join(self._pieces)
-
-    def rows(self) -> Scored:
-        """Return the sets that are kept, each once, in the order of this end; ties by genes."""
-        found = self.held()
-        order: Ints = np.lexsort((*found.sets.T[::-1], self._sign * self._keys(found)))
-        ordered = found.sets[order]
-        new = np.ones(len(order), dtype=bool)
-        new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-        return found.take(order[new][: self.top])
-
-    def _keys(self, found: Scored) -> Floats:
-        return found.score + self._sign * found.spread if self.cautious else found.score
-
-
-class Kept:
-    """The ends of a ranking together."""
-
-    def __init__(self, ends: Sequence[End]) -> None:
-        self.ends = tuple(ends)
+    @classmethod
+    def of(cls, subject: Subject) -> Kept:
+        asked, width = subject.request, max(subject.sets.sizes)
+        limits = {end: asked.limit(end) for end in asked.ends}
+        return cls(width, limits, asked.top, cautious=asked.cautious)
 
     @property
     def above(self) -> float:
-        return max((end.bound for end in self.ends if end.name == HIGHEST), default=np.inf)
+        return self.bounds.get(HIGHEST, np.inf)
 
     @property
     def below(self) -> float:
-        return min((end.bound for end in self.ends if end.name != HIGHEST), default=-np.inf)
+        return max((bound for end, bound in self.bounds.items() if end != HIGHEST), default=-np.inf)
 
     def offer(self, found: Scored) -> None:
         """Keep those of some sets that reach a bound; a score that is not finite is an error."""
         if not np.isfinite(found.score).all():
             what = "the score of a gene set is not finite: the training of a run diverged"
             raise InputError(what, code="score-not-finite", fix="Try --weights last.")
-        for end in self.ends:
-            end.offer(found)
+        wanted = np.any([self._keys(end, found)[1] for end in self.bounds], axis=0)
+        if not wanted.any():
+            return
+        self._pieces.append(found.take(wanted))
+        self._n_held += int(wanted.sum())
+        if self.top is not None:
+            rows = {end: self.rows(end) for end in self.bounds}
+            self._pieces = list(rows.values())
+            full = {end: of for end, of in rows.items() if len(of.score) == self.top}
+            for end, of in full.items():
+                self.bounds[end] = float(self._sign[end] * self._keys(end, of)[0][-1])
+        elif self._n_held > MOST_ROWS:
+            what = f"more than {MOST_ROWS:,} sets reach the limit; keep the first with --top"
+            raise InputError(what, code="too-many-rows")
+
+    def held(self) -> Scored:
+        return Scored.join(self._pieces)
+
+    def rows(self, end: str | None) -> Scored:
+        """Return the sets of an end, each once, in its order; ties by genes."""
+        found = self.held()
+        keys, reached = self._keys(end, found)
+        found, keys = found.take(reached), keys[reached]
+        order: Ints = np.lexsort((*found.sets.T[::-1], keys))
+        ordered = found.sets[order]
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        return found.take(order[new][: self.top])
+
+    def _keys(self, end: str | None, found: Scored) -> tuple[Floats, Bools]:
+        """Return what sets are ordered by at an end, the first least, and which reach its bound."""
+        sign = self._sign[end]
+        keys = sign * found.score + found.spread if self._cautious else sign * found.score
+        return keys, keys <= sign * self.bounds[end]
 
 
 def ranks_of_environment() -> Ranks:
@@ -412,17 +405,12 @@ class Work:
         if not state.exists():
             return 0
         found, about = read_scored(state)
-        begin = 0
-        for end, n in zip(kept.ends, about["held"], strict=True):
-            end.offer(found.take(slice(begin, begin + n)))
-            begin += n
+        kept.offer(found)
         return int(about["done"])
 
     def save(self, done: int, kept: Kept, *, finished: bool = False) -> None:
-        held = [end.held() for end in kept.ends]
         about = {"request": self._request, "done": done, "finished": finished}
-        about["held"] = [len(one.score) for one in held]
-        write_scored(self._file(STATE), Scored.join(held), about)
+        write_scored(self._file(STATE), kept.held(), about)
 
     def unfinished(self) -> list[int]:
         """Return the processes that have not saved that they are done with this request."""

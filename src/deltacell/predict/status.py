@@ -177,15 +177,7 @@ class Evidence:
         """
         ascending, pairs = np.sort(sets, axis=1), np.triu_indices(sets.shape[1], 1)
         first, second = (ascending[:, places] for places in pairs)
-        links, keys = self._links(first, second), (first * self._n + second).tolist()
-        return {
-            "relations": [list({link["relation"]: None for link in of}) for of in links],
-            "links": links,
-            "pathways": [_shared(self._pathways, of) for of in keys],
-            "complexes": [_shared(self._complexes, of) for of in keys],
-        }
-
-    def _links(self, first: Ints, second: Ints) -> list[list[dict[str, str]]]:
+        keys = (first * self._n + second).tolist()
         links: list[list[dict[str, str]]] = [[] for _ in first]
         for relation, edges in zip(self._relations, self._edges, strict=True):
             ways = [(first, second), (second, first)][: 1 + relation.directed]
@@ -193,7 +185,12 @@ class Evidence:
             for row, pair, way in np.argwhere(there).tolist():
                 a, b = (self._genes[genes[row, pair]] for genes in ways[way])
                 links[row].append({"first": a, "second": b, "relation": relation.name})
-        return links
+        return {
+            "relations": [list({link["relation"]: None for link in of}) for of in links],
+            "links": links,
+            "pathways": [_shared(self._pathways, of) for of in keys],
+            "complexes": [_shared(self._complexes, of) for of in keys],
+        }
 
 
 def _shared(by_pair: dict[int, set[str]], pairs: list[int]) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def draw_learning(rows: Sequence[Mapping[str, float | None]], path: Path) -> None:
+@contextmanager
+def drawn(
+    path: Path, width: float, height: float, *, title: str | None = None, dpi: int = 120
+) -> Iterator[Any]:
+    """Give the axes of a new figure, which is written when they are drawn."""
+    # A Figure of its own is drawn by Agg and leaves the user's pyplot alone.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    plot_learning(rows, figure.add_subplot())
-    write_figure(figure, path, dpi=120)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    yield axes
+    if title is not None:
+        # What a user called a predictor or a relation is text and no formula.
+        figure.suptitle(title, fontsize=11, parse_math=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    write_figure(figure, path, dpi=dpi)
+
+
+def draw_learning(rows: Sequence[Mapping[str, float | None]], path: Path) -> None:
+    with drawn(path, 6, 3.6) as axes:
+        plot_learning(rows, axes)
 
 
 def plot_learning(rows: Sequence[Mapping[str, float | None]], axes: Axes | None = None) -> Axes:
@@ -43,11 +59,8 @@ def plot_learning(rows: Sequence[Mapping[str, float | None]], axes: Axes | None 
 def draw_scores(
     measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float64], path: Path
 ) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.6, 4.2), layout="constrained")
-    plot_scores(figure.add_subplot(), measured, predicted)
-    write_figure(figure, path, dpi=120)
+    with drawn(path, 4.6, 4.2) as axes:
+        plot_scores(axes, measured, predicted)
 
 
 def plot_scores(

@@ -1,9 +1,10 @@
-"""A ranking and the explanation of one gene set, on the terminal and as pages."""
+"""A ranking and the explanation of one set, on the terminal and as pages; the demo's page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from deltacell.report.page import Axis, ScoreScale, is_known, json_block, page
 from deltacell.report.terminal import few, print_line, print_table
@@ -12,6 +13,7 @@ from deltacell.words import count_text
 Table = tuple[str, list[str], list[list[Any]]]
 
 MOST_ROWS = 2000  # rows that are on the page; all of them are in the Parquet file
+MOST_SETS = 20  # sets of the head of a ranking that are on the page of the demonstration
 SENTENCES = 5  # sentences that are seen at once, or as many as there are warnings
 COLOURS = 10  # colours of relations; further relations have them again, with dashes
 
@@ -230,3 +232,26 @@ def _scatter(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "up": up.ticks(5),
         "equal": equal if low < high else None,
     }
+
+
+def demo_page(result: Mapping[str, Any]) -> str:
+    """Return the page of a demonstration, given by `demo.results`, as self-contained HTML."""
+    unknown = dict.fromkeys(("parameters", "epochs", "seconds", "colour"))
+    predictors = [{**model, "colour": i % 4} for i, model in enumerate(result["models"])]
+    predictors += [{**unknown, **one} for one in result["baselines"]]
+    # The best first, and those without a correlation last.
+    predictors.sort(
+        key=lambda one: (one["pearson"]["value"] is None, -(one["pearson"]["value"] or 0))
+    )
+    ends = [one["pearson"][key] for one in predictors for key in ("value", "low", "high")]
+    head = result["ranking"][:MOST_SETS]
+    return page(
+        "demo",
+        result=result,
+        head=head,
+        scale=ScoreScale.of(head),
+        predictors=predictors,
+        share=Axis.over([0.0, *(end for end in ends if end is not None)], 0.0, 1.0).share,
+        # A scheme such as that of a script is quoted away: a link leads to a file.
+        links=[{**link, "href": "./" + quote(link["file"])} for link in result["links"]],
+    )

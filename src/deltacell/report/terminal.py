@@ -42,6 +42,18 @@ def as_html(show: Callable[[], None]) -> str:
     return f"<div>{''.join(parts)}</div>"
 
 
+class Shown:
+    """Shows itself on a terminal and in a notebook by what ``_print`` prints."""
+
+    _print: Callable[[], None]
+
+    def __str__(self) -> str:
+        return as_text(self._print)
+
+    def _repr_html_(self) -> str:
+        return as_html(self._print)
+
+
 def print_error(text: str) -> None:
     """Print what went wrong where errors go, in red where colours are wanted; never as markup."""
     lines = "\n".join(printable(line) for line in text.split("\n"))
