@@ -227,11 +227,6 @@ class HeteroCell(Recorded, nn.Module):
             found = replace(found, together=lost)
         return found
 
-    def mutant_vectors(self, cell: Cell, genotypes: Genotypes | Deleted) -> Tensor:
-        """Return the genes' vectors in every mutant, [b, n_genes, hidden], 0 where deleted."""
-        deleted = self._prepared(cell, genotypes)
-        return cast(Tensor, self._mutants(self.encode(cell), deleted, vectors=True).vectors)
-
     def hops(self, cell: Cell, kept: Sequence[Tensor | None] | None = None) -> list[Hop]:
         """Return message passing as hops, with each layer's dropout of this step, if any."""
         mean = self.aggregation == "mean"
@@ -311,10 +306,10 @@ class HeteroCell(Recorded, nn.Module):
             intermediate["global"] = self.global_head(mutants.z, *read)
         return intermediate["global"]
 
-    def _mutants(self, encoded: EncodedCell, deleted: Deleted, *, vectors: bool = False) -> Mutants:
+    def _mutants(self, encoded: EncodedCell, deleted: Deleted) -> Mutants:
         hops, wild_type = encoded.hops[self._early :], encoded.wild_type.after(self._early)
         with named_range("hetero_cell.mutants"):
-            return self.propagation.mutants(hops, wild_type, deleted, self.pooling, vectors=vectors)
+            return self.propagation.mutants(hops, wild_type, deleted, self.pooling)
 
 
 def matched_genes(cell: Cell, relations: Sequence[str]) -> Ints:
@@ -350,16 +345,16 @@ class Pooling(nn.Module):
     def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         return self.gate(vectors).squeeze(-1), self.value(vectors)
 
-    def terms(self, vectors: Tensor, rows: Rows | None = None) -> Terms:
+    def terms(self, vectors: Tensor, rows: Rows) -> Terms:
         """Return gates [...] and values [..., hidden] of vectors; which genes does not matter."""
         dtype = next(self.parameters()).dtype
         with named_range("hetero_cell.pooling"), torch.autocast(vectors.device.type, enabled=False):
             return Terms(*self(vectors.to(dtype)))
 
-    def in_float64(self) -> Callable[[Tensor], Terms]:
+    def in_float64(self) -> Callable[[Tensor, Rows], Terms]:
         """Return `terms` with the weights in float64; they still receive gradients."""
         weights = {name: p.double() for name, p in self.named_parameters()}
-        return lambda vectors: Terms(*functional_call(self, weights, (vectors,)))
+        return lambda vectors, rows: Terms(*functional_call(self, weights, (vectors,)))
 
 
 class GlobalHead(nn.Module):

@@ -55,8 +55,8 @@ class Auto(Propagation):
     def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
         return Shared().wild_type(hops, state)
 
-    def mutants(self, hops: Sequence[Hop], *args: Any, vectors: bool = False) -> Mutants:
-        return self._chosen(hops).mutants(hops, *args, vectors=vectors)
+    def mutants(self, hops: Sequence[Hop], *args: Any) -> Mutants:
+        return self._chosen(hops).mutants(hops, *args)
 
     def _chosen(self, hops: Sequence[Hop]) -> Propagation:
         choice = self.choice or choose(hops, place_of(hops)[0], self.max_bytes)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from deltacell.cell import Cell
-from deltacell.propagate.hop import GENE, REACTION, Aggregate, Hop, State
+from deltacell.propagate.hop import ALL, GENE, REACTION, Aggregate, Hop, State
 from deltacell.propagate.pool import WildPool, wild_pool
 from deltacell.screen import Genotypes
 
@@ -45,6 +45,9 @@ class Deleted:
     together: DeletedNodes | None = field(default=None, kw_only=True)
     # All subsets of the genotypes, where epistasis is found by taking their z from each other.
     smaller: Smaller | None = field(default=None, kw_only=True)
+    # The genotypes as they were given, and for which model, cell and strategy it was prepared.
+    given: Genotypes | None = field(default=None, kw_only=True)
+    made_for: list[object] = field(default_factory=list, kw_only=True)
 
     @classmethod
     def of(cls, cell: Cell, genotypes: Genotypes, *, metabolism: bool = False) -> Deleted:
@@ -147,7 +150,6 @@ class Mutants:
 
     z: Tensor  # the pooled wild type less the pooled mutant, [b, hidden]
     pooled: Tensor  # the pooled wild type, [hidden]
-    vectors: Tensor | None = None  # [b, n, hidden] if asked for, 0 where a gene is deleted
     # The part of z that no smaller set explains, float64 [b, hidden], 0 for a single deletion;
     # where it was asked for and the strategy finds it by itself.
     epistasis: Tensor | None = None
@@ -161,7 +163,6 @@ class Batch(NamedTuple):
     deleted: Any  # a `Deleted` as the strategy prepares it
     readout: Any  # the terms of genes, row by row: `deltacell.models.hetero_cell.Pooling`
     pool: WildPool
-    vectors: bool  # whether the genes' vectors are wanted
 
 
 class Propagation:
@@ -183,22 +184,14 @@ class Propagation:
         """Propagate the wild type from the vectors of each kind of node, [n, hidden]."""
 
     def mutants(
-        self,
-        hops: Sequence[Hop],
-        wild_type: WildType,
-        deleted: Deleted,
-        readout: Any,
-        *,
-        vectors: bool = False,
+        self, hops: Sequence[Hop], wild_type: WildType, deleted: Deleted, readout: Any
     ) -> Mutants:
         """Propagate the mutants of a prepared batch and read them out, see `Batch`."""
-        genes = wild_type.last[GENE]
-        pool = wild_pool(readout.terms(genes))
+        pool = wild_pool(readout.terms(wild_type.last[GENE], ALL))
         if not len(deleted):
-            none = genes.new_zeros(0, *genes.shape)
-            z = none[:, 0]
-            return Mutants(z, pool.pooled, none if vectors else None, z.double())
-        return self._mutants(Batch(hops, wild_type, deleted, readout, pool, vectors))
+            z = pool.value[:0]
+            return Mutants(z, pool.pooled, z.double())
+        return self._mutants(Batch(hops, wild_type, deleted, readout, pool))
 
     def _mutants(self, batch: Batch) -> Mutants:
         """Propagate the mutants, of which there is at least one, and read them out."""

@@ -91,8 +91,6 @@ class Touched(Deleted):
     # Rows that several genes of a set touch, with each subset of these genes; only with those of
     # two and more where no epistasis is wanted.
     shared: Units
-    # The shared units with all genes of a set that touch the row, and the set, int64 [m].
-    whole: tuple[Tensor, Tensor]
     sets: tuple[Sets, ...]
 
 
@@ -133,13 +131,13 @@ class Late(Propagation):
     def _mutants(self, batch: Batch) -> Mutants:
         deleted: Touched = batch.deleted
         pieces, wide = self._pieces(batch.pool.value.device), deleted.epistasis
-        single, n, d = _added(batch, deleted.single, pieces)
+        n, d = _added(batch, deleted.single, pieces)
         numbers = torch.arange(len(deleted.starts) - 1, device=n.device)
         owner = torch.repeat_interleave(numbers, deleted.starts.diff(), output_size=len(n))
         single_n, single_d = (
             x.new_zeros(len(numbers), x.shape[1]).index_add(0, owner, x) for x in (n, d)
         )
-        shared, *added = _added(batch, deleted.shared, pieces, wide=wide)
+        added: Sequence[Tensor] = _added(batch, deleted.shared, pieces, wide=wide)
         if not wide:
             each = zip((n, d), added, strict=True)
             added = [functional.pad(torch.cat(both), (0, 0, 0, 1)) for both in each]
@@ -152,8 +150,8 @@ class Late(Propagation):
             if wide and sets.subsets:
                 found = interaction_of_quotient(of_n, of_d.squeeze(2))
                 epistasis = epistasis.index_copy(0, sets.genotypes, found)
-        vectors = _vectors(batch, single, shared) if batch.vectors else None
-        return Mutants(z.to(single.dtype), batch.pool.pooled, vectors, epistasis if wide else None)
+        dtype = batch.wild_type.last[GENE].dtype
+        return Mutants(z.to(dtype), batch.pool.pooled, epistasis if wide else None)
 
     def _pieces(self, device: torch.device) -> Pieces:
         return Pieces(self.rows_at_a_time, self.workers or workers_for(device, 1 << 20))
@@ -161,11 +159,8 @@ class Late(Propagation):
 
 def _added(
     batch: Batch, units: Units, pieces: Pieces, *, wide: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the new vectors of units, and what they add to N, [u, hidden] each, and D [u, 1].
-
-    Where it is `wide`, in float64.
-    """
+) -> tuple[Tensor, Tensor]:
+    """Return what units add to N, [u, hidden], and D [u, 1]; where it is `wide`, in float64."""
     hop, wild, terms = batch.hops[0], batch.wild_type, batch.readout.terms
     parameters = list(batch.readout.parameters())
     around: AbstractContextManager[object] = nullcontext()
@@ -179,13 +174,13 @@ def _added(
     with around:
         vectors = _new_vectors(hop, wild, units, pieces)
         n, d = row_wise(
-            lambda own, *others: pool_changes(terms(own), *others[:-1]),
+            lambda own, *others: pool_changes(terms(own, others[-1]), *others[:-1]),
             units.rows,
             [vectors, *given],
             parameters,
             Pieces(None) if wide else pieces,
         )
-    return vectors, n, d.unsqueeze(1)
+    return n, d.unsqueeze(1)
 
 
 def _new_vectors(hop: Hop, wild: WildType, units: Units, pieces: Pieces) -> Tensor:
@@ -210,24 +205,6 @@ def _heard(a: Aggregate, x: Tensor, sums: Tensor, removed: Removed) -> Tensor:
     if a.mean:
         heard = heard * removed.left.clamp(min=1).to(heard.dtype).reciprocal().unsqueeze(1)
     return heard
-
-
-def _vectors(batch: Batch, single: Tensor, shared: Tensor) -> Tensor:
-    deleted: Touched = batch.deleted
-    last = batch.wild_type.last[GENE]
-    made = last.expand(len(deleted), *last.shape).clone()
-    single, shared = (
-        new.masked_fill(~units.living.unsqueeze(1), 0).to(last.dtype)
-        for new, units in ((single, deleted.single), (shared, deleted.shared))
-    )
-    for sets in deleted.sets:
-        for b, genes in zip(sets.genotypes.tolist(), sets.genes.tolist(), strict=True):
-            for gene in genes:
-                units = slice(*deleted.starts[gene : gene + 2].tolist())
-                made[b, deleted.single.rows[units]] = single[units]
-    whole, genotype = deleted.whole
-    made[genotype, deleted.shared.rows[whole]] = shared[whole]
-    return made
 
 
 def _interactions(sets: Sets, x: Tensor, of_gene: Tensor) -> Tensor:
@@ -337,7 +314,6 @@ def touched_by(hop: Hop, deleted: Deleted) -> Touched:
     # Epistasis is formed in float64, for which those of single genes are no use.
     before = 0 if deleted.epistasis else len(rows)
     shared, table = _shared_units(joint, members, index, groups, genes, before)
-    whole = table[np.arange(len(table)), joint.every] - before
     sets = tuple(
         _sets(k, sizes, joint, members, table) for k in np.unique(sizes[sizes > 0]).tolist()
     )
@@ -347,7 +323,6 @@ def touched_by(hop: Hop, deleted: Deleted) -> Touched:
         single,
         _long(starts),
         shared,
-        (_long(whole), _long(joint.genotype)),
         sets,
         epistasis=deleted.epistasis,
     )

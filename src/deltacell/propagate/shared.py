@@ -156,13 +156,12 @@ class Shared(Propagation):
         def run(i: int, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
             *wild, pool = tree_unflatten(list(given), tree)
             own = batch._replace(wild_type=WildType(*wild), pool=pool)
-            return TileMutants(own, tiles[i], pieces).propagated()
+            return (TileMutants(own, tiles[i], pieces).z(),)
 
         parameters = [*(p for hop in hops for p in hop.parameters), *batch.readout.parameters()]
         kept, workers = self._within_bound(hops, len(tiles), max(tile.size for tile in tiles))
         found = in_graphs(run, [given] * len(tiles), parameters, workers, kept)
-        z, *vectors = map(torch.cat, zip(*found, strict=True))
-        return Mutants(z, batch.pool.pooled, *vectors)
+        return Mutants(torch.cat([z for (z,) in found]), batch.pool.pooled)
 
     def _width(self, hops: Sequence[Hop], batch: int) -> int:
         device = place_of(hops)[0]
@@ -260,7 +259,7 @@ class TileMutants:
         self._moved: dict[str, Tensor] = {}
         self._scales: dict[SparseMatrix, Tensor] = {}
 
-    def propagated(self) -> tuple[Tensor, ...]:
+    def z(self) -> Tensor:
         for h, hop in enumerate(self.batch.hops):
             with hop.around():
                 self._moved.clear()
@@ -269,9 +268,7 @@ class TileMutants:
                     wild = self._each(self.wild.states[h + 1][hop.target])
                     new = wild.index_copy(0, changed.at, new)
                 self.state[hop.target] = self._living(hop.target, new)
-        genes = self.state[GENE]
-        vectors = genes.view(-1, self.t, genes.shape[1]).transpose(0, 1)
-        return (self._z(genes), vectors) if self.batch.vectors else (self._z(genes),)
+        return self._read_out(self.state[GENE])
 
     def _new_rows(self, h: int, hop: Hop) -> Tensor:
         changed, x = self.tile.hops[h].changed, self.state[hop.target]
@@ -320,7 +317,7 @@ class TileMutants:
             self._scales[a.matrix] = counts.clamp(min=1).reciprocal()
         return self._scales[a.matrix]
 
-    def _z(self, genes: Tensor) -> Tensor:
+    def _read_out(self, genes: Tensor) -> Tensor:
         readout, read = self.batch.readout, self.tile.read
         places = None if read is None else read[0]
         rows, parameters = self._nodes(places, len(genes)), list(readout.parameters())
@@ -329,7 +326,7 @@ class TileMutants:
             living = torch.ones_like(gate, dtype=torch.bool)
             if GENE in self.tile.deleted:
                 living[self.tile.deleted[GENE]] = False
-            each = Terms(gate.view(-1, self.t), value.view(-1, self.t, genes.shape[1]))
+            each = Terms(gate.view(-1, self.t), value.view(-1, self.t, value.shape[1]))
             return pool_difference(self.batch.pool, each, living.view(-1, self.t))
         changed, owner, living = read
         # In float64, for weights of mutants may be large beside the wild type's.
