@@ -49,7 +49,7 @@ def test_all_strategies_give_the_same(mutant_layers: int | None) -> None:
 class KeepsEdges(EdgeMask):
     def prepare(self, hops: Any, deleted: Deleted) -> Any:
         found = super().prepare(hops, deleted)
-        return replace(found, tensors=tuple(torch.ones_like(m) for m in found.tensors))
+        return replace(found, plan=tuple((torch.ones_like(m),) for (m,) in found.plan))
 
 
 def test_a_wrong_strategy_is_seen() -> None:

@@ -10,10 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Feature, Genes, Metabolism, Relation
 from deltacell.screen import Genotypes
+
+# The cells are small as they are, and shrinking them takes minutes.
+settings.register_profile(
+    "small cells",
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
 
 RULES = ("{a}", "{a} and {b}", "{a} or {b}", "({a} and {b}) or {c}", "")
 

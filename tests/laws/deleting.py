@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from deltacell.cell import Cell, Genes, Metabolism, Relation
 from deltacell.models.hetero_cell import HeteroCell
-from deltacell.propagate import GENE, STRATEGIES, Deleted, Mutants, Propagation, WildType
+from deltacell.propagate import GENE, STRATEGIES, Deleted, Mutants, Propagation, Terms, WildType
 from deltacell.propagate.base import propagate
 from deltacell.propagate.ladder import Stored
 from deltacell.screen import Genotypes
@@ -38,7 +38,7 @@ class Dense(Propagation):
 
     def _mutants(self, batch: Any) -> Mutants:
         genes, first = batch.wild_type.last[GENE], batch.wild_type.first
-        whole, z, vectors = _pooled(batch.readout, genes), [], []
+        whole, z = _pooled(batch.readout, genes, torch.arange(len(genes))), []
         for b in range(len(batch.deleted)):
             living = {}
             for kind, x in first.items():
@@ -46,11 +46,12 @@ class Dense(Propagation):
                 if (lost := batch.deleted.nodes.get(kind)) is not None:
                     kept[lost.nodes[lost.owner == b]] = False
                 living[kind] = kept.nonzero().squeeze(1)
-            smaller = {kind: x[living[kind]] for kind, x in first.items()}
-            left = propagate(batch.hops, smaller, living, _among(living))[-1][GENE]
-            z.append(whole - _pooled(batch.readout, left))
-            vectors.append(torch.zeros_like(genes).index_copy(0, living[GENE], left))
-        return Mutants(torch.stack(z).to(genes.dtype), whole.to(genes.dtype), torch.stack(vectors))
+            z.append(whole)
+            if len(living[GENE]):
+                smaller = {kind: x[living[kind]] for kind, x in first.items()}
+                left = propagate(batch.hops, smaller, living, _among(living))[-1][GENE]
+                z[-1] = whole - _pooled(batch.readout, left, living[GENE])
+        return Mutants(torch.stack(z).to(genes.dtype), whole.to(genes.dtype))
 
 
 def _among(living: Mapping[str, Tensor]) -> Any:
@@ -65,9 +66,37 @@ def _among(living: Mapping[str, Tensor]) -> Any:
     return receive
 
 
-def _pooled(readout: Any, vectors: Tensor) -> Tensor:
-    gate, value = readout.terms(vectors)
+def _pooled(readout: Any, vectors: Tensor, rows: Tensor) -> Tensor:
+    gate, value = readout.terms(vectors, rows)
     return gate.double().softmax(0) @ value.double()
+
+
+class Apart(nn.Module):
+    """A readout that keeps genes apart: all weigh the same, and each has its own places in z."""
+
+    def __init__(self, n_genes: int) -> None:
+        super().__init__()
+        self.n_genes = n_genes
+
+    def terms(self, vectors: Tensor, rows: Any) -> Terms:
+        gene = torch.arange(self.n_genes)[rows]
+        value = vectors.new_zeros(len(vectors), self.n_genes, vectors.shape[1])
+        value[torch.arange(len(gene)), gene] = vectors
+        return Terms(vectors.new_zeros(len(vectors)), value.flatten(1))
+
+    def in_float64(self) -> Any:
+        return self.terms
+
+
+@torch.no_grad()
+def vectors_of(model: HeteroCell, cell: Cell, genotypes: Genotypes) -> Tensor:
+    """The genes' vectors in every mutant, [b, n_genes, hidden], 0 where deleted."""
+    encoded, prepared = model.encode(cell), model.prepare(cell, genotypes)
+    hops, wild_type = encoded.hops[model._early :], encoded.wild_type.after(model._early)
+    found = model.propagation.mutants(hops, wild_type, prepared, Apart(cell.n_genes))
+    living = cell.n_genes - genotypes.sizes.unsqueeze(1)
+    vectors = (found.pooled - found.z) * living
+    return vectors.view(len(genotypes), cell.n_genes, -1)
 
 
 def results(
@@ -81,8 +110,7 @@ def results(
     weights = torch.arange(1.0, len(genotypes) + 1)
     (prediction.score * weights).sum().backward()
     torch.manual_seed(5)
-    with torch.no_grad():
-        vectors = model.mutant_vectors(cell, genotypes)
+    vectors = vectors_of(model, cell, genotypes)
     found = {"score": prediction.score, "z": prediction.intermediate["z"], "vectors": vectors}
     for name, p in model.named_parameters():
         found[f"gradient of {name}"] = torch.zeros_like(p) if p.grad is None else p.grad.clone()

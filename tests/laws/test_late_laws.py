@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell
@@ -21,13 +21,7 @@ from deltacell.screen import Genotypes
 LATE = [Late(), Late(workers=2, rows_at_a_time=2)]
 OTHERS = [name for name in STRATEGIES if name != "late"]
 
-law = settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    # The cells are small as they are, and shrinking them takes minutes.
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
+law = settings(settings.get_profile("small cells"), max_examples=25)
 
 
 def drawn_model(laws: Any, data: st.DataObject, cell: Cell, **options: Any) -> HeteroCell:
@@ -82,7 +76,7 @@ def test_it_is_the_last_layer_of_a_smaller_cell(laws: Any, aggregation: str) -> 
     cell = laws.fixed_cell(metabolism=False)
     model = laws.model_of(cell, aggregation=aggregation, mutant_layers=1, propagation=Late())
     genotypes = Genotypes.of([[3], [0, 1], [2, 5, 7]])
-    vectors = model.mutant_vectors(cell, genotypes)
+    vectors = laws.vectors_of(model, cell, genotypes)
     before = model.encode(cell).wild_type.states[1]["gene"]
     for b, deleted in enumerate(genotypes):
         living = np.setdiff1d(np.arange(cell.n_genes), deleted.numpy())
@@ -112,7 +106,8 @@ class KeepsEdges(Late):
 
     def prepare(self, hops: Any, deleted: Any) -> Any:
         found = super().prepare(hops, deleted)
-        return replace(found, single=_deaf(found.single), shared=_deaf(found.shared))
+        deaf = {name: _deaf(getattr(found.plan, name)) for name in ("single", "shared")}
+        return replace(found, plan=replace(found.plan, **deaf))
 
 
 def _deaf(units: Any) -> Any:
@@ -129,15 +124,16 @@ class Additive(Late):
 
     def prepare(self, hops: Any, deleted: Any) -> Any:
         found = super().prepare(hops, deleted)
-        return replace(found, sets=tuple(replace(sets, subsets=()) for sets in found.sets))
+        sets = tuple(replace(sets, subsets=()) for sets in found.plan.sets)
+        return replace(found, plan=replace(found.plan, sets=sets))
 
 
 class StaleMessages(Late):
     """Takes the messages of the wild type as constants."""
 
-    def mutants(self, hops: Any, wild_type: Any, *args: Any, **options: Any) -> Mutants:
+    def mutants(self, hops: Any, wild_type: Any, *args: Any) -> Mutants:
         messages = tuple(tuple(m.detach() for m in of_hop) for of_hop in wild_type.messages)
-        return super().mutants(hops, replace(wild_type, messages=messages), *args, **options)
+        return super().mutants(hops, replace(wild_type, messages=messages), *args)
 
 
 def epistasis_of(
@@ -210,7 +206,7 @@ def test_a_batch_pays_for_what_it_touches(laws: Any) -> None:
         for g in range(20)
     }  # fmt: skip
     pairs = [[0, g] for g in range(1, 20)]
-    prepared: Any = model.prepare(cell, Genotypes.of(pairs))
+    prepared: Any = model.prepare(cell, Genotypes.of(pairs)).plan
     assert len(prepared.single.rows) == sum(map(len, touched.values()))
     shared = sum(len(touched[a] & touched[b]) for a, b in pairs)
     assert len(prepared.shared.rows) == shared < cell.n_genes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.errors import InputError
@@ -28,16 +28,11 @@ from deltacell.propagate import (
     WildType,
 )
 from deltacell.propagate.base import mapped
+from deltacell.propagate.delta import TileMutants
 from deltacell.propagate.ladder import EdgeMask
-from deltacell.propagate.shared import TileMutants
 from deltacell.screen import Genotypes
 
-LAW = settings(
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    # The cells are small as they are, and shrinking them takes minutes.
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
+LAW = settings.get_profile("small cells")
 
 # `late` is for one layer, and has laws of its own.
 NAMES = [name for name in STRATEGIES if name != "late"]
@@ -77,9 +72,9 @@ def test_it_equals_deleting(
     laws: Any, small_cells: Any, genotypes_of: Any, name: str, data: st.DataObject
 ) -> None:
     cell = data.draw(small_cells)
-    genotypes = data.draw(genotypes_of(cell))
-    if cell.n_genes > 5:
-        genotypes = Genotypes.of([*(s.tolist() for s in genotypes), [0, 1, 2, 3, 5]])
+    # One mutant has no gene left.
+    more = [[0, 1, 2, 3, cell.n_genes - 1], list(range(cell.n_genes))]
+    genotypes = Genotypes.of([*(s.tolist() for s in data.draw(genotypes_of(cell))), *more])
     model = laws.model_of(
         cell, **{name: data.draw(st.sampled_from(v)) for name, v in OPTIONS.items()}
     )
@@ -97,7 +92,7 @@ def test_shared_equals_a_smaller_cell(laws: Any, seed: int) -> None:
     model = laws.model_of(cell, aggregation=["sum", "mean"][seed], propagation=Shared(tile=2))
     drawn = [rng.choice(cell.n_genes, size=k, replace=False).tolist() for k in (1, 2, 3)]
     genotypes = Genotypes.of(drawn)
-    vectors = model.mutant_vectors(cell, genotypes)
+    vectors = laws.vectors_of(model, cell, genotypes)
     found = model(cell, genotypes).intermediate
     for b, deleted in enumerate(genotypes):
         living = np.setdiff1d(np.arange(cell.n_genes), deleted.numpy())
@@ -125,14 +120,13 @@ def test_wrong_strategies_are_rejected(laws: Any, aggregation: str, metabolism: 
             laws.assert_equals_deleting(way, model, cell, genotypes)
 
 
-@pytest.mark.parametrize("dropout", [0.3])
-def test_training_takes_the_same_course(laws: Any, dropout: float) -> None:
+def test_training_takes_the_same_course(laws: Any) -> None:
     cell = laws.fixed_cell(metabolism=True)
     genotypes = Genotypes.of([[0], [1, 2], [0, 1, 3], [7], [2, 4, 5, 6]])
     targets = torch.linspace(-1, 1, len(genotypes), dtype=torch.float64)
 
     def curve(name: str, way: Propagation | None = None) -> torch.Tensor:
-        model = laws.model_of(cell, metabolism=True, dropout=dropout)
+        model = laws.model_of(cell, metabolism=True, dropout=0.3)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         losses = []
         torch.manual_seed(1)
@@ -210,14 +204,13 @@ def test_a_batch_of_none(laws: Any, name: str) -> None:
     none = Genotypes.of([])
     with laws.made(name, model, cell, none) as model.propagation:
         assert model(cell, none).score.shape == (0,)
-        assert model.mutant_vectors(cell, none).shape == (0, cell.n_genes, 8)
 
 
 class KeepsEdges(Shared):
     """Deletes genes from the pool, and leaves them in the graph."""
 
-    def mutants(self, hops: Any, wild_type: WildType, *args: Any, **options: Any) -> Mutants:
-        return super().mutants([], WildType((wild_type.last,)), *args, **options)
+    def mutants(self, hops: Any, wild_type: WildType, *args: Any) -> Mutants:
+        return super().mutants([], WildType((wild_type.last,)), *args)
 
 
 class ForgetsLaterLayers(Shared):
@@ -238,7 +231,7 @@ class KeepsReactions(Shared):
     """Deletes genes, and none of the reactions that need them."""
 
     def prepare(self, hops: Any, deleted: Deleted) -> Deleted:
-        return super().prepare(hops, Deleted(deleted.genotypes, {GENE: deleted.nodes[GENE]}))
+        return super().prepare(hops, replace(deleted, nodes={GENE: deleted.nodes[GENE]}))
 
 
 class KeepsMasks(EdgeMask):
@@ -246,19 +239,18 @@ class KeepsMasks(EdgeMask):
 
     def prepare(self, hops: Any, deleted: Deleted) -> Any:
         found = super().prepare(hops, deleted)
-        return replace(found, tensors=tuple(torch.ones_like(m) for m in found.tensors))
+        return replace(found, plan=tuple((torch.ones_like(m),) for (m,) in found.plan))
 
 
 class ForgetsLayerTwo(EdgeMask):
     """Masks the first layer, and lets deleted genes take part in all that follow."""
 
-    def mutants(self, hops: Any, wild_type: Any, deleted: Any, *args: Any, **options: Any) -> Any:
+    def mutants(self, hops: Any, wild_type: Any, deleted: Any, *args: Any) -> Any:
         # Over other objects, so that they have masks of their own.
         later = [replace(h, messages=tuple(map(_copied, h.messages))) for h in hops[1:]]
-        kept = KeepsMasks().prepare(later, deleted).tensors
-        first = deleted.tensors[: len(hops[0].aggregates)]
-        sent = replace(deleted, tensors=first + kept)
-        return super().mutants([hops[0], *later], wild_type, sent, *args, **options)
+        kept = KeepsMasks().prepare(later, deleted).plan
+        sent = replace(deleted, plan=deleted.plan[: len(hops[0].aggregates)] + kept)
+        return super().mutants([hops[0], *later], wild_type, sent, *args)
 
 
 def _copied(message: Message) -> Message:

@@ -211,8 +211,8 @@ def test_the_schedules() -> None:
 def test_bad_input() -> None:
     two, contrast = torch.zeros(2), PointDistributionContrast(lambda_c=0.1, width=4)
     for code, function, arguments, options in (
-        ("wrong-shape", LogCosh(), (Prediction(two), torch.zeros(3)), {}),
-        ("wrong-shape", LogCosh(), (Prediction(two), two, torch.zeros(2, 1)), {}),
+        ("wrong-shape", LogCosh(), (Prediction(two), torch.zeros(3)), {"epoch": 0}),
+        ("wrong-shape", LogCosh(), (Prediction(two), two, torch.zeros(2, 1)), {"epoch": 0}),
         ("unknown-choice", DangoLoss, ("flipped",), {}),
         ("no-reconstruction", DangoLoss(), (Prediction(two), two), {"epoch": 0}),
         ("no-vectors", contrast, (Prediction(two), two), {"epoch": 0}),

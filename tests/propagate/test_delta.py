@@ -19,7 +19,7 @@ from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import Delta, Propagation, Shared
 from deltacell.propagate import delta as delta_module
 from deltacell.propagate.base import mapped
-from deltacell.propagate.shared import Places, Tile
+from deltacell.propagate.delta import Places, Tile
 from deltacell.screen import Genotypes
 
 # Lists and differences wherever they are possible.
@@ -71,15 +71,6 @@ def test_the_same_run_gives_the_same_bits_and_no_warning(cell: Cell, workers: in
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
-def test_a_mutant_without_any_gene() -> None:
-    cell = cell_of(4, 6)
-    genotypes = Genotypes.of([[0, 1, 2, 3], [2]])
-    model = model_of(cell).double()
-    expected = gradients(model, Shared(), cell, genotypes)
-    for tile in (1, 2):
-        assert_same(gradients(model, Delta(tile=tile, **SPARSE), cell, genotypes), expected)
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_parameters_that_do_not_learn_and_no_gradients_at_all(cell: Cell, way: Delta) -> None:
     model = model_of(cell).double()
@@ -124,7 +115,7 @@ def test_exactly_those_that_hear_of_it(lost: list[int], monkeypatch: pytest.Monk
     monkeypatch.setattr(delta_module, "COVERED", 1000)
     cell = cell_of(24, 7)
     model = model_of(cell, propagation=Delta(**SPARSE))
-    tile: Tile = model.prepare(cell, Genotypes.of([lost])).tiles[0]  # type: ignore[attr-defined]
+    tile: Tile = model.prepare(cell, Genotypes.of([lost])).plan[0]
     changed = set(lost)
     for found in tile.hops:
         assert as_set(found.sources["gene"]) == changed
@@ -157,7 +148,7 @@ def test_with_a_bound_mutants_go_one_at_a_time_and_too_small_a_bound_is_refused(
     def prepared(**options: Any) -> Any:
         return model_of(cell, propagation=Delta(workers=1, **options)).prepare(cell, genotypes)
 
-    assert [len(prepared(**way).tiles) for way in ({}, {"max_bytes": least})] == [1, 8]
+    assert [len(prepared(**way).plan) for way in ({}, {"max_bytes": least})] == [1, 8]
     hops = model_of(cell).hops(cell)
     for max_bytes in range(least, 4 * least, least // 9):
         kept, workers = Delta(workers=4, max_bytes=max_bytes)._within_bound(hops, 8, 1)

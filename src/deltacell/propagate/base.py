@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
@@ -37,34 +37,44 @@ class Deleted:
     Found on the host from gene lists, so that the step never has to wait for a device.
     """
 
-    genotypes: Genotypes  # checked
+    genotypes: Genotypes  # as they were given, checked
     nodes: Mapping[str, DeletedNodes]  # by kind; a kind that is absent is never deleted
-    # Whether the part of z that no smaller set explains is wanted too.
-    epistasis: bool = field(default=False, kw_only=True)
+    plan: Any = None  # what the strategy has to know of it
+    sent: int = 0  # bytes of the plan that a loader sends
+    epistasis: bool = False  # whether the part of z that no smaller set explains is wanted too
     # The reactions that each genotype loses and no smaller set does, where they are wanted.
-    together: DeletedNodes | None = field(default=None, kw_only=True)
+    together: DeletedNodes | None = None
     # All subsets of the genotypes, where epistasis is found by taking their z from each other.
-    smaller: Smaller | None = field(default=None, kw_only=True)
-    # The genotypes as they were given, and for which model, cell and strategy it was prepared.
-    given: Genotypes | None = field(default=None, kw_only=True)
-    made_for: list[object] = field(default_factory=list, kw_only=True)
+    smaller: Smaller | None = None
+    made_for: object = None  # the model, the cell and the strategy that it was prepared for
 
     @classmethod
-    def of(cls, cell: Cell, genotypes: Genotypes, *, metabolism: bool = False) -> Deleted:
-        """Find what genotypes delete, with the lost reactions where `metabolism` is true."""
+    def of(
+        cls, cell: Cell, genotypes: Genotypes, *, metabolism: bool = False, instead: Any = None
+    ) -> Deleted:
+        """Find what genotypes delete, with the lost reactions where `metabolism` is true.
+
+        With `instead`, a tensor [n_genes], they delete other genes than those named.
+        """
         genotypes = genotypes.to("cpu").check(cell.n_genes)
-        nodes = {GENE: DeletedNodes.of(genotypes.genes, genotypes.offsets)}
+        genes = genotypes.genes if instead is None else instead[genotypes.genes]
+        nodes = {GENE: DeletedNodes.of(genes, genotypes.offsets)}
         if metabolism and cell.metabolism is not None:
-            nodes[REACTION] = DeletedNodes.of(*cell.metabolism.lost_reactions(genotypes))
+            lost = cell.metabolism.lost_reactions(Genotypes(genes, genotypes.offsets))
+            nodes[REACTION] = DeletedNodes.of(*lost)
         return cls(genotypes, nodes)
+
+    @property
+    def lost(self) -> Genotypes:
+        """The genes that are deleted."""
+        return Genotypes(self.nodes[GENE].nodes, self.genotypes.offsets)
 
     def __len__(self) -> int:
         return len(self.genotypes)
 
     @property
     def loader_bytes_per_genotype(self) -> float:
-        """What a loader sends for a genotype: its genes, unless the strategy sends more."""
-        return self.genotypes.nbytes / max(len(self), 1)
+        return (self.genotypes.nbytes + self.sent) / max(len(self), 1)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         return cast(Self, mapped(self, lambda x: x.to(device, non_blocking=non_blocking), {}))
@@ -160,7 +170,7 @@ class Batch(NamedTuple):
 
     hops: Sequence[Hop]
     wild_type: WildType
-    deleted: Any  # a `Deleted` as the strategy prepares it
+    deleted: Deleted  # with the plan of the strategy
     readout: Any  # the terms of genes, row by row: `deltacell.models.hetero_cell.Pooling`
     pool: WildPool
 

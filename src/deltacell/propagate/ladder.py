@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -38,18 +38,6 @@ def links_of(hops: Sequence[Hop]) -> tuple[Link, ...]:
     return tuple(dict.fromkeys(links))
 
 
-@dataclass(frozen=True, eq=False)
-class Sent(Deleted):
-    """A batch with what its loader sends about the edges, some tensors per link."""
-
-    tensors: tuple[tuple[Tensor, ...], ...] = ()
-
-    @property
-    def loader_bytes_per_genotype(self) -> float:
-        sent = sum(x.nbytes for of_link in self.tensors for x in of_link)
-        return (sent + self.genotypes.nbytes) / max(len(self), 1)
-
-
 class Edges(NamedTuple):
     """The edges of one link in a batch of mutants; node i of mutant b is number ``b * n + i``."""
 
@@ -76,9 +64,9 @@ class EdgeMask(Propagation):
         mask = self.mask(link, deleted, *sent)
         return repeated(link, len(deleted), mask.device)._replace(kept=mask.flatten())
 
-    def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Sent:
-        tensors = tuple(self.sent(links_of(hops), deleted))
-        return Sent(deleted.genotypes, deleted.nodes, tensors)
+    def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
+        plan = tuple(self.sent(links_of(hops), deleted))
+        return replace(deleted, plan=plan, sent=sum(x.nbytes for sent in plan for x in sent))
 
     def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
         def receive(a: Aggregate, target: str, x: Tensor) -> Tensor:
@@ -93,7 +81,7 @@ class EdgeMask(Propagation):
         """
         hops, deleted, first = batch.hops, batch.deleted, batch.wild_type.first
         b, n, device = len(deleted), *first[GENE].shape[:1], first[GENE].device
-        sent = dict(zip(links_of(hops), deleted.tensors, strict=True))
+        sent = dict(zip(links_of(hops), deleted.plan, strict=True))
 
         def receive(a: Aggregate, target: str, x: Tensor) -> Tensor:
             link = Link(a.matrix, target, a.source)
@@ -163,7 +151,7 @@ class Stored(EdgeMask):
         return mask
 
     def fill(self, hops: Sequence[Hop], deleted: Deleted) -> None:
-        links, genotypes = links_of(hops), deleted.genotypes
+        links, genotypes = links_of(hops), deleted.lost
         parts = {"genotypes": pa.table({"genes": [sorted(g.tolist()) for g in genotypes]})}
         for number, link in enumerate(links):
             arrays = [self.array_of(mask).numpy().tobytes() for mask in mask_of(link, deleted)]
@@ -179,7 +167,7 @@ class Stored(EdgeMask):
             genes = there.parts["genotypes"]["genes"].to_pylist()
             self._opened = there.parts, {tuple(g): i for i, g in enumerate(genes)}, links
         parts, number, _ = self._opened
-        keys = [tuple(sorted(genes.tolist())) for genes in deleted.genotypes]
+        keys = [tuple(sorted(genes.tolist())) for genes in deleted.lost]
         if absent := [key for key in keys if key not in number]:
             raise self._refused("store-of-another-screen", f"it lacks the genotype {absent[0]}")
         found = []

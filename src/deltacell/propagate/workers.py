@@ -173,12 +173,8 @@ def row_wise(
         made = function(*own, of_parts[i])
         return (made,) if isinstance(made, Tensor) else tuple(made)
 
-    def by_hand(i: int, own: Sequence[Tensor], by: Tensor) -> Gradients:
-        assert gradients is not None
-        return gradients(*own, of_parts[i], by)
-
-    by_part = None if gradients is None else by_hand
-    found = in_graphs(run, given, parameters, pieces.workers, 0, by_part)
+    by_hand = gradients and (lambda i, own, by: gradients(*own, of_parts[i], by))
+    found = in_graphs(run, given, parameters, pieces.workers, 0, by_hand)
     made = found[0] if len(found) == 1 else [torch.cat(x) for x in zip(*found, strict=True)]
     return made[0] if len(made) == 1 else made
 

@@ -100,7 +100,7 @@ class GeneEffects:
         return self.intercept + sets.total(self.effect[sets.genes])
 
     def state(self) -> State:
-        return {"intercept": self.intercept, "effect": self.effect, "seen": self.seen}
+        return dict(vars(self))
 
     @classmethod
     def from_state(cls, state: State) -> GeneEffects:
