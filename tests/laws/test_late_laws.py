@@ -71,18 +71,20 @@ def test_every_strategy_takes_late_mutants(
 
 
 @pytest.mark.parametrize("aggregation", ["sum", "mean"])
-def test_it_is_the_last_layer_of_a_smaller_cell(laws: Any, aggregation: str) -> None:
-    """Not only `dense`: the last layer of a model of what is left, on the wild type's vectors."""
-    cell = laws.fixed_cell(metabolism=False)
-    model = laws.model_of(cell, aggregation=aggregation, mutant_layers=1, propagation=Late())
+@pytest.mark.parametrize("way", [Late(), Shared(tile=2)])
+def test_it_is_what_the_last_layers_make_of_a_smaller_cell(
+    laws: Any, way: Propagation, aggregation: str
+) -> None:
+    """Not only `dense`: the same layers on the subset of the cell, on the wild type's vectors."""
+    cell, n = laws.fixed_cell(metabolism=False), 1 if way == Late() else 2
+    model = laws.model_of(cell, aggregation=aggregation, mutant_layers=n, propagation=way)
     genotypes = Genotypes.of([[3], [0, 1], [2, 5, 7]])
     vectors = laws.vectors_of(model, cell, genotypes)
-    before = model.encode(cell).wild_type.states[1]["gene"]
+    before = model.encode(cell).wild_type.states[2 - n]["gene"]
     for b, deleted in enumerate(genotypes):
         living = np.setdiff1d(np.arange(cell.n_genes), deleted.numpy())
-        smaller = cell.subset(living.tolist())
-        last = model.hops(smaller)[-1:]
-        after = Shared().wild_type(last, {"gene": before[living]}).last["gene"]
+        hops = model.hops(cell.subset(living.tolist()))[-n:]
+        after = Shared().wild_type(hops, {"gene": before[living]}).last["gene"]
         torch.testing.assert_close(vectors[b, living], after, rtol=laws.EXACT, atol=laws.EXACT)
 
 

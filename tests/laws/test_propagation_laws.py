@@ -16,15 +16,12 @@ from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import (
     GENE,
     STRATEGIES,
-    Aggregate,
     Auto,
     Deleted,
     Delta,
-    Message,
     Mutants,
     Propagation,
     Shared,
-    SparseMatrix,
     WildType,
 )
 from deltacell.propagate.base import mapped
@@ -84,29 +81,6 @@ def test_it_equals_deleting(
         laws.assert_equals_deleting(way, model, cell, genotypes)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_shared_equals_a_smaller_cell(laws: Any, seed: int) -> None:
-    """Not only `dense`: a model of the subset of the cell has the same vectors."""
-    rng = np.random.default_rng(seed)
-    cell = laws.fixed_cell(metabolism=False)
-    model = laws.model_of(cell, aggregation=["sum", "mean"][seed], propagation=Shared(tile=2))
-    drawn = [rng.choice(cell.n_genes, size=k, replace=False).tolist() for k in (1, 2, 3)]
-    genotypes = Genotypes.of(drawn)
-    vectors = laws.vectors_of(model, cell, genotypes)
-    found = model(cell, genotypes).intermediate
-    for b, deleted in enumerate(genotypes):
-        living = np.setdiff1d(np.arange(cell.n_genes), deleted.numpy())
-        smaller = cell.subset(living.tolist())
-        other = laws.model_of(smaller, aggregation=model.aggregation)
-        weights = model.state_dict()
-        weights["encoder.embedding"] = weights["encoder.embedding"][living]
-        other.load_state_dict(weights)
-        alone = other(smaller, Genotypes.of([])).intermediate
-        close = {"rtol": laws.EXACT, "atol": laws.EXACT}
-        torch.testing.assert_close(vectors[b, living], alone["genes"], **close)
-        torch.testing.assert_close(found["z"][b], found["pool"] - alone["pool"], **close)
-
-
 @pytest.mark.parametrize("metabolism", [False, True])
 @pytest.mark.parametrize("aggregation", ["sum", "mean"])
 def test_wrong_strategies_are_rejected(laws: Any, aggregation: str, metabolism: bool) -> None:
@@ -114,7 +88,7 @@ def test_wrong_strategies_are_rejected(laws: Any, aggregation: str, metabolism: 
     genotypes = Genotypes.of([[0], [1, 2], [0, 1, 3]])
     model = laws.model_of(cell, aggregation=aggregation, metabolism=metabolism)
     wrong: list[Any] = [KeepsEdges(), ForgetsLaterLayers(), stale(Shared), stale(EdgeMask)]
-    wrong += [stale(Delta), KeepsMasks(), ForgetsLayerTwo(), *([KeepsReactions()] * metabolism)]
+    wrong += [stale(Delta), KeepsMasks(), *([KeepsReactions()] * metabolism)]
     for way in wrong:
         with pytest.raises(AssertionError, match=r"^(score|z|vectors|gradient of \S+): "):
             laws.assert_equals_deleting(way, model, cell, genotypes)
@@ -240,25 +214,6 @@ class KeepsMasks(EdgeMask):
     def prepare(self, hops: Any, deleted: Deleted) -> Any:
         found = super().prepare(hops, deleted)
         return replace(found, plan=tuple((torch.ones_like(m),) for (m,) in found.plan))
-
-
-class ForgetsLayerTwo(EdgeMask):
-    """Masks the first layer, and lets deleted genes take part in all that follow."""
-
-    def mutants(self, hops: Any, wild_type: Any, deleted: Any, *args: Any) -> Any:
-        # Over other objects, so that they have masks of their own.
-        later = [replace(h, messages=tuple(map(_copied, h.messages))) for h in hops[1:]]
-        kept = KeepsMasks().prepare(later, deleted).plan
-        sent = replace(deleted, plan=deleted.plan[: len(hops[0].aggregates)] + kept)
-        return super().mutants([hops[0], *later], wild_type, sent, *args)
-
-
-def _copied(message: Message) -> Message:
-    def copied(a: Aggregate) -> Aggregate:
-        m = a.matrix
-        return replace(a, matrix=SparseMatrix(m.indptr, m.indices, m.values, n_columns=m.shape[1]))
-
-    return replace(message, aggregates=tuple(map(copied, message.aggregates)))
 
 
 def stale(kind: Any) -> Any:

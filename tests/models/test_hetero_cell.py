@@ -270,6 +270,12 @@ def test_what_a_mutant_is_made_of(cell: Cell) -> None:
     named = made["true"](cell, Genotypes.of(instead)).intermediate["z"]
     torch.testing.assert_close(wrong.intermediate["z"], named)
     none.score.sum().backward()
+    # What another model has prepared is prepared again.
+    made["metabolism"] = small(cell, metabolism=True, epistasis=True).eval()
+    for model in made.values():
+        expected = model(cell, Genotypes.of(sets)).score
+        for other in made.values():
+            assert torch.equal(model(cell, other.prepare(cell, Genotypes.of(sets))).score, expected)
 
 
 @pytest.mark.parametrize("relations", [1, 2, 9])

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from deltacell.cell import Cell, Genes, Metabolism, Relation
+from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell
-from deltacell.propagate import GENE, REACTION, STRATEGIES, Auto, Deleted, Shared, strategy
+from deltacell.propagate import STRATEGIES, Auto, Shared, strategy
 from deltacell.propagate.auto import choose
 from deltacell.screen import Genotypes
 
@@ -68,17 +68,3 @@ def test_strategies_by_name() -> None:
     with pytest.raises(InputError) as caught:
         strategy("fast")
     assert caught.value.code == "unknown-propagation"
-
-
-def test_genes_and_the_reactions_lost_with_them() -> None:
-    genes = Genes(["g0", "g1", "g2", "g3"])
-    relation = Relation.from_edges("r", [0], [1], n_genes=4, directed=True)
-    metabolism = Metabolism.build(
-        genes, ["q0", "q1"], ["p0"], [(0, 0, 1.0)], ["g0 and g1", "g1 or g2"], [0.0] * 2, [1.0] * 2
-    )
-    cell = Cell(genes, [relation], metabolism)
-    deleted = Deleted.of(cell, Genotypes.of([[0], [3], [1, 2]]), metabolism=True)
-    found = {kind: (d.nodes.tolist(), d.owner.tolist()) for kind, d in deleted.nodes.items()}
-    assert found == {GENE: ([0, 3, 1, 2], [0, 1, 2, 2]), REACTION: ([0, 0, 1], [0, 2, 2])}
-    there = deleted.to("meta")
-    assert {there.genotypes.genes.device.type, there.nodes[REACTION].owner.device.type} == {"meta"}

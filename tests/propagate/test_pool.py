@@ -75,13 +75,3 @@ def test_gates_far_from_the_wild_type_s(form, shift: float) -> None:
     mutants = Terms((mutants.gate + shift).float(), mutants.value.float())
     exact = by_definition(wild, mutants, living)
     torch.testing.assert_close(form(wild, mutants, living), exact, rtol=1e-4, atol=1e-5)
-
-
-def test_the_dead_are_not_read_and_a_mutant_without_a_living_gene_has_an_empty_pool() -> None:
-    wild, mutants, living = drawn()
-    pool = wild_pool(wild)
-    expected = pool_difference(pool, mutants, living)
-    gate = mutants.gate.masked_fill(~living, 1e6)
-    torch.testing.assert_close(pool_difference(pool, Terms(gate, mutants.value), living), expected)
-    nobody = pool_difference(pool, mutants, torch.zeros_like(living))
-    torch.testing.assert_close(nobody, pool.pooled.expand(T, H))

@@ -71,8 +71,6 @@ class HeteroCell(Recorded, nn.Module):
     layer and relation, shared by the wild type and all mutants.
     """
 
-    instead: Tensor
-
     def __init__(
         self,
         cell: Cell,
@@ -137,7 +135,7 @@ class HeteroCell(Recorded, nn.Module):
         lost = epistasis and metabolism
         self.global_head = GlobalHead(cell.n_genes, hidden, z_norm, epistasis, lost)
         instead = matched_genes(cell, self.relations) if mutants == "matched" else np.empty(0, int)
-        self.register_buffer("instead", torch.from_numpy(instead), persistent=False)
+        self.instead = nn.Buffer(torch.from_numpy(instead), persistent=False)
         self.local_head = None
         if output != "global":
             self.local_head = HyperSAGNN(hidden, local_heads, local_layers, largest=largest)

@@ -312,8 +312,6 @@ class PairwiseCombination(nn.Module):
     first layer is applied to B_ab instead, and the weighted sum is taken before B_ab.
     """
 
-    places: Tensor
-
     def __init__(self, relations: int, hidden: int) -> None:
         super().__init__()
         self.pairs = tuple(combinations_with_replacement(range(relations), 2))
@@ -329,7 +327,7 @@ class PairwiseCombination(nn.Module):
         # For relation a, first the pairs in which it is on the left, then those on the right.
         left = [a * n_places + (b - a) for a, b in self.pairs]
         right = [b * n_places + (relations - b + a) for a, b in self.pairs]
-        self.register_buffer("places", torch.tensor(left + right), persistent=False)
+        self.places = nn.Buffer(torch.tensor(left + right), persistent=False)
 
     def forward(self, messages: Tensor) -> Tensor:
         r, m, _ = messages.shape
