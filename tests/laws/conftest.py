@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +26,7 @@ RULES = ("{a}", "{a} and {b}", "{a} or {b}", "({a} and {b}) or {c}", "")
 
 
 @st.composite
-def _relations(draw: Any, n_genes: int) -> list[Relation]:
+def _relations(draw, n_genes):
     gene = st.integers(0, n_genes - 1)
     relations = []
     for i in range(draw(st.integers(1, 3))):
@@ -42,7 +40,7 @@ def _relations(draw: Any, n_genes: int) -> list[Relation]:
 
 
 @st.composite
-def _metabolisms(draw: Any, genes: Genes) -> Metabolism:
+def _metabolisms(draw, genes):
     n_reactions, n_metabolites = draw(st.integers(1, 5)), draw(st.integers(1, 3))
     gene = st.integers(0, len(genes) - 1).map(lambda i: f"g{i}")
     rules = [
@@ -68,7 +66,7 @@ def _metabolisms(draw: Any, genes: Genes) -> Metabolism:
 
 
 @st.composite
-def _cells(draw: Any) -> Cell:
+def _cells(draw):
     n_genes = draw(st.integers(5, 10))
     genes = Genes([f"g{i}" for i in range(n_genes)])
     values = np.random.default_rng(draw(st.integers(0, 99))).normal(size=(n_genes, 3))
@@ -78,7 +76,7 @@ def _cells(draw: Any) -> Cell:
 
 
 @st.composite
-def _genotypes(draw: Any, cell: Cell) -> Genotypes:
+def _genotypes(draw, cell):
     gene = st.integers(0, cell.n_genes - 1)
     sets = draw(st.lists(st.lists(gene, min_size=1, max_size=4, unique=True), max_size=4))
     # One genotype that takes all neighbours of a gene, and one that is there twice.
@@ -88,18 +86,18 @@ def _genotypes(draw: Any, cell: Cell) -> Genotypes:
 
 
 @pytest.fixture(scope="session")
-def small_cells() -> st.SearchStrategy[Cell]:
+def small_cells():
     """Cells with a few genes, relations of both kinds, a metabolism and a feature ``f``."""
     return _cells()
 
 
 @pytest.fixture(scope="session")
-def genotypes_of() -> Any:
+def genotypes_of():
     """A function from a cell to mixed genotypes of it."""
     return _genotypes
 
 
-def _assert_same_state(one: Any, other: Any) -> None:
+def _assert_same_state(one, other):
     assert type(one) is type(other)
     if isinstance(one, torch.Tensor):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
@@ -117,13 +115,13 @@ def _assert_same_state(one: Any, other: Any) -> None:
 
 
 @pytest.fixture(scope="session")
-def assert_same_state() -> Any:
+def assert_same_state():
     """A function that compares what checkpoints hold, to the last bit."""
     return _assert_same_state
 
 
 @pytest.fixture(scope="session")
-def laws() -> ModuleType:
+def laws():
     """The module `deleting`: test files cannot import each other, nor what lies beside them."""
     spec = spec_from_file_location("deleting", Path(__file__).with_name("deleting.py"))
     assert spec is not None

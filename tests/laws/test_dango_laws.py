@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -23,7 +21,7 @@ gene_sets = st.lists(
 seeds = st.integers(0, 2**32)
 
 
-def _cell(seed: int) -> Cell:
+def _cell(seed):
     rng = np.random.default_rng(seed)
     return Cell(
         [f"Y{i}" for i in range(N)],
@@ -34,7 +32,7 @@ def _cell(seed: int) -> Cell:
     )
 
 
-def _model(cell: Cell, seed: int) -> Dango:
+def _model(cell, seed):
     torch.manual_seed(seed)
     model = Dango(cell, RELATIONS, LAMBDAS, hidden=8).double()
     for layer in model.hyper_sagnn.sets.attention:
@@ -45,9 +43,7 @@ def _model(cell: Cell, seed: int) -> Dango:
 
 @settings(max_examples=30, deadline=None)
 @given(gene_sets, seeds, st.permutations(range(N)), st.randoms(use_true_random=False))
-def test_neither_other_genotypes_nor_order_nor_numbering_matter(
-    sets: list[list[int]], seed: int, order: list[int], random: Random
-) -> None:
+def test_neither_other_genotypes_nor_order_nor_numbering_matter(sets, seed, order, random):
     cell = _cell(seed)
     model = _model(cell, seed)
     old = model(cell, Genotypes.of(sets))
@@ -71,7 +67,7 @@ def test_neither_other_genotypes_nor_order_nor_numbering_matter(
     torch.testing.assert_close(of_new["genes"], of_old["genes"][taken], **EXACT)
 
 
-def test_a_score_does_depend_on_the_genotype() -> None:
+def test_a_score_does_depend_on_the_genotype():
     cell = _cell(0)
     model = _model(cell, 0)
     scores = model(cell, Genotypes.of([[0], [1], [0, 1], [0, 1, 2], [2, 1]])).score

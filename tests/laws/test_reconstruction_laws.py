@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell import Relation
-from deltacell.models.reconstruction import ReconstructionLoss, closed_form_loss, dense_loss
+from deltacell.models.reconstruction import closed_form_loss, dense_loss
 from deltacell.propagate.product import SparseMatrix
 
 LAMBDAS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 3.0]) | st.floats(0, 10)
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[SparseMatrix, tuple[torch.Tensor, ...]]:
+def problems(draw):
     """A random graph, from no edges to all of them, with vectors and a head."""
     n, hidden = draw(st.integers(1, 12)), draw(st.integers(1, 6))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -33,9 +33,7 @@ def problems(draw: st.DrawFn) -> tuple[SparseMatrix, tuple[torch.Tensor, ...]]:
 
 @settings(max_examples=80, deadline=None)
 @given(problems(), LAMBDAS)
-def test_closed_form_equals_dense(
-    problem: tuple[SparseMatrix, tuple[torch.Tensor, ...]], lambda_: float
-) -> None:
+def test_closed_form_equals_dense(problem, lambda_):
     matrix, inputs = problem
     dense, closed = (loss(*inputs, matrix, lambda_) for loss in (dense_loss, closed_form_loss))
     torch.testing.assert_close(closed, dense, rtol=1e-10, atol=1e-12)
@@ -48,14 +46,14 @@ def test_closed_form_equals_dense(
         torch.testing.assert_close(mine, plain, rtol=1e-10, atol=1e-10 * max(1.0, size))
 
 
-def problem_of(n: int, edges: int, hidden: int) -> tuple[SparseMatrix, list[torch.Tensor]]:
+def problem_of(n, edges, hidden):
     torch.manual_seed(1)
     relation = Relation.from_edges("r", *torch.randint(n, (2, edges)), n_genes=n, directed=False)
     inputs = torch.randn(n, hidden), torch.randn(n, hidden), torch.randn(n)
     return SparseMatrix.of(relation), [t.requires_grad_() for t in inputs]
 
 
-def test_it_is_float32_inside_autocast() -> None:
+def test_it_is_float32_inside_autocast():
     matrix, inputs = problem_of(50, 300, 8)
     plain = closed_form_loss(*inputs, matrix, 0.1)
     with torch.autocast("cpu", torch.bfloat16):
@@ -67,11 +65,11 @@ def test_it_is_float32_inside_autocast() -> None:
     assert inputs[0].grad is not None
 
 
-def test_no_matrix_of_all_pairs_is_formed_and_nothing_as_long_as_the_edges_kept() -> None:
+def test_no_matrix_of_all_pairs_is_formed_and_nothing_as_long_as_the_edges_kept():
     n, kept = 1_000, []
     matrix, inputs = problem_of(n, 5_000, 4)
 
-    def largest_allocation(loss: ReconstructionLoss) -> int:
+    def largest_allocation(loss):
         with torch.profiler.profile(profile_memory=True) as profiler:
             torch.stack([loss(*inputs, matrix, value) for value in (0.1, 1.0)]).sum().backward()
         return max(event.cpu_memory_usage for event in profiler.events())

@@ -17,11 +17,11 @@ GENOTYPES = Genotypes.of([[i, i + 1, i + 2] for i in range(8)])
 
 
 @pytest.fixture(scope="module")
-def cell() -> Cell:
+def cell():
     return Cell.synthetic("demo")
 
 
-def model_of(cell: Cell, auto: Auto | str = "auto", **options: object) -> HeteroCell:
+def model_of(cell, auto="auto", **options):
     torch.manual_seed(0)
     return HeteroCell(cell, hidden=16, layers=2, propagation=auto, **options)  # type: ignore[arg-type]
 
@@ -37,9 +37,7 @@ def model_of(cell: Cell, auto: Auto | str = "auto", **options: object) -> Hetero
         (2, CUDA, 10**9, "delta"),
     ],
 )
-def test_the_rule(
-    cell: Cell, late: int, device: torch.device, max_bytes: int | None, expected: str
-) -> None:
+def test_the_rule(cell, late, device, max_bytes, expected):
     assert choose(model_of(cell).hops(cell)[-late:], device, max_bytes) == expected
 
 
@@ -52,7 +50,7 @@ def test_the_rule(
         ({"mutant_layers": 1, "auto": Auto(None, "shared")}, "shared"),
     ],
 )
-def test_it_is_the_strategy_it_chose(cell: Cell, options: dict, chosen: str) -> None:
+def test_it_is_the_strategy_it_chose(cell, options, chosen):
     model = model_of(cell, **options)
     auto: Any = model.propagation
     with torch.no_grad():
@@ -62,7 +60,7 @@ def test_it_is_the_strategy_it_chose(cell: Cell, options: dict, chosen: str) -> 
     assert auto.explain().startswith(chosen)
 
 
-def test_strategies_by_name() -> None:
+def test_strategies_by_name():
     assert {name: strategy(name).name for name in STRATEGIES} == {n: n for n in STRATEGIES}
     assert strategy("shared", tile=2) == Shared(tile=2)
     with pytest.raises(InputError) as caught:

@@ -271,21 +271,19 @@ class HeteroCell(Recorded, nn.Module):
     ) -> Tensor:
         mutants = self._mutants(encoded, deleted)
         intermediate |= {"pool": mutants.pooled, "z": mutants.z}
-        read = []
         if self.epistasis:
             epistasis = mutants.epistasis
             if deleted.smaller is not None:
                 z = self._mutants(encoded, deleted.smaller.deleted).z
                 epistasis = deleted.smaller.epistasis(z, len(deleted))
             intermediate["epistasis"] = cast(Tensor, epistasis)
-            read.append(intermediate["epistasis"])
         if deleted.together is not None:
             together, reactions = deleted.together, encoded.wild_type.last[REACTION]
             lost = reactions.new_zeros(len(deleted), reactions.shape[1])
             lost = lost.index_add(0, together.owner, reactions.index_select(0, together.nodes))
             intermediate["lost"] = lost
-            read.append(lost)
         with named_range("hetero_cell.global_head"):
+            read = (intermediate.get(name) for name in ("epistasis", "lost"))
             intermediate["global"] = self.global_head(mutants.z, *read)
         return intermediate["global"]
 

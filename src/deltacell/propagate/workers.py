@@ -88,20 +88,19 @@ def one_core(workers: int) -> Iterator[None]:
 
 @cache
 def _pool(process: int, workers: int) -> ThreadPoolExecutor:
+    def use_one_core() -> None:
+        # A thread takes over a setting the first time it looks, which must not be after this.
+        torch.get_num_threads()
+        torch.set_num_threads(1)
+
     # By process, because threads do not survive a fork.
     threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(workers, "deltacell", _use_one_core)
+    pool = ThreadPoolExecutor(workers, "deltacell", use_one_core)
     started = threading.Barrier(workers)
     wait([pool.submit(started.wait) for _ in range(workers)])
     # The setting is each thread's own, but threads made later take over the last one made.
     torch.set_num_threads(threads)
     return pool
-
-
-def _use_one_core() -> None:
-    # A thread takes over a setting the first time it looks, which must not be after this.
-    torch.get_num_threads()
-    torch.set_num_threads(1)
 
 
 _parallel_info = cache(torch.__config__.parallel_info)
