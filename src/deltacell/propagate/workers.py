@@ -195,13 +195,9 @@ def in_graphs(
     place = {key: j for j, key in enumerate(once)}
     device = given[0][0].device.type
     # Not cached: casts made here without a gradient must not be found by those that need one.
-    autocast = partial(
-        torch.autocast,
-        device,
-        torch.get_autocast_dtype(device),
-        enabled=torch.is_autocast_enabled(device),
-        cache_enabled=False,
-    )
+    on = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device)
+    autocast = partial(torch.autocast, device, dtype, enabled=on, cache_enabled=False)
     places = [[place[id(x)] for x in item] for item in given]
     keep = (len(given) if kept is None else kept) if torch.is_grad_enabled() else 0
     job = _Job(run, places, len(once), workers, keep, gradients, autocast)

@@ -73,13 +73,9 @@ class BoostedTrees(FittedPredictor):
         }
         self._prepare(data.cell, data.order, state)
         parameters = {"num_leaves": self.leaves, "learning_rate": self.learning_rate}
-        state["trees"] = boosted(
-            self._columns(training.sets, of_gene),
-            training.targets,
-            {**parameters, "seed": data.seed},
-            self.rounds,
-            data.report,
-        )
+        parameters["seed"] = data.seed
+        columns = self._columns(training.sets, of_gene)
+        state["trees"] = boosted(columns, training.targets, parameters, self.rounds, data.report)
         return state
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:

@@ -54,15 +54,10 @@ class PairTrees(FittedPredictor):
         n_hits = len(training.sets)
         report("columns", 0, (1 if zeros is None else 2) * self.rounds)
         self._prepare(data.cell, order, training)
+        others = None if zeros is None else order.sets(zeros.training)
+        folds = {"folds": self.folds, "gene_folds": self.gene_folds, "rounds": self.gene_rounds}
         table, row = training_columns(
-            self._columns,
-            training,
-            None if zeros is None else order.sets(zeros.training),
-            penalty=self.penalty,
-            folds=self.folds,
-            gene_folds=self.gene_folds,
-            rounds=self.gene_rounds,
-            seed=data.seed,
+            self._columns, training, others, penalty=self.penalty, seed=data.seed, **folds
         )
         self._known = Known.of(training, len(order), self.penalty)
         parameters = {
