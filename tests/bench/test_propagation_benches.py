@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,14 @@ from deltacell.cell import Cell
 from deltacell.cli.app import app
 from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell
-from deltacell.propagate import STRATEGIES, Deleted, Shared
+from deltacell.propagate import STRATEGIES, Shared
 from deltacell.propagate.ladder import EdgeMask
 
 SETTINGS: dict[str, Any] = {"cell": "demo", "batch": 3, "layers": 2}
 
 
 @pytest.mark.parametrize("mutant_layers", [None, 1])
-def test_all_strategies_give_the_same(mutant_layers: int | None) -> None:
+def test_all_strategies_give_the_same(mutant_layers):
     # `late` is for one layer.
     left_out = ("late",) if mutant_layers is None else ()
     names = [name for name in STRATEGIES if name not in left_out]
@@ -47,12 +46,12 @@ def test_all_strategies_give_the_same(mutant_layers: int | None) -> None:
 
 
 class KeepsEdges(EdgeMask):
-    def prepare(self, hops: Any, deleted: Deleted) -> Any:
+    def prepare(self, hops, deleted):
         found = super().prepare(hops, deleted)
-        return replace(found, tensors=tuple(torch.ones_like(m) for m in found.tensors))
+        return replace(found, plan=tuple((torch.ones_like(m),) for (m,) in found.plan))
 
 
-def test_a_wrong_strategy_is_seen() -> None:
+def test_a_wrong_strategy_is_seen():
     bench = propagation.Bench(Cell.synthetic("demo"), batch=6, layers=2)
     right, wrong, reference = (
         bench.step(way, bench.genotypes) for way in (EdgeMask(), KeepsEdges(), Shared())
@@ -64,7 +63,7 @@ def test_a_wrong_strategy_is_seen() -> None:
     assert reference.score.std() > 0.1 * reference.score.abs().max()
 
 
-def test_the_roofline_counts_what_a_mutant_takes() -> None:
+def test_the_roofline_counts_what_a_mutant_takes():
     cell = Cell.synthetic("demo")
     model = HeteroCell(cell, hidden=16, layers=2, output="global")
     found = propagation.roofline(model, cell, repeats=1)
@@ -81,7 +80,7 @@ def test_the_roofline_counts_what_a_mutant_takes() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_in_processes_of_its_own(tmp_path: Path) -> None:
+def test_the_command_in_processes_of_its_own(tmp_path):
     out = tmp_path / "out.json"
     words = ["--quick", "--batch", "3", "--layers", "1", "--repeats", "1", "--json", str(out)]
     done = CliRunner().invoke(
@@ -107,13 +106,13 @@ def test_the_command_in_processes_of_its_own(tmp_path: Path) -> None:
         (scaling.run, {"strategies": ["fast"]}, "unknown-propagation"),
     ],
 )
-def test_what_cannot_be_measured(run: Any, options: dict[str, Any], code: str) -> None:
+def test_what_cannot_be_measured(run, options, code):
     with pytest.raises(InputError) as caught:
         run(**options)
     assert caught.value.code == code
 
 
-def test_a_quick_run_of_scaling() -> None:
+def test_a_quick_run_of_scaling():
     result = scaling.run(["shared"], quick=True)
     assert list(dict.fromkeys(row["sweep"] for row in result["rows"])) == list(scaling.SWEEPS)
     assert [(fit["sweep"], fit["strategy"]) for fit in result["fits"]] == [
@@ -127,7 +126,7 @@ def test_a_quick_run_of_scaling() -> None:
     assert (fit["exponent"], fit["factor"]) == (pytest.approx(1.5), pytest.approx(3.0))
 
 
-def test_full_sweeps_grow_up_to_a_human_cell() -> None:
+def test_full_sweeps_grow_up_to_a_human_cell():
     last = scaling.points(quick=False)[-1][2]
     assert (last["genes"], last["edges"]) == (20_000, 12_000_000)
     cell = scaling.random_cell(500, 20_000)

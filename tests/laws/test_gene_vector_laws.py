@@ -112,24 +112,6 @@ def test_models_read_the_features_they_are_given_and_no_other(kind, cell):
         assert not torch.equal(model(changed(cell, "f"), genotypes).score, score)
 
 
-def test_trees_find_a_score_that_only_a_feature_tells(cell):
-    rng = np.random.default_rng(1)
-    sets = Genotypes.of([sorted(rng.choice(40, 2, replace=False).tolist()) for _ in range(600)])
-    genes = sets.genes.numpy().reshape(-1, 2)
-    told = np.nan_to_num(cell.features["other"].values[:, 0])
-    score = told[genes[:, 0]] * told[genes[:, 1]]
-
-    def error(cell, **options):
-        trees = BoostedTrees(rounds=60, **options).fit(
-            cell, sets.take(torch.arange(400)), score[:400]
-        )
-        guess = trees(cell, sets.take(torch.arange(400, 600))).score.numpy()
-        return np.mean((guess - score[400:]) ** 2) / score[400:].var()
-
-    assert error(cell, features=["other"]) < 0.5 * error(cell, features=[])
-    assert error(cell) == error(cell, features=["f", "other"])
-
-
 def test_trees_refuse_a_cell_with_other_features(cell):
     sets = Genotypes.of([[i, i + 1] for i in range(39)])
     trees = BoostedTrees(rounds=2, features=["f"]).fit(cell, sets, np.arange(39.0))

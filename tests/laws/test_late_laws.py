@@ -9,91 +9,56 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltacell.cell import Cell
 from deltacell.models.hetero_cell import HeteroCell
-from deltacell.propagate import STRATEGIES, Delta, Late, Mutants, Propagation, Shared
+from deltacell.propagate import Delta, Late, Shared
 from deltacell.propagate import late as late_module
 from deltacell.screen import Genotypes
 
 LATE = [Late(), Late(workers=2, rows_at_a_time=2)]
-OTHERS = [name for name in STRATEGIES if name != "late"]
 
-law = settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    # The cells are small as they are, and shrinking them takes minutes.
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
-
-
-def drawn_model(laws: Any, data: st.DataObject, cell: Cell, **options: Any) -> HeteroCell:
-    model: HeteroCell = laws.model_of(
-        cell,
-        aggregation=data.draw(st.sampled_from(["sum", "mean"])),
-        residual=data.draw(st.booleans()),
-        dropout=data.draw(st.sampled_from([0.0, 0.4])),
-        epistasis=data.draw(st.booleans()),
-        **options,
-    )
-    return model
-
-
-def at_most(genotypes: Genotypes, n: int) -> Genotypes:
-    """Those with at most n genes: epistasis has subsets without end, and a pool needs a gene."""
-    return genotypes.take((genotypes.sizes <= n).nonzero().squeeze(1))
+law = settings(settings.get_profile("small cells"), max_examples=25)
 
 
 @law
 @given(data=st.data())
-def test_late_equals_deleting_in_the_last_layer(
-    laws: Any, small_cells: Any, genotypes_of: Any, data: st.DataObject
-) -> None:
+def test_late_equals_deleting_in_the_last_layer(laws, small_cells, genotypes_of, data):
     cell = data.draw(small_cells)
-    genotypes = at_most(data.draw(genotypes_of(cell)), min(5, cell.n_genes - 1))
-    combine = data.draw(st.sampled_from(["sum", "mean", "attention", "pairwise"]))
-    model = drawn_model(laws, data, cell, mutant_layers=1, combine=combine)
+    drawn = data.draw(genotypes_of(cell))
+    # A set of k genes has 2^k subsets, and a pool needs a gene.
+    genotypes = drawn.take((drawn.sizes <= min(5, cell.n_genes - 1)).nonzero().squeeze(1))
+    options = {
+        "aggregation": ["sum", "mean"],
+        "residual": [False, True],
+        "dropout": [0.0, 0.4],
+        "epistasis": [False, True],
+        "combine": ["sum", "mean", "attention", "pairwise"],
+    }
+    drawn_options = {name: data.draw(st.sampled_from(v)) for name, v in options.items()}
+    model = laws.model_of(cell, mutant_layers=1, **drawn_options)
     laws.assert_equals_deleting(data.draw(st.sampled_from(LATE)), model, cell, genotypes)
 
 
-@pytest.mark.parametrize("name", OTHERS)
-@settings(law, max_examples=10)
-@given(data=st.data())
-def test_every_strategy_takes_late_mutants(
-    laws: Any, small_cells: Any, genotypes_of: Any, name: str, data: st.DataObject
-) -> None:
-    cell = data.draw(small_cells)
-    genotypes = at_most(data.draw(genotypes_of(cell)), 5)
-    options = {
-        "mutant_layers": data.draw(st.integers(1, 2)),
-        "metabolism": data.draw(st.booleans()),
-    }
-    model = drawn_model(laws, data, cell, **options)
-    with laws.made(name, model, cell, genotypes) as way:
-        laws.assert_equals_deleting(way, model, cell, genotypes)
-
-
 @pytest.mark.parametrize("aggregation", ["sum", "mean"])
-def test_it_is_the_last_layer_of_a_smaller_cell(laws: Any, aggregation: str) -> None:
-    """Not only `dense`: the last layer of a model of what is left, on the wild type's vectors."""
-    cell = laws.fixed_cell(metabolism=False)
-    model = laws.model_of(cell, aggregation=aggregation, mutant_layers=1, propagation=Late())
+@pytest.mark.parametrize("way", [Late(), Shared(tile=2)])
+def test_it_is_what_the_last_layers_make_of_a_smaller_cell(laws, way, aggregation):
+    """Not only `dense`: the same layers on the subset of the cell, on the wild type's vectors."""
+    cell, n = laws.fixed_cell(metabolism=False), 1 if way == Late() else 2
+    model = laws.model_of(cell, aggregation=aggregation, mutant_layers=n, propagation=way)
     genotypes = Genotypes.of([[3], [0, 1], [2, 5, 7]])
-    vectors = model.mutant_vectors(cell, genotypes)
-    before = model.encode(cell).wild_type.states[1]["gene"]
+    vectors = laws.vectors_of(model, cell, genotypes)
+    before = model.encode(cell).wild_type.states[2 - n]["gene"]
     for b, deleted in enumerate(genotypes):
         living = np.setdiff1d(np.arange(cell.n_genes), deleted.numpy())
-        smaller = cell.subset(living.tolist())
-        last = model.hops(smaller)[-1:]
-        after = Shared().wild_type(last, {"gene": before[living]}).last["gene"]
+        hops = model.hops(cell.subset(living.tolist()))[-n:]
+        after = Shared().wild_type(hops, {"gene": before[living]}).last["gene"]
         torch.testing.assert_close(vectors[b, living], after, rtol=laws.EXACT, atol=laws.EXACT)
 
 
 @pytest.mark.parametrize("aggregation", ["sum", "mean"])
-def test_wrong_ways_are_rejected(laws: Any, aggregation: str) -> None:
+def test_wrong_ways_are_rejected(laws, aggregation):
     cell = laws.fixed_cell(metabolism=False)
     genotypes = Genotypes.of([[0], [1, 2], [0, 1, 3], [0, 2]])
     model = laws.model_of(cell, aggregation=aggregation, mutant_layers=1)
@@ -110,12 +75,13 @@ def test_wrong_ways_are_rejected(laws: Any, aggregation: str) -> None:
 class KeepsEdges(Late):
     """Deletes genes from the pool, and lets others go on hearing from them."""
 
-    def prepare(self, hops: Any, deleted: Any) -> Any:
+    def prepare(self, hops, deleted):
         found = super().prepare(hops, deleted)
-        return replace(found, single=_deaf(found.single), shared=_deaf(found.shared))
+        deaf = {name: _deaf(getattr(found.plan, name)) for name in ("single", "shared")}
+        return replace(found, plan=replace(found.plan, **deaf))
 
 
-def _deaf(units: Any) -> Any:
+def _deaf(units):
     none = torch.zeros(0, dtype=torch.int64)
     messages = tuple(
         replace(m, removed=tuple(replace(r, genes=none, entry=none) for r in m.removed))
@@ -127,22 +93,21 @@ def _deaf(units: Any) -> Any:
 class Additive(Late):
     """Takes a set for the sum of its genes."""
 
-    def prepare(self, hops: Any, deleted: Any) -> Any:
+    def prepare(self, hops, deleted):
         found = super().prepare(hops, deleted)
-        return replace(found, sets=tuple(replace(sets, subsets=()) for sets in found.sets))
+        sets = tuple(replace(sets, subsets=()) for sets in found.plan.sets)
+        return replace(found, plan=replace(found.plan, sets=sets))
 
 
 class StaleMessages(Late):
     """Takes the messages of the wild type as constants."""
 
-    def mutants(self, hops: Any, wild_type: Any, *args: Any, **options: Any) -> Mutants:
+    def mutants(self, hops, wild_type, *args):
         messages = tuple(tuple(m.detach() for m in of_hop) for of_hop in wild_type.messages)
-        return super().mutants(hops, replace(wild_type, messages=messages), *args, **options)
+        return super().mutants(hops, replace(wild_type, messages=messages), *args)
 
 
-def epistasis_of(
-    model: HeteroCell, way: Propagation, cell: Cell, genotypes: Genotypes
-) -> torch.Tensor:
+def epistasis_of(model, way, cell, genotypes):
     model.propagation = way
     torch.manual_seed(5)
     return model(cell, genotypes).intermediate["epistasis"].detach()
@@ -150,9 +115,7 @@ def epistasis_of(
 
 @law
 @given(data=st.data())
-def test_epistasis_equals_the_dense_difference(
-    laws: Any, small_cells: Any, data: st.DataObject
-) -> None:
+def test_epistasis_equals_the_dense_difference(laws, small_cells, data):
     cell = data.draw(small_cells)
     gene = st.integers(0, cell.n_genes - 1)
     sets = st.lists(st.lists(gene, min_size=1, max_size=4, unique=True), min_size=1, max_size=5)
@@ -171,7 +134,7 @@ def test_epistasis_equals_the_dense_difference(
         assert (found[b] - expected).norm() <= 1e-8 * expected.norm() + 1e-15
 
 
-def test_epistasis_survives_single_precision(laws: Any) -> None:
+def test_epistasis_survives_single_precision(laws):
     """Where a difference of z is rounding, what is formed on shared rows is not."""
     cell = laws.random_cell(400, 3, 1500)
     torch.manual_seed(0)
@@ -182,14 +145,14 @@ def test_epistasis_survives_single_precision(laws: Any) -> None:
     by_difference = epistasis_of(model, Shared(), cell, genotypes)
     exact = epistasis_of(model.double(), laws.Dense(), cell, genotypes)
 
-    def off(found: torch.Tensor) -> float:
+    def off(found):
         return float(((found - exact).norm(dim=1) / exact.norm(dim=1)).median())
 
     assert off(late) < 1e-3
     assert off(by_difference) > 10 * off(late)
 
 
-def test_wrong_epistasis_is_rejected(laws: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_epistasis_is_rejected(laws, monkeypatch):
     """Without the denominators' part, what is left is close and wrong."""
     cell = laws.fixed_cell(metabolism=False)
     model = laws.model_of(cell, mutant_layers=1, epistasis=True)
@@ -200,7 +163,7 @@ def test_wrong_epistasis_is_rejected(laws: Any, monkeypatch: pytest.MonkeyPatch)
     assert ((wrong - exact).norm(dim=1) > 1e-4 * exact.norm(dim=1)).all()
 
 
-def test_a_batch_pays_for_what_it_touches(laws: Any) -> None:
+def test_a_batch_pays_for_what_it_touches(laws):
     """Units are touched rows: of each gene once, and of a set only rows that several touch."""
     cell = laws.random_cell(400, 3, 1500)
     model = HeteroCell(cell, hidden=8, layers=2, mutant_layers=1, propagation=Late())
@@ -210,24 +173,13 @@ def test_a_batch_pays_for_what_it_touches(laws: Any) -> None:
         for g in range(20)
     }  # fmt: skip
     pairs = [[0, g] for g in range(1, 20)]
-    prepared: Any = model.prepare(cell, Genotypes.of(pairs))
+    prepared: Any = model.prepare(cell, Genotypes.of(pairs)).plan
     assert len(prepared.single.rows) == sum(map(len, touched.values()))
     shared = sum(len(touched[a] & touched[b]) for a, b in pairs)
     assert len(prepared.shared.rows) == shared < cell.n_genes
 
 
-@pytest.mark.parametrize("epistasis", [False, True])
-def test_company_and_order_do_not_matter(laws: Any, epistasis: bool) -> None:
-    cell = laws.fixed_cell(metabolism=False)
-    model = laws.model_of(cell, mutant_layers=1, epistasis=epistasis, propagation=Late())
-    sets = [[0, 1], [1, 2], [2, 0, 5], [4], [1, 0], [5, 2, 0]]
-    together = model(cell, Genotypes.of(sets)).score
-    alone = torch.cat([model(cell, Genotypes.of([s])).score for s in sets])
-    torch.testing.assert_close(together, alone, rtol=1e-11, atol=1e-12)
-    torch.testing.assert_close(together[[0, 2]], together[[4, 5]], rtol=1e-11, atol=1e-12)
-
-
-def test_metabolism_is_seen_by_every_strategy(laws: Any) -> None:
+def test_metabolism_is_seen_by_every_strategy(laws):
     cell = laws.fixed_cell(metabolism=True)
     model = laws.model_of(cell, metabolism=True, mutant_layers=1, epistasis=True)
     # q1 needs gene 2 or gene 5; both together lose it, and neither alone.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -19,7 +17,7 @@ from deltacell.propagate.product import SparseMatrix
 AB = {"a": 1.0, "b": 1.0}
 
 
-def cell_of(n: int, names: tuple[str, ...] = STRING_RELATIONS) -> Cell:
+def cell_of(n, names=STRING_RELATIONS):
     rng = np.random.default_rng(0)
     relations = [
         Relation.from_edges(name, *rng.integers(0, n, (2, 30)), n_genes=n, directed=False)
@@ -28,11 +26,11 @@ def cell_of(n: int, names: tuple[str, ...] = STRING_RELATIONS) -> Cell:
     return Cell([f"Y{i:04d}" for i in range(n)], relations)
 
 
-def count(*modules: nn.Module) -> int:
+def count(*modules):
     return sum(p.numel() for module in modules for p in module.parameters())
 
 
-def test_parameters_are_those_of_the_specification() -> None:
+def test_parameters_are_those_of_the_specification():
     model = Dango(cell_of(6_607))
     assert model.embedding.numel() + count(model.sage, model.reconstruction) == 3_098_650
     assert (model.embedding.numel(), count(model.sage)) == (422_848, 99_072)
@@ -44,7 +42,7 @@ def test_parameters_are_those_of_the_specification() -> None:
     assert all(layer.beta == 0.01 for layer in model.hyper_sagnn.sets.attention)
 
 
-def test_what_it_returns_and_a_profiler_shows() -> None:
+def test_what_it_returns_and_a_profiler_shows():
     cell = cell_of(20)
     model = Dango(cell, hidden=8).double()
     with torch.profiler.profile() as profiler:
@@ -73,7 +71,7 @@ def test_what_it_returns_and_a_profiler_shows() -> None:
     assert "reconstruction" not in without.intermediate
 
 
-def test_every_parameter_has_a_gradient_even_without_genotypes() -> None:
+def test_every_parameter_has_a_gradient_even_without_genotypes():
     cell = cell_of(20)
     model = Dango(cell, hidden=8)
     prediction = model(cell, Genotypes.of([]))
@@ -97,13 +95,13 @@ def test_every_parameter_has_a_gradient_even_without_genotypes() -> None:
         ("repeated-name", (["a"], AB), {"features": ["f", "f"]}),
     ],
 )
-def test_a_model_that_cannot_be(code: str, arguments: tuple, options: dict) -> None:
+def test_a_model_that_cannot_be(code, arguments, options):
     with pytest.raises(InputError) as caught:
         Dango(cell_of(20, ("a", "b")), *arguments, **({"hidden": 8} | options))
     assert caught.value.code == code
 
 
-def test_cells_and_genotypes_that_do_not_fit() -> None:
+def test_cells_and_genotypes_that_do_not_fit():
     model = Dango(cell_of(20, ("a",)), ["a"], AB, hidden=8, largest=2)
     for code, n, sets in (
         ("other-cell", 21, [[1]]),
@@ -115,7 +113,7 @@ def test_cells_and_genotypes_that_do_not_fit() -> None:
         assert caught.value.code == code
 
 
-def one_set(model: HyperSAGNN, e: torch.Tensor) -> torch.Tensor:
+def one_set(model, e):
     """The score of one set, gene by gene and head by head, as the formula is written."""
     x = e
     for layer in model.sets.attention:
@@ -139,7 +137,7 @@ def one_set(model: HyperSAGNN, e: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("heads", "layers"), [(4, 2), (8, 2), (1, 1), (2, 3)])
-def test_hyper_sagnn_is_the_formula(heads: int, layers: int) -> None:
+def test_hyper_sagnn_is_the_formula(heads, layers):
     torch.manual_seed(0)
     model = HyperSAGNN(16, heads, layers).double()
     for layer in model.sets.attention:
@@ -157,7 +155,7 @@ def test_hyper_sagnn_is_the_formula(heads: int, layers: int) -> None:
     assert not e.grad.any()
 
 
-def test_sage_is_the_formula_gene_by_gene() -> None:
+def test_sage_is_the_formula_gene_by_gene():
     relation = Relation.from_edges("r", [1, 2, 0, 3], [0, 0, 1, 2], n_genes=5, directed=True)
     sage = SAGE(4).double()
     x = torch.randn(5, 4, dtype=torch.float64)
@@ -173,7 +171,7 @@ def test_sage_is_the_formula_gene_by_gene() -> None:
     torch.testing.assert_close(sage(SparseMatrix.of(relation), x), expected)
 
 
-def test_meta_embedding_is_the_formula_gene_by_gene() -> None:
+def test_meta_embedding_is_the_formula_gene_by_gene():
     meta = MetaEmbedding(6).double()
     networks = torch.randn(3, 5, 6, dtype=torch.float64)
     genes, attention = meta(networks)
@@ -184,7 +182,7 @@ def test_meta_embedding_is_the_formula_gene_by_gene() -> None:
 
 
 @pytest.fixture
-def fresh_compiler() -> Iterator[None]:
+def fresh_compiler():
     torch._dynamo.reset()
     counters.clear()
     yield
@@ -199,7 +197,7 @@ BATCHES = [[[i, i + 1, i + 2] for i in range(8)], [[1, 2], [3]], [[1, 2, 3, 4, 5
 @pytest.mark.parametrize(
     "options", [{"backend": "eager", "fullgraph": True}, pytest.param({}, marks=pytest.mark.slow)]
 )
-def test_compiled_parts_are_the_same_and_compiled_once(options: dict) -> None:
+def test_compiled_parts_are_the_same_and_compiled_once(options):
     cell = cell_of(20, ("a", "b"))
     torch.manual_seed(0)
     plain = Dango(cell, ("a", "b"), AB, hidden=8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ STORED = ["stored_edges", "stored_masks"]
 GENOTYPES = Genotypes.of([[3], [0, 19], [5, 6, 7], [3]])
 
 
-def cell_of(seed: int) -> Cell:
+def cell_of(seed):
     rng = np.random.default_rng(seed)
     relations = [
         Relation.from_edges(name, *rng.integers(0, 20, (2, n)), n_genes=20, directed=n == 50)
@@ -31,37 +30,36 @@ def cell_of(seed: int) -> Cell:
 
 
 @pytest.fixture
-def cell() -> Cell:
+def cell():
     return cell_of(0)
 
 
 @pytest.fixture
-def model(cell: Cell) -> HeteroCell:
+def model(cell):
     torch.manual_seed(0)
     return HeteroCell(cell, hidden=8, layers=2, local_heads=2)
 
 
-def filled(name: str, folder: Path, cell: Cell, model: HeteroCell) -> Any:
+def filled(name, folder, cell, model):
     model.propagation = strategy(name, store=folder)
     model.propagation.fill(model.hops(cell), Deleted.of(cell, GENOTYPES))  # type: ignore[attr-defined]
     return model.propagation
 
 
-def refused(code: str, model: HeteroCell, cell: Cell, genotypes: Any) -> None:
+def refused(code, model, cell, genotypes):
     with pytest.raises(InputError) as caught:
         model(cell, genotypes)
     assert caught.value.code == code
 
 
-def test_what_each_way_sends(cell: Cell, model: HeteroCell, tmp_path: Path) -> None:
+def test_what_each_way_sends(cell, model, tmp_path):
     hops, deleted = model.hops(cell), Deleted.of(cell, GENOTYPES)
     links, batch = links_of(hops), len(GENOTYPES)
     n_edges = sum(link.matrix.n_entries for link in links)
     ways = {name: strategy(name) for name in ("edge_mask", "device_mask", "subgraph")}
     ways |= {name: filled(name, tmp_path / name, cell, model) for name in STORED}
     prepared: Any = {name: way.prepare(hops, deleted) for name, way in ways.items()}
-    assert prepared["device_mask"] is deleted
-    removed = sum(int((~mask).sum()) for mask in prepared["edge_mask"].tensors) / batch
+    removed = sum(int((~mask).sum()) for (mask,) in prepared["edge_mask"].plan) / batch
     sent = {
         name: found.loader_bytes_per_genotype - GENOTYPES.nbytes / batch
         for name, found in prepared.items()
@@ -77,9 +75,7 @@ def test_what_each_way_sends(cell: Cell, model: HeteroCell, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_a_store_is_read_and_refused_where_it_does_not_fit(
-    name: str, tmp_path: Path, cell: Cell, model: HeteroCell
-) -> None:
+def test_a_store_is_read_and_refused_where_it_does_not_fit(name, tmp_path, cell, model):
     expected, folder = model(cell, GENOTYPES).score, tmp_path / "store"
     for code, options in (("not-a-store", {"store": folder}), ("no-store", {})):
         model.propagation = strategy(name, **options)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def three_threads() -> Any:
+def three_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
@@ -29,17 +28,17 @@ def three_threads() -> Any:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 9])
-def test_results_come_in_order_and_shares_are_fixed(workers: int) -> None:
+def test_results_come_in_order_and_shares_are_fixed(workers):
     found = in_workers(lambda worker, item: (worker, item * 10), range(7), workers)
     assert found == [(i % min(workers, 7), i * 10) for i in range(7)]
     assert in_any_worker(lambda item: item * 10, range(7), workers) == [i * 10 for i in range(7)]
     assert in_workers(lambda worker, item: item, [], workers) == []
 
 
-def test_whoever_is_free_takes_the_next() -> None:
+def test_whoever_is_free_takes_the_next():
     waiting = threading.Event()
 
-    def work(item: int) -> int:
+    def work(item):
         # The first only ends when all others are done, so another thread must do those.
         if item == 0:
             assert waiting.wait(20)
@@ -52,7 +51,7 @@ def test_whoever_is_free_takes_the_next() -> None:
 
 
 @pytest.mark.usefixtures("three_threads")
-def test_each_thread_has_one_core_and_the_caller_keeps_its_own() -> None:
+def test_each_thread_has_one_core_and_the_caller_keeps_its_own():
     assert in_workers(lambda *_: torch.get_num_threads(), range(4), 4) == [1] * 4
     fresh: list[int] = []
     thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
@@ -70,7 +69,7 @@ def test_each_thread_has_one_core_and_the_caller_keeps_its_own() -> None:
         assert torch.get_num_threads() == 3
 
 
-def test_errors_and_inference_mode_go_along() -> None:
+def test_errors_and_inference_mode_go_along():
     with pytest.raises(ValueError, match="three"):
         in_workers(lambda _, item: int("three" if item == 3 else 0), range(5), 2)
     for mode in (True, False):
@@ -81,13 +80,13 @@ def test_errors_and_inference_mode_go_along() -> None:
 
 @pytest.mark.parametrize("pieces", [Pieces(1), Pieces(4, 2), Pieces(100), Pieces(None, 3)])
 @pytest.mark.parametrize("n", [0, 7])
-def test_pieces_change_nothing(pieces: Pieces, n: int) -> None:
+def test_pieces_change_nothing(pieces, n):
     torch.manual_seed(0)
     x, y = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
     weight, unused = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True).unbind()
     shift = torch.randn(n, 3, dtype=torch.float64)
 
-    def function(x: torch.Tensor, y: torch.Tensor, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def function(x, y, rows):
         return (x @ weight).tanh() * y * shift[rows], x.sum(1)
 
     assert sum((part.stop - part.start for part in pieces.of(n)), 0) == n
@@ -100,13 +99,13 @@ def test_pieces_change_nothing(pieces: Pieces, n: int) -> None:
         torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
 
 
-def test_nothing_between_is_kept_and_the_backward_has_the_same_autocast() -> None:
+def test_nothing_between_is_kept_and_the_backward_has_the_same_autocast():
     x = torch.randn(7, 3)
     weight = torch.randn(3, 3, requires_grad=True)
     seen: list[torch.dtype] = []
     saved: list[int] = []
 
-    def function(x: torch.Tensor, rows: Any) -> torch.Tensor:
+    def function(x, rows):
         new = x @ weight
         seen.append(new.dtype)
         return new.float().tanh()
@@ -125,11 +124,11 @@ def test_nothing_between_is_kept_and_the_backward_has_the_same_autocast() -> Non
 
 @pytest.mark.parametrize("kept", [None, 0, 2])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_items_in_graphs_of_their_own(workers: int, kept: int | None) -> None:
+def test_items_in_graphs_of_their_own(workers, kept):
     x, weight = torch.randn(2, 4, dtype=torch.float64, requires_grad=True).unbind()
     runs: list[int] = []
 
-    def run(i: int, given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(i, given):
         runs.append(i)
         a, b = given
         return (i + 1) * a * weight, (a * b).sum()
@@ -143,7 +142,7 @@ def test_items_in_graphs_of_their_own(workers: int, kept: int | None) -> None:
     assert len(runs) == (3 if kept is None else 6 - kept)
 
 
-def test_sums_do_not_write_to_gradients_that_others_hold() -> None:
+def test_sums_do_not_write_to_gradients_that_others_hold():
     """Autograd hands one tensor to several inputs of a sum."""
     x, y = (torch.zeros(4, requires_grad=True) for _ in range(2))
     found = in_graphs(lambda i, given: (given[0] + given[1],), [[x, y]] * 4, [], 1)

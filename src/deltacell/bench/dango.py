@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from deltacell.bench import process
 from deltacell.bench.data import random_triples
@@ -15,7 +14,7 @@ from deltacell.bench.process import silent
 from deltacell.cell import Cell
 from deltacell.models import Dango, DangoLoss
 from deltacell.models.base import check_range
-from deltacell.models.reconstruction import loss_by_matrix
+from deltacell.models.reconstruction import dense_loss
 from deltacell.propagate import SparseMatrix
 from deltacell.words import Progress
 
@@ -55,11 +54,7 @@ def measure(*, variant: str, cell: str, batch: int, steps: int) -> dict[str, Any
     if variant == "dense":
         matrices = [SparseMatrix.of(wild_type.relation(name)) for name in model.relations]
         adjacency = {m: m.csr(device="cpu", dtype=torch.float32).to_dense() for m in matrices}
-
-        def dense_loss(z: Tensor, weight: Tensor, bias: Tensor, m: Any, lambda_: float) -> Tensor:
-            return loss_by_matrix(z, weight, bias, adjacency[m], lambda_)
-
-        model.reconstruction.loss = dense_loss
+        model.reconstruction.loss = lambda z, w, b, m, x: dense_loss(z, w, b, adjacency[m], x)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=1e-6)
     criterion = DangoLoss()
     memory, seconds = process.PeakMemory(), []

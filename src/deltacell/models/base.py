@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -111,17 +110,3 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
         groups[weight.ndim < 2 or is_gain_or_bias].append(weight)
     decays = zip(groups, (weight_decay, 0.0), strict=True)
     return [{"params": params, "weight_decay": decay} for params, decay in decays]
-
-
-class StackedLinear(nn.Module):
-    """The weights of k linear layers of one size, initialised like `torch.nn.Linear`."""
-
-    def __init__(self, k: int, n_in: int, n_out: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(default_uniform(k, n_in, n_out, n_in=n_in))
-        self.bias = nn.Parameter(default_uniform(k, n_out, n_in=n_in))
-
-
-def default_uniform(*shape: int, n_in: int) -> Tensor:
-    bound = 1 / math.sqrt(n_in)
-    return torch.empty(*shape).uniform_(-bound, bound)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse.linalg
@@ -16,6 +15,7 @@ from deltacell.arrays import Bools, Doubles, Floats
 from deltacell.cell import Cell, Feature
 from deltacell.errors import InputError
 from deltacell.models.base import check_distinct
+from deltacell.propagate.product import kept_with
 
 DIMENSIONS = 64  # the most components of one feature that the models use
 _SMALL_ENOUGH_FOR_DENSE = 512
@@ -78,7 +78,7 @@ class FeatureEncoder(nn.Module):
     def forward(self, cell: Cell, x: Tensor) -> Tensor:
         """Return x [n_genes, hidden] with the features of the cell's genes added."""
         for name, linear in zip(self.names, self.linears, strict=True):
-            vectors, known = _tensors(cell.feature(name), x)
+            vectors, known = _tensors(cell.feature(name), x.device, x.dtype)
             x = x + linear(vectors) * known
         return x
 
@@ -148,12 +148,7 @@ def largest_signs(vectors: Doubles) -> Doubles:
     return np.where(largest < 0, -1.0, 1.0)
 
 
-_OF_FEATURE: WeakKeyDictionary[Feature, dict[Any, tuple[Tensor, Tensor]]] = WeakKeyDictionary()
-
-
-def _tensors(feature: Feature, like: Tensor) -> tuple[Tensor, Tensor]:
-    kept, key = _OF_FEATURE.setdefault(feature, {}), (like.device, like.dtype)
-    if key not in kept:
-        vectors, known = feature_vectors(feature), feature.known[:, None]
-        kept[key] = torch.from_numpy(vectors).to(*key), torch.from_numpy(known).to(*key)
-    return kept[key]
+@kept_with
+def _tensors(feature: Feature, *like: Any) -> tuple[Tensor, Tensor]:
+    vectors, known = feature_vectors(feature), feature.known[:, None]
+    return torch.from_numpy(vectors).to(*like), torch.from_numpy(known).to(*like)

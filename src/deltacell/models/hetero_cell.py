@@ -29,24 +29,12 @@ from deltacell.models.base import (
 from deltacell.models.gene_vectors import GeneEncoder
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.layers import GeneLayer, MetabolicEdges, MetabolicLayer
-from deltacell.propagate import (
-    GENE,
-    METABOLITE,
-    REACTION,
-    Aggregate,
-    Deleted,
-    DeletedNodes,
-    Hop,
-    Mutants,
-    Propagation,
-    Smaller,
-    SparseMatrix,
-    Terms,
-    Touched,
-    WildType,
-    strategy,
-)
-from deltacell.propagate.hop import Rows
+from deltacell.propagate.auto import strategy
+from deltacell.propagate.base import Deleted, DeletedNodes, Mutants, Propagation, Smaller, WildType
+from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop, Rows
+from deltacell.propagate.late import Touched
+from deltacell.propagate.pool import Terms
+from deltacell.propagate.product import SparseMatrix
 from deltacell.screen import Genotypes
 
 OUTPUTS = ("mean", "gate", "global")  # of both heads; a learned mean of them; the global head
@@ -82,9 +70,6 @@ class HeteroCell(Recorded, nn.Module):
     local head: the difference is what a mutant is worth. Dropout draws one mask per step, gene,
     layer and relation, shared by the wild type and all mutants.
     """
-
-    instead: Tensor
-    instead_of: Tensor
 
     def __init__(
         self,
@@ -150,8 +135,7 @@ class HeteroCell(Recorded, nn.Module):
         lost = epistasis and metabolism
         self.global_head = GlobalHead(cell.n_genes, hidden, z_norm, epistasis, lost)
         instead = matched_genes(cell, self.relations) if mutants == "matched" else np.empty(0, int)
-        self.register_buffer("instead", torch.from_numpy(instead), persistent=False)
-        self.register_buffer("instead_of", torch.from_numpy(instead.argsort()), persistent=False)
+        self.instead = nn.Buffer(torch.from_numpy(instead), persistent=False)
         self.local_head = None
         if output != "global":
             self.local_head = HyperSAGNN(hidden, local_heads, local_layers, largest=largest)
@@ -168,11 +152,11 @@ class HeteroCell(Recorded, nn.Module):
         ``lost`` [b, hidden], the sum over the reactions that no smaller set loses. If the genotypes
         were prepared with `prepare`, the step waits for no device.
         """
-        deleted = self._prepared(cell, genotypes)
-        return self.score(cell, self.encode(cell), deleted)
+        return self.score(cell, self.encode(cell), genotypes)
 
     def encode(self, cell: Cell) -> EncodedCell:
         """Return the wild type, against which `score` scores genotypes; draws the dropout."""
+        self.check(cell)
         with named_range("hetero_cell.encoder"):
             state = {GENE: self.encoder(cell)}
             if self.reactions is not None and self.metabolites is not None:
@@ -183,19 +167,23 @@ class HeteroCell(Recorded, nn.Module):
             return EncodedCell(hops, self.propagation.wild_type(hops, state))
 
     def score(self, cell: Cell, encoded: EncodedCell, genotypes: Genotypes | Deleted) -> Prediction:
-        """Return what `forward` does, for a wild type that `encode` has encoded."""
-        deleted, genes = self._prepared(cell, genotypes), encoded.wild_type.last[GENE]
+        """Return what `forward` does, for a wild type that `encode` has encoded.
+
+        Genotypes that were prepared for another model, cell or strategy are prepared again.
+        """
+        if isinstance(genotypes, Deleted) and genotypes.made_for != self._made_for(cell):
+            genotypes = genotypes.genotypes
+        if isinstance(genotypes, Genotypes):
+            genotypes = self.prepare(cell, genotypes)
+        deleted = genotypes.to(self.encoder.embedding.device, non_blocking=True)
+        genes = encoded.wild_type.last[GENE]
         intermediate = {"genes": genes}
         scores = []
         if self.mutants != "none":
             scores.append(self._global_score(encoded, deleted, intermediate))
         if self.local_head is not None:
-            named = deleted.genotypes
-            if self.mutants == "matched":
-                # The local head reads the genes that were given, not those propagated instead.
-                named = Genotypes(self.instead_of[named.genes], named.offsets)
             with named_range("hetero_cell.local_head"):
-                scores.append(self.local_head(genes, named))
+                scores.append(self.local_head(genes, deleted.genotypes))
             intermediate["local"] = scores[-1]
         both = torch.stack(scores, -1)
         if self.gate is None:
@@ -208,29 +196,22 @@ class HeteroCell(Recorded, nn.Module):
         """Do the host's work for a batch; it can run ahead of the step, in the loader's thread."""
         self.check(cell)
         metabolism = cell.metabolism if self.reactions is not None else None
-        hops = self.mutant_hops(cell)
+        instead = self.instead.cpu() if self.mutants == "matched" else None
+        found = Deleted.of(cell, genotypes, metabolism=metabolism is not None, instead=instead)
+        if self.mutants != "none":
+            hops, lost = self.mutant_hops(cell), found.lost
 
-        def prepared(sets: Genotypes, epistasis: bool = False) -> Deleted:
-            deleted = Deleted.of(cell, sets, metabolism=metabolism is not None)
-            return self.propagation.prepare(hops, replace(deleted, epistasis=epistasis))
+            def prepared(sets: Genotypes) -> Deleted:
+                deleted = Deleted.of(cell, sets, metabolism=metabolism is not None)
+                return self.propagation.prepare(hops, deleted)
 
-        if self.mutants == "none":
-            return Deleted.of(cell, genotypes, metabolism=metabolism is not None)
-        if self.mutants == "matched":
-            genotypes = genotypes.to("cpu").check(cell.n_genes)
-            genotypes = Genotypes(self.instead.cpu()[genotypes.genes], genotypes.offsets)
-        found = prepared(genotypes, self.epistasis)
-        if self.epistasis and not isinstance(found, Touched):
-            found = replace(found, smaller=Smaller.of(found.genotypes, prepared))
-        if self.epistasis and metabolism is not None:
-            lost = DeletedNodes.of(*metabolism.lost_together(found.genotypes))
-            found = replace(found, together=lost)
-        return found
-
-    def mutant_vectors(self, cell: Cell, genotypes: Genotypes | Deleted) -> Tensor:
-        """Return the genes' vectors in every mutant, [b, n_genes, hidden], 0 where deleted."""
-        deleted = self._prepared(cell, genotypes)
-        return cast(Tensor, self._mutants(self.encode(cell), deleted, vectors=True).vectors)
+            found = self.propagation.prepare(hops, replace(found, epistasis=self.epistasis))
+            if self.epistasis and not isinstance(found.plan, Touched):
+                found = replace(found, smaller=Smaller.of(lost, prepared))
+            if self.epistasis and metabolism is not None:
+                together = DeletedNodes.of(*metabolism.lost_together(lost))
+                found = replace(found, together=together)
+        return replace(found, made_for=self._made_for(cell))
 
     def hops(self, cell: Cell, kept: Sequence[Tensor | None] | None = None) -> list[Hop]:
         """Return message passing as hops, with each layer's dropout of this step, if any."""
@@ -282,39 +263,34 @@ class HeteroCell(Recorded, nn.Module):
         hops_of_a_layer = 1 if self.reactions is None else 4
         return (len(self.layers) - self.mutant_layers) * hops_of_a_layer
 
-    def _prepared(self, cell: Cell, genotypes: Genotypes | Deleted) -> Deleted:
-        self.check(cell)
-        if isinstance(genotypes, Genotypes):
-            genotypes = self.prepare(cell, genotypes)
-        return genotypes.to(self.encoder.embedding.device, non_blocking=True)
+    def _made_for(self, cell: Cell) -> list[object]:
+        return [self, cell, self.propagation]
 
     def _global_score(
         self, encoded: EncodedCell, deleted: Deleted, intermediate: dict[str, Tensor]
     ) -> Tensor:
         mutants = self._mutants(encoded, deleted)
         intermediate |= {"pool": mutants.pooled, "z": mutants.z}
-        read = []
         if self.epistasis:
             epistasis = mutants.epistasis
             if deleted.smaller is not None:
                 z = self._mutants(encoded, deleted.smaller.deleted).z
                 epistasis = deleted.smaller.epistasis(z, len(deleted))
             intermediate["epistasis"] = cast(Tensor, epistasis)
-            read.append(intermediate["epistasis"])
         if deleted.together is not None:
             together, reactions = deleted.together, encoded.wild_type.last[REACTION]
             lost = reactions.new_zeros(len(deleted), reactions.shape[1])
             lost = lost.index_add(0, together.owner, reactions.index_select(0, together.nodes))
             intermediate["lost"] = lost
-            read.append(lost)
         with named_range("hetero_cell.global_head"):
+            read = (intermediate.get(name) for name in ("epistasis", "lost"))
             intermediate["global"] = self.global_head(mutants.z, *read)
         return intermediate["global"]
 
-    def _mutants(self, encoded: EncodedCell, deleted: Deleted, *, vectors: bool = False) -> Mutants:
+    def _mutants(self, encoded: EncodedCell, deleted: Deleted) -> Mutants:
         hops, wild_type = encoded.hops[self._early :], encoded.wild_type.after(self._early)
         with named_range("hetero_cell.mutants"):
-            return self.propagation.mutants(hops, wild_type, deleted, self.pooling, vectors=vectors)
+            return self.propagation.mutants(hops, wild_type, deleted, self.pooling)
 
 
 def matched_genes(cell: Cell, relations: Sequence[str]) -> Ints:
@@ -350,16 +326,16 @@ class Pooling(nn.Module):
     def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         return self.gate(vectors).squeeze(-1), self.value(vectors)
 
-    def terms(self, vectors: Tensor, rows: Rows | None = None) -> Terms:
+    def terms(self, vectors: Tensor, rows: Rows) -> Terms:
         """Return gates [...] and values [..., hidden] of vectors; which genes does not matter."""
         dtype = next(self.parameters()).dtype
         with named_range("hetero_cell.pooling"), torch.autocast(vectors.device.type, enabled=False):
             return Terms(*self(vectors.to(dtype)))
 
-    def in_float64(self) -> Callable[[Tensor], Terms]:
+    def in_float64(self) -> Callable[[Tensor, Rows], Terms]:
         """Return `terms` with the weights in float64; they still receive gradients."""
         weights = {name: p.double() for name, p in self.named_parameters()}
-        return lambda vectors: Terms(*functional_call(self, weights, (vectors,)))
+        return lambda vectors, rows: Terms(*functional_call(self, weights, (vectors,)))
 
 
 class GlobalHead(nn.Module):

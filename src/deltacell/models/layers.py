@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,14 +17,9 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from deltacell.cell import Metabolism
-from deltacell.models.base import (
-    StackedLinear,
-    check_choice,
-    check_heads,
-    default_uniform,
-    named_range,
-)
+from deltacell.models.base import check_choice, check_heads, named_range
 from deltacell.propagate import GENE, METABOLITE, REACTION, Aggregate, Hop, Message, SparseMatrix
+from deltacell.propagate.product import kept_with
 from deltacell.propagate.workers import Gradients, Rows, gradients_of
 
 COMBINATIONS = ("sum", "mean", "attention", "pairwise")
@@ -147,11 +142,10 @@ class MetabolicEdges(NamedTuple):
     reactions_of_metabolite: Aggregate  # the mean over living reactions j of s_jm q_j
     reactions_of_gene: Aggregate  # the mean over the living reactions whose rule names the gene
 
-    @classmethod
-    def of(cls, metabolism: Metabolism) -> MetabolicEdges:
+    @staticmethod
+    @kept_with
+    def of(metabolism: Metabolism) -> MetabolicEdges:
         """Return the edges of a metabolism; the same object for the same metabolism."""
-        if metabolism in _EDGES:
-            return _EDGES[metabolism]
         reaction, gene = metabolism.rule_genes
         n = metabolism.n_reactions
         rules = coo_array((np.ones(len(gene)), (reaction, gene)), (n, metabolism.n_genes)).tocsr()
@@ -162,16 +156,12 @@ class MetabolicEdges(NamedTuple):
         stoichiometry.eliminate_zeros()
         share = abs(stoichiometry)
         share.data /= np.repeat(share.sum(axis=1), np.diff(share.indptr))
-        edges = _EDGES[metabolism] = cls(
+        return MetabolicEdges(
             Aggregate(GENE, SparseMatrix.from_scipy(rules), mean=True),
             Aggregate(METABOLITE, SparseMatrix.from_scipy(share)),
             Aggregate(REACTION, SparseMatrix.from_scipy(stoichiometry.T), mean=True),
             Aggregate(REACTION, SparseMatrix.from_scipy(rules.T), mean=True),
         )
-        return edges
-
-
-_EDGES: WeakKeyDictionary[Metabolism, MetabolicEdges] = WeakKeyDictionary()
 
 
 class MetabolicLayer(nn.Module):
@@ -322,8 +312,6 @@ class PairwiseCombination(nn.Module):
     first layer is applied to B_ab instead, and the weighted sum is taken before B_ab.
     """
 
-    places: Tensor
-
     def __init__(self, relations: int, hidden: int) -> None:
         super().__init__()
         self.pairs = tuple(combinations_with_replacement(range(relations), 2))
@@ -339,7 +327,7 @@ class PairwiseCombination(nn.Module):
         # For relation a, first the pairs in which it is on the left, then those on the right.
         left = [a * n_places + (b - a) for a, b in self.pairs]
         right = [b * n_places + (relations - b + a) for a, b in self.pairs]
-        self.register_buffer("places", torch.tensor(left + right), persistent=False)
+        self.places = nn.Buffer(torch.tensor(left + right), persistent=False)
 
     def forward(self, messages: Tensor) -> Tensor:
         r, m, _ = messages.shape
@@ -365,3 +353,17 @@ class PairwiseCombination(nn.Module):
         of_mean = self.score(mean).unsqueeze(0)
         found = self.score_out(functional.gelu(torch.cat([of_pairs, of_mean]))).squeeze(-1)
         return found.to(torch.promote_types(found.dtype, torch.float32))  # type: ignore[no-any-return]
+
+
+class StackedLinear(nn.Module):
+    """The weights of k linear layers of one size, initialised like `torch.nn.Linear`."""
+
+    def __init__(self, k: int, n_in: int, n_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(default_uniform(k, n_in, n_out, n_in=n_in))
+        self.bias = nn.Parameter(default_uniform(k, n_out, n_in=n_in))
+
+
+def default_uniform(*shape: int, n_in: int) -> Tensor:
+    bound = 1 / math.sqrt(n_in)
+    return torch.empty(*shape).uniform_(-bound, bound)

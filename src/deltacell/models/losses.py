@@ -38,12 +38,7 @@ class LogCosh:
     """``sum over b of weight_b * log cosh(score_b - target_b)``."""
 
     def __call__(
-        self,
-        prediction: Prediction,
-        targets: Tensor,
-        weights: Tensor | None = None,
-        *,
-        epoch: int = 0,
+        self, prediction: Prediction, targets: Tensor, weights: Tensor | None = None, *, epoch: int
     ) -> LossValue:
         weights = _checked_weights(prediction, targets, weights)
         total = (weights * log_cosh(prediction.score - targets)).sum()

@@ -67,14 +67,12 @@ def closed_form_loss(
 
 
 def dense_loss(
-    z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix, lambda_: float
+    z: Tensor, weight: Tensor, bias: Tensor, matrix: SparseMatrix | Tensor, lambda_: float
 ) -> Tensor:
-    """Return `closed_form_loss` by N x N matrices, as a reference for tests."""
-    edge = matrix.csr(device=z.device, dtype=z.dtype).to_dense()
-    return loss_by_matrix(z, weight, bias, edge, lambda_)
-
-
-def loss_by_matrix(z: Tensor, weight: Tensor, bias: Tensor, edge: Tensor, lambda_: float) -> Tensor:
+    """Return `closed_form_loss` by N x N matrices, as a reference; A may be dense already."""
+    edge = matrix
+    if isinstance(edge, SparseMatrix):
+        edge = edge.csr(device=z.device, dtype=z.dtype).to_dense()
     predicted = z @ weight.t() + bias
     on_edges = ((predicted - 1).square() * edge).sum()
     elsewhere = (predicted.square() * (1 - edge)).sum()

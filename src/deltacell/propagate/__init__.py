@@ -2,12 +2,11 @@
 
 from deltacell.propagate.auto import STRATEGIES, Auto, strategy
 from deltacell.propagate.base import Deleted, DeletedNodes, Mutants, Propagation, Smaller, WildType
-from deltacell.propagate.delta import Delta
+from deltacell.propagate.delta import Delta, Shared
 from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop, Message
 from deltacell.propagate.late import Late, Touched
 from deltacell.propagate.pool import Terms
 from deltacell.propagate.product import SparseMatrix
-from deltacell.propagate.shared import Shared
 
 __all__ = ["GENE", "METABOLITE", "REACTION", "STRATEGIES", "Aggregate", "Auto", "Deleted"]
 __all__ += ["DeletedNodes", "Delta", "Hop", "Late", "Message", "Mutants", "Propagation"]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
 from deltacell.errors import InputError, did_you_mean
 from deltacell.propagate.base import Deleted, Mutants, Propagation, WildType
-from deltacell.propagate.delta import Delta
+from deltacell.propagate.delta import Delta, Shared
 from deltacell.propagate.hop import Hop, State, place_of
 from deltacell.propagate.ladder import DeviceMask, EdgeMask, StoredEdges, StoredMasks, Subgraph
 from deltacell.propagate.late import Late, is_late
-from deltacell.propagate.shared import Shared
 
 REASONS = {
     "delta": "memory is bounded, or it is a CPU, where rows that do not change are left out.",
@@ -50,16 +49,16 @@ class Auto(Propagation):
     def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
         if self.choice is None:
             self.choice = choose(hops, place_of(hops)[0], self.max_bytes)
-        return self._chosen(hops).prepare(hops, deleted)
+        return self._chosen().prepare(hops, deleted)
 
     def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
         return Shared().wild_type(hops, state)
 
-    def mutants(self, hops: Sequence[Hop], *args: Any, vectors: bool = False) -> Mutants:
-        return self._chosen(hops).mutants(hops, *args, vectors=vectors)
+    def mutants(self, hops: Sequence[Hop], *args: Any) -> Mutants:
+        return self._chosen().mutants(hops, *args)
 
-    def _chosen(self, hops: Sequence[Hop]) -> Propagation:
-        choice = self.choice or choose(hops, place_of(hops)[0], self.max_bytes)
+    def _chosen(self) -> Propagation:
+        choice = cast(str, self.choice)
         return Late() if choice == "late" else STRATEGIES[choice](max_bytes=self.max_bytes)
 
 

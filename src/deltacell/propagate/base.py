@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from deltacell.cell import Cell
-from deltacell.propagate.hop import GENE, REACTION, Aggregate, Hop, State
+from deltacell.propagate.hop import ALL, GENE, REACTION, Aggregate, Hop, State
 from deltacell.propagate.pool import WildPool, wild_pool
 from deltacell.screen import Genotypes
 
@@ -37,31 +37,44 @@ class Deleted:
     Found on the host from gene lists, so that the step never has to wait for a device.
     """
 
-    genotypes: Genotypes  # checked
+    genotypes: Genotypes  # as they were given, checked
     nodes: Mapping[str, DeletedNodes]  # by kind; a kind that is absent is never deleted
-    # Whether the part of z that no smaller set explains is wanted too.
-    epistasis: bool = field(default=False, kw_only=True)
+    plan: Any = None  # what the strategy has to know of it
+    sent: int = 0  # bytes of the plan that a loader sends
+    epistasis: bool = False  # whether the part of z that no smaller set explains is wanted too
     # The reactions that each genotype loses and no smaller set does, where they are wanted.
-    together: DeletedNodes | None = field(default=None, kw_only=True)
+    together: DeletedNodes | None = None
     # All subsets of the genotypes, where epistasis is found by taking their z from each other.
-    smaller: Smaller | None = field(default=None, kw_only=True)
+    smaller: Smaller | None = None
+    made_for: object = None  # the model, the cell and the strategy that it was prepared for
 
     @classmethod
-    def of(cls, cell: Cell, genotypes: Genotypes, *, metabolism: bool = False) -> Deleted:
-        """Find what genotypes delete, with the lost reactions where `metabolism` is true."""
+    def of(
+        cls, cell: Cell, genotypes: Genotypes, *, metabolism: bool = False, instead: Any = None
+    ) -> Deleted:
+        """Find what genotypes delete, with the lost reactions where `metabolism` is true.
+
+        With `instead`, a tensor [n_genes], they delete other genes than those named.
+        """
         genotypes = genotypes.to("cpu").check(cell.n_genes)
-        nodes = {GENE: DeletedNodes.of(genotypes.genes, genotypes.offsets)}
+        genes = genotypes.genes if instead is None else instead[genotypes.genes]
+        nodes = {GENE: DeletedNodes.of(genes, genotypes.offsets)}
         if metabolism and cell.metabolism is not None:
-            nodes[REACTION] = DeletedNodes.of(*cell.metabolism.lost_reactions(genotypes))
+            lost = cell.metabolism.lost_reactions(Genotypes(genes, genotypes.offsets))
+            nodes[REACTION] = DeletedNodes.of(*lost)
         return cls(genotypes, nodes)
+
+    @property
+    def lost(self) -> Genotypes:
+        """The genes that are deleted."""
+        return Genotypes(self.nodes[GENE].nodes, self.genotypes.offsets)
 
     def __len__(self) -> int:
         return len(self.genotypes)
 
     @property
     def loader_bytes_per_genotype(self) -> float:
-        """What a loader sends for a genotype: its genes, unless the strategy sends more."""
-        return self.genotypes.nbytes / max(len(self), 1)
+        return (self.genotypes.nbytes + self.sent) / max(len(self), 1)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         return cast(Self, mapped(self, lambda x: x.to(device, non_blocking=non_blocking), {}))
@@ -147,7 +160,6 @@ class Mutants:
 
     z: Tensor  # the pooled wild type less the pooled mutant, [b, hidden]
     pooled: Tensor  # the pooled wild type, [hidden]
-    vectors: Tensor | None = None  # [b, n, hidden] if asked for, 0 where a gene is deleted
     # The part of z that no smaller set explains, float64 [b, hidden], 0 for a single deletion;
     # where it was asked for and the strategy finds it by itself.
     epistasis: Tensor | None = None
@@ -158,10 +170,9 @@ class Batch(NamedTuple):
 
     hops: Sequence[Hop]
     wild_type: WildType
-    deleted: Any  # a `Deleted` as the strategy prepares it
+    deleted: Deleted  # with the plan of the strategy
     readout: Any  # the terms of genes, row by row: `deltacell.models.hetero_cell.Pooling`
     pool: WildPool
-    vectors: bool  # whether the genes' vectors are wanted
 
 
 class Propagation:
@@ -183,22 +194,14 @@ class Propagation:
         """Propagate the wild type from the vectors of each kind of node, [n, hidden]."""
 
     def mutants(
-        self,
-        hops: Sequence[Hop],
-        wild_type: WildType,
-        deleted: Deleted,
-        readout: Any,
-        *,
-        vectors: bool = False,
+        self, hops: Sequence[Hop], wild_type: WildType, deleted: Deleted, readout: Any
     ) -> Mutants:
         """Propagate the mutants of a prepared batch and read them out, see `Batch`."""
-        genes = wild_type.last[GENE]
-        pool = wild_pool(readout.terms(genes))
+        pool = wild_pool(readout.terms(wild_type.last[GENE], ALL))
         if not len(deleted):
-            none = genes.new_zeros(0, *genes.shape)
-            z = none[:, 0]
-            return Mutants(z, pool.pooled, none if vectors else None, z.double())
-        return self._mutants(Batch(hops, wild_type, deleted, readout, pool, vectors))
+            z = pool.value[:0]
+            return Mutants(z, pool.pooled, z.double())
+        return self._mutants(Batch(hops, wild_type, deleted, readout, pool))
 
     def _mutants(self, batch: Batch) -> Mutants:
         """Propagate the mutants, of which there is at least one, and read them out."""

@@ -1,29 +1,211 @@
-"""The strategy `delta`: every mutant as an exact difference from the wild type."""
+"""The strategies `shared` and `delta`: mutants in tiles, on the wild type's own matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from deltacell.arrays import Bools, Ints, offsets_of
-from deltacell.propagate.hop import GENE, Aggregate, Hop, Message, sizes_of
-from deltacell.propagate.product import SparseMatrix
-from deltacell.propagate.shared import (
-    ChangedHop,
-    ChangedMessage,
-    Places,
-    Shared,
-    Tile,
-    entries_of,
-    everywhere,
-)
+from deltacell.arrays import Bools, Ints, distinct, offsets_of, ragged_positions
+from deltacell.errors import InputError
+from deltacell.propagate.base import Batch, Deleted, Mutants, Propagation, WildType
+from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, Message, State, place_of, sizes_of
+from deltacell.propagate.pool import Terms, pool_changes, pool_difference
+from deltacell.propagate.product import SparseMatrix, product
+from deltacell.propagate.workers import Pieces, in_graphs, one_core, row_wise, workers_for
+
+# What stays in a core's cache: numbers of vectors while a sparse matrix is gone through, and rows
+# of 64 numbers with what is computed from them.
+NEAR_NUMBERS = 2**19
+CPU_ROWS_AT_A_TIME = 2208
+
+KEPT_BYTES = 2**30
+"""What a CPU keeps for the backward where no bound is given; the rest is computed again."""
+
 
 COVERED = 8
 """So many times more entries than rows that have one, and they are taken to reach every row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Some nodes of one kind in some mutants of a tile.
+
+    The vectors of a tile of t mutants are one tensor [n * t, hidden], node by node.
+    """
+
+    at: Tensor  # node * t + mutant, ascending, int64 [m]
+    nodes: Tensor  # int64 [m]
+
+    @classmethod
+    def of(cls, at: Ints, t: int) -> Places:
+        positions = torch.from_numpy(at)
+        return cls(positions, positions if t == 1 else torch.from_numpy(at // t))
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+
+@dataclass(frozen=True, eq=False)
+class ChangedMessage:
+    """What is done about one message of a hop."""
+
+    # Where what is received, or the node's own vector, is not the wild type's; None is everywhere.
+    computed: Places | None = None
+    # From how the changed sources differ to how the sums at the computed places do, [m, sources],
+    # for each aggregate; None is by a whole product, as everywhere.
+    differences: tuple[SparseMatrix | None, ...] = ()
+    into: Tensor | None = None  # which of the hop's new rows these are; None is all of them
+    # Where the hop changes something and this message is the wild type's, as new rows and as
+    # nodes; None is nowhere.
+    taken: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ChangedHop:
+    """What a hop changes."""
+
+    messages: tuple[ChangedMessage, ...]
+    changed: Places | None = None  # living nodes with other vectors than the wild type; None is all
+    sources: Mapping[str, Places | None] = field(default_factory=dict)
+    """Nodes that are changed or deleted before it, by kind; None is all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """Some mutants that are propagated together, and what differs in them."""
+
+    size: int
+    deleted: Mapping[str, Tensor]  # the places of deleted nodes, by kind
+    # For each matrix whose rows are averaged, the places that hear from fewer sources than in the
+    # wild type, and how many fewer.
+    silent: Mapping[SparseMatrix, tuple[Tensor, Tensor]]
+    hops: tuple[ChangedHop, ...]
+    # The genes that are changed or deleted in the end, the mutant that each belongs to, and
+    # whether it lives; None is all genes.
+    read: tuple[Places, Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Shared(Propagation):
+    """One sparse product per relation and tile of the batch, with deleted rows zero.
+
+    Deleting a set of genes removes exactly the edges that touch them. With K the diagonal 0/1
+    matrix of a mutant's living nodes, its sum over neighbours is ``K A K X``: zero the deleted rows
+    of X, multiply by the wild type's A, zero the deleted rows of what comes out. A mean divides by
+    ``A K 1``. There are no edges and no masks per mutant.
+
+    `tile` mutants go through one product; by default, on a CPU as many as stay in its cache, and
+    elsewhere the whole batch. `rows_at_a_time` go through a row-wise function together, see
+    `row_wise`; by default, elsewhere than on a CPU, and with 0, all at once, kept for the backward.
+    Tiles are shared out to threads: `workers`, by default those of `workers_for`. `max_bytes`
+    bounds the memory of a batch, beside the model: mutants are propagated one at a time, and what
+    does not fit is computed again in the backward, with the same result.
+    """
+
+    tile: int | None = None
+    rows_at_a_time: int | None = None
+    workers: int | None = None
+    max_bytes: int | None = None
+    name: ClassVar[str] = "shared"
+
+    def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
+        nodes, batch = deleted.to("cpu").nodes, len(deleted)
+        width = self._width(hops, batch)
+        tiles = []
+        for begin in range(0, batch, width):
+            size = min(width, batch - begin)
+            lost = {kind: np.zeros(0, dtype=np.int64) for kind in sizes_of(hops)}
+            for kind in lost.keys() & nodes.keys():
+                owner = nodes[kind].owner.numpy()
+                own = slice(*np.searchsorted(owner, (begin, begin + size)))
+                lost[kind] = np.sort(nodes[kind].nodes.numpy()[own] * size + owner[own] - begin)
+            tiles.append(self._tile(hops, lost, size))
+        return replace(deleted, plan=tuple(tiles))
+
+    def _tile(self, hops: Sequence[Hop], lost: Mapping[str, Ints], t: int) -> Tile:
+        """Return what is different in t mutants that lose nodes at some places: all rows."""
+        whole = tuple(ChangedHop((ChangedMessage(),) * len(hop.messages)) for hop in hops)
+        deleted = {kind: torch.from_numpy(places) for kind, places in lost.items() if len(places)}
+        silent = {}
+        for a in (a for hop in hops for a in hop.aggregates if a.mean and len(lost[a.source])):
+            if a.matrix not in silent:
+                source, target, _ = entries_of(a.matrix, lost[a.source] // t)
+                places, fewer = distinct(target * t + (lost[a.source] % t)[source])
+                silent[a.matrix] = torch.from_numpy(places), torch.from_numpy(fewer)
+        return Tile(t, deleted, silent, whole)
+
+    def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
+        device = state[GENE].device
+        workers = self.workers or workers_for(device, 1 << 20)
+        return wild_type_in_parts(hops, state, Pieces(self._at_a_time(device), workers))
+
+    def _mutants(self, batch: Batch) -> Mutants:
+        hops, tiles, wild = batch.hops, batch.deleted.plan, batch.wild_type
+        pieces = Pieces(self._at_a_time(batch.pool.value.device))
+        given, tree = tree_flatten((wild.states, wild.sums, wild.messages, batch.pool))
+
+        def run(i: int, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            *wild, pool = tree_unflatten(list(given), tree)
+            own = batch._replace(wild_type=WildType(*wild), pool=pool)
+            return (TileMutants(own, tiles[i], pieces).z(),)
+
+        parameters = [*(p for hop in hops for p in hop.parameters), *batch.readout.parameters()]
+        kept, workers = self._within_bound(hops, len(tiles), max(tile.size for tile in tiles))
+        found = in_graphs(run, [given] * len(tiles), parameters, workers, kept)
+        return Mutants(torch.cat([z for (z,) in found]), batch.pool.pooled)
+
+    def _width(self, hops: Sequence[Hop], batch: int) -> int:
+        device = place_of(hops)[0]
+        if self.tile is not None or self.max_bytes is not None:
+            return self.tile or 1
+        if device.type != "cpu" or not hops:
+            return max(batch, 1)
+        near = NEAR_NUMBERS // (sizes_of(hops)[GENE] * max(hop.width for hop in hops))
+        # Every thread is to have mutants of its own.
+        return max(1, min(near, -(-batch // (self.workers or workers_for(device, max(batch, 1))))))
+
+    def _at_a_time(self, device: torch.device) -> int | None:
+        if self.rows_at_a_time is None:
+            return CPU_ROWS_AT_A_TIME if device.type == "cpu" else None
+        return self.rows_at_a_time or None
+
+    def _within_bound(self, hops: Sequence[Hop], tiles: int, t: int) -> tuple[int, int]:
+        """Return how many tiles to keep for the backward and how many threads to use.
+
+        What they take is counted as if every row changed, and was checked by measuring.
+        """
+        device, dtype = place_of(hops)
+        workers = min(self.workers or workers_for(device, tiles), tiles)
+        if not hops or (self.max_bytes is None and device.type != "cpu"):
+            return tiles, workers
+        sizes, width = sizes_of(hops), max(hop.width for hop in hops)
+        rows, of_row = t * max(sizes.values()), width * dtype.itemsize
+        # Of a tile the vectors after each hop, what they receive, and the terms of the pool.
+        of_hops = sum((1 + len(hop.aggregates)) * sizes[hop.target] for hop in hops)
+        of_tile = t * (4 * sizes[GENE] + of_hops) * of_row
+        if self.max_bytes is None:
+            return KEPT_BYTES // of_tile, workers
+        # What each thread works in: tensors of a mutant's size, a few rows in their function, and
+        # sums of the wild type's gradients; the wild type's vectors, sums and messages.
+        parameters = [[p.numel() for p in m.parameters] for hop in hops for m in hop.messages]
+        largest = max(map(sum, parameters))
+        at_once = min(rows, self._at_a_time(device) or rows)
+        working = 9 * rows * of_row + 8 * at_once * largest * dtype.itemsize // width
+        wild = sum((1 + 2 * len(hop.aggregates)) * sizes[hop.target] for hop in hops) * of_row
+        of_worker = of_tile + working + 2 * wild + sum(map(sum, parameters)) * dtype.itemsize
+        # A tenth of it is for what the allocator does not give back at once.
+        left, least = self.max_bytes * 10 // 11 - 4 * wild, -(-(4 * wild + of_worker) * 11 // 10)
+        if least > self.max_bytes:
+            what = f"max_bytes is {self.max_bytes:,}, and one genotype at a time takes {least:,}"
+            raise InputError(what, code="max-bytes-too-small", least=least)
+        workers = min(workers, left // of_worker)
+        return (left - workers * of_worker) // of_tile, workers
 
 
 @dataclass(frozen=True)
@@ -116,7 +298,7 @@ class _Finder:
 
     def _message(self, message: Message, computed: Bools | None) -> ChangedMessage:
         if computed is None:
-            return everywhere(message)
+            return ChangedMessage()
         t, changed, taken = self.t, self.changed, None
         into = at = np.flatnonzero(computed)
         rest = ~computed if changed is None else changed & ~computed
@@ -162,3 +344,144 @@ def _mask(at: Ints, size: int) -> Bools:
     mask = np.zeros(size, dtype=bool)
     mask[at] = True
     return mask
+
+
+def wild_type_in_parts(hops: Sequence[Hop], state: State, pieces: Pieces) -> WildType:
+    """Propagate the wild type and keep the sums and messages that mutants are differences from."""
+    states, sums, messages = [state], [], []
+    for hop in hops:
+        old, x = states[-1], states[-1][hop.target]
+
+        def run(k: int, given: Sequence[Tensor], hop: Hop = hop) -> tuple[Tensor, ...]:
+            message, alone = hop.messages[k], Pieces(pieces.at_a_time)
+            each = zip(message.aggregates, given[1:], strict=True)
+            heard = [product(a.matrix, source) for a, source in each]
+            received = [a.scaled(h) for a, h in zip(message.aggregates, heard, strict=True)]
+            return *heard, message.apply(ALL, given[0], received, alone)
+
+        with hop.around(), one_core(pieces.workers):
+            given = [[x, *(old[a.source] for a in m.aggregates)] for m in hop.messages]
+            found = in_graphs(run, given, hop.parameters, pieces.workers)
+            made = [message for *_, message in found]
+            states.append({**old, hop.target: hop.added_up(x, made)})
+        sums.append(tuple(tuple(heard) for *heard, _ in found))
+        messages.append(tuple(made))
+    return WildType(tuple(states), tuple(sums), tuple(messages))
+
+
+def entries_of(matrix: SparseMatrix, columns: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the entries in some columns: which of these, the row, and the place of its value."""
+    turned = matrix.transpose
+    starts = turned.indptr[columns]
+    lengths = turned.indptr[columns + 1] - starts
+    at = ragged_positions(starts, lengths)
+    return np.repeat(np.arange(len(columns)), lengths), turned.indices[at].astype(np.int64), at
+
+
+class TileMutants:
+    """A tile of mutants on its way through the hops; vectors are [n * t, hidden], node by node."""
+
+    def __init__(self, batch: Batch, tile: Tile, pieces: Pieces) -> None:
+        self.batch, self.tile, self.pieces, self.t = batch, tile, pieces, tile.size
+        self.wild = batch.wild_type
+        self.state = {
+            kind: self._living(kind, self._each(x)) for kind, x in self.wild.first.items()
+        }
+        self._moved: dict[str, Tensor] = {}
+        self._scales: dict[SparseMatrix, Tensor] = {}
+
+    def z(self) -> Tensor:
+        for h, hop in enumerate(self.batch.hops):
+            with hop.around():
+                self._moved.clear()
+                new, changed = self._new_rows(h, hop), self.tile.hops[h].changed
+                if changed is not None:
+                    wild = self._each(self.wild.states[h + 1][hop.target])
+                    new = wild.index_copy(0, changed.at, new)
+                self.state[hop.target] = self._living(hop.target, new)
+        return self._read_out(self.state[GENE])
+
+    def _new_rows(self, h: int, hop: Hop) -> Tensor:
+        changed, x = self.tile.hops[h].changed, self.state[hop.target]
+        old = _at(x, changed)
+        new = old.clone() if hop.residual else torch.zeros_like(old)
+        for k, message in enumerate(hop.messages):
+            own = self.tile.hops[h].messages[k]
+            if own.computed is None or len(own.computed):
+                rows, into = self._nodes(own.computed, len(x)), own.into
+                heard = [self._heard(h, k, j, a) for j, a in enumerate(message.aggregates)]
+                made = message.apply(rows, _at(x, own.computed), heard, self.pieces)
+                new = new.add_(made) if into is None else new.index_add_(0, into, made)
+            if own.taken is not None:
+                into, nodes = own.taken
+                new = new.index_add_(0, into, self.wild.messages[h][k].index_select(0, nodes))
+        return new
+
+    def _heard(self, h: int, k: int, j: int, a: Aggregate) -> Tensor:
+        """Return what message k receives over its aggregate j where it is computed."""
+        own, x = self.tile.hops[h].messages[k], self.state[a.source]
+        if own.computed is None or (difference := own.differences[j]) is None:
+            sums = product(a.matrix, x.view(-1, self.t, x.shape[1])).view(-1, x.shape[1])
+            sums = _at(sums, own.computed)
+        else:
+            sums = self.wild.sums[h][k][j].index_select(0, own.computed.nodes)
+            sums = sums + product(difference, self._difference(h, a.source))
+        return sums * _at(self._scale(a, x), own.computed) if a.mean else sums
+
+    def _difference(self, h: int, kind: str) -> Tensor:
+        """Return how the changed and deleted sources differ from the wild type."""
+        if kind not in self._moved:
+            places = self.tile.hops[h].sources[kind]
+            assert places is not None
+            wild = self.wild.states[h][kind].index_select(0, places.nodes)
+            self._moved[kind] = self.state[kind].index_select(0, places.at) - wild
+        return self._moved[kind]
+
+    def _scale(self, a: Aggregate, like: Tensor) -> Tensor:
+        """Return one over the number of living sources of each place, [n * t, 1]."""
+        if a.matrix not in self._scales:
+            counts = self._each(a.counts(like))
+            if a.matrix in self.tile.silent:
+                at, fewer = self.tile.silent[a.matrix]
+                counts = counts.index_add(0, at, fewer.to(counts.dtype).unsqueeze(1), alpha=-1)
+            self._scales[a.matrix] = counts.clamp(min=1).reciprocal()
+        return self._scales[a.matrix]
+
+    def _read_out(self, genes: Tensor) -> Tensor:
+        readout, read = self.batch.readout, self.tile.read
+        places = None if read is None else read[0]
+        rows, parameters = self._nodes(places, len(genes)), list(readout.parameters())
+        gate, value = row_wise(readout.terms, rows, [_at(genes, places)], parameters, self.pieces)
+        if read is None:
+            living = torch.ones_like(gate, dtype=torch.bool)
+            if GENE in self.tile.deleted:
+                living[self.tile.deleted[GENE]] = False
+            each = Terms(gate.view(-1, self.t), value.view(-1, self.t, value.shape[1]))
+            return pool_difference(self.batch.pool, each, living.view(-1, self.t))
+        changed, owner, living = read
+        # In float64, for weights of mutants may be large beside the wild type's.
+        own, wild = Terms(gate, value.double()), self.batch.pool.at(changed.nodes)
+        n, d = pool_changes(own, living, *(x.double() for x in wild))
+        n = n.new_zeros(self.t, n.shape[1]).index_add(0, owner, n)
+        d = d.new_zeros(self.t).index_add(0, owner, d)
+        return (n / (1 + d).unsqueeze(1)).to(genes.dtype)
+
+    def _each(self, x: Tensor) -> Tensor:
+        """Return the wild type's rows once per mutant, [n * t, width]."""
+        return x.unsqueeze(1).expand(-1, self.t, -1).reshape(-1, x.shape[1])
+
+    def _living(self, kind: str, x: Tensor) -> Tensor:
+        if kind not in self.tile.deleted:
+            return x
+        return x.index_fill(0, self.tile.deleted[kind], 0)
+
+    def _nodes(self, places: Places | None, n: int) -> slice | Tensor:
+        if places is not None:
+            return places.nodes
+        if self.t == 1:
+            return ALL
+        return torch.arange(n, device=self.state[GENE].device) // self.t
+
+
+def _at(x: Tensor, places: Places | None) -> Tensor:
+    return x if places is None else x.index_select(0, places.at)

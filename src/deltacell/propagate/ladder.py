@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -39,18 +38,6 @@ def links_of(hops: Sequence[Hop]) -> tuple[Link, ...]:
     return tuple(dict.fromkeys(links))
 
 
-@dataclass(frozen=True, eq=False)
-class Sent(Deleted):
-    """A batch with what its loader sends about the edges, so many tensors per link."""
-
-    tensors: tuple[Tensor, ...] = ()
-
-    @property
-    def loader_bytes_per_genotype(self) -> float:
-        sent = sum(x.nbytes for x in self.tensors)
-        return (sent + self.genotypes.nbytes) / max(len(self), 1)
-
-
 class Edges(NamedTuple):
     """The edges of one link in a batch of mutants; node i of mutant b is number ``b * n + i``."""
 
@@ -65,21 +52,26 @@ class EdgeMask(Propagation):
 
     name: ClassVar[str] = "edge_mask"
 
-    def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
-        masks = tuple(mask_of(link, deleted) for link in links_of(hops))
-        return Sent(deleted.genotypes, deleted.nodes, masks)
+    def sent(self, links: Sequence[Link], deleted: Deleted) -> Sequence[tuple[Tensor, ...]]:
+        """Return what the loader sends about the edges of each link."""
+        return [(mask_of(link, deleted),) for link in links]
 
-    def mask(self, number: int, link: Link, deleted: Any) -> Tensor:
-        mask: Tensor = deleted.tensors[number]
-        return mask
+    def mask(self, link: Link, deleted: Deleted, *sent: Tensor) -> Tensor:
+        """Return which edges of a link each mutant has, from what was sent about it."""
+        return sent[0]
 
-    def edges(self, number: int, link: Link, deleted: Any) -> Edges:
-        mask = self.mask(number, link, deleted)
+    def edges(self, link: Link, deleted: Deleted, *sent: Tensor) -> Edges:
+        mask = self.mask(link, deleted, *sent)
         return repeated(link, len(deleted), mask.device)._replace(kept=mask.flatten())
 
+    def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
+        plan = tuple(self.sent(links_of(hops), deleted))
+        return replace(deleted, plan=plan, sent=sum(x.nbytes for sent in plan for x in sent))
+
     def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
-        device = state[GENE].device
-        receive = _receive_along(hops, 1, lambda _, link: repeated(link, 1, device))
+        def receive(a: Aggregate, target: str, x: Tensor) -> Tensor:
+            return received(a, x, 1, repeated(Link(a.matrix, target, a.source), 1, x.device))
+
         return WildType(tuple(propagate(hops, state, dict.fromkeys(state, ALL), receive)))
 
     def _mutants(self, batch: Batch) -> Mutants:
@@ -89,18 +81,21 @@ class EdgeMask(Propagation):
         """
         hops, deleted, first = batch.hops, batch.deleted, batch.wild_type.first
         b, n, device = len(deleted), *first[GENE].shape[:1], first[GENE].device
+        sent = dict(zip(links_of(hops), deleted.plan, strict=True))
+
+        def receive(a: Aggregate, target: str, x: Tensor) -> Tensor:
+            link = Link(a.matrix, target, a.source)
+            return received(a, x, b, self.edges(link, deleted, *sent[link]))
+
         rows = {k: torch.arange(len(x), device=device).repeat(b) for k, x in first.items()}
         state = {kind: x.repeat(b, 1) for kind, x in first.items()}
-        receive = _receive_along(hops, b, lambda i, link: self.edges(i, link, deleted))
         genes = propagate(hops, state, rows, receive)[-1][GENE]
-        gate, value = batch.readout.terms(genes)
+        gate, value = batch.readout.terms(genes, rows[GENE])
         terms = Terms(gate.view(b, n).t(), value.view(b, n, -1).transpose(0, 1))
         lost = deleted.nodes[GENE]
         living = torch.ones(n, b, dtype=torch.bool, device=device)
         living[lost.nodes, lost.owner] = False
-        vectors = genes.view(b, n, -1).masked_fill(~living.t().unsqueeze(2), 0)
-        z = pool_difference(batch.pool, terms, living)
-        return Mutants(z, batch.pool.pooled, vectors if batch.vectors else None)
+        return Mutants(pool_difference(batch.pool, terms, living), batch.pool.pooled)
 
 
 class Subgraph(EdgeMask):
@@ -111,18 +106,16 @@ class Subgraph(EdgeMask):
 
     name: ClassVar[str] = "subgraph"
 
-    def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Sent:
-        tensors = []
-        for link in links_of(hops):
-            living = mask_of(link, deleted).flatten()
-            sources, targets, weights, _ = repeated(link, len(deleted), torch.device("cpu"))
-            own = torch.zeros(0) if weights is None else weights[living]
-            tensors += [torch.stack([sources[living], targets[living]]), own]
-        return Sent(deleted.genotypes, deleted.nodes, tuple(tensors))
+    def sent(self, links: Sequence[Link], deleted: Deleted) -> Sequence[tuple[Tensor, ...]]:
+        found = []
+        for link, (mask,) in zip(links, super().sent(links, deleted), strict=True):
+            edges = repeated(link, len(deleted), mask.device)[:3]
+            found.append(tuple(x[mask.flatten()] for x in edges if x is not None))
+        return found
 
-    def edges(self, number: int, link: Link, deleted: Any) -> Edges:
-        index, weights = deleted.tensors[2 * number : 2 * number + 2]
-        return Edges(index[0], index[1], None if link.matrix.values is None else weights)
+    def edges(self, link: Link, deleted: Deleted, *sent: Tensor) -> Edges:
+        sources, targets, *weights = sent
+        return Edges(sources, targets, weights[0] if weights else None)
 
 
 class DeviceMask(EdgeMask):
@@ -130,10 +123,10 @@ class DeviceMask(EdgeMask):
 
     name: ClassVar[str] = "device_mask"
 
-    def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
-        return deleted
+    def sent(self, links: Sequence[Link], deleted: Deleted) -> Sequence[tuple[Tensor, ...]]:
+        return [()] * len(links)
 
-    def mask(self, number: int, link: Link, deleted: Any) -> Tensor:
+    def mask(self, link: Link, deleted: Deleted, *sent: Tensor) -> Tensor:
         return mask_of(link, deleted)
 
 
@@ -150,24 +143,23 @@ class Stored(EdgeMask):
     def __init__(self, store: str | os.PathLike[str] | None = None) -> None:
         self._path = store
         # The parts, the number of each genotype, and the links that it was checked for.
-        self._opened: tuple[dict[str, Any], dict[tuple[int, ...], int], tuple[Link, ...]]
+        self._opened: tuple[dict[str, Any], dict[tuple[int, ...], int], Sequence[Link]]
         self._opened = {}, {}, ()
 
-    @abstractmethod
     def array_of(self, mask: Tensor) -> Tensor:
         """Return what is stored of one genotype and link, whose mask is given."""
+        return mask
 
     def fill(self, hops: Sequence[Hop], deleted: Deleted) -> None:
-        links, genotypes = links_of(hops), deleted.genotypes
+        links, genotypes = links_of(hops), deleted.lost
         parts = {"genotypes": pa.table({"genes": [sorted(g.tolist()) for g in genotypes]})}
         for number, link in enumerate(links):
             arrays = [self.array_of(mask).numpy().tobytes() for mask in mask_of(link, deleted)]
             parts[f"link{number}"] = pa.table({"array": pa.array(arrays, pa.large_binary())})
         store.write(self._given(), self.kind, parts, {"cell": _checksum_of_links(links)})
 
-    def read(self, hops: Sequence[Hop], deleted: Deleted) -> list[list[Tensor]]:
-        """Return what is stored of a batch, for each link a list with one array per genotype."""
-        links = links_of(hops)
+    def sent(self, links: Sequence[Link], deleted: Deleted) -> Sequence[tuple[Tensor, ...]]:
+        """Read what is stored of a batch: for each link, how long each array is, and all arrays."""
         if self._opened[2] != links:
             there = store.read(self._given(), self.kind)
             if there.meta["cell"] != _checksum_of_links(links):
@@ -175,16 +167,17 @@ class Stored(EdgeMask):
             genes = there.parts["genotypes"]["genes"].to_pylist()
             self._opened = there.parts, {tuple(g): i for i, g in enumerate(genes)}, links
         parts, number, _ = self._opened
-        keys = [tuple(sorted(genes.tolist())) for genes in deleted.genotypes]
+        keys = [tuple(sorted(genes.tolist())) for genes in deleted.lost]
         if absent := [key for key in keys if key not in number]:
             raise self._refused("store-of-another-screen", f"it lacks the genotype {absent[0]}")
-        return [
-            [
-                torch.from_numpy(np.frombuffer(column[number[key]].as_buffer(), self.dtype).copy())
-                for key in keys
-            ]
-            for column in (parts[f"link{i}"]["array"] for i in range(len(links)))
-        ]
+        found = []
+        for i in range(len(links)):
+            column = parts[f"link{i}"]["array"]
+            arrays = [np.frombuffer(column[number[k]].as_buffer(), self.dtype) for k in keys]
+            whole = np.concatenate([np.empty(0, self.dtype), *arrays])
+            sizes = torch.tensor([len(a) for a in arrays], dtype=torch.int64)
+            found.append((sizes, torch.from_numpy(whole)))
+        return found
 
     def _given(self) -> str | os.PathLike[str]:
         if self._path is None:
@@ -203,16 +196,8 @@ class StoredEdges(Stored):
     name: ClassVar[str] = "stored_edges"
     kind, dtype = "store of removed edges", np.int64
 
-    def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Sent:
-        """Read the removed edges of a batch: for each link, how many per genotype and which."""
-        tensors = []
-        for positions in self.read(hops, deleted):
-            tensors.append(torch.tensor([len(p) for p in positions], dtype=torch.int64))
-            tensors.append(torch.cat([torch.zeros(0, dtype=torch.int64), *positions]))
-        return Sent(deleted.genotypes, deleted.nodes, tuple(tensors))
-
-    def mask(self, number: int, link: Link, deleted: Any) -> Tensor:
-        sizes, positions = deleted.tensors[2 * number : 2 * number + 2]
+    def mask(self, link: Link, deleted: Deleted, *sent: Tensor) -> Tensor:
+        sizes, positions = sent
         owner = torch.arange(len(deleted), device=sizes.device).repeat_interleave(sizes)
         return mask_of(link, deleted, (positions, owner))
 
@@ -226,39 +211,27 @@ class StoredMasks(Stored):
     name: ClassVar[str] = "stored_masks"
     kind, dtype = "store of edge masks", np.bool_
 
-    def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Sent:
-        masks = (torch.stack(read) for read in self.read(hops, deleted) if read)
-        return Sent(deleted.genotypes, deleted.nodes, tuple(masks))
-
-    def array_of(self, mask: Tensor) -> Tensor:
-        return mask
+    def sent(self, links: Sequence[Link], deleted: Deleted) -> Sequence[tuple[Tensor, ...]]:
+        return [(masks,) for _, masks in super().sent(links, deleted)]
 
 
-def _receive_along(
-    hops: Sequence[Hop], batch: int, edges: Callable[[int, Link], Edges]
-) -> Callable[[Aggregate, str, Tensor], Tensor]:
+def received(a: Aggregate, x: Tensor, batch: int, edges: Edges) -> Tensor:
     """Return the sum or mean of messages along edges: gather at the sources, scatter at targets."""
-    number = {link: i for i, link in enumerate(links_of(hops))}
-
-    def receive(a: Aggregate, target: str, x: Tensor) -> Tensor:
-        link = Link(a.matrix, target, a.source)
-        sources, targets, weights, kept = edges(number[link], link)
-        messages = x.to(torch.promote_types(x.dtype, torch.float32)).index_select(0, sources)
-        if weights is not None:
-            messages = messages * weights.to(messages.dtype).unsqueeze(1)
-        if kept is not None:
-            messages = messages * kept.unsqueeze(1)
-        n_targets = batch * a.matrix.shape[0]
-        # Not index_add, which would keep the messages of every layer for a backward without need.
-        at = targets.unsqueeze(1).expand_as(messages)
-        total = messages.new_zeros(n_targets, x.shape[1]).scatter_add(0, at, messages)
-        if not a.mean:
-            return total
-        there = torch.ones_like(targets) if kept is None else kept
-        counts = total.new_zeros(n_targets).index_add(0, targets, there.to(total.dtype))
-        return total / counts.clamp(min=1).unsqueeze(1)
-
-    return receive
+    sources, targets, weights, kept = edges
+    messages = x.to(torch.promote_types(x.dtype, torch.float32)).index_select(0, sources)
+    if weights is not None:
+        messages = messages * weights.to(messages.dtype).unsqueeze(1)
+    if kept is not None:
+        messages = messages * kept.unsqueeze(1)
+    n_targets = batch * a.matrix.shape[0]
+    # Not index_add, which would keep the messages of every layer for a backward without need.
+    at = targets.unsqueeze(1).expand_as(messages)
+    total = messages.new_zeros(n_targets, x.shape[1]).scatter_add(0, at, messages)
+    if not a.mean:
+        return total
+    there = torch.ones_like(targets) if kept is None else kept
+    counts = total.new_zeros(n_targets).index_add(0, targets, there.to(total.dtype))
+    return total / counts.clamp(min=1).unsqueeze(1)
 
 
 def repeated(link: Link, batch: int, device: torch.device) -> Edges:

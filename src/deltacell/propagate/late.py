@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -29,10 +28,10 @@ from torch.nn import functional
 from deltacell.arrays import Ints, offsets_of, ragged_positions
 from deltacell.errors import InputError
 from deltacell.propagate.base import Batch, Deleted, Mutants, Propagation, WildType
+from deltacell.propagate.delta import CPU_ROWS_AT_A_TIME, wild_type_in_parts
 from deltacell.propagate.hop import GENE, Aggregate, Hop, State
 from deltacell.propagate.pool import pool_changes
-from deltacell.propagate.product import SparseMatrix
-from deltacell.propagate.shared import CPU_ROWS_AT_A_TIME, wild_type_in_parts
+from deltacell.propagate.product import SparseMatrix, kept_with
 from deltacell.propagate.workers import Pieces, row_wise, workers_for
 
 MOST_GENES = 5
@@ -83,16 +82,14 @@ class Sets:
 
 
 @dataclass(frozen=True, eq=False)
-class Touched(Deleted):
-    """What a batch deletes, and the units that it takes."""
+class Touched:
+    """The units that a batch takes."""
 
     single: Units  # of each deleted gene alone, gene after gene
     starts: Tensor  # where those of each gene begin, and the end, int64 [g + 1]
     # Rows that several genes of a set touch, with each subset of these genes; only with those of
     # two and more where no epistasis is wanted.
     shared: Units
-    # The shared units with all genes of a set that touch the row, and the set, int64 [m].
-    whole: tuple[Tensor, Tensor]
     sets: tuple[Sets, ...]
 
 
@@ -120,40 +117,40 @@ class Late(Propagation):
     rows_at_a_time: int = CPU_ROWS_AT_A_TIME
     name: ClassVar[str] = "late"
 
-    def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Touched:
+    def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
         if not is_late(hops):
             what = "the propagation 'late' is for mutants that see one layer over the relations"
             fix = "Set model.mutant_layers=1 and model.metabolism=false, or propagation=auto."
             raise InputError(what, code="not-late", fix=fix)
-        return touched_by(hops[0], deleted.to("cpu"))
+        return replace(deleted, plan=touched_by(hops[0], deleted.to("cpu")))
 
     def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
         return wild_type_in_parts(hops, state, self._pieces(state[GENE].device))
 
     def _mutants(self, batch: Batch) -> Mutants:
-        deleted: Touched = batch.deleted
-        pieces, wide = self._pieces(batch.pool.value.device), deleted.epistasis
-        single, n, d = _added(batch, deleted.single, pieces)
-        numbers = torch.arange(len(deleted.starts) - 1, device=n.device)
-        owner = torch.repeat_interleave(numbers, deleted.starts.diff(), output_size=len(n))
+        touched: Touched = batch.deleted.plan
+        pieces, wide = self._pieces(batch.pool.value.device), batch.deleted.epistasis
+        n, d = _added(batch, touched.single, pieces)
+        numbers = torch.arange(len(touched.starts) - 1, device=n.device)
+        owner = torch.repeat_interleave(numbers, touched.starts.diff(), output_size=len(n))
         single_n, single_d = (
             x.new_zeros(len(numbers), x.shape[1]).index_add(0, owner, x) for x in (n, d)
         )
-        shared, *added = _added(batch, deleted.shared, pieces, wide=wide)
+        added: Sequence[Tensor] = _added(batch, touched.shared, pieces, wide=wide)
         if not wide:
             each = zip((n, d), added, strict=True)
             added = [functional.pad(torch.cat(both), (0, 0, 0, 1)) for both in each]
         n, d = added
-        z, epistasis = n.new_zeros(2, len(deleted), n.shape[1]).unbind()
-        for sets in deleted.sets:
+        z, epistasis = n.new_zeros(2, len(batch.deleted), n.shape[1]).unbind()
+        for sets in touched.sets:
             of_n, of_d = _interactions(sets, n, single_n), _interactions(sets, d, single_d)
             quotient = of_n.sum(1) / (1 + of_d.sum(1)).to(n.dtype)
             z = z.index_copy(0, sets.genotypes, quotient)
             if wide and sets.subsets:
                 found = interaction_of_quotient(of_n, of_d.squeeze(2))
                 epistasis = epistasis.index_copy(0, sets.genotypes, found)
-        vectors = _vectors(batch, single, shared) if batch.vectors else None
-        return Mutants(z.to(single.dtype), batch.pool.pooled, vectors, epistasis if wide else None)
+        dtype = batch.wild_type.last[GENE].dtype
+        return Mutants(z.to(dtype), batch.pool.pooled, epistasis if wide else None)
 
     def _pieces(self, device: torch.device) -> Pieces:
         return Pieces(self.rows_at_a_time, self.workers or workers_for(device, 1 << 20))
@@ -161,11 +158,8 @@ class Late(Propagation):
 
 def _added(
     batch: Batch, units: Units, pieces: Pieces, *, wide: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the new vectors of units, and what they add to N, [u, hidden] each, and D [u, 1].
-
-    Where it is `wide`, in float64.
-    """
+) -> tuple[Tensor, Tensor]:
+    """Return what units add to N, [u, hidden], and D [u, 1]; where it is `wide`, in float64."""
     hop, wild, terms = batch.hops[0], batch.wild_type, batch.readout.terms
     parameters = list(batch.readout.parameters())
     around: AbstractContextManager[object] = nullcontext()
@@ -179,13 +173,13 @@ def _added(
     with around:
         vectors = _new_vectors(hop, wild, units, pieces)
         n, d = row_wise(
-            lambda own, *others: pool_changes(terms(own), *others[:-1]),
+            lambda own, *others: pool_changes(terms(own, others[-1]), *others[:-1]),
             units.rows,
             [vectors, *given],
             parameters,
             Pieces(None) if wide else pieces,
         )
-    return vectors, n, d.unsqueeze(1)
+    return n, d.unsqueeze(1)
 
 
 def _new_vectors(hop: Hop, wild: WildType, units: Units, pieces: Pieces) -> Tensor:
@@ -210,24 +204,6 @@ def _heard(a: Aggregate, x: Tensor, sums: Tensor, removed: Removed) -> Tensor:
     if a.mean:
         heard = heard * removed.left.clamp(min=1).to(heard.dtype).reciprocal().unsqueeze(1)
     return heard
-
-
-def _vectors(batch: Batch, single: Tensor, shared: Tensor) -> Tensor:
-    deleted: Touched = batch.deleted
-    last = batch.wild_type.last[GENE]
-    made = last.expand(len(deleted), *last.shape).clone()
-    single, shared = (
-        new.masked_fill(~units.living.unsqueeze(1), 0).to(last.dtype)
-        for new, units in ((single, deleted.single), (shared, deleted.shared))
-    )
-    for sets in deleted.sets:
-        for b, genes in zip(sets.genotypes.tolist(), sets.genes.tolist(), strict=True):
-            for gene in genes:
-                units = slice(*deleted.starts[gene : gene + 2].tolist())
-                made[b, deleted.single.rows[units]] = single[units]
-    whole, genotype = deleted.whole
-    made[genotype, deleted.shared.rows[whole]] = shared[whole]
-    return made
 
 
 def _interactions(sets: Sets, x: Tensor, of_gene: Tensor) -> Tensor:
@@ -281,31 +257,21 @@ class _Index(NamedTuple):
     heard: Ints  # how many genes each row hears from, [relations, n]
 
 
-def _index_of(hop: Hop) -> _Index:
-    matrices = [a.matrix for a in hop.aggregates]
-    kept = _KEPT.setdefault(matrices[0], {})
-    # Without the first, which the dictionary must not keep alive.
-    key = tuple(matrices[1:])
-    if key not in kept:
-        n = matrices[0].shape[0]
-        total = eye_array(n, dtype=np.int64, format="csr") * np.int64(1 << len(matrices))
-        for r, matrix in enumerate(matrices):
-            turned = matrix.transpose
-            bits = np.full(turned.n_entries, 1 << r, dtype=np.int64)
-            total = total + csr_array((bits, turned.indices, turned.indptr), shape=(n, n))
-        total.sort_indices()
-        starts, rows = (x.astype(np.int64) for x in (total.indptr, total.indices))
-        heard = np.stack([np.diff(m.indptr) for m in matrices])
-        kept[key] = _Index(n, starts, rows, total.data, heard)
-    return kept[key]
-
-
-_KEPT: WeakKeyDictionary[SparseMatrix, dict[tuple[SparseMatrix, ...], _Index]]
-_KEPT = WeakKeyDictionary()
+@kept_with
+def _index_of(*matrices: SparseMatrix) -> _Index:
+    n = matrices[0].shape[0]
+    total = eye_array(n, dtype=np.int64, format="csr") * np.int64(1 << len(matrices))
+    for r, matrix in enumerate(matrices):
+        turned = matrix.transpose
+        bits = np.full(turned.n_entries, 1 << r, dtype=np.int64)
+        total = total + csr_array((bits, turned.indices, turned.indptr), shape=(n, n))
+    total.sort_indices()
+    starts, rows = (x.astype(np.int64) for x in (total.indptr, total.indices))
+    return _Index(n, starts, rows, total.data, np.stack([np.diff(m.indptr) for m in matrices]))
 
 
 def touched_by(hop: Hop, deleted: Deleted) -> Touched:
-    index = _index_of(hop)
+    index = _index_of(*(a.matrix for a in hop.aggregates))
     sizes = np.diff(deleted.genotypes.offsets.numpy())
     if sizes.max(initial=0) > min(MOST_GENES, index.n - 1):
         what = f"a genotype deletes {sizes.max()} of {index.n} genes; late mutants lack at most "
@@ -313,7 +279,7 @@ def touched_by(hop: Hop, deleted: Deleted) -> Touched:
         raise InputError(f"{what}{MOST_GENES} and never all", code="too-many-deleted", fix=fix)
     ends = np.cumsum([len(message.aggregates) for message in hop.messages]).tolist()
     groups = [range(*of_message) for of_message in pairwise([0, *ends])]
-    genes, member = np.unique(deleted.genotypes.genes.numpy(), return_inverse=True)
+    genes, member = np.unique(deleted.lost.genes.numpy(), return_inverse=True)
     lengths = np.diff(index.starts)[genes]
     starts, at = offsets_of(lengths), ragged_positions(index.starts[genes], lengths)
     rows, mask, gene = index.rows[at], index.mask[at], np.repeat(genes, lengths)
@@ -337,20 +303,10 @@ def touched_by(hop: Hop, deleted: Deleted) -> Touched:
     # Epistasis is formed in float64, for which those of single genes are no use.
     before = 0 if deleted.epistasis else len(rows)
     shared, table = _shared_units(joint, members, index, groups, genes, before)
-    whole = table[np.arange(len(table)), joint.every] - before
     sets = tuple(
         _sets(k, sizes, joint, members, table) for k in np.unique(sizes[sizes > 0]).tolist()
     )
-    return Touched(
-        deleted.genotypes,
-        deleted.nodes,
-        single,
-        _long(starts),
-        shared,
-        (_long(whole), _long(joint.genotype)),
-        sets,
-        epistasis=deleted.epistasis,
-    )
+    return Touched(single, _long(starts), shared, sets)
 
 
 class _Joint(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from functools import wraps
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,6 +14,22 @@ import torch
 
 from deltacell.arrays import AnyArray, Ints, offsets_of
 from deltacell.cell import Relation
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kept_with(function: Function) -> Function:
+    """Keep what a function returns for as long as its first argument, its owner, is alive."""
+    kept: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+
+    @wraps(function)
+    def call(owner: Any, *others: Any) -> Any:
+        of_owner = kept.setdefault(owner, {})
+        if others not in of_owner:
+            of_owner[others] = function(owner, *others)
+        return of_owner[others]
+
+    return cast(Function, call)
 
 
 class SparseMatrix:
@@ -33,13 +50,13 @@ class SparseMatrix:
         self._transpose: SparseMatrix | None = None
         self._tensors: dict[tuple[str, torch.device, torch.dtype], torch.Tensor] = {}
 
-    @classmethod
-    def of(cls, relation: Relation) -> SparseMatrix:
+    @staticmethod
+    @kept_with
+    def of(relation: Relation) -> SparseMatrix:
         """Return the 0/1 matrix of a relation, row = target; the same object every time."""
-        if relation not in _OF_RELATION:
-            matrix = _OF_RELATION[relation] = cls(relation.indptr, relation.indices)
-            matrix._transpose = None if relation.directed else matrix
-        return _OF_RELATION[relation]
+        matrix = SparseMatrix(relation.indptr, relation.indices)
+        matrix._transpose = None if relation.directed else matrix
+        return matrix
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseMatrix:
@@ -94,8 +111,6 @@ class SparseMatrix:
             self._tensors[key] = torch.from_numpy(array).to(device=device, dtype=dtype)
         return self._tensors[key]
 
-
-_OF_RELATION: WeakKeyDictionary[Relation, SparseMatrix] = WeakKeyDictionary()
 
 _ARRAYS: Mapping[str, Callable[[SparseMatrix], AnyArray]] = {
     "indptr": lambda m: m.indptr,

@@ -88,20 +88,19 @@ def one_core(workers: int) -> Iterator[None]:
 
 @cache
 def _pool(process: int, workers: int) -> ThreadPoolExecutor:
+    def use_one_core() -> None:
+        # A thread takes over a setting the first time it looks, which must not be after this.
+        torch.get_num_threads()
+        torch.set_num_threads(1)
+
     # By process, because threads do not survive a fork.
     threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(workers, "deltacell", _use_one_core)
+    pool = ThreadPoolExecutor(workers, "deltacell", use_one_core)
     started = threading.Barrier(workers)
     wait([pool.submit(started.wait) for _ in range(workers)])
     # The setting is each thread's own, but threads made later take over the last one made.
     torch.set_num_threads(threads)
     return pool
-
-
-def _use_one_core() -> None:
-    # A thread takes over a setting the first time it looks, which must not be after this.
-    torch.get_num_threads()
-    torch.set_num_threads(1)
 
 
 _parallel_info = cache(torch.__config__.parallel_info)
@@ -173,12 +172,8 @@ def row_wise(
         made = function(*own, of_parts[i])
         return (made,) if isinstance(made, Tensor) else tuple(made)
 
-    def by_hand(i: int, own: Sequence[Tensor], by: Tensor) -> Gradients:
-        assert gradients is not None
-        return gradients(*own, of_parts[i], by)
-
-    by_part = None if gradients is None else by_hand
-    found = in_graphs(run, given, parameters, pieces.workers, 0, by_part)
+    by_hand = gradients and (lambda i, own, by: gradients(*own, of_parts[i], by))
+    found = in_graphs(run, given, parameters, pieces.workers, 0, by_hand)
     made = found[0] if len(found) == 1 else [torch.cat(x) for x in zip(*found, strict=True)]
     return made[0] if len(made) == 1 else made
 
@@ -200,13 +195,9 @@ def in_graphs(
     place = {key: j for j, key in enumerate(once)}
     device = given[0][0].device.type
     # Not cached: casts made here without a gradient must not be found by those that need one.
-    autocast = partial(
-        torch.autocast,
-        device,
-        torch.get_autocast_dtype(device),
-        enabled=torch.is_autocast_enabled(device),
-        cache_enabled=False,
-    )
+    on = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device)
+    autocast = partial(torch.autocast, device, dtype, enabled=on, cache_enabled=False)
     places = [[place[id(x)] for x in item] for item in given]
     keep = (len(given) if kept is None else kept) if torch.is_grad_enabled() else 0
     job = _Job(run, places, len(once), workers, keep, gradients, autocast)

@@ -100,7 +100,7 @@ class GeneEffects:
         return self.intercept + sets.total(self.effect[sets.genes])
 
     def state(self) -> State:
-        return {"intercept": self.intercept, "effect": self.effect, "seen": self.seen}
+        return dict(vars(self))
 
     @classmethod
     def from_state(cls, state: State) -> GeneEffects:
@@ -133,12 +133,9 @@ def ridge(part: Part, n_genes: int, penalty: float) -> GeneEffects:
         matvec=lambda a: transposed @ (x @ a) - count * (mean_x @ a) + penalty * a,
         dtype=np.float64,
     )
+    wanted, scaled = transposed @ (part.targets - mean_y), sp.diags_array(1 / diagonal)
     effect, failed = scipy.sparse.linalg.cg(
-        normal,
-        transposed @ (part.targets - mean_y),
-        rtol=1e-12,
-        maxiter=10 * n_genes + 100,
-        M=sp.diags_array(1 / diagonal),
+        normal, wanted, rtol=1e-12, maxiter=10 * n_genes + 100, M=scaled
     )
     if failed:
         what = f"the additive effects do not converge with a penalty of {penalty}; set a larger one"

@@ -178,11 +178,8 @@ class FittedPredictor(Recorded):
 
     def _fitted_order(self) -> GeneOrder:
         if self._order is None:
-            raise InputError(
-                f"this {type(self).__name__} has not been fitted",
-                code="not-fitted",
-                fix="Call fit(cell, genotypes, targets) first.",
-            )
+            what, fix = type(self).__name__, "Call fit(cell, genotypes, targets) first."
+            raise InputError(f"this {what} has not been fitted", code="not-fitted", fix=fix)
         return self._order
 
     def _order_for(self, cell: Cell) -> GeneOrder:
@@ -191,11 +188,9 @@ class FittedPredictor(Recorded):
 
 
 def other_cell(what: str) -> InputError:
-    return InputError(
-        f"this cell is not the one it was fitted on: {what}",
-        code="other-cell",
-        fix="Give the cell it was fitted on, or fit it again.",
-    )
+    told = f"this cell is not the one it was fitted on: {what}"
+    fix = "Give the cell it was fitted on, or fit it again."
+    return InputError(told, code="other-cell", fix=fix)
 
 
 def _checked_order(cell: Cell, fitted: Sequence[str]) -> GeneOrder:
@@ -214,9 +209,7 @@ def _part(cell: Cell, order: GeneOrder, genotypes: Genotypes, targets: Values) -
         raise InputError(f"targets of shape {column.shape}; expected ({n},)", code="wrong-shape")
     wrong = np.flatnonzero(~np.isfinite(column))
     if len(wrong):
-        raise InputError(
-            f"{len(wrong)} of {n} targets are not finite, first that of genotype {wrong[0]}",
-            code="not-finite",
-            fix="Leave out the genotypes without a score.",
-        )
+        what = f"{len(wrong)} of {n} targets are not finite, first that of genotype {wrong[0]}"
+        fix = "Leave out the genotypes without a score."
+        raise InputError(what, code="not-finite", fix=fix)
     return Part(order.sets(genotypes), column)

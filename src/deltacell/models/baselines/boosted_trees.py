@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,28 +14,17 @@ import torch
 from deltacell.arrays import AnyArray, Doubles, Floats, Ints
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines.additive import GeneEffects, cross_fitted_effects, ridge
-from deltacell.models.baselines.baseline import (
-    FitData,
-    FittedPredictor,
-    Parts,
-    Report,
-    State,
-    other_cell,
-)
-from deltacell.models.baselines.gene_sets import (
-    ALL_AGGREGATES,
-    Aggregate,
-    GeneOrder,
-    GenePairs,
-    GeneSets,
-    aggregated,
-    look_up,
-)
+from deltacell.models.baselines.baseline import FitData, FittedPredictor, Parts, State, other_cell
+from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets, aggregated, look_up
 from deltacell.models.gene_vectors import chosen_features, feature_vectors, largest_signs
 
 if TYPE_CHECKING:
     from lightgbm import Booster
 
+EVERY: Sequence[str] = ("min", "max", "mean")  # of the genes, or the pairs, of a set
+# Among one gene, or one pair, all aggregates agree; the mean of two is half their sum.
+OVER: Mapping[int, tuple[Sequence[str], Sequence[str]]]
+OVER = {1: (("mean",), ()), 2: (("min", "max"), ("mean",))}
 _SETS_PER_BLOCK = 16_384
 _SMALL_ENOUGH_FOR_DENSE = 512
 _NO_SINGULAR_VALUE = 1e-9
@@ -84,13 +73,9 @@ class BoostedTrees(FittedPredictor):
         }
         self._prepare(data.cell, data.order, state)
         parameters = {"num_leaves": self.leaves, "learning_rate": self.learning_rate}
-        state["trees"] = boosted(
-            self._columns(training.sets, of_gene),
-            training.targets,
-            {**parameters, "seed": data.seed},
-            self.rounds,
-            data.report,
-        )
+        parameters["seed"] = data.seed
+        columns = self._columns(training.sets, of_gene)
+        state["trees"] = boosted(columns, training.targets, parameters, self.rounds, data.report)
         return state
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
@@ -101,12 +86,7 @@ class BoostedTrees(FittedPredictor):
         self._trees = booster(state["trees"])
 
     def _prepare(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        self._over_genes, self._over_pairs = ALL_AGGREGATES, ALL_AGGREGATES
-        # Among one gene, or one pair, all aggregates agree; the mean of two is half their sum.
-        if state["largest"] <= 2:
-            self._over_genes, self._over_pairs = ("min", "max"), ("mean",)
-        if state["largest"] == 1:
-            self._over_genes, self._over_pairs = ("mean",), ()
+        self._over = OVER.get(state["largest"], (EVERY, EVERY))
         self._cell, self._relations = cell, _relations(cell, order)
         # A decomposition may round differently elsewhere, and the trees were made for these.
         self._embeddings, self._tables = state["embeddings"], state["gene_features"]
@@ -123,8 +103,7 @@ class BoostedTrees(FittedPredictor):
         return tables
 
     def _columns(self, sets: GeneSets, effects: Doubles) -> Floats:
-        how, over_pairs, pairs = self._over_genes, self._over_pairs, sets.pairs()
-        tables = list(self._tables.values())
+        (how, over_pairs), pairs, tables = self._over, sets.pairs(), list(self._tables.values())
         products = [
             np.nansum(table[pairs.first] * table[pairs.second], axis=1, keepdims=True)
             for table in tables
@@ -167,7 +146,7 @@ def boosted(
     targets: Doubles,
     parameters: dict[str, Any],
     rounds: int,
-    report: Report,
+    report: Callable[..., None],
     *,
     validation: tuple[Floats, Doubles] | None = None,
     patience: int = 50,
@@ -220,8 +199,8 @@ def network_columns(
     sets: GeneSets,
     relations: Sequence[Relation],
     embeddings: Sequence[Floats],
-    over_genes: Sequence[Aggregate] = ALL_AGGREGATES,
-    over_pairs: Sequence[Aggregate] = ALL_AGGREGATES,
+    over_genes: Sequence[str] = EVERY,
+    over_pairs: Sequence[str] = EVERY,
 ) -> Floats:
     """Return columns that describe sets of genes by their positions in the relations.
 

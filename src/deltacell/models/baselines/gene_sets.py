@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Genes
 from deltacell.screen.genotypes import Genotypes, set_keys
-
-Aggregate = Literal["min", "max", "mean"]
-ALL_AGGREGATES: tuple[Aggregate, ...] = ("min", "max", "mean")
 
 
 class GeneOrder:
@@ -99,15 +96,12 @@ def look_up(keys: AnyArray, wanted: AnyArray) -> tuple[Ints, Bools]:
 
 
 def aggregated(
-    values: AnyArray,
-    offsets: Ints,
-    how: Sequence[Aggregate] = ALL_AGGREGATES,
-    *,
-    skip_missing: bool = False,
+    values: AnyArray, offsets: Ints, how: Sequence[str], *, skip_missing: bool = False
 ) -> AnyArray:
     """Return aggregates of rows ``offsets[b] : offsets[b + 1]``, [pieces, columns * aggregates].
 
-    A piece without rows gives NaN, and so does one with a NaN unless missing values are skipped.
+    Each is "min", "max" or "mean". A piece without rows gives NaN, and so does one with a NaN
+    unless missing values are skipped.
     """
     sizes = np.diff(offsets)
     filled = sizes > 0

@@ -47,15 +47,6 @@ class PairCell(Recorded, nn.Module):
     is treated as unseen. docs/reference/config.md describes all parameters.
     """
 
-    inputs: Tensor
-    edge_keys: Tensor
-    edge_weights: Tensor
-    candidates: Tensor
-    candidate_edges: Tensor
-    effect: Tensor
-    intercept: Tensor
-    count: Tensor
-
     def __init__(
         self,
         cell: Cell,
@@ -77,7 +68,7 @@ class PairCell(Recorded, nn.Module):
         self.n_genes = cell.n_genes
         order = GeneOrder(cell.genes)
         neighbours = Neighbours.of(cell, order, features)
-        self._buffer("inputs", _gene_inputs(cell, order, neighbours, features))
+        self.inputs = _buffer(_gene_inputs(cell, order, neighbours, features))
         self._add_edges(neighbours, order, min(nearest, cell.n_genes - 1))
         n_relations = len(neighbours.names)
         self.encoder = nn.Sequential(
@@ -119,8 +110,8 @@ class PairCell(Recorded, nn.Module):
             intercept.append(fitted.intercept)
             of_gene = np.bincount(kept.sets.genes, minlength=self.n_genes)[order.place]
             count.append(of_gene * (len(sets) / len(kept.sets)))
-        for name, of_folds in (("effect", effect), ("intercept", intercept), ("count", count)):
-            self._buffer(name, np.array(of_folds, dtype=np.float32))
+        of_folds = (np.array(x, dtype=np.float32) for x in (effect, intercept, count))
+        self.effect, self.intercept, self.count = map(_buffer, of_folds)
         self._sizes = tuple(np.unique(sets.sizes[sets.sizes > 1]).tolist())
         for size in self._sizes:
             rows = np.flatnonzero(sets.sizes == size)
@@ -132,9 +123,9 @@ class PairCell(Recorded, nn.Module):
                 return_counts=True,
             )
             score = np.bincount(inverse.ravel(), y[rows]) / repeats
-            self._buffer(f"keys{size}", keys)
-            self._buffer(f"scores{size}", score.astype(np.float32))
-            self._buffer(f"folds{size}", fold[rows][first])
+            found = {"keys": keys, "scores": score.astype(np.float32), "folds": fold[rows][first]}
+            for name, array in found.items():
+                setattr(self, f"{name}{size}", _buffer(array))
 
     def forward(self, cell: Cell, genotypes: Genotypes) -> Prediction:
         """Return the scores of genotypes of any sizes; the cell's genes are the model's."""
@@ -263,9 +254,6 @@ class PairCell(Recorded, nn.Module):
         """Return the keys, ascending, the scores and the folds of the measured sets of one size."""
         return [getattr(self, f"{name}{size}") for name in ("keys", "scores", "folds")]
 
-    def _buffer(self, name: str, array: AnyArray) -> None:
-        self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(array)), persistent=False)
-
     def _add_edges(self, neighbours: Neighbours, order: GeneOrder, nearest: int) -> None:
         """Store the edges of all relations by key, and each gene's neighbours with their edges."""
         n = len(order)
@@ -288,10 +276,12 @@ class PairCell(Recorded, nn.Module):
         candidates = np.repeat(np.arange(n)[:, None], nearest, axis=1)
         edges = np.zeros((n, nearest), dtype=np.int64)
         candidates[row[chosen], rank], edges[row[chosen], rank] = column[chosen], chosen
-        self._buffer("edge_keys", distinct)
-        self._buffer("edge_weights", np.log1p(weights))
-        self._buffer("candidates", candidates)
-        self._buffer("candidate_edges", edges)
+        self.edge_keys, self.edge_weights = _buffer(distinct), _buffer(np.log1p(weights))
+        self.candidates, self.candidate_edges = _buffer(candidates), _buffer(edges)
+
+
+def _buffer(array: AnyArray) -> Tensor:
+    return nn.Buffer(torch.from_numpy(np.ascontiguousarray(array)), persistent=False)
 
 
 class _Context(NamedTuple):

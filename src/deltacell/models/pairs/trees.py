@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,15 +54,10 @@ class PairTrees(FittedPredictor):
         n_hits = len(training.sets)
         report("columns", 0, (1 if zeros is None else 2) * self.rounds)
         self._prepare(data.cell, order, training)
+        others = None if zeros is None else order.sets(zeros.training)
+        folds = {"folds": self.folds, "gene_folds": self.gene_folds, "rounds": self.gene_rounds}
         table, row = training_columns(
-            self._columns,
-            training,
-            None if zeros is None else order.sets(zeros.training),
-            penalty=self.penalty,
-            folds=self.folds,
-            gene_folds=self.gene_folds,
-            rounds=self.gene_rounds,
-            seed=data.seed,
+            self._columns, training, others, penalty=self.penalty, seed=data.seed, **folds
         )
         self._known = Known.of(training, len(order), self.penalty)
         parameters = {
@@ -74,10 +70,11 @@ class PairTrees(FittedPredictor):
             "lambda_l2": 5.0,
             "seed": data.seed,
         }
-        stopping: dict[str, Any] = {"patience": self.patience}
+        grown = partial(boosted, rounds=self.rounds, report=report, patience=self.patience)
+        checks, held_out = None, table[:0]
         if data.validation is not None:
             held_out = self._table(data.validation.sets)
-            stopping["validation"] = held_out, data.validation.targets - held_out[:, 0]
+            checks = held_out, data.validation.targets - held_out[:, 0]
         hits = np.flatnonzero(row < n_hits)
         of_hits = table if zeros is None else table[hits]
         left = training.targets[row[hits]] - of_hits[:, 0].astype(np.float64)
@@ -88,29 +85,26 @@ class PairTrees(FittedPredictor):
             **{name: getattr(self._known, name) for name in _OF_KNOWN},
             "components": self._columns.components,
             **self._known.effects.state(),
-            "size": boosted(of_hits, left, parameters, self.rounds, report, **stopping),
+            "size": grown(of_hits, left, parameters, validation=checks),
             "hit": None,
             "shift": 0.0,
             "slope": 1.0,
         }
         if zeros is None:
             return state
-        label, weight = np.zeros(0), np.zeros(0)
-        if data.validation is not None and len(zeros.validation):
+        checks = None
+        if len(held_out) and len(zeros.validation):
             none = self._table(order.sets(zeros.validation))
             counts = [len(held_out), len(none)]
-            label = np.repeat([1.0, 0.0], counts)
-            weight = np.repeat([1.0, zeros.each_validation], counts)
-            stopping["validation"] = np.concatenate([held_out, none]), label
-        else:
-            stopping.pop("validation", None)
+            checks = np.concatenate([held_out, none]), np.repeat([1.0, 0.0], counts)
         is_hit, binary = (row < n_hits).astype(np.float64), {**parameters, "objective": "binary"}
-        state["hit"] = boosted(table, is_hit, binary, self.rounds, report, **stopping)
+        state["hit"] = grown(table, is_hit, binary, validation=checks)
         # The trees saw more hits than the grid has: a shift of the log odds corrects that.
         state["shift"] = -float(np.log(zeros.each_training))
-        if len(label):
-            odds = predicted(booster(state["hit"]), stopping["validation"][0], raw_score=True)
-            state["shift"], state["slope"] = _calibrated(odds, label, weight, state["shift"])
+        if checks is not None:
+            odds = predicted(booster(state["hit"]), checks[0], raw_score=True)
+            weight = np.repeat([1.0, zeros.each_validation], counts)
+            state["shift"], state["slope"] = _calibrated(odds, checks[1], weight, state["shift"])
         return state
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
