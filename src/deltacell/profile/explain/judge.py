@@ -74,7 +74,7 @@ def _bootstrap(times: list[npt.NDArray[np.float64]], of: str, between: float) ->
         # Steps that follow one another on a machine whose load comes and goes are alike, so they
         # tell less than as many steps that do not.
         logs = np.log(one) - np.log(one).mean()
-        alike = min(max(float(logs[1:] @ logs[:-1]), 0.0) / max(float(logs @ logs), 1e-30), 0.6)
+        alike = min(max(float(logs[1:] @ logs[:-1]), 0.0) / max(float(logs @ logs), 1e-30), 0.5)
         variance += float(np.var(np.log(middle(one[draws], 1)))) * (1 + alike) / (1 - alike)
         least = 0.10 if len(one) == 1 else 0.06 if len(one) < FEW else 0.015
         assumed += least**2 / len(one)
