@@ -1,4 +1,4 @@
-"""`deltacell explain` as it is typed, on runs that were really trained and on hostile traces."""
+"""`deltacell explain` and `reconcile` as typed, on runs really trained and on hostile files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from deltacell.train.compose import compose
 from deltacell.train.run import train
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+CASE = Path(__file__).resolve().parents[1] / "profile" / "explain" / "case.yaml"
 SMALL = [
     *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=8", "trainer.epochs=2"),
     *("trainer.threads=1", "trainer.figures_every=0", "loggers.tensorboard=false"),
@@ -106,3 +107,24 @@ def test_what_cannot_be_read_or_written_is_an_error(
     for name, text in (NOT_TRACES | {"t.json": trace_of("aten::mul")}).items():
         (tmp_path / name).write_text(text)
     assert said in deltacell("explain", *words, code=2).stderr
+
+
+def test_measurements_that_disagree_are_one_account(deltacell: Run, tmp_path: Path) -> None:
+    done = deltacell("reconcile", CASE, "--json", "r.json", "--markdown", "r.md")
+    said = " ".join(done.stdout.split())
+    assert said.startswith("An epoch of hetero takes 40x as long as one of DANGO")
+    assert "predict 54x per epoch where 40x was observed" in said
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert {one["kind"] for one in result["contradictions"]} >= {"nested_sum", "warmup_average"}
+    text = (tmp_path / "r.md").read_text()
+    assert text.startswith("**An epoch of hetero")
+    assert "| trace categories | 875x |" in text
+
+
+def test_names_of_measurements_are_shown_as_they_are(deltacell: Run, tmp_path: Path) -> None:
+    text = CASE.read_text().replace("name: hetero", 'name: "[red]|<b>\\e[31m"')
+    (tmp_path / "hostile.yaml").write_text(text)
+    done = deltacell("reconcile", "hostile.yaml", "--markdown", "r.md")
+    assert "[red]|<b>\\x1b[31m" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "<b>" not in (tmp_path / "r.md").read_text()

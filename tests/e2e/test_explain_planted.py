@@ -23,7 +23,7 @@ DELAY = 0.3
 SMALL = [
     *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=8", "model.hidden=8"),
     *("trainer.epochs=2", "trainer.threads=1", "trainer.figures_every=0", "trainer.progress=false"),
-    *("loggers.tensorboard=false", "profiler.trace=true", "profiler.window=[4,2,8,1]"),
+    *("loggers.tensorboard=false", "profiler.trace=true", "profiler.window=[4,1,12,1]"),
 ]
 
 

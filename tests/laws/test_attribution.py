@@ -69,33 +69,27 @@ def score_of(model: Dango | HeteroCell, cell: Cell, genes: list[int]) -> float:
 
 @law
 @given(data=st.data())
-def test_relations_add_up_to_the_score_beyond_that_without_edges(
+def test_relations_and_genes_add_up_to_the_score_and_without_edges_get_nothing(
     small_cells: Any, data: st.DataObject
 ) -> None:
     cell = data.draw(small_cells)
+    bare = data.draw(st.lists(st.sampled_from(list(cell.relations)), max_size=1))
+    cell = without_edges(cell, bare)
     model, genes = drawn(data, cell)
     gated = GatedModel(model, cell, genes)
-    found = gated.of_relations(most=20_000)
-    assert found.score == pytest.approx(score_of(model, cell, genes), rel=1e-9, abs=1e-10)
-    assert found.complete
-    size = np.abs(found.values).sum()
-    assert abs(found.score - found.baseline - found.values.sum()) <= TOLERANCE * size + 1e-9
+    # The law is of the path; 300 gradients are what a user waits for.
+    by_relation, by_gene = gated.of_relations(most=20_000), gated.of_genes(most=20_000)
+    for found in (by_relation, by_gene):
+        assert found.score == pytest.approx(score_of(model, cell, genes), rel=1e-9, abs=1e-10)
+        assert found.complete
+        size = np.abs(found.values).sum()
+        assert abs(found.score - found.baseline - found.values.sum()) <= TOLERANCE * size + 1e-9
+    assert by_gene.values.shape == (cell.n_genes,)
+    assert all(by_relation.values[gated.relations.index(name)] == 0 for name in bare)
     if METABOLISM not in gated.relations:
         nothing = without_edges(cell, list(cell.relations))
-        bare = score_of(model, nothing, genes)
-        assert found.baseline == pytest.approx(bare, rel=1e-9, abs=1e-10)
-
-
-@law
-@given(data=st.data())
-def test_genes_add_up_to_the_score(small_cells: Any, data: st.DataObject) -> None:
-    cell = data.draw(small_cells)
-    model, genes = drawn(data, cell)
-    # The law is of the path; 300 gradients are what a user waits for.
-    found = GatedModel(model, cell, genes).of_genes(most=20_000)
-    assert found.values.shape == (cell.n_genes,)
-    assert found.score == pytest.approx(score_of(model, cell, genes), rel=1e-9, abs=1e-10)
-    assert found.complete
+        without = score_of(model, nothing, genes)
+        assert by_relation.baseline == pytest.approx(without, rel=1e-9, abs=1e-10)
 
 
 @law
@@ -121,18 +115,6 @@ def test_every_gate_has_the_gradient_of_its_own_change(
             gate[k] += step
         change = (above - below) / (2 * step)
         assert float(gradient[k]) == pytest.approx(change, rel=1e-3, abs=1e-6)
-
-
-@law
-@given(data=st.data())
-def test_a_relation_without_edges_gets_nothing(small_cells: Any, data: st.DataObject) -> None:
-    cell = data.draw(small_cells)
-    bare = data.draw(st.sampled_from(list(cell.relations)))
-    cell = without_edges(cell, [bare])
-    model, genes = drawn(data, cell)
-    gated = GatedModel(model, cell, genes)
-    found = gated.of_relations(most=20_000)
-    assert found.values[gated.relations.index(bare)] == 0
 
 
 @law

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "profile" / "trace"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "profile"))
 
 from made import Event, make_trace, named
 
-from deltacell.profile.trace.attribution import attribute
+from deltacell.profile.trace.attribution import Attribution
 from deltacell.profile.trace.device import PARTS, critical_stretches, typical
 from deltacell.profile.trace.self_time import nest, timeline
 from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Kind, Trace
@@ -142,7 +142,7 @@ def test_all_accounts_of_a_trace_add_up(events: list[Event]) -> None:
     trace = make_trace(events)
     if not (trace.duration > 0).any():
         return
-    found = attribute(trace)
+    found = Attribution(trace)
     steps = found.steps
     assert steps.counted.any()
     assert (steps.wall > 0).all()
@@ -173,8 +173,8 @@ def test_shifting_a_trace_changes_no_account(events: list[Event], shift: int) ->
     trace = make_trace(events)
     if not (trace.duration > 0).any():
         return
-    there = attribute(trace)
-    moved = attribute(make_trace([e._replace(begin=e.begin + shift) for e in events]))
+    there = Attribution(trace)
+    moved = Attribution(make_trace([e._replace(begin=e.begin + shift) for e in events]))
     assert moved.per_step.equals(there.per_step)
     assert moved.doing.equals(there.doing)
     assert moved.critical_path.equals(there.critical_path)

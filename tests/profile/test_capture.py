@@ -1,22 +1,30 @@
-"""The capture: traces that can be read, one a window and rank, and no harm to the training."""
+"""The window and its arithmetic; the capture: readable traces, and no harm to the training."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
+import re
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from deltacell.profile.capture import Capture, Window
+from deltacell.errors import InputError
+from deltacell.profile.capture import Capture, Window, check_window
 from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.phases import PhaseTimer
 
 
-def train(capture: Capture, steps: int, first: int = 0) -> None:
-    timer = capture.timer
+def run(window: Window, folder, steps: int, first: int = 0, **options) -> Capture:
+    """Train for some steps of which a window is recorded."""
+    timer = PhaseTimer()
+    capture = Capture(window, folder, timer=timer, **options)
+    capture.start(first)
     for step in range(first, first + steps):
         timer.switch("forward")
         loss = (torch.ones(3, requires_grad=True) * 2).sum()
@@ -25,17 +33,6 @@ def train(capture: Capture, steps: int, first: int = 0) -> None:
         timer.switch("other")
         timer.end_step(0, step, 1)
         capture.step()
-
-
-def started(window: Window, folder, rank: int = 0, step: int = 0, **options) -> Capture:
-    capture = Capture(window, folder, rank, timer=PhaseTimer(), **options)
-    capture.start(step)
-    return capture
-
-
-def run(window: Window, folder, steps: int, first: int = 0, **options) -> Capture:
-    capture = started(window, folder, step=first, **options)
-    train(capture, steps, first)
     capture.stop()
     return capture
 
@@ -51,8 +48,10 @@ def ranges_of(file, prefix: str) -> list[dict]:
     return [event for event in ranges if event["name"].startswith(prefix)]
 
 
-def names_of(file, prefix: str) -> list[str]:
-    return [event["name"] for event in ranges_of(file, prefix)]
+def steps_of(capture: Capture) -> list[list[int]]:
+    """Return the numbers of the steps in each file."""
+    steps = [ranges_of(file, "ProfilerStep#") for file in capture.files]
+    return [[int(step["name"].rpartition("#")[2]) for step in file] for file in steps]
 
 
 def files_of(folder) -> list[str]:
@@ -71,7 +70,7 @@ def test_a_trace_holds_the_window_and_its_phases(tmp_path):
     assert files_of(tmp_path / "traces") == [capture.files[0].name]
     assert capture.notices == []
     steps, phases = (ranges_of(capture.files[0], x) for x in ("ProfilerStep#", "phase."))
-    assert [step["name"] for step in steps] == ["ProfilerStep#3", "ProfilerStep#4"]
+    assert steps_of(capture) == [[3, 4]]
     a_step = ["phase.forward", "phase.backward", "phase.other"]
     assert [phase["name"] for phase in phases] == a_step * 2
     # Each phase lies within its step.
@@ -87,8 +86,7 @@ def test_each_window_has_a_file_of_its_own(tmp_path):
     assert [file.name for file in capture.files] == [
         f"trace-rank0-window{number}.json.gz" for number in range(3)
     ]
-    steps = [names_of(file, "ProfilerStep#") for file in capture.files]
-    assert steps == [[f"ProfilerStep#{n}", f"ProfilerStep#{n + 1}"] for n in (2, 6, 10)]
+    assert steps_of(capture) == [[2, 3], [6, 7], [10, 11]]
     # Without an end it records as long as the training lasts.
     assert len(run(Window(0, 1, 1, 0), tmp_path / "more", 7).files) == 3
 
@@ -113,7 +111,7 @@ def test_after_a_restart_it_goes_on_with_the_windows_that_are_missing(tmp_path):
     assert len(run(window, tmp_path, 5).files) == 1
     again = run(window, tmp_path, 9, first=100)
     assert files_of(tmp_path) == [f"trace-rank0-window{number}.json.gz" for number in (0, 1)]
-    assert names_of(again.files[0], "ProfilerStep#") == ["ProfilerStep#101", "ProfilerStep#102"]
+    assert steps_of(again) == [[101, 102]]
     done = run(window, tmp_path, 9)
     assert (done.files, done.notices) == ([], [])
 
@@ -151,3 +149,70 @@ def test_the_timer_knows_in_which_rows_the_profiler_was_on(tmp_path):
     run(Window(2, 1, 1, 1), tmp_path / "traces", 7).timer.flush(tmp_path, 0, 0)
     # Warm-up, the recorded step, and the row in which the trace is written.
     assert read_phases(tmp_path).filter("profiled")["step"].to_list() == [2, 3, 4]
+
+
+def refusal(window: Window, **facts) -> str:
+    with pytest.raises(InputError) as caught:
+        check_window(window, **facts)
+    assert caught.value.code == "window-not-reached"
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("window", "facts", "arithmetic", "fix"),
+    [
+        # The sentence of the specification.
+        (
+            Window(600, 1, 25, 1),
+            {"samples": 88, "batch_size": 32, "epochs": 55, "world_size": 4},
+            "88 samples / 32 per batch (over 4 ranks) = 3 steps x 55 epochs = 165 < 626",
+            "Set trainer.epochs=209, or a profiler.window of at most 165 steps.",
+        ),
+        (
+            Window(50, 2, 5, 1),
+            {"samples": 100, "batch_size": 10, "steps": 50},
+            "50 steps in all < 57",
+            "Set mode_steps=57, or a profiler.window of at most 50 steps.",
+        ),
+        (
+            Window(0, 0, 1, 1),
+            {"samples": 0, "batch_size": 8, "steps": 5},
+            "0 samples / 8 per batch = 0 steps",
+            "An epoch has no step: use more samples or a smaller batch.",
+        ),
+    ],
+)
+def test_the_arithmetic_and_the_smallest_change(window, facts, arithmetic, fix):
+    expected = f"the window {window} is never reached: {arithmetic}\n  {fix}"
+    assert refusal(window, **facts) == expected
+
+
+@pytest.mark.parametrize(
+    "numbers", [[-1, 0, 1, 1], [0, -1, 1, 1], [0, 0, 0, 1], [0, 0, 1, -1], [0, 0, 1.5, 1], [1, 2]]
+)
+def test_a_window_that_is_none_is_refused(numbers):
+    with pytest.raises(InputError) as caught:
+        Window.of(numbers)
+    assert caught.value.code == "invalid-window"
+
+
+counts = st.integers(1, 40)
+small = st.integers(0, 5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    window=st.builds(Window, st.integers(0, 40), small, counts, st.sampled_from([0, 1, 2, 5])),
+    facts=st.fixed_dictionaries(
+        {"samples": counts, "batch_size": counts, "accumulate": st.integers(1, 4), "epochs": counts}
+    ),
+)
+def test_the_number_of_epochs_is_the_least(window, facts):
+    batches = math.ceil(facts["samples"] / facts["batch_size"])
+    total = math.ceil(batches / facts["accumulate"]) * facts["epochs"]
+    if total >= window.steps:
+        check_window(window, **facts)
+        return
+    epochs = int(re.search(r"trainer\.epochs=(\d+)", refusal(window, **facts))[1])
+    check_window(window, **{**facts, "epochs": epochs})
+    refusal(window, **{**facts, "epochs": epochs - 1})

@@ -38,13 +38,19 @@ def files_of(folder) -> list[str]:
     return sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
 
 
-def test_cprofile_writes_calls_and_self_times(tmp_path):
-    profiler = HostProfiler("cprofile", tmp_path / "traces")
+def recorded(kind: str, *given, steps: int = 3, step=lambda number: a_step(), **options):
+    """Return a profiler that has seen some steps."""
+    profiler = HostProfiler(kind, *given, **options)
     profiler.start()
-    for _ in range(3):
-        a_step()
+    for number in range(steps):
+        step(number)
         profiler.step()
     profiler.stop()
+    return profiler
+
+
+def test_cprofile_writes_calls_and_self_times(tmp_path):
+    recorded("cprofile", tmp_path / "traces")
     assert files_of(tmp_path / "traces") == ["cprofile-rank0.prof", "cprofile-rank0.txt"]
     stats = pstats.Stats(str(tmp_path / "traces" / "cprofile-rank0.prof")).stats
     calls = {name: x[0] for (file, _, name), x in stats.items() if file == __file__}
@@ -55,10 +61,7 @@ def test_cprofile_writes_calls_and_self_times(tmp_path):
 
 
 def test_lines_are_counted_in_the_functions_that_were_given(tmp_path, monkeypatch):
-    profiler = HostProfiler("lines", tmp_path, 2, (work,))
-    profiler.start()
-    a_step()
-    profiler.stop()
+    recorded("lines", tmp_path, 2, (work,), steps=1)
     work(1000)
     assert files_of(tmp_path) == ["lines-rank2.txt"]
     text = (tmp_path / "lines-rank2.txt").read_text()
@@ -70,15 +73,13 @@ def test_lines_are_counted_in_the_functions_that_were_given(tmp_path, monkeypatc
 
 
 def test_memory_is_seen_step_by_step_and_line_by_line(tmp_path):
-    profiler = HostProfiler("memory", tmp_path)
-    profiler.start()
-    for step in range(4):
+    def hold(step: int) -> None:
         if step in (1, 3):
             HELD.append(bytearray(3_000_000))  # this line holds it
         if step == 2:
             bytearray(5_000_000)
-        profiler.step()
-    profiler.stop()
+
+    recorded("memory", tmp_path, steps=4, step=hold)
     assert files_of(tmp_path) == ["memory-rank0.txt"]
     lines = (tmp_path / "memory-rank0.txt").read_text().splitlines()
     rows = [[float(size) for size in line.split()[:3]] for line in lines[3:7]]
@@ -110,11 +111,6 @@ def test_it_may_be_stopped_at_any_time(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["cprofile", "lines", "memory"])
 def test_what_cannot_be_written_is_a_notice(tmp_path, kind):
     (tmp_path / "traces").write_text("a file in the way")
-    profiler = HostProfiler(kind, tmp_path / "traces", functions=(work,))
-    profiler.start()
-    a_step()
-    profiler.step()
-    profiler.stop()
-    assert profiler.files == []
-    assert len(profiler.notices) == 1
+    profiler = recorded(kind, tmp_path / "traces", functions=(work,))
+    assert (profiler.files, len(profiler.notices)) == ([], 1)
     assert "failed" in profiler.notices[0]

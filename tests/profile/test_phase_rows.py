@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import polars as pl
 import pytest
 
 from deltacell.profile.phase_rows import (
     COLUMNS,
     PHASES,
+    PhaseSummary,
     read_phases,
     steady_steps,
-    summarise,
     unevenness,
 )
 
@@ -36,7 +38,7 @@ def slow(*walls: float, **options) -> pl.DataFrame:
 
 
 def test_the_numbers():
-    summary = summarise(rows(*[STEP] * 10))
+    summary = PhaseSummary(rows(*[STEP] * 10))
     assert (summary.steps, summary.warmup_steps, summary.samples) == (9, 1, 9 * 64)
     assert summary.wall_s == pytest.approx(9 * 19.8e-3)
     assert summary.ms_per_step == pytest.approx(19.8)
@@ -48,6 +50,9 @@ def test_the_numbers():
         assert sum(getattr(time, share) for time in summary.phases) == pytest.approx(1)
     assert summary.residual == 0
     assert summary.samples_per_s == pytest.approx([64 / 19.8e-3] * 3)
+    told = json.loads(json.dumps(summary.to_json(), allow_nan=False))
+    assert told["phases"][PHASES.index("backward")]["share"] == backward.share
+    assert (told["steps"], told["uneven"], "steady" in told) == (9, None, False)
 
 
 LAZY = {"data_wait": 0.763, "forward": 0.375}  # the pipeline of the specification, 28 samples
@@ -81,7 +86,7 @@ def test_the_sentence(step, between, samples, said):
     if between is not None:
         begin = frame["begin_s"][-1] + frame["wall_s"][-1]
         frame = pl.concat([frame, rows(between, kind="between", begin=begin, first=10)])
-    clauses = summarise(frame).sentence.removesuffix(".").split("; ")
+    clauses = PhaseSummary(frame).sentence.removesuffix(".").split("; ")
     for clause, words in zip(clauses, said.split("; "), strict=True):
         assert clause.startswith(words.split()[0])
         assert [word for word in words.split() if word not in clause] == []
@@ -105,17 +110,10 @@ def test_the_sentence(step, between, samples, said):
     ],
 )
 def test_warmup_is_cut_by_the_rule(walls, cut):
-    summary = summarise(slow(*walls))
+    summary = PhaseSummary(slow(*walls))
     assert (summary.warmup_steps, summary.steps) == (cut, len(walls) - cut)
     assert steady_steps(slow(*walls))["wall_s"].to_list() == pytest.approx(walls[cut:])
     assert ("this is from one step only" in summary.sentence) == (summary.steps == 1)
-
-
-def test_each_attempt_has_a_warmup_of_its_own():
-    attempts = [slow(9, 1, 1, 1), slow(9, 9, 1, 1, attempt=1, first=5), slow(9, attempt=2, first=9)]
-    summary = summarise(pl.concat(attempts))
-    assert summary.warmup_steps == 1 + 2 + 1
-    assert summary.ms_per_step == pytest.approx(1000)
 
 
 @pytest.mark.parametrize(
@@ -128,16 +126,19 @@ def test_each_attempt_has_a_warmup_of_its_own():
     ],
 )
 def test_steps_with_a_profiler_on_are_left_out_where_there_are_others(walls, profiled, counts):
-    summary = summarise(slow(*walls, profiled=profiled))
+    summary = PhaseSummary(slow(*walls, profiled=profiled))
     assert (summary.warmup_steps, summary.profiled_steps, summary.steps) == counts
     assert summary.ms_per_step == pytest.approx(1000)
 
 
-def test_ranks_share_a_step():
+def test_each_attempt_has_a_warmup_of_its_own_and_ranks_share_a_step():
+    attempts = [slow(9, 1, 1, 1), slow(9, 9, 1, 1, attempt=1, first=5), slow(9, attempt=2, first=9)]
+    summary = PhaseSummary(pl.concat(attempts))
+    assert (summary.warmup_steps, summary.ms_per_step) == (1 + 2 + 1, pytest.approx(1000))
     first, second = {"backward": 3e-3, "communication": 1e-3}, {"backward": 1e-3}
     second["communication"] = 3e-3
     ranks = [rows(*[x] * 4, rank=i, samples=8) for i, x in enumerate((first, second))]
-    summary = summarise(pl.concat(ranks))
+    summary = PhaseSummary(pl.concat(ranks))
     assert (summary.steps, summary.samples) == (3, 3 * 16)
     assert (summary.ms_per_step, summary.run_s) == pytest.approx((4, 16e-3))
     assert summary.of("backward").ms_per_step == pytest.approx(2)
@@ -147,19 +148,19 @@ def test_a_gap_and_a_sum_that_is_off_are_seen():
     frame = rows(*[STEP] * 10)
     late = pl.when(pl.col("step") > 5).then(0.05).otherwise(0.0)
     gap = frame.with_columns(begin_s=pl.col("begin_s") + late)
-    assert summarise(gap).residual == pytest.approx(0.05 / 0.248)
-    assert "beware, the phases are off by 20 %" in summarise(gap).sentence
+    assert PhaseSummary(gap).residual == pytest.approx(0.05 / 0.248)
+    assert "beware, the phases are off by 20 %" in PhaseSummary(gap).sentence
     # A gap of one rank is not made good by an overlap of another.
     overlap = frame.with_columns(begin_s=pl.col("begin_s") - late, rank=pl.lit(1, pl.Int64))
-    assert summarise(pl.concat([gap, overlap])).residual == pytest.approx(0.1 / (0.248 + 0.148))
+    assert PhaseSummary(pl.concat([gap, overlap])).residual == pytest.approx(0.1 / (0.248 + 0.148))
     off = frame.with_columns(backward_s=pl.col("backward_s") * 2)
-    assert summarise(off).residual > 0.01
+    assert PhaseSummary(off).residual > 0.01
 
 
 def test_without_training_steps_it_says_so(tmp_path):
-    assert summarise(read_phases(tmp_path)).sentence.startswith(NOTHING)
-    assert summarise(rows({})).sentence.startswith(NOTHING)
-    summary = summarise(rows({"validation": 1.0}, kind="between"))
+    assert PhaseSummary(read_phases(tmp_path)).sentence.startswith(NOTHING)
+    assert PhaseSummary(rows({})).sentence.startswith(NOTHING)
+    summary = PhaseSummary(rows({"validation": 1.0}, kind="between"))
     assert summary.sentence.startswith(NOTHING)
     assert (summary.of("validation").run_share, summary.median_s) == (1, 0)
     assert summary.samples_per_s is None
@@ -169,7 +170,7 @@ def test_the_median_rate_and_the_median_time_are_of_the_same_step():
     # Of two steps in the middle, one fast and one slow, neither is a mean of both.
     walls = [1, *[0.008] * 10, *[0.512] * 10]
     for more, median in (([], 0.512), ([0.008], 0.008)):
-        summary = summarise(slow(*walls, *more))
+        summary = PhaseSummary(slow(*walls, *more))
         assert summary.median_s == pytest.approx(median)
         assert summary.samples_per_s[0] == pytest.approx(64 / median)
 
@@ -178,23 +179,23 @@ FAST = {"forward": 3.0, "backward": 4.0, "loss": 0.1, "optimizer": 1.0}
 SLOW = {phase: 10 * seconds for phase, seconds in FAST.items()}
 
 
-def test_a_change_in_every_large_phase():
-    found = unevenness(rows(*[FAST] * 50, *[SLOW] * 50))
-    assert found.is_everywhere
-    assert (found.fast_s, found.slow_s) == pytest.approx((8.1, 81))
+@pytest.mark.parametrize(
+    ("later", "changed", "unchanged"),
+    [
+        # The loss is a small part and is not looked at.
+        (SLOW, "forward backward optimizer", ""),
+        # A large phase that stays is the program's own doing.
+        (SLOW | {"optimizer": FAST["optimizer"]}, "forward backward", "optimizer"),
+        # The others are small in the slow part, and were large in the fast one.
+        (FAST | {"data_wait": 1000.0}, "data_wait", "forward backward optimizer"),
+    ],
+)
+def test_what_is_uneven(later, changed, unchanged):
+    found = unevenness(rows(*[FAST] * 50, *[later] * 50))
+    assert (" ".join(found.changed), " ".join(found.unchanged)) == (changed, unchanged)
+    assert found.is_everywhere == (not unchanged)
     assert (found.fast_steps, found.slow_steps) == ((1, 10), (51, 60))
-    # The loss is a small part and is not looked at.
-    assert (found.changed, found.unchanged) == (("forward", "backward", "optimizer"), ())
-
-
-def test_a_large_phase_that_stays_is_the_programs_own_doing():
-    found = unevenness(rows(*[FAST] * 50, *[SLOW | {"optimizer": FAST["optimizer"]}] * 50))
-    assert not found.is_everywhere
-    assert found.unchanged == ("optimizer",)
-    # The others are small in the slow part, and were large in the fast one.
-    found = unevenness(rows(*[FAST] * 50, *[FAST | {"data_wait": 1000.0}] * 50))
-    assert found.changed == ("data_wait",)
-    assert not found.is_everywhere
+    assert found.fast_s == pytest.approx(8.1)
 
 
 @pytest.mark.parametrize(

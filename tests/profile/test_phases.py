@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from deltacell.errors import InputError, StoreError
-from deltacell.profile.phase_rows import PHASES, read_phases
+from deltacell.profile.phase_rows import read_phases
 from deltacell.profile.phases import NoTimer, PhaseTimer
 
 MS = 1_000_000
@@ -32,39 +32,19 @@ def a_step(timer: PhaseTimer | NoTimer, step: int, samples: int = 4) -> None:
     timer.end_step(0, step, samples)
 
 
-def row_of(timer: PhaseTimer, folder) -> dict:
-    """Return the first row of a timer, its seconds as milliseconds."""
-    timer.flush(folder, 3, 2)
-    row = read_phases(folder).row(0, named=True)
-    return {name: round(1e3 * x) if name.endswith("_s") else x for name, x in row.items()}
-
-
-def spent(row: dict) -> dict[str, int]:
-    return {phase: row[f"{phase}_s"] for phase in PHASES if row[f"{phase}_s"]}
-
-
-def test_a_row_holds_the_time_of_each_phase(tmp_path):
-    timer = PhaseTimer(clock=Clock())
-    a_step(timer, 1)
-    row = row_of(timer, tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["rank3-attempt2-part0.parquet"]
-    facts = {"rank": 3, "attempt": 2, "epoch": 0, "step": 1, "kind": "train", "samples": 4}
-    assert facts.items() <= row.items()
-    assert (row["begin_s"], row["wall_s"]) == (0, 4)
-    # Other is before the first switch and after the last.
-    assert spent(row) == {"other": 2, "forward": 1, "backward": 1}
-
-
-def test_a_block_goes_back_to_the_phase_before_also_when_it_fails(tmp_path):
+def test_a_row_holds_the_time_of_each_phase_also_of_one_that_failed(tmp_path):
     timer = PhaseTimer(clock=Clock())
     timer.switch("backward")
-    with timer.phase("loss"), timer.phase("loss"):
-        pass
     with pytest.raises(ZeroDivisionError), timer.phase("validation"):
         raise ZeroDivisionError
-    timer.end_step(0, 1, 1)
-    expected = {"other": 1, "backward": 3, "loss": 3, "validation": 1}
-    assert spent(row_of(timer, tmp_path)) == expected
+    timer.end_step(0, 1, 4)
+    timer.flush(tmp_path, 3, 2)
+    assert [file.name for file in tmp_path.iterdir()] == ["rank3-attempt2-part0.parquet"]
+    row = read_phases(tmp_path).row(0, named=True)
+    facts = {"rank": 3, "attempt": 2, "epoch": 0, "step": 1, "kind": "train", "samples": 4}
+    assert facts.items() <= row.items()
+    times = {name: round(1e3 * x) for name, x in row.items() if name.endswith("_s") and x}
+    assert times == {"wall_s": 4, "other_s": 1, "backward_s": 2, "validation_s": 1}
 
 
 def write_attempt(folder, attempt, steps, rank=0, between=()):
@@ -76,23 +56,15 @@ def write_attempt(folder, attempt, steps, rank=0, between=()):
     timer.flush(folder, rank, attempt)
 
 
-def test_the_rows_of_the_later_attempt_win(tmp_path):
-    write_attempt(tmp_path, 0, range(1, 11), between=(5, 10))
-    write_attempt(tmp_path, 1, range(6, 9))
-    rows = read_phases(tmp_path).filter(kind="train")
-    assert rows["step"].to_list() == list(range(1, 9))
-    assert rows["attempt"].to_list() == [0] * 5 + [1] * 3
-    # The validation after step 5 is part of what the later attempt continued from.
-    assert read_phases(tmp_path).filter(kind="between")["step"].to_list() == [5]
-
-
-def test_a_third_attempt_of_fewer_ranks_that_goes_back_further_wins_over_all(tmp_path):
+def test_the_rows_of_the_later_attempt_win_though_it_has_fewer_ranks(tmp_path):
     for attempt, steps, rank in ((0, (1, 11), 0), (0, (1, 11), 1), (1, (8, 12), 0), (2, (4, 7), 0)):
-        write_attempt(tmp_path, attempt, range(*steps), rank=rank)
-    rows = read_phases(tmp_path)
+        write_attempt(tmp_path, attempt, range(*steps), rank=rank, between=(3, 10))
+    rows = read_phases(tmp_path).filter(kind="train")
     assert rows.filter(rank=1)["step"].to_list() == [1, 2, 3]
     assert rows.filter(rank=0)["step"].to_list() == [1, 2, 3, 4, 5, 6]
     assert rows["attempt"].to_list() == [0] * 6 + [2] * 3
+    # The validation after step 3 is part of what the later attempt continued from.
+    assert read_phases(tmp_path).filter(kind="between")["step"].to_list() == [3, 3]
 
 
 def test_a_folder_that_is_missing_or_has_a_damaged_part(tmp_path):

@@ -1,41 +1,18 @@
-"""Real traces, against what was checked by hand."""
+"""Real traces, against what was checked by hand; their sentences are in `profile/explain`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 
-from deltacell.profile.trace.attribution import (
-    Attribution,
-    RanksAttribution,
-    attribute,
-    attribute_ranks,
-)
+from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.device import PARTS, collective_rows
 from deltacell.profile.trace.read import read_trace
 
 pytestmark = pytest.mark.real
 MS = 1e6
-
-
-@pytest.fixture(scope="module")
-def resnet(shared_data: Path) -> dict[int, Attribution]:
-    folder = shared_data / "traces"
-    return {
-        workers: attribute(
-            read_trace(folder / f"resnet50_loader_workers_{workers}.pt.trace.json.gz")
-        )
-        for workers in (0, 4)
-    }
-
-
-@pytest.fixture(scope="module")
-def dlrm(shared_data: Path) -> RanksAttribution:
-    files = sorted((shared_data / "traces" / "dlrm_ddp_8ranks").iterdir())
-    return attribute_ranks([read_trace(file) for file in files])
 
 
 def adds_up(found: Attribution) -> bool:
@@ -54,70 +31,44 @@ def shares_of(found: Attribution) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "step", "loader", "kernels"), [(0, 174.6, 69, 98.6), (4, 131.3, 1, 99.1)]
+    ("workers", "step", "loader", "kernels", "idle"),
+    [(0, 174.6, 69, 98.6, "data"), (4, 131.3, 1, 99.1, "launch")],
 )
-def test_resnet50_is_what_was_measured(
-    resnet: dict[int, Attribution], workers: int, step: float, loader: float, kernels: float
+def test_resnet50_waits_for_data_only_without_workers(
+    shared_data: Path, workers: int, step: float, loader: float, kernels: float, idle: str
 ) -> None:
-    found = resnet[workers]
+    file = shared_data / "traces" / f"resnet50_loader_workers_{workers}.pt.trace.json.gz"
+    found = Attribution(read_trace(file))
     assert adds_up(found)
     assert found.step_times.mean() / MS == pytest.approx(step, abs=0.05)
     assert found.loader.per_step / MS == pytest.approx(loader, abs=0.5)
     assert found.seconds_per_step()["data loading"] * 1e3 == pytest.approx(loader, abs=0.5)
     assert found.device is not None
-    mean = found.device.steps.filter("counted")["kernels"].mean()
-    assert mean is not None
-    assert float(mean) / MS == pytest.approx(kernels, abs=0.1)
-    assert [number for number, _ in found.steps.cut] == [5]
-
-
-def test_resnet50_waits_for_data_only_without_workers(resnet: dict[int, Attribution]) -> None:
-    assert "warm-up" in resnet[4].steps.cut[0][1]
-    assert "warm-up" not in resnet[0].steps.cut[0][1]
-    assert any("Step 5" in notice for notice in resnet[4].notices)
-
-
-def test_without_workers_the_device_waits_for_data(resnet: dict[int, Attribution]) -> None:
-    device = resnet[0].device
-    assert device is not None
-    assert device.idle.row(0, named=True)["reason"] == "data"
-    assert device.idle_by_name.row(0)[:2] == (
-        "data",
-        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
-    )
-    other = resnet[4].device
-    assert other is not None
-    assert other.idle.row(0, named=True)["reason"] == "launch"
-
-
-def test_little_of_resnet50_is_in_no_category(resnet: dict[int, Attribution]) -> None:
-    for found in resnet.values():
-        shares = shares_of(found)
-        assert shares["other"] < 0.04
-        assert min(shares["forward"], shares["backward"]) > 0.2
-        assert shares["optimizer"] > 0.1
-        assert not any("no category" in notice for notice in found.notices)
-
-
-def test_the_copies_that_resnet50_waits_for_have_a_call_site(
-    resnet: dict[int, Attribution],
-) -> None:
-    first = resnet[0].syncs.row(0, named=True)
+    mean = found.device.steps.filter("counted")["kernels"].to_numpy().mean()
+    assert mean / MS == pytest.approx(kernels, abs=0.1)
+    assert found.device.idle["reason"][0] == found.device.idle_by_name["reason"][0] == idle
+    ((number, why),) = found.steps.cut
+    assert (number, "warm-up" in why) == (5, workers == 4)
+    shares = shares_of(found)
+    assert shares["other"] < 0.04
+    assert min(shares["forward"], shares["backward"]) > 0.2
+    assert shares["optimizer"] > 0.1
+    assert not any("no category" in notice for notice in found.notices)
+    first = found.syncs.row(0, named=True)
     assert (first["call"], first["operation"]) == ("cudaStreamSynchronize", "aten::to")
     assert first["site"].startswith("resnet50_profiler_api.py(")
-    assert first["count"] == 2 * resnet[0].n_counted
+    assert first["count"] == 2 * found.n_counted
 
 
-def test_dlrm_is_what_was_measured(dlrm: RanksAttribution) -> None:
+def test_dlrm_waits_for_rank_7(shared_data: Path) -> None:
+    files = sorted((shared_data / "traces" / "dlrm_ddp_8ranks").iterdir())
+    dlrm = RanksAttribution([read_trace(file) for file in files])
     assert all(adds_up(one) for one in dlrm.ranks)
     shares = [dlrm.device[part] / dlrm.device["wall"] for part in PARTS]
     compute, communication, copies, idle = (float(share.to_numpy().mean()) for share in shares)
     assert (idle, compute) == pytest.approx((0.545, 0.078), abs=0.0005)
     assert communication + copies == pytest.approx(0.377, abs=0.0005)
     assert not any("missing" in notice for notice in dlrm.notices)
-
-
-def test_dlrm_waits_for_rank_7(dlrm: RanksAttribution) -> None:
     assert dlrm.alignment is not None
     first = dlrm.alignment.collectives.row(0, named=True)
     assert (first["first_rank"], first["last_rank"]) == (1, 7)
@@ -137,17 +88,12 @@ def test_dlrm_waits_for_rank_7(dlrm: RanksAttribution) -> None:
 )
 def test_missing_ranks_are_a_notice(shared_data: Path, files: str, given: int, world: int) -> None:
     traces = [read_trace(file) for file in sorted((shared_data / "traces").glob(files))]
-    found = attribute_ranks(traces)
-    assert len(found.ranks) == given
-    assert found.world_size == world
+    found = RanksAttribution(traces)
+    assert (len(found.ranks), found.world_size) == (given, world)
     assert any(f"Of {world} ranks only" in notice for notice in found.notices)
     assert all(adds_up(one) for one in found.ranks)
-
-
-def test_the_backward_of_ddp_is_seen_on_its_own_thread(shared_data: Path) -> None:
-    found = attribute(read_trace(shared_data / "traces" / "ddp_a100_rank0of2.json.gz"))
-    names = [found.trace.threads[thread].tid for thread in found.host.helpers]
-    assert names == ["2919752"]
-    shares = shares_of(found)
-    assert 0.4 < shares["backward"] < 0.5
-    assert np.isclose(sum(shares.values()), 1)
+    if given == 1:
+        # The backward of DDP is seen on its own thread.
+        (one,) = found.ranks
+        assert [one.trace.threads[thread].tid for thread in one.host.helpers] == ["2919752"]
+        assert 0.4 < shares_of(one)["backward"] < 0.5

@@ -63,14 +63,14 @@ def run(
 
 
 def measure(file: Path) -> dict[str, Any]:
-    from deltacell.profile.trace.attribution import attribute
+    from deltacell.profile.trace.attribution import Attribution
     from deltacell.profile.trace.read import read_trace
 
     begin, cpu = time.perf_counter(), time.process_time()
     trace = read_trace(file)
     read_s, read_cpu_s = time.perf_counter() - begin, time.process_time() - cpu
     read_mib = peak_mib()
-    attribute(trace)
+    Attribution(trace)
     explain_s, events = time.perf_counter() - begin, len(trace)
     return {
         "name": file.name,

@@ -149,7 +149,7 @@ def modes(
     print_rates(list(times.items()))
     print_marginals(parts)
     print_phases(times["train"])
-    rows = [{"mode": mode, "summary": asdict(summary)} for mode, summary in times.items()]
+    rows = [{"mode": mode, "summary": summary.to_json()} for mode, summary in times.items()]
     write_json(json, {"modes": rows, "marginals": [*map(asdict, parts)]})
 
 

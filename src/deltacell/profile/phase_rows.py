@@ -9,8 +9,9 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -143,25 +144,49 @@ class PhaseTime:
     run_share: float
 
 
-@dataclass(frozen=True)
 class PhaseSummary:
-    """Where the time of a run went: seconds are the mean over ranks, samples are their sum."""
+    """Where the time of a run went: seconds are the mean over ranks, samples are their sum.
 
-    steps: int  # steady ones, as are the next three fields
-    samples: int
-    wall_s: float
-    median_s: float
-    warmup_steps: int
-    profiled_steps: int
-    run_s: float
-    residual: float  # the share of the wall time that no phase holds or several do; 0 by design
-    samples_per_s: tuple[float, float, float] | None  # the median and its 95 % interval
-    uneven: Uneven | None
-    phases: tuple[PhaseTime, ...]  # in the order of PHASES
+    ``steady`` holds its steady steps as `steady_steps` does, and ``steps``, ``samples``, ``wall_s``
+    and ``median_s`` are theirs. ``residual`` is the share of the wall time that no phase holds or
+    several do, 0 by design; ``samples_per_s`` the median and its 95 % interval, or None.
+    """
+
+    def __init__(self, rows: pl.DataFrame) -> None:
+        steps = _by_step(rows)
+        self.steady = steady = _steady(steps)
+        self.steps, self.samples = len(steady), int(steady["samples"].sum())
+        self.wall_s = wall = float(steady["wall_s"].sum())
+        walls = np.sort(steady["wall_s"].to_numpy())
+        self.median_s = float(walls[len(walls) // 2]) if len(walls) else 0.0
+        self.profiled_steps = 0
+        if len(steady) and not steady["profiled"].any():
+            self.profiled_steps = len(steps.filter(pl.col("profiled"), ~pl.col("warmup")))
+        self.warmup_steps = len(steps) - len(steady) - self.profiled_steps
+        # Of each attempt the mean over its ranks.
+        over_ranks = pl.col(_SECONDS).sum() / pl.col("rank").n_unique()
+        run = rows.group_by("attempt").agg(over_ranks).sum().row(0, named=True)
+        self.run_s = run_s = run["wall_s"] or 0.0
+        self.residual = _residual(rows)
+        self.samples_per_s = _rate(steady)
+        self.uneven = unevenness(steady)
+        phases = []
+        for phase in PHASES:
+            seconds, in_run = float(steady[f"{phase}_s"].sum()), run[f"{phase}_s"] or 0.0
+            per = (_ratio(seconds, self.steps) * 1e3, _ratio(seconds, self.samples) * 1e6)
+            whole = (in_run, _ratio(in_run, run_s))
+            phases.append(PhaseTime(phase, seconds, _ratio(seconds, wall), *per, *whole))
+        self.phases = tuple(phases)  # in the order of PHASES
 
     @property
     def ms_per_step(self) -> float:
         return _ratio(self.wall_s, self.steps) * 1e3
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON-serialisable dict."""
+        found = {name: value for name, value in vars(self).items() if name != "steady"}
+        uneven = None if self.uneven is None else asdict(self.uneven)
+        return found | {"uneven": uneven, "phases": [asdict(time) for time in self.phases]}
 
     def of(self, phase: str) -> PhaseTime:
         return self.phases[PHASES.index(phase)]
@@ -196,38 +221,6 @@ class PhaseSummary:
 def _takes(time: PhaseTime, more: str = "") -> str:
     key = f"phase {time.phase}" if has(f"phase {time.phase}") else "phase"
     return say(key, phase=time.phase, share=time.share, more=more)
-
-
-def summarise(frame: pl.DataFrame) -> PhaseSummary:
-    rows, steps = frame, _by_step(frame)
-    steady = _steady(steps)
-    wall, samples = float(steady["wall_s"].sum()), int(steady["samples"].sum())
-    # Of each attempt the mean over its ranks.
-    over_ranks = pl.col(_SECONDS).sum() / pl.col("rank").n_unique()
-    run = rows.group_by("attempt").agg(over_ranks).sum()
-    run_s = float(run["wall_s"].item() or 0.0)
-    phases = []
-    for phase in PHASES:
-        seconds, in_run = float(steady[f"{phase}_s"].sum()), float(run[f"{phase}_s"].item() or 0.0)
-        per = (_ratio(seconds, len(steady)) * 1e3, _ratio(seconds, samples) * 1e6)
-        whole = (in_run, _ratio(in_run, run_s))
-        phases.append(PhaseTime(phase, seconds, _ratio(seconds, wall), *per, *whole))
-    walls, profiled = np.sort(steady["wall_s"].to_numpy()), 0
-    if len(steady) and not steady["profiled"].any():
-        profiled = len(steps.filter(pl.col("profiled"), ~pl.col("warmup")))
-    return PhaseSummary(
-        steps=len(steady),
-        samples=samples,
-        wall_s=wall,
-        median_s=float(walls[len(walls) // 2]) if len(walls) else 0.0,
-        warmup_steps=len(steps) - len(steady) - profiled,
-        profiled_steps=profiled,
-        run_s=run_s,
-        residual=_residual(rows),
-        samples_per_s=_rate(steady),
-        uneven=unevenness(steady),
-        phases=tuple(phases),
-    )
 
 
 def steady_steps(frame: pl.DataFrame) -> pl.DataFrame:

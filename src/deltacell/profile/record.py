@@ -44,17 +44,11 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
-    """Something with a beginning and an end, in UTC as `now` returns it."""
-
-    started: str
-    ended: str | None = None  # None while it runs, and for good if it was killed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt(Timed):
+class Attempt:
     """One process, or group of processes, that trained the run from its start or a checkpoint."""
 
+    started: str  # in UTC, as `now` returns it
+    ended: str | None = None  # None while it runs, and for good if it was killed
     status: Status = Status.running
     from_step: int = 0
     world_size: int = 1
@@ -107,9 +101,11 @@ class Reached:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRecord(Timed):
+class RunRecord:
     """What ``run.json`` holds."""
 
+    started: str
+    ended: str | None = None
     path: Path = field(default=Path(), compare=False)  # the run's directory; not written
     status: Status
     name: str

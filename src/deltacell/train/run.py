@@ -20,7 +20,7 @@ from deltacell.models.baselines import FittedPredictor
 from deltacell.models.pairs import PairTrees
 from deltacell.profile.capture import Capture, Window, check_window
 from deltacell.profile.host_profilers import HostProfiler
-from deltacell.profile.phase_rows import PhaseSummary, read_phases, summarise
+from deltacell.profile.phase_rows import PhaseSummary, read_phases
 from deltacell.profile.record import (
     CHECKPOINTS,
     PHASES,
@@ -179,7 +179,7 @@ def _trained(loop: Loop, tell: Sequence[Callback]) -> Outcome:
     fabric.barrier()
     if directory is not None:
         if config.profiler.phases:
-            summary = summarise(read_phases(path / PHASES))
+            summary = PhaseSummary(read_phases(path / PHASES))
         status = Status.interrupted if signal else Status.finished
         directory.end(status, limits=None if summary is None else summary.sentence)
     # A launcher may stop the first rank, which still writes, as soon as another one ends.
@@ -361,7 +361,7 @@ def run_modes(
             if done.returncode:
                 error = (done.stderr or done.stdout).strip().removeprefix("error: ")
                 raise DeltacellError(f"the mode '{mode}' failed: {error}")
-            found[mode] = summarise(read_phases(path / PHASES))
+            found[mode] = PhaseSummary(read_phases(path / PHASES))
     return found
 
 

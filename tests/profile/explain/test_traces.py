@@ -24,23 +24,15 @@ def loaders(traces: Path):
     )
 
 
-def test_the_loader_is_why_no_workers_are_slower(loaders):
+def test_the_loader_is_why_no_workers_are_slower_and_the_kernels_are_equal(loaders):
     assert loaders.sentence.startswith(
         "resnet50_loader_workers_0 takes 1.33x as long per step as resnet50_loader_workers_4 (175 "
         "ms against 131 ms): data loading accounts for +68.6 ms, 159 % of the gap, which is more "
         "than all of it; the other parts account for -25.3 ms."
     )
     fall = loaders.comparison.steps
-    assert fall.a == pytest.approx(0.1313, rel=1e-3)
-    assert fall.b == pytest.approx(0.1746, rel=1e-3)
     assert sum(bar.change for bar in fall.bars) == pytest.approx(fall.gap, rel=1e-9)
-    loading = next(bar for bar in fall.bars if bar.part == "data loading")
-    assert (loading.a, loading.b) == pytest.approx((0.001, 0.069), abs=1e-3)
-    assert any(bar.change < 0 for bar in fall.bars)
     assert loaders.confidence == "high"
-
-
-def test_the_kernels_are_equal(loaders):
     said = " ".join(loaders.evidence)
     assert "kernels launched in a step take 99.0 ms against 98.6 ms: the work of the device" in said
     assert "Waiting for the loader takes 838 µs against 69.4 ms per step." in said
@@ -85,19 +77,11 @@ def test_the_rank_that_the_others_wait_for(traces):
     assert any("one step only" in warning for warning in found.warnings)
 
 
-def test_different_programs_are_compared_with_low_confidence(traces):
-    found = explain(
-        traces / "resnet50_loader_workers_4.pt.trace.json.gz", traces / "dlrm_ddp_8ranks"
-    )
-    assert found.confidence == "low"
-    assert "different programs" in found.warnings[0]
-    fall = found.comparison.steps
-    assert sum(bar.change for bar in fall.bars) == pytest.approx(fall.gap, rel=1e-9)
-
-
-def test_a_trace_and_a_run_are_compared_with_low_confidence(traces, make_run):
-    found = explain(
-        make_run("run", {"forward": 0.01}), traces / "resnet50_loader_workers_4.pt.trace.json.gz"
-    )
-    assert found.confidence == "low"
-    assert "is a run and" in found.warnings[0]
+def test_what_is_unlike_is_compared_with_low_confidence(traces, make_run):
+    run = make_run("run", {"forward": 0.01})
+    for other, why in ((traces / "dlrm_ddp_8ranks", "different programs"), (run, "is a run and")):
+        found = explain(other, traces / "resnet50_loader_workers_4.pt.trace.json.gz")
+        assert found.confidence == "low"
+        assert why in found.warnings[0]
+        fall = found.comparison.steps
+        assert sum(bar.change for bar in fall.bars) == pytest.approx(fall.gap, rel=1e-9)

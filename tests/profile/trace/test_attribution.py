@@ -9,7 +9,7 @@ import pytest
 from made import STEP, Event, make_trace, named, steps
 
 from deltacell.profile.phase_rows import PHASES
-from deltacell.profile.trace.attribution import Attribution, attribute
+from deltacell.profile.trace.attribution import Attribution
 from deltacell.profile.trace.categories import Category, classify
 from deltacell.profile.trace.self_time import nest
 from deltacell.profile.trace.steps import find_steps
@@ -17,7 +17,7 @@ from deltacell.profile.trace.trace import NOTHING, ON_DEVICE, Kind, Trace
 
 
 def spent(trace: Trace) -> dict[str, int]:
-    found = attribute(trace)
+    found = Attribution(trace)
     assert adds_up(found)
     return {n: round(time * 1e9) for n, time in found.seconds_per_step().items()}
 
@@ -27,7 +27,7 @@ def adds_up(found: Attribution) -> bool:
 
 
 def doing(trace: Trace) -> dict[str, tuple[int, int]]:
-    rows = attribute(trace).doing.select("name", "count", "time").iter_rows()
+    rows = Attribution(trace).doing.select("name", "count", "time").iter_rows()
     return {name: (count, time) for name, count, time in rows}
 
 
@@ -185,7 +185,7 @@ class TestHost:
         )
         # The pause between two of its operators is its own.
         assert spent(trace) == {"forward": 300, "backward": 250, "optimizer": 300, "other": 150}
-        rows = attribute(trace).doing.select("name", "category", "time").rows()
+        rows = Attribution(trace).doing.select("name", "category", "time").rows()
         assert ("aten::mm", "backward", 100) in rows
 
     def test_what_has_a_backward_in_its_step_is_the_forward(self):
@@ -237,7 +237,7 @@ class TestHost:
                 Event("aten::stack", 100, 250, thread="pt_data_pin"),
             ]
         )
-        loader = attribute(trace).loader
+        loader = Attribution(trace).loader
         assert (loader.per_step, loader.share) == (400, 0.4)
         assert loader.workers.row(0) == ("pt_data_pin", 250, 0.25)
         assert spent(trace) == {"data loading": 300, "graph preparation": 100, "other": 600}
@@ -272,10 +272,10 @@ def item(at: int, length: int, wait: int) -> list[Event]:
 class TestSyncs:
     def test_what_asked_is_the_outermost_operator(self):
         events = [named("metrics", 10, 500), *item(20, 100, 90), *item(200, 50, 40)]
-        (found,) = attribute(make_trace([STEP, *events])).syncs.rows()
+        (found,) = Attribution(make_trace([STEP, *events])).syncs.rows()
         assert found == ("aten::item", "cudaStreamSynchronize", None, 2, 130)
         second = named("ProfilerStep#2", 1000, 1000)
-        assert len(attribute(make_trace([STEP, second, *item(20, 100, 90)])).syncs) == 0
+        assert len(Attribution(make_trace([STEP, second, *item(20, 100, 90)])).syncs) == 0
 
     def test_the_call_site_is_the_nearest_function_that_is_not_of_torch(self):
         python = ["train.py(12): main", "train.py(40): log", "torch/_tensor.py(7): item"]
@@ -285,7 +285,7 @@ class TestSyncs:
         stack = np.array([-1, 0, -1, -1], dtype=np.int32)
         old = replace(old, stack=stack, stacks=(";".join(reversed(python)),))
         for trace in (new, old):
-            assert attribute(trace).syncs["site"].to_list() == ["train.py(40): log"]
+            assert Attribution(trace).syncs["site"].to_list() == ["train.py(40): log"]
 
     @pytest.mark.parametrize(
         ("name", "waits"),
@@ -298,7 +298,7 @@ class TestSyncs:
     def test_a_copy_to_the_host_waits_unless_it_is_pinned(self, name, waits):
         call = Event("cudaMemcpyAsync", 20, 50, Kind.runtime, correlation=1)
         copy = Event(name, 30, 20, Kind.copy, "stream 7", correlation=1)
-        assert len(attribute(make_trace([STEP, call, copy])).syncs) == waits
+        assert len(Attribution(make_trace([STEP, call, copy])).syncs) == waits
 
 
 def of_every_kind(name: str) -> list[Event]:
@@ -311,5 +311,5 @@ def of_every_kind(name: str) -> list[Event]:
 )
 def test_a_hostile_name_takes_no_time(piece):
     events = of_every_kind(piece * 50_000 + "\x00<script>")
-    assert adds_up(attribute(make_trace([STEP, *events])))
-    assert all(adds_up(attribute(make_trace([event]))) for event in events)
+    assert adds_up(Attribution(make_trace([STEP, *events])))
+    assert all(adds_up(Attribution(make_trace([event]))) for event in events)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from made import STEP, Event, make_trace, named, steps
 
-from deltacell.profile.trace.attribution import attribute
+from deltacell.profile.trace.attribution import Attribution
 from deltacell.profile.trace.device import PARTS, DeviceTime
 from deltacell.profile.trace.trace import Kind, Trace
 
@@ -17,7 +17,7 @@ LOADER = "enumerate(DataLoader)#_Single.__next__"
 
 
 def device_of(trace: Trace) -> DeviceTime:
-    found = attribute(trace).device
+    found = Attribution(trace).device
     assert found is not None
     return found
 
@@ -88,14 +88,14 @@ def test_the_busiest_of_several_devices_is_taken():
     found = device_of(replace(trace, threads=threads))
     assert found.others == 1
     assert found.steps["compute"].to_list() == [300]
-    assert attribute(make_trace([STEP])).device is None
+    assert Attribution(make_trace([STEP])).device is None
 
 
 def test_a_device_that_falls_behind_its_host_has_steps_of_its_own():
     events = steps([100] * 4)
     for step in range(4):
         events += [launch(100 * step + 10, step), kernel(20 + 300 * step, 300, step)]
-    found = attribute(make_trace(events))
+    found = Attribution(make_trace(events))
     assert found.device.windows is not found.steps
     assert (found.step_times.tolist(), found.behind) == ([300, 300, 300], 200)
     assert found.device.steps.filter("counted")["compute"].to_list() == [300, 300, 300]
@@ -114,7 +114,7 @@ def test_device_time_is_by_kernel_operator_and_module():
             kernel(330, 400, 2),
         ]
     )
-    work = attribute(trace).work
+    work = Attribution(trace).work
     operators = {name: row for name, *row in work.operators.select("name", "time", "total").rows()}
     assert operators["aten::addmm"] == [200, 200]
     assert operators["aten::linear"] == [0, 200]
@@ -126,7 +126,7 @@ def test_device_time_is_by_kernel_operator_and_module():
 def test_without_a_device_modules_have_the_time_of_the_host():
     module = Event("nn.Module: Linear_0", 0, 100, Kind.python)
     inner = Event("nn.Module: Tanh_0", 40, 20, Kind.python)
-    modules = attribute(
+    modules = Attribution(
         make_trace([STEP, module, Event("aten::addmm", 20, 10), inner])
     ).work.modules
     assert modules.select("name", "time", "total").rows() == [
@@ -142,7 +142,7 @@ def test_sizes_of_products_give_a_roofline():
         shapes=(("[[1000, 1000], [1000, 1000]]", '["float", "float"]'),),
         device_name="NVIDIA A100-SXM4-80GB",
     )
-    found = attribute(trace).work.roofline.row(0, named=True)
+    found = Attribution(trace).work.roofline.row(0, named=True)
     assert found["gflop"] == 2.0
     # 2 GFLOP at 19.5 TFLOP per second.
     assert found["least"] == pytest.approx(102_564, abs=1)
@@ -179,5 +179,5 @@ FORWARD, OPTIMIZER = named("phase.forward", 0, 900), named("phase.optimizer", 90
     ],
 )
 def test_the_critical_path(events, path):
-    found = attribute(make_trace([STEP, *events])).critical_path
+    found = Attribution(make_trace([STEP, *events])).critical_path
     assert {f"{where} {part}": time for where, part, time in found.rows()} == path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made import Event, make_trace, named, steps
 
-from deltacell.profile.trace.attribution import Alignment, attribute_ranks
+from deltacell.profile.trace.attribution import Alignment, RanksAttribution
 from deltacell.profile.trace.trace import Kind, Trace
 
 NCCL = "ncclKernel_AllReduce_RING_LL_Sum_float"
@@ -29,7 +29,7 @@ def host_ranks(*ranks: list[Event]) -> list[Trace]:
 
 
 def aligned(traces: list[Trace]) -> Alignment:
-    found = attribute_ranks(traces).alignment
+    found = RanksAttribution(traces).alignment
     assert found is not None
     return found
 
@@ -69,7 +69,7 @@ def test_collectives_of_the_host_are_aligned_by_the_calls_that_start_them():
             named("gloo:all_reduce", work + 25, 1075 - work, "gloo"),
         ]
 
-    ranks = attribute_ranks(host_ranks(rank(100), rank(800)))
+    ranks = RanksAttribution(host_ranks(rank(100), rank(800)))
     first = ranks.alignment.collectives.row(0, named=True)
     assert (first["last_rank"], first["late_by"]) == (1, 700)
     # The rank that came first waited for the other in its backward.
@@ -77,10 +77,10 @@ def test_collectives_of_the_host_are_aligned_by_the_calls_that_start_them():
 
 
 def test_missing_ranks_are_noticed_and_one_alone_has_no_alignment():
-    found = attribute_ranks([device_rank(rank, 100, world=128) for rank in (0, 1)])
+    found = RanksAttribution([device_rank(rank, 100, world=128) for rank in (0, 1)])
     assert found.world_size == 128
     assert found.notices[0] == "Of 128 ranks only 0, 1 are here; missing: 2 to 127."
-    assert attribute_ranks([device_rank(0, 100, world=2)]).alignment is None
+    assert RanksAttribution([device_rank(0, 100, world=2)]).alignment is None
 
 
 def test_a_collective_on_some_ranks_only_is_counted():

@@ -45,6 +45,7 @@ from deltacell.words import Progress, capital, short_name
 
 WITHIN = 0.01  # the share of the wall time by which parts may miss it before that is a warning
 ONE_PROGRAM = 0.5  # traces with less of their time in operations of the same names are unlike
+AGAINST = 0.25  # the share of a gap by which other parts of the host change the other way
 LOST = 0.02  # the share of launches without a kernel from which on events of the device were lost
 ROWS = 50  # the most rows of a table of a trace
 SAME = 0.02  # times that differ by less than this share are called the same
@@ -124,8 +125,9 @@ def _explain_one(subject: Subject) -> Explanation:
     said: list[str] = []
     warnings, causes, sentence = list(_warnings(account)), [], ""
     if traces is not None:
-        causes = judge.causes_of_one(View(subject.name, traces), account.parts)
-        sentence = judge.sentence_of_one(causes)
+        causes = judge.causes_of_one(subject.name, traces, account.parts)
+        lead = [cause.text for i, cause in enumerate(causes[:2]) if i == 0 or cause.share > MUCH]
+        sentence = f"{capital('; '.join(lead))}."
         tables += _trace_tables(traces)
         about = "" if run is None else "By its trace, with the profiler on: "
         said += [f"{about}{one}" for one in _trace_evidence(traces)]
@@ -179,7 +181,7 @@ def _warnings(account: Account) -> Iterator[str]:
 
 def _explain_two(a: Subject, b: Subject) -> Explanation:
     compared = compare(a.account, b.account)
-    views = [View(one.name, one.traces) for one in (a, b) if one.traces is not None]
+    views = [View(one.name, one.traces.ranks) for one in (a, b) if one.traces is not None]
     only_traces = len(views) == 2 and a.run is None and b.run is None
     causes = judge.causes_of_two(views[0], views[1], compared.steps) if only_traces else []
     noise = _noise(a, b, views if only_traces else [])
@@ -197,7 +199,7 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
         sentence=sentence,
         evidence=list(_pair_evidence(compared, noise, views)),
         advice=_pair_advice(compared, causes, noise, of_run=b.run is not None),
-        doubts=list(_doubts_of_two(a, b)),
+        doubts=list(_doubts_of_two(a, b, compared.steps, noise)),
         warnings=[f"{one.name}: {w}" for one in (a, b) for w in _warnings(one.account)],
         causes=causes[:5],
         noise=noise,
@@ -211,7 +213,7 @@ def _noise(a: Subject, b: Subject, views: list[View]) -> Difference | None:
         if any(one.summary.samples_per_s is None for one in (a.run, b.run)):
             return None
         in_a, in_b = (
-            run.steady["wall_s"].to_numpy() / (one.account.samples_per_step or 1.0)
+            run.summary.steady["wall_s"].to_numpy() / (one.account.samples_per_step or 1.0)
             for one, run in ((a, a.run), (b, b.run))
         )
         return difference(in_a, in_b)
@@ -282,10 +284,10 @@ def _pair_evidence(
         yield say("bootstrap", x=noise)
     if compared.epoch_ratio is not None:
         yield f"{compared.epoch_ratio.line}."
-    loaders = [view.traces.ranks[0].loader for view in views]
+    loaders = [view.ranks[0].loader for view in views]
     if len(views) == 2 and all(one.names for one in loaders):
         yield say("loaders", a=loaders[0], b=loaders[1])
-    kernels = [device_means(view.traces, ("kernels",)).get("kernels") for view in views]
+    kernels = [device_means(view.ranks, ("kernels",)).get("kernels") for view in views]
     if len(views) == 2 and None not in kernels:
         yield say("kernels", a=kernels[0], b=kernels[1])
 
@@ -319,7 +321,7 @@ def _advice_on_one(subject: Subject) -> Iterator[str]:
     account, traces, of_run = subject.account, subject.traces, subject.run is not None
     parts = sorted(account.parts, key=lambda name: -account.parts[name])[:3]
     if traces is not None and traces.ranks[0].device is not None:
-        one, device = traces.ranks[0], device_means(traces, PARTS)
+        one, device = traces.ranks[0], device_means(traces.ranks, PARTS)
         wall = sum(device.values())
         for reason, time in traces.ranks[0].device.idle.select("reason", "time").rows():
             if time / 1e9 / one.n_counted > MUCH * wall and has(f"advice idle {reason}"):
@@ -340,7 +342,8 @@ def _advice_on_one(subject: Subject) -> Iterator[str]:
 
 
 def _trace_evidence(traces: RanksAttribution) -> Iterator[str]:
-    loader, parts, late = traces.ranks[0].loader, device_means(traces, PARTS), late_rank(traces)
+    loader, parts = traces.ranks[0].loader, device_means(traces.ranks, PARTS)
+    late = late_rank(traces)
     if parts:
         whole = sum(parts.values())
         named = [(DEVICE_PARTS[part], s, s / whole) for part, s in parts.items()]
@@ -363,7 +366,9 @@ def _doubts_of_one(subject: Subject) -> list[str]:
     return found
 
 
-def _doubts_of_two(a: Subject, b: Subject) -> Iterator[str]:
+def _doubts_of_two(
+    a: Subject, b: Subject, fall: Waterfall, noise: Difference | None
+) -> Iterator[str]:
     accounts = {"a": a.account, "b": b.account}
     if a.account.source != b.account.source:
         yield say("sources differ", **accounts)
@@ -379,6 +384,10 @@ def _doubts_of_two(a: Subject, b: Subject) -> Iterator[str]:
                 yield say("devices differ", a=devices[0], b=devices[1])
             if ranks := _rank_difference(a, b):
                 yield ranks
+            on_host = one.device is None and other.device is None
+            against = sum(abs(bar.change) for bar in fall.bars if bar.change * fall.gap < 0)
+            if on_host and noise and noise.is_beyond and against > AGAINST * abs(fall.gap):
+                yield say("both ways", against=against, gap=abs(fall.gap))
     for subject in (a, b):
         yield from (f"{subject.name}: {doubt}" for doubt in _doubts_of_one(subject))
 

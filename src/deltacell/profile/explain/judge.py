@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from deltacell.profile.say import say
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.device import PARTS
 from deltacell.profile.trace.work import NO_OPERATOR
-from deltacell.words import capital, seconds_text, short_name
+from deltacell.words import seconds_text, short_name
 
 MUCH = 0.10  # the share of a step that is worth a clause
 UNIFORM = 0.85  # the share of time in operations of one ratio from which a slowdown is uniform
@@ -71,7 +71,11 @@ def _bootstrap(times: list[npt.NDArray[np.float64]], of: str, between: float) ->
     for one in times:
         # The same draws for A and B, so that swapping them gives the inverse.
         draws = np.random.default_rng(7).integers(0, len(one), (2000, len(one)))
-        variance += float(np.var(np.log(middle(one[draws], 1))))
+        # Steps that follow one another on a machine whose load comes and goes are alike, so they
+        # tell less than as many steps that do not.
+        logs = np.log(one) - np.log(one).mean()
+        alike = min(max(float(logs[1:] @ logs[:-1]), 0.0) / max(float(logs @ logs), 1e-30), 0.5)
+        variance += float(np.var(np.log(middle(one[draws], 1)))) * (1 + alike) / (1 - alike)
         least = 0.10 if len(one) == 1 else 0.06 if len(one) < FEW else 0.015
         assumed += least**2 / len(one)
     # Half the width of the interval is 2.9 standard deviations, with something for few draws.
@@ -106,22 +110,28 @@ class View:
     counted step, the mean over ranks where they have equally many.
     """
 
-    def __init__(self, name: str, traces: RanksAttribution) -> None:
-        self.name, self.traces = name, traces
-        self.traits = traces.ranks[0].traits
-        self.parts = device_means(traces, PARTS)
-        times = [one.step_times for one in traces.ranks]
+    def __init__(self, name: str, ranks: Sequence[Attribution]) -> None:
+        self.name, self.ranks, self.traits = name, ranks, ranks[0].traits
+        self.parts = device_means(ranks, PARTS)
+        times = [one.step_times for one in ranks]
         alike = len({len(one) for one in times}) == 1
         self.times = np.mean(times, axis=0) if alike else times[0].astype(np.float64)
         self._sums: dict[tuple[str, str], Seconds] = defaultdict(lambda: defaultdict(float))
-        for one in traces.ranks:
-            steps = one.n_counted * len(traces.ranks) * 1e9
-            for what, frame, group, key in _frames(one):
-                for of, called, time in frame.select(group, key, "time").iter_rows():
+        for one in ranks:
+            steps = one.n_counted * len(ranks) * 1e9
+            frames = {"host category": one.doing, "kernels part": one.work.kernels}
+            frames |= {"operators": one.work.operators, "modules": one.work.modules}
+            if one.device is not None:
+                frames |= {"idle": one.device.idle.rename({"reason": "name"})}
+                frames |= {"meanwhile reason": one.device.idle_by_name}
+            for key, frame in frames.items():
+                what, _, group = key.partition(" ")
+                groups = pl.col(group) if group else pl.lit("").alias("group")
+                for of, called, time in frame.select(groups, "name", "time").iter_rows():
                     self._sums[what, of][called] += time / steps
 
     def by(self, what: str, group: str = "") -> Seconds:
-        """Return the seconds of one of `_frames` by name, of a group where it has groups."""
+        """Return seconds by name, of a category, part or reason where there are such groups."""
         return self._sums[what, group]
 
     @property
@@ -130,35 +140,19 @@ class View:
         return {(of, name): seconds for of, named in found for name, seconds in named.items()}
 
 
-def _frames(one: Attribution) -> Iterator[tuple[str, pl.DataFrame, pl.Expr | str, str]]:
-    """Yield what a view sums up: its name, the frame, and its columns of groups and of names."""
-    no_group = pl.lit("").alias("group")
-    yield "host", one.doing, "category", "name"
-    yield "kernels", one.work.kernels, "part", "name"
-    yield "operators", one.work.operators, no_group, "name"
-    yield "modules", one.work.modules, no_group, "name"
-    if one.device is not None:
-        yield "idle", one.device.idle, no_group, "reason"
-        yield "meanwhile", one.device.idle_by_name, "reason", "name"
-
-
 def _largest(found: Mapping[str, float]) -> str | None:
     return max(found, key=lambda key: (found[key], key), default=None)
 
 
-def causes_of_one(view: View, host: Mapping[str, float]) -> list[Cause]:
+def causes_of_one(name: str, traces: RanksAttribution, host: Mapping[str, float]) -> list[Cause]:
+    view = View(name, traces.ranks)
     causes = _on_device(view) if view.parts else _on_host(view, host)
     causes.sort(key=lambda cause: -cause.seconds)
-    late = late_rank(view.traces)
+    late = late_rank(traces)
     if late is not None and late.share > MUCH:
         computing = next((c.share for c in causes if c.kind in ("compute", "host")), 0.0)
         causes.insert(0 if late.share >= min(computing, 0.25) else 1, late)
     return causes
-
-
-def sentence_of_one(causes: list[Cause]) -> str:
-    said = [cause.text for i, cause in enumerate(causes[:2]) if i == 0 or cause.share > MUCH]
-    return f"{capital('; '.join(said))}."
 
 
 def _on_device(view: View) -> list[Cause]:
@@ -450,24 +444,17 @@ def _excess(traces: RanksAttribution, rank: int) -> tuple[str | None, str | None
     """Return what a rank spends more time with than the mean of the others, per step."""
     spent = {}
     for place, one in enumerate(traces.ranks):
-        frames = [one.doing.select("category", "name", "time")]
-        if one.device is not None:
-            computing = pl.lit("computing").alias("category")
-            frames.append(one.work.operators.select(computing, "name", "time"))
-        steps = 1e9 * one.n_counted
-        found = {(of, name): time / steps for x in frames for of, name, time in x.iter_rows()}
-        spent[place if one.trace.rank is None else one.trace.rank] = found
+        view = View("", [one])
+        computing = {("computing", name): time for name, time in view.by("operators").items()}
+        spent[place if one.trace.rank is None else one.trace.rank] = view.host | computing
     mine = spent.pop(rank)
-    more = {
-        key: time - sum(one.get(key, 0.0) for one in spent.values()) / len(spent)
-        for key, time in mine.items()
-        if key[0] != WAITING
-    }
-    by_category: Seconds = defaultdict(float)
-    for (category, _), time in more.items():
-        by_category[category] += time
-    best = max(by_category, key=lambda c: by_category[c], default=None)
-    if best is None or by_category[best] < WORTH_NAMING * sum(mine.values()):
+    more: dict[str, Seconds] = defaultdict(dict)
+    for (category, name), time in mine.items():
+        others = sum(one.get((category, name), 0.0) for one in spent.values()) / len(spent)
+        if category != WAITING:
+            more[category][name] = time - others
+    best = max(more, key=lambda category: sum(more[category].values()), default="")
+    seconds = sum(more[best].values())
+    if seconds < WORTH_NAMING * sum(mine.values()):
         return None, None, 0.0
-    name = max((key for key in more if key[0] == best), key=lambda key: more[key])[1]
-    return name, best, by_category[best]
+    return max(more[best], key=more[best].__getitem__), best, seconds

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from deltacell.errors import InputError, did_you_mean
-from deltacell.profile.explain.account import Account, Comparison, EpochRatio, compare
+from deltacell.profile.explain.account import Account, compare
 from deltacell.profile.say import say
 from deltacell.words import ratio_text
 
@@ -289,7 +289,16 @@ def read_measurements(path: str | os.PathLike[str]) -> Measurements:
         units, mode, _ = MEASURED[one.measured]
         one.unit, one.mode = one.unit or units[0], one.mode or mode
         one.a, one.b = (_filled(one, x, y) for x, y in ((one.a, given.a), (one.b, given.b)))
-        if what := _mistake(one, units):
+        what = "" if one.unit in units else f"the unit is {one.unit}; expected {', '.join(units)}"
+        if one.sum is not None and one.measured != "trace sum":
+            what = f"'sum' is for a 'trace sum', and this is '{one.measured}'"
+        for x in (one.a, one.b):
+            start, steps = x.startup_seconds or 0.0, x.window_steps or 0
+            if not x.value:
+                what = "'a' or 'b' has neither a 'value' nor 'readings'"
+            elif start and (one.unit in _RATES or steps < 2 or start >= one.seconds(x.value)):
+                what = "'startup_seconds' needs a longer time, and window_steps of 2 or more"
+        if what:
             raise InputError(f"'{one.name}': {what}", code="wrong-measurement", where=path)
     return given
 
@@ -303,21 +312,6 @@ def _filled(one: Measurement, value: float | Reading, side: Side) -> Reading:
     return reading
 
 
-def _mistake(one: Measurement, units: tuple[Unit, ...]) -> str:
-    if one.unit not in units:
-        return f"the unit is {one.unit}; expected one of {', '.join(units)}"
-    if one.sum is not None and one.measured != "trace sum":
-        return f"'sum' is for a 'trace sum', and this is '{one.measured}'"
-    for reading in (one.a, one.b):
-        assert isinstance(reading, Reading)
-        if not reading.value:
-            return "'a' or 'b' has neither a 'value' nor 'readings'"
-        start, steps = reading.startup_seconds or 0.0, reading.window_steps or 0
-        if start and (one.unit in _RATES or steps < 2 or start >= one.seconds(reading.value)):
-            return "'startup_seconds' needs a longer time, and window_steps of 2 or more"
-    return ""
-
-
 def reconcile(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return one consistent account of the measurements in a YAML file, as JSON holds it.
 
@@ -328,19 +322,37 @@ def reconcile(path: str | os.PathLike[str]) -> dict[str, Any]:
     figures = [Figure(one, given) for one in given.measurements]
     epoch = _first(figures, "epoch seconds")
     whole = _first(figures, "it/s", "ms per step")
-    compared = _comparison(figures, epoch, whole)
+    accounts = _accounts(figures, epoch, whole)
+    compared = compare(*accounts) if accounts else None
     ratio = None if compared is None or epoch is None else compared.epoch_ratio
     found: list[tuple[Figure | None, str, dict[str, Any]]] = []
     if given.has_same_data is False:
         found.append((None, "different_data", {}))
     found += [(x, *one) for x in figures for one in x.problems(whole)]
-    if compared is not None and ratio is not None:
-        outside = [one.outside_s for one in (compared.a, compared.b)]
+    names = {"a": given.a.name, "b": given.b.name}
+    supported = [one for one in figures if one.supports is not None]
+    sentence = say("not reconciled", figures=supported, **names)
+    evidence, advice = [], []
+    if compared is not None:
+        sentence = say("reconciled steps", x=compared.steps, **names)
+        evidence = [] if compared.epoch_ratio is None else [f"{compared.epoch_ratio.line}."]
+    if ratio is not None:
+        times, outside = [x.epoch_s for x in accounts], [x.outside_s for x in accounts]
+        sentence = say("reconciled epochs", x=ratio, times=times, **names)
         if min(outside) < 0:
-            account = compared.a if outside[0] < 0 else compared.b
+            account = accounts[0] if outside[0] < 0 else accounts[1]
             found.append((None, "steps_longer_than_epoch", {"account": account}))
         elif not _is_close(ratio.of_steps, ratio.epoch):
             found.append((None, "outside_the_steps", {"ratio": ratio, "outside": outside}))
+        if max(ratio.outside_share_a, ratio.outside_share_b) > 0.1:
+            advice.append(say("time outside"))
+    advice += [] if epoch is not None else [say("measure epoch")]
+    advice += [] if whole is not None else [say("measure steps")]
+    if accounts and "data loading" in accounts[0].parts:
+        evidence += [*(say("step is", x=account) for account in accounts), say("marginal costs")]
+        advice.append(say("time phases"))
+    if given.has_same_data:
+        evidence.append(say("same data", a=given.a, b=given.b))
     contradictions = []
     for x, kind, values in found:
         values |= {"a": given.a, "b": given.b, "x": x, "m": x and x.measurement}
@@ -348,14 +360,10 @@ def reconcile(path: str | os.PathLike[str]) -> dict[str, Any]:
         said = say(f"wrong {kind}", **values)
         contradictions.append({"kind": kind, "measurement": name, "sentence": said})
     return {
-        "sentence": _sentence(given, figures, compared, ratio),
-        "evidence": list(_evidence(given, compared)),
-        "advice": list(_advice(compared, epoch, whole)),
-        "a": given.a.name,
-        "b": given.b.name,
+        **{"sentence": sentence, "evidence": evidence, "advice": advice, **names},
         "measurements": [one.to_json() for one in figures],
         "contradictions": contradictions,
-        "accounts": [] if compared is None else [compared.a.to_json(), compared.b.to_json()],
+        "accounts": [account.to_json() for account in accounts],
         "comparison": None if compared is None else compared.to_json(),
     }
 
@@ -368,11 +376,10 @@ def _is_close(a: float, b: float) -> bool:
     return abs(a - b) <= CLOSE * max(abs(a), abs(b))
 
 
-def _comparison(
-    figures: list[Figure], epoch: Figure | None, whole: Figure | None
-) -> Comparison | None:
+def _accounts(figures: list[Figure], epoch: Figure | None, whole: Figure | None) -> list[Account]:
+    """Return the accounts of both trainings; none where no step of them was measured."""
     if whole is None or whole.ratio("step") is None:
-        return None
+        return []
 
     def of(figure: Figure, *names: str) -> list[Any]:
         return [getattr(x, name) for x in figure.readings for name in names]
@@ -400,46 +407,5 @@ def _comparison(
             outside = {NOT_MEASURED: took["epoch"] - side.steps_per_epoch * step}
         facts = {"batch": side.batch, "ranks": side.ranks, "parameters": side.parameters}
         samples, steps = side.samples_per_step, side.steps_per_epoch
-        account = Account(side.name, "figures", parts, samples, steps, outside, facts=facts)
-        accounts.append(account)
-    return compare(accounts[0], accounts[1])
-
-
-def _sentence(
-    given: Measurements,
-    figures: list[Figure],
-    compared: Comparison | None,
-    ratio: EpochRatio | None,
-) -> str:
-    names = {"a": given.a.name, "b": given.b.name}
-    if compared is not None and ratio is not None:
-        times = [compared.a.epoch_s, compared.b.epoch_s]
-        return say("reconciled epochs", x=ratio, times=times, **names)
-    if compared is not None and compared.steps.ratio is not None:
-        return say("reconciled steps", x=compared.steps, **names)
-    valid = [one for one in figures if one.supports is not None]
-    return say("not reconciled", figures=valid, **names)
-
-
-def _evidence(given: Measurements, compared: Comparison | None) -> Iterator[str]:
-    if compared is not None and compared.epoch_ratio is not None:
-        yield f"{compared.epoch_ratio.line}."
-    if compared is not None and "data loading" in compared.a.parts:
-        yield from (say("step is", x=account) for account in (compared.a, compared.b))
-        yield say("marginal costs")
-    if given.has_same_data:
-        yield say("same data", a=given.a, b=given.b)
-
-
-def _advice(
-    compared: Comparison | None, epoch: Figure | None, whole: Figure | None
-) -> Iterator[str]:
-    ratio = None if compared is None else compared.epoch_ratio
-    if epoch is None:
-        yield say("measure epoch")
-    elif ratio is not None and max(ratio.outside_share_a, ratio.outside_share_b) > 0.1:
-        yield say("time outside")
-    if whole is None:
-        yield say("measure steps")
-    if compared is not None and "data loading" in compared.a.parts:
-        yield say("time phases")
+        accounts.append(Account(side.name, "figures", parts, samples, steps, outside, facts=facts))
+    return accounts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ import polars as pl
 
 from deltacell.errors import InputError
 from deltacell.profile.explain.account import Account
-from deltacell.profile.phase_rows import COLUMNS, PhaseSummary, Uneven, steady_steps, summarise
+from deltacell.profile.phase_rows import COLUMNS, PhaseSummary, Uneven
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import RUN_FILE, TRACES, RunRecord, Status, read_run
 from deltacell.profile.say import say
-from deltacell.profile.trace.attribution import RanksAttribution, attribute_ranks
+from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.categories import CATEGORY_OF_PHASE
 from deltacell.profile.trace.read import read_traces
 from deltacell.words import Progress, listed, short_name
@@ -36,18 +36,17 @@ DEVICE_PARTS = {
 
 @dataclass(frozen=True, eq=False)
 class RunTimes:
-    """A run, its phases, those of its steady steps, and their summary."""
+    """A run, its phases, and their summary."""
 
     record: RunRecord
     rows: pl.DataFrame
-    steady: pl.DataFrame
     summary: PhaseSummary
 
     def by_rank(self) -> pl.DataFrame:
         means = [("wall", "ms per step"), *CATEGORY_OF.items()]
         return (
             self.rows.filter(kind="train")
-            .join(self.steady, on=["attempt", "step"], how="semi")
+            .join(self.summary.steady, on=["attempt", "step"], how="semi")
             .group_by("rank")
             .agg(pl.len().alias("steps"), *((pl.mean(f"{x}_s") * 1e3).alias(y) for x, y in means))
             .sort("rank")
@@ -90,7 +89,7 @@ class RunTimes:
 
     @property
     def is_profiled(self) -> bool:
-        return bool(self.steady["profiled"].any())
+        return bool(self.summary.steady["profiled"].any())
 
 
 def _stretches(uneven: Uneven) -> dict[str, Any]:
@@ -128,16 +127,16 @@ def open_subject(
     folder = path.parent if path.name == RUN_FILE else path
     name = name or run_name(folder)
     if not (folder / RUN_FILE).is_file():
-        traces = attribute_ranks(read_traces(path, progress=progress))
+        traces = RanksAttribution(read_traces(path, progress=progress))
         return Subject(path, _trace_account(traces, name), traces=traces)
     record = read_run(folder)
     # A run without phases has no steps, but may have a trace.
     has_phases = (folder / PHASES_FOLDER).is_dir()
     rows = record.phases() if has_phases else pl.DataFrame(schema=COLUMNS)
-    times = RunTimes(record, rows, steady_steps(rows), summarise(rows))
+    times = RunTimes(record, rows, PhaseSummary(rows))
     inside = folder / TRACES
     has_traces = inside.is_dir() and any(f.suffix in (".json", ".gz") for f in inside.iterdir())
-    found = attribute_ranks(read_traces(folder, progress=progress)) if has_traces else None
+    found = RanksAttribution(read_traces(folder, progress=progress)) if has_traces else None
     if times.summary.steps or found is None:
         return Subject(folder, _run_account(times, name), times, found)
     account = _trace_account(found, name)
@@ -228,9 +227,9 @@ def _trace_account(traces: RanksAttribution, name: str) -> Account:
     )
 
 
-def device_means(traces: RanksAttribution, columns: tuple[str, ...]) -> dict[str, float]:
+def device_means(ranks: Sequence[Attribution], columns: tuple[str, ...]) -> dict[str, float]:
     """Return seconds of a counted step, the mean over ranks with a device; empty without one."""
-    found = [one.device.steps.filter("counted") for one in traces.ranks if one.device is not None]
+    found = [one.device.steps.filter("counted") for one in ranks if one.device is not None]
     means = [frame.select(columns).mean().row(0, named=True) for frame in found]
     used = columns if means else ()
     return {part: sum(mean[part] for mean in means) / len(means) / 1e9 for part in used}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import Indices, Ints
+from deltacell.arrays import Ints
 from deltacell.errors import InputError
 from deltacell.profile.trace import host as hosts
 from deltacell.profile.trace.categories import Category, is_collective, is_loader
@@ -22,7 +22,6 @@ from deltacell.profile.trace.device import (
     DeviceTime,
     collective_rows,
     critical_path,
-    device_time,
     launches,
 )
 from deltacell.profile.trace.host import HostTime
@@ -30,14 +29,11 @@ from deltacell.profile.trace.read import missing_ranks
 from deltacell.profile.trace.self_time import Covered, Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
-from deltacell.profile.trace.work import Traits, Work, find_traits, find_work
+from deltacell.profile.trace.work import find_traits, find_work
 from deltacell.words import count_text
 
-MUCH = 0.1
-"""A share of time in no category that is a finding of its own."""
-
-CLOCKS_DIFFER = 100_000
-"""Nanoseconds that a rank may seem to leave a collective before the last one came to it."""
+MUCH = 0.1  # the share of time in no category that is a finding of its own
+CLOCKS_DIFFER = 100_000  # nanoseconds by which a rank may seem to leave before the last one came
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,24 +46,34 @@ class Loader:
     workers: pl.DataFrame  # threads of the loader; worker processes write no trace
 
 
-@dataclass(frozen=True, eq=False)
 class Attribution:
     """Where the time of one trace goes. Times are in nanoseconds, and of counted steps."""
 
-    trace: Trace
-    nesting: Nesting
-    steps: Steps
-    host: HostTime
-    per_step: pl.DataFrame  # all steps: number, counted, wall and loader
-    doing: pl.DataFrame  # what the host did, in names for people; adds up to the wall
-    loader: Loader
-    launch: Indices  # the host's call behind each event of the device, or NOTHING
-    device: DeviceTime | None
-    syncs: pl.DataFrame  # where the host waits for the device
-    critical_path: pl.DataFrame  # of a typical step
-    work: Work
-    traits: Traits
-    notices: tuple[str, ...]  # what to know before trusting the numbers
+    def __init__(self, trace: Trace) -> None:
+        if not (trace.duration > 0).any():
+            what = "no event of the trace has a duration above 0; check the profiler's schedule"
+            raise InputError(what, code="no-events", where=trace.path)
+        self.trace = trace
+        self.nesting = nesting = nest(trace)
+        self.steps = steps = find_steps(trace)
+        self.host = host = hosts.host_time(trace, nesting, steps)
+        # The host's call behind each event of the device, or NOTHING.
+        self.launch = launches(trace)
+        names = hosts.doing(trace, nesting, steps, host)
+        # What the host did, in names for people; adds up to the wall.
+        self.doing = names.spent(steps, host)
+        self.device = None
+        if (trace.on_device & (trace.duration >= 0)).any():
+            self.device = DeviceTime(trace, steps, host, self.launch, names)
+        columns = {name: getattr(steps, name) for name in ("number", "counted", "wall")}
+        self.per_step = pl.DataFrame({**columns, "loader": host.loader})  # all steps
+        self.loader = _loader(trace, nesting, steps, host)
+        self.syncs = hosts.sync_points(trace, nesting, steps)  # the host waits for the device
+        self.critical_path = critical_path(trace, steps, host, self.launch)  # of a typical step
+        self.work = find_work(trace, nesting, steps, host, self.launch)
+        self.traits = find_traits(trace, nesting, steps)
+        # What to know before trusting the numbers.
+        self.notices = tuple(_notices(trace, steps, self.device, self.doing))
 
     @property
     def n_counted(self) -> int:
@@ -106,62 +112,24 @@ class Alignment:
     shifted: bool  # whether the clocks of the ranks differ
 
 
-@dataclass(frozen=True, eq=False)
 class RanksAttribution:
-    """Where the time of several ranks goes."""
-
-    ranks: tuple[Attribution, ...]
-    world_size: int
-    device: pl.DataFrame  # by rank, from the first event of the device to the last
-    alignment: Alignment | None
-    notices: tuple[str, ...]
-
-
-def attribute(trace: Trace) -> Attribution:
-    if not (trace.duration > 0).any():
-        what = "no event of the trace has a duration above 0; check the profiler's schedule"
-        raise InputError(what, code="no-events", where=trace.path)
-    nesting = nest(trace)
-    steps = find_steps(trace)
-    host = hosts.host_time(trace, nesting, steps)
-    launch = launches(trace)
-    names = hosts.doing(trace, nesting, steps, host)
-    doing = names.spent(steps, host)
-    device = device_time(trace, steps, host, launch, names)
-    columns = {name: getattr(steps, name) for name in ("number", "counted", "wall")}
-    return Attribution(
-        trace=trace,
-        nesting=nesting,
-        steps=steps,
-        host=host,
-        per_step=pl.DataFrame({**columns, "loader": host.loader}),
-        doing=doing,
-        loader=_loader(trace, nesting, steps, host),
-        launch=launch,
-        device=device,
-        syncs=hosts.sync_points(trace, nesting, steps),
-        critical_path=critical_path(trace, steps, host, launch),
-        work=find_work(trace, nesting, steps, host, launch),
-        traits=find_traits(trace, nesting, steps),
-        notices=tuple(_notices(trace, steps, device, doing)),
-    )
-
-
-def attribute_ranks(traces: Sequence[Trace]) -> RanksAttribution:
-    """Find where the time of several ranks goes, and who is waited for.
+    """Where the time of several ranks goes, and who is waited for.
 
     A trace of unknown rank takes its place in the sequence as its rank.
     """
-    by_rank = {i if one.rank is None else one.rank: one for i, one in enumerate(traces)}
-    ranks = {number: attribute(by_rank[number]) for number in sorted(by_rank)}
-    world = max([trace.world_size or 0 for trace in traces] + [max(ranks) + 1])
-    alignment = _align(ranks) if len(ranks) > 1 else None
-    devices = [(number, one.device) for number, one in ranks.items()]
-    rows = [{"rank": number, **one.kernels} for number, one in devices if one is not None]
-    device = pl.DataFrame(rows, schema=dict.fromkeys(("rank", "wall", *PARTS), pl.Int64))
-    notices = (*missing_ranks(traces), *_rank_notices(ranks, alignment))
-    found, said = tuple(ranks.values()), tuple(dict.fromkeys(notices))
-    return RanksAttribution(found, world, device, alignment, said)
+
+    def __init__(self, traces: Sequence[Trace]) -> None:
+        by_rank = {i if one.rank is None else one.rank: one for i, one in enumerate(traces)}
+        ranks = {number: Attribution(by_rank[number]) for number in sorted(by_rank)}
+        self.ranks = tuple(ranks.values())
+        self.world_size = max([trace.world_size or 0 for trace in traces] + [max(ranks) + 1])
+        self.alignment = _align(ranks) if len(ranks) > 1 else None
+        devices = [(number, one.device) for number, one in ranks.items()]
+        rows = [{"rank": number, **one.kernels} for number, one in devices if one is not None]
+        # By rank, from the first event of the device to the last.
+        self.device = pl.DataFrame(rows, dict.fromkeys(("rank", "wall", *PARTS), pl.Int64))
+        notices = (*missing_ranks(traces), *_rank_notices(ranks, self.alignment))
+        self.notices = tuple(dict.fromkeys(notices))
 
 
 def _loader(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Loader:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -22,20 +22,13 @@ from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
-REASONS = ("data", "sync", "launch", "host", "device", "end")
-"""Why a device is idle."""
-
-BEHIND = 0.05
-"""The share of a step by which a device falls behind in each before its own steps are taken."""
-
-LATENCY = 20_000
-"""Nanoseconds from a launch to its beginning that are a part of launching."""
-
+# What a device's time is made of, communication and copies as far as they are exposed.
 PARTS = ("compute", "communication", "copies", "idle")
-"""What a device's time is made of; communication and copies as far as they are exposed."""
+REASONS = ("data", "sync", "launch", "host", "device", "end")  # why it is idle
+BEHIND = 0.05  # the share of a step by which it falls behind in each before its own are taken
+LATENCY = 20_000  # nanoseconds from a launch to its beginning that are a part of launching
 
 
-@dataclass(frozen=True, eq=False)
 class DeviceTime:
     """Where the time of the busiest device of a trace goes, in nanoseconds.
 
@@ -44,49 +37,38 @@ class DeviceTime:
     first of the next.
     """
 
-    steps: pl.DataFrame  # by step: PARTS, and kernels that the host launched in it
-    windows: Steps
-    kernels: dict[str, int]  # wall and PARTS from the first event of the device to its last
-    idle: pl.DataFrame  # counted steps by reason; adds up to the idle time
-    idle_by_name: pl.DataFrame  # by reason and what the host did meanwhile
-    others: int  # how many other devices the trace has
-
-
-def device_time(
-    trace: Trace, steps: Steps, host: HostTime, launch: Indices, doing: Doing
-) -> DeviceTime | None:
-    rows = np.flatnonzero(trace.on_device & (trace.duration >= 0))
-    if not len(rows):
-        return None
-    devices = np.array([NOTHING if t.device is None else t.device for t in trace.threads])
-    numbers, place = np.unique(devices[trace.thread[rows]], return_inverse=True)
-    rows = rows[place == np.bincount(place, weights=trace.duration[rows]).argmax()]
-    is_kernel = trace.kind[rows] == Kind.kernel
-    computes = is_kernel & ~trace.named(is_collective)[rows]
-    start, stop = trace.begin[rows], trace.ends(rows)
-    # Computing; computing or communicating; doing anything.
-    busy = [
-        Covered.union(start[which], stop[which])
-        for which in (computes, is_kernel, np.ones(len(rows), dtype=bool))
-    ]
-    windows = _windows(trace, steps, rows, launch)
-    parts = _parts(busy, windows.begin, windows.end)
-    span = np.array([start.min(), stop.max()])
-    whole = {"wall": np.diff(span), **_parts(busy, span[:1], span[1:])}
-    gaps = _gaps(trace, windows, host, rows, busy[2], launch)
-    idle = _by_reason(gaps)
-    if int(idle["time"].sum()) != int(parts["idle"][windows.counted].sum()):
-        raise AssertionError("the gaps miss the device's idle time")
-    kernels = _kernel_times(trace, steps, rows[computes], launch)
-    about = {"number": steps.number, "counted": steps.counted, "wall": windows.wall}
-    return DeviceTime(
-        steps=pl.DataFrame({**about, **parts, "kernels": kernels}),
-        windows=windows,
-        kernels={part: int(time[0]) for part, time in whole.items()},
-        idle=idle,
-        idle_by_name=_by_name(gaps, host, doing),
-        others=len(numbers) - 1,
-    )
+    def __init__(
+        self, trace: Trace, steps: Steps, host: HostTime, launch: Indices, doing: Doing
+    ) -> None:
+        rows = np.flatnonzero(trace.on_device & (trace.duration >= 0))
+        devices = np.array([NOTHING if t.device is None else t.device for t in trace.threads])
+        numbers, place = np.unique(devices[trace.thread[rows]], return_inverse=True)
+        self.others = len(numbers) - 1  # how many other devices the trace has
+        rows = rows[place == np.bincount(place, weights=trace.duration[rows]).argmax()]
+        is_kernel = trace.kind[rows] == Kind.kernel
+        computes = is_kernel & ~trace.named(is_collective)[rows]
+        start, stop = trace.begin[rows], trace.ends(rows)
+        # Computing; computing or communicating; doing anything.
+        busy = [
+            Covered.union(start[which], stop[which])
+            for which in (computes, is_kernel, np.ones(len(rows), dtype=bool))
+        ]
+        self.windows = windows = _windows(trace, steps, rows, launch)
+        parts = _parts(busy, windows.begin, windows.end)
+        kernels = _kernel_times(trace, steps, rows[computes], launch)
+        about = {"number": steps.number, "counted": steps.counted, "wall": windows.wall}
+        # By step, with the time of the kernels that the host launched in it.
+        self.steps = pl.DataFrame({**about, **parts, "kernels": kernels})
+        span = np.array([start.min(), stop.max()])
+        whole = {"wall": np.diff(span), **_parts(busy, span[:1], span[1:])}
+        # From the first event of the device to its last.
+        self.kernels = {part: int(time[0]) for part, time in whole.items()}
+        gaps = _gaps(trace, windows, host, rows, busy[2], launch)
+        self.idle = _by_reason(gaps)  # counted steps; adds up to the idle time
+        if int(self.idle["time"].sum()) != int(parts["idle"][windows.counted].sum()):
+            raise AssertionError("the gaps miss the device's idle time")
+        # By reason and what the host did meanwhile.
+        self.idle_by_name = _by_name(gaps, host, doing)
 
 
 def launches(trace: Trace) -> Indices:

@@ -33,11 +33,8 @@ PAUSE = (100_000, 500_000, 0.02)
 """How long a pause between two operators of the forward may be and belong to it: nanoseconds at
 least and at most, and the share of a step."""
 
-BARE = 0.02
-"""The share of a step from which a stretch without any event is named by what is around it."""
-
-NOT_RECORDED = "(nothing recorded)"
-"""The name of moments in which no event is open."""
+BARE = 0.02  # the share of a step from which a stretch without events is named by its neighbours
+NOT_RECORDED = "(nothing recorded)"  # the name of moments in which no event is open
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,7 @@ import numpy as np
 from deltacell.arrays import Bools, Ints
 from deltacell.profile.trace.trace import Kind, Trace
 
-WARM_UP = 1.4
-"""A leading step that takes this many times the median of those after the first is warm-up."""
+WARM_UP = 1.4  # times the median of the steps after the first, from which one is warm-up
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,13 +14,11 @@ import numpy.typing as npt
 
 from deltacell.arrays import Bools, Indices, Ints
 
+# The names that profilers write.
 NAMES: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("names.toml").read_text(encoding="utf-8")
 )
-"""The names that profilers write."""
-
-NOTHING = -1
-"""The value of a column of numbers where an event has none."""
+NOTHING = -1  # the value of a column of numbers where an event has none
 
 
 class Kind(IntEnum):

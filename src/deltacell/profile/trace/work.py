@@ -22,8 +22,7 @@ from deltacell.profile.trace.self_time import Nesting, climb
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NAMES, NOTHING, Kind, Trace
 
-NO_OPERATOR = "(no operator)"
-"""Device time that no recorded operator launched."""
+NO_OPERATOR = "(no operator)"  # device time that no recorded operator launched
 
 
 @dataclass(frozen=True, eq=False)

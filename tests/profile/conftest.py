@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import `made`: they are not packages."""
+"""Lets the tests below import `made`: they are not packages."""
 
 import sys
 from pathlib import Path
