@@ -80,8 +80,6 @@ def run(tmp_path_factory):
     ("number", "words"),
     [
         pytest.param(signal.SIGKILL, ["--top", "300"], id="SIGKILL-top"),
-        pytest.param(signal.SIGKILL, ["--below", "9"], id="SIGKILL-all"),
-        pytest.param(signal.SIGINT, ["--top", "300"], id="SIGINT-top"),
         pytest.param(signal.SIGTERM, ["--below", "9"], id="SIGTERM-all"),
     ],
 )

@@ -17,15 +17,14 @@ from torch import nn
 from deltacell.errors import InputError
 from deltacell.models.base import parameter_groups
 from deltacell.screen import Loader
-from deltacell.train.build import build_for, build_loss
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, OptimizerConfig, ScheduleConfig, TrainerConfig
 from deltacell.train.data import load_data
 from deltacell.train.loop import LOOK_EVERY, MODE_STEPS, Loop
-from deltacell.train.predictor import Predictor
+from deltacell.train.predictor import Predictor, build_for
 from deltacell.train.processes import make_fabric
 from deltacell.train.run import train
-from deltacell.train.task import Schedule, Task, Validation
+from deltacell.train.task import Schedule, Task, Validation, build_loss
 
 Small = Callable[..., Config]
 

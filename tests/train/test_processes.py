@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,9 +29,9 @@ from deltacell.train.processes import (
     cores,
     described,
     died,
-    exit_code,
     is_launched,
     kill_stalled,
+    leave_error,
     make_fabric,
     needs_launch,
 )
@@ -54,7 +55,6 @@ class TestSignals:
             os.kill(os.getpid(), number)
             assert signals.received == number > SAVE
         assert signal.getsignal(number) == before
-        assert exit_code(number) == 128 + number
 
     def test_only_the_second_interrupt_is_at_once(self):
         with StopSignals() as signals:
@@ -96,7 +96,7 @@ def test_threads_are_the_configs_or_the_environments(alone, environment, asked, 
     assert given == [expected]
 
 
-def test_devices_and_processes_have_to_be_there(alone):
+def test_devices_processes_and_a_port_have_to_be_there(alone):
     alone.setattr(torch.cuda, "is_available", lambda: False)
     there = cores()
     assert accelerator_of(TrainerConfig(devices=there)) == "cpu"
@@ -109,6 +109,19 @@ def test_devices_and_processes_have_to_be_there(alone):
     with pytest.raises(InputError) as caught:
         make_fabric(Config())
     assert caught.value.code == "wrong-number-of-processes"
+    # A port that another job has is named.
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        place = {"GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in (ranks | place).items():
+            alone.setenv(name, value)
+        with pytest.raises(InputError) as caught:
+            make_fabric(Config(trainer=TrainerConfig(devices=2, accelerator="cpu", threads=1)))
+    assert caught.value.code == "no-rendezvous"
+    assert port in caught.value.what
 
 
 @pytest.mark.parametrize(
@@ -155,31 +168,23 @@ def test_the_first_to_die_is_named_however_many_are_found_dead_at_once(tmp_path)
     assert min([ended, later, raised, killed], key=died) is killed
 
 
-TRACE = """Traceback (most recent call last):
-  File "loop.py", line 3, in run
-deltacell.train.loop.NotFiniteError: the loss is nan
-
-The above exception was the direct cause of the following exception:
-
-Traceback (most recent call last):
-  File "run.py", line 9, in go
-deltacell.errors.InputError: /runs/a: the loss is nan at step 3
-  Try a smaller rate.
-"""
-
-
-def test_an_error_for_users_is_its_sentence_and_another_its_traceback(alone):
+def test_an_error_for_users_is_its_sentence_and_another_its_traceback(alone, tmp_path):
     assert "SIGKILL" in described(failure(-9))
-    told = failure(1, {"message": "short", "extraInfo": {"py_callstack": TRACE}})
-    assert described(told).splitlines()[1:] == [
-        "/runs/a: the loss is nan at step 3",
-        "  Try a smaller rate.",
-    ]
-    plain = "Traceback (most recent call last):\n  File 'x'\nZeroDivisionError: by zero"
-    other = failure(1, {"message": "short", "extraInfo": {"py_callstack": plain}})
-    assert described(other).endswith(plain)
+    alone.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+
+    def told(error):
+        try:
+            raise error from ValueError("a cause")
+        except Exception as raised:
+            leave_error(raised)
+        found = ProcessFailure(1, 7, exitcode=1, error_file=str(tmp_path / "error.json"))
+        return described(found).partition("\n")[2]
+
+    mistake = InputError("the loss is nan", where="/runs/a", fix="Try a smaller rate.")
+    assert told(mistake) == "/runs/a: the loss is nan\n  Try a smaller rate."
+    assert told(ZeroDivisionError("by zero")).endswith("\nZeroDivisionError: by zero")
     alone.setenv("DELTACELL_DEBUG", "1")
-    assert "Traceback" in described(told)
+    assert "Traceback" in told(mistake)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who is stopped")

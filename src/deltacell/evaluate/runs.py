@@ -31,12 +31,11 @@ from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.columns import ONE_GENE_TWICE
 from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, sets_with
 from deltacell.screen.import_folder import open_screen
-from deltacell.train.build import build_fitted
 from deltacell.train.config import MODELS, Config, DataConfig, NoLossConfig
 from deltacell.train.data import Standard, TrainingData, load_data
 from deltacell.train.loaded_run import AnyRun, LoadedRun, labels_of, load_run, load_runs
-from deltacell.train.predictor import Predictor
-from deltacell.train.run import fit_run
+from deltacell.train.predictor import Predictor, build_fitted
+from deltacell.train.run import train
 from deltacell.words import Progress
 
 if TYPE_CHECKING:
@@ -257,7 +256,7 @@ def _fitted_baseline(
             return load_run(place, data=data).predictor
 
     try:
-        outcome = fit_run(
+        outcome = train(
             replace(config, directory=str(places[0])),
             data=data,
             progress=lambda what, done, total: progress(f"{name}: {what}", done, total),

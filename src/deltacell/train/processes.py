@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-import re
 import signal
 import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -23,6 +24,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from deltacell.errors import DeltacellError, InputError
+from deltacell.files import new_file
 from deltacell.models.losses import world_size
 from deltacell.train.config import Config, HeteroCellConfig, TrainerConfig
 
@@ -69,10 +71,6 @@ class StopSignals:
         if number == signal.SIGINT and self.received == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
-
-
-def exit_code(number: int) -> int:
-    return 128 + number
 
 
 def accelerator_of(config: TrainerConfig) -> str:
@@ -315,10 +313,12 @@ def described(failure: ProcessFailure, stalled: bool = False) -> str:
     if failure.exitcode < 0:
         name = signal.Signals(-failure.exitcode).name
         return f"was killed by {name}; the other ranks were stopped"
-    message: Any = failure.message
-    text = str(message["extraInfo"]["py_callstack"] if isinstance(message, dict) else message)
-    # An error that a user can act on is its sentence alone; the last one is what was raised.
-    for_users = re.findall(r"^deltacell\.[\w.]+Error: ", text, re.MULTILINE)
-    if for_users and "DELTACELL_DEBUG" not in os.environ:
-        text = text.rpartition(for_users[-1])[2]
-    return f"failed, and the other ranks were stopped:\n{text.rstrip()}"
+    return f"failed, and the other ranks were stopped:\n{failure.message}"
+
+
+def leave_error(error: Exception) -> None:
+    """Tell the launcher why this rank failed: a sentence if a user can act on it, or a trace."""
+    for_users = isinstance(error, DeltacellError) and "DELTACELL_DEBUG" not in os.environ
+    text = str(error) if for_users else "".join(traceback.format_exception(error)).rstrip()
+    with new_file(os.environ["TORCHELASTIC_ERROR_FILE"]) as temporary:
+        temporary.write_text(json.dumps({"message": text}))
