@@ -36,12 +36,11 @@ from deltacell.train.processes import (
     needs_launch,
 )
 
-STARTED = ("TORCHELASTIC_RUN_ID", "RANK", "SLURM_PROCID", "SLURM_NTASKS", "DELTACELL_LAUNCHED")
-
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in (*STARTED, "OMP_NUM_THREADS", "DELTACELL_DEBUG"):
+    started = ("TORCHELASTIC_RUN_ID", "RANK", "SLURM_PROCID", "SLURM_NTASKS")
+    for name in (*started, "OMP_NUM_THREADS", "DELTACELL_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
@@ -56,7 +55,7 @@ class TestSignals:
             assert signals.received == number > SAVE
         assert signal.getsignal(number) == before
 
-    def test_only_the_second_interrupt_is_at_once(self):
+    def test_only_the_second_interrupt_is_at_once_and_a_thread_sets_no_handler(self):
         with StopSignals() as signals:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -64,11 +63,8 @@ class TestSignals:
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
             assert signals.received == signal.SIGINT
-
-    def test_a_thread_that_may_set_no_handlers_does_not(self):
         with ThreadPoolExecutor(1) as thread:
-            signals = thread.submit(StopSignals().__enter__).result()
-        assert signals.received is None
+            assert thread.submit(StopSignals().__enter__).result().received is None
 
 
 @pytest.mark.parametrize(
@@ -82,7 +78,7 @@ class TestSignals:
         ({"OMP_NUM_THREADS": "0"}, None, 6),
         # What torchrun sets is no wish of the user's.
         ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, None, 6),
-        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x", "DELTACELL_LAUNCHED": "1"}, None, 1),
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "deltacell-1"}, None, 1),
     ],
 )
 def test_threads_are_the_configs_or_the_environments(alone, environment, asked, expected):

@@ -12,14 +12,12 @@ import pytest
 
 from deltacell.errors import InputError
 from deltacell.train.compose import compose
-from deltacell.train.slurm import Job, job_overrides, job_script
+from deltacell.train.slurm import Job, job_script
 
 
 def script(*overrides: str, folder: Path | None = None, **asked: object) -> str:
     job = Job(**asked)  # type: ignore[arg-type]
-    typed = list(overrides or ["experiment=demo"])
-    words = job_overrides(compose(typed, folder=folder), typed, job)
-    text = job_script(compose(words, folder=folder), words, job, folder=folder)
+    text = job_script(overrides or ["experiment=demo"], job, ["deltacell"], folder)
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return text

@@ -172,14 +172,11 @@ def slurm(
 
     Example: deltacell slurm train experiment=demo --seeds 0-4 > job.sbatch
     """
-    from deltacell.train.compose import compose
-    from deltacell.train.slurm import Job, job_overrides, job_script
+    from deltacell.train.slurm import Job, job_script
 
     asked = (nodes, gpus_per_node, cpus_per_task, time, partition, account, mem, seeds, job_name)
     job = Job(*asked, requeue=requeue)
     folder = None if config_dir is None else config_dir.absolute()
-    words = job_overrides(compose(overrides or [], folder=folder), overrides or [], job)
-    config = compose(words, folder=folder)
     # By its path, because a job may not have the environment that is active here.
     program = [sys.executable, "-m", "deltacell"]
-    typer.echo(job_script(config, words, job, program=program, folder=folder), nl=False)
+    typer.echo(job_script(overrides or [], job, program, folder), nl=False)

@@ -36,8 +36,8 @@ PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 
 # How long a rank waits for another, such as while that one writes a checkpoint.
 PATIENCE = timedelta(minutes=30)
-# Set in the processes that `launch` starts, to the number of the process that did.
-LAUNCHED = "DELTACELL_LAUNCHED"
+# What torchrun's id of a run begins with if `launch` started it; its process number follows.
+LAUNCHED = "deltacell-"
 # Seconds after which a rank that is stopped (SIGSTOP) is killed, as all others wait for it.
 STOPPED_FOR = 60.0
 # Seconds that a rank has to save after the process that launched it is gone.
@@ -223,7 +223,7 @@ def needs_launch(config: TrainerConfig) -> bool:
 
 
 def is_launched() -> bool:
-    return LAUNCHED in os.environ and "TORCHELASTIC_RUN_ID" in os.environ
+    return os.environ.get("TORCHELASTIC_RUN_ID", "").startswith(LAUNCHED)
 
 
 def launch(words: Sequence[str], processes: int) -> int:
@@ -239,7 +239,6 @@ def launch(words: Sequence[str], processes: int) -> int:
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    os.environ[LAUNCHED] = str(os.getpid())
     over, stalled = threading.Event(), set[int]()
     threading.Thread(target=kill_stalled, args=(over, stalled), daemon=True).start()
     with tempfile.TemporaryDirectory(prefix="deltacell-") as logs:
@@ -247,7 +246,7 @@ def launch(words: Sequence[str], processes: int) -> int:
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=processes,
-            run_id=f"deltacell-{os.getpid()}",
+            run_id=f"{LAUNCHED}{os.getpid()}",
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             max_restarts=0,
@@ -263,13 +262,12 @@ def launch(words: Sequence[str], processes: int) -> int:
             return int(error.sigval)
         finally:
             over.set()
-            del os.environ[LAUNCHED]
     return 0
 
 
 def end_with_parent() -> None:
     """Let this rank save and end once the process that launched it is gone."""
-    parent = int(os.environ[LAUNCHED])
+    parent = int(os.environ["TORCHELASTIC_RUN_ID"].removeprefix(LAUNCHED))
 
     def watch() -> None:
         while os.getppid() == parent:
