@@ -7,7 +7,7 @@ import os
 import pytest
 
 from deltacell.errors import StoreError
-from deltacell.files import new_file, read_json, write_json, write_text
+from deltacell.files import new_file, read_json, write_json
 
 
 def full(*_, **__):
@@ -36,22 +36,6 @@ def test_a_file_is_not_there_until_it_is_whole_and_an_error_leaves_what_was_ther
         pass
     assert file.read_text() == "old"
     assert names_in(tmp_path) == ["a.txt"]
-
-
-def test_it_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
-    done = []
-    fsync, replace = os.fsync, os.replace
-
-    def flush(handle):
-        done.append("fsync")
-        # A folder that cannot be flushed is no error, as the file is there.
-        return full() if len(done) == 3 else fsync(handle)
-
-    monkeypatch.setattr(os, "fsync", flush)
-    monkeypatch.setattr(os, "replace", lambda a, b: (done.append("replace"), replace(a, b)))
-    write_text(tmp_path / "a.txt", "x", what="it")
-    assert done == ["fsync", "replace", "fsync"]
-    assert (tmp_path / "a.txt").read_text() == "x"
 
 
 @pytest.mark.parametrize("at", ["fsync", "replace", "open"])

@@ -23,10 +23,10 @@ from deltacell.predict.gene_sets import Pairs
 from deltacell.predict.status import STATUSES, UNTESTED, Statuses, phenotypes_of
 from deltacell.profile.record import RUN_FILE, Status, read_run
 from deltacell.store import MANIFEST
-from deltacell.train.build import build_fitted
 from deltacell.train.compose import suited_config
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, load_data
+from deltacell.train.predictor import build_fitted
 from deltacell.words import duration_text
 
 # What the steps leave in the folder; a step whose result exists is not repeated.

@@ -138,7 +138,7 @@ def new_directory(
         # Everything has to be on the disk before the rename.
         for entry in (*temporary.rglob("*"), temporary):
             flush(entry)
-        (_replace if replaces else _put)(temporary, path, kind)
+        _put(temporary, path, kind, replaces=replaces)
     except OSError as error:
         raise StoreError(
             f"the {kind} could not be written: {error.strerror or error}",
@@ -188,13 +188,16 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise StoreError(what, code="not-a-store", where=path, fix=fix)
     manifest = read_json(file, what="the manifest")
     try:
-        written_by = manifest["format"], manifest["schema"]
-        is_whole = written_by != ("deltacell", SCHEMA_VERSION) or _is_whole(manifest)
+        is_ours = (manifest["format"], manifest["schema"]) == ("deltacell", SCHEMA_VERSION)
+        is_whole = not is_ours or (
+            manifest["seal"] == seal_of(manifest)
+            and manifest["checksum"] == _checksum_of(manifest["parts"])
+        )
     except (KeyError, TypeError, AttributeError):
         is_whole = False
     if not is_whole:
         raise _damaged(file, "the manifest was edited or damaged")
-    if written_by != ("deltacell", SCHEMA_VERSION):
+    if not is_ours:
         what = f"not a manifest of deltacell with schema version {SCHEMA_VERSION}"
         fix = "Import the source files again with this version."
         raise StoreError(what, code="other-version", where=file, fix=fix)
@@ -244,16 +247,6 @@ def _checksum_of(parts: Mapping[str, Mapping[str, Any]]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _is_whole(manifest: Mapping[str, Any]) -> bool:
-    return (
-        manifest["seal"] == seal_of(manifest)
-        and manifest["checksum"] == _checksum_of(manifest["parts"])
-        and isinstance(manifest["kind"], str)
-        and isinstance(manifest["meta"], dict)
-        and all(isinstance(part["file"], str) for part in manifest["parts"].values())
-    )
-
-
 def _damaged(file: Path, what: str) -> StoreError:
     fix = "Restore the directory from a copy, or make it again from its sources."
     return StoreError(what, code="damaged", where=file, fix=fix)
@@ -263,22 +256,18 @@ def _must_be_replaced(path: Path, kind: str, *, overwrite: bool) -> bool:
     """Return whether there is a directory to replace; raise if it must not be replaced."""
     if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
         return False
-    try:
+    strangers = [path.name]
+    with suppress(StoreError):
         manifest = read_manifest(path)
-        same, strangers = manifest["kind"] == kind, _strangers(path, manifest)
-    except StoreError:
-        same, strangers = False, []
-    if same and overwrite and not strangers:
+        strangers = _strangers(path, manifest) if manifest["kind"] == kind else strangers
+    if overwrite and not strangers:
         return True
-    code, fix = "exists", "Choose an empty or a new directory."
-    what = f"the path already holds something else than the {kind} to be written"
-    if same and not overwrite:
-        what = f"the path already holds {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-        fix = "Choose another place, or allow replacing it (overwrite, --overwrite)."
-    elif same:
-        code, fix = "would-delete", "Move it elsewhere first, or choose another place."
-        what = f"the directory also holds '{strangers[0]}', which replacing the {kind} would delete"
-    raise StoreError(what, code=code, where=path, fix=fix)
+    what = f"the path already holds {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    fix = "Choose another place, or allow replacing it (overwrite, --overwrite)."
+    if strangers:
+        what = f"'{strangers[0]}' is not part of the {kind} to be written, which would delete it"
+        fix = "Choose an empty or a new directory."
+    raise StoreError(what, code="exists", where=path, fix=fix)
 
 
 def _strangers(path: Path, manifest: Mapping[str, Any]) -> list[str]:
@@ -297,26 +286,24 @@ def _is_ours(entry: Path) -> bool:
     return all(_is_ours(inner) for inner in entry.iterdir())
 
 
-def _put(temporary: Path, path: Path, kind: str) -> None:
+def _put(temporary: Path, path: Path, kind: str, *, replaces: bool) -> None:
     """Rename a new directory to its path, unless something was put there in the meantime."""
+    old = temporary
     try:
-        temporary.rename(path)  # A directory can replace nothing but an empty directory.
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise _came_meanwhile(path, kind) from error
-        raise
-    flush_parent(path)
-
-
-def _replace(temporary: Path, path: Path, kind: str) -> None:
-    """Exchange a new directory for one of the same kind, which is then removed."""
-    old = _exchange(temporary, path)
-    # Here, where nobody else writes, it is checked once more whether it was to be replaced.
-    try:
-        _must_be_replaced(old, kind, overwrite=True)
-    except StoreError as error:
-        shutil.rmtree(_exchange(old, path), ignore_errors=True)
-        raise _came_meanwhile(path, kind) from error
+        if replaces:
+            old = _exchange(temporary, path)
+            # Here, where nobody else writes, it is checked once more whether it may be replaced.
+            _must_be_replaced(old, kind, overwrite=True)
+        else:
+            temporary.rename(path)  # A directory can replace nothing but an empty directory.
+    except (StoreError, OSError) as error:
+        if isinstance(error, StoreError):
+            shutil.rmtree(_exchange(old, path), ignore_errors=True)
+        elif error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        what = f"something else was put here while the {kind} was being made, and is left as it is"
+        fix = "Choose another place, or move it elsewhere and rerun the command."
+        raise StoreError(what, code="came-meanwhile", where=path, fix=fix) from error
     flush_parent(path)
     shutil.rmtree(old, ignore_errors=True)
 
@@ -346,9 +333,3 @@ def _exchanged(one: Path, other: Path) -> bool:
         done = renameat2(at_working_directory, names[0], at_working_directory, names[1], exchange)
         return bool(done == 0)
     return False
-
-
-def _came_meanwhile(path: Path, kind: str) -> StoreError:
-    what = f"something else was put here while the {kind} was being made, and is left as it is"
-    fix = "Choose another place, or move it elsewhere and rerun the command."
-    return StoreError(what, code="came-meanwhile", where=path, fix=fix)

@@ -34,7 +34,7 @@ from deltacell.predict.search import rank_sets, ranks_of_environment
 from deltacell.profile.record import RUN_FILE, RunRecord, read_run
 from deltacell.report import predict as pages
 from deltacell.report.figures import plot_learning
-from deltacell.report.progress import TrainingBar, progress_bar
+from deltacell.report.progress import progress_bar
 from deltacell.report.terminal import Shown, as_html, print_facts
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.compose import MODEL, compose, suited, with_settings
@@ -42,7 +42,7 @@ from deltacell.train.config import MODELS, Config, SplitConfig
 from deltacell.train.data import TrainingData, load_data
 from deltacell.train.loaded_run import AnyRun, LoadedRun, as_list, load_run, load_runs
 from deltacell.train.processes import StopSignals
-from deltacell.train.run import Outcome, fit_run
+from deltacell.train.run import train
 from deltacell.train.run_directory import metrics_of, new_path, resumed_config
 from deltacell.words import Progress
 
@@ -111,7 +111,7 @@ class Run:
         """Resume a run that was stopped, with ``epochs=`` to train longer, and return it."""
         overrides = [f"trainer.{name}={value}" for name, value in settings.items()]
         config = resumed_config(self.path, [*overrides, f"trainer.progress={progress}".lower()])
-        trained(config, resume=self.path)
+        train(config, resume=self.path)
         return Run(self.path, self.weights)
 
     def __repr__(self) -> str:
@@ -194,7 +194,7 @@ def fit(
     path = new_path(config)
     config, data = _data_of(config, path.absolute().parent / "data", cell, screen, split)
     config = with_settings(config, {"directory": str(path)})
-    outcome = trained(config, data=data, command=("deltacell.fit", name))
+    outcome = train(config, data=data, command=("deltacell.fit", name))
     if outcome.signal:
         warnings.warn(f"stopped; Run('{path}').resume() resumes it", stacklevel=2)
     return Run(outcome.path)
@@ -248,33 +248,6 @@ def _model_settings(model: Any) -> tuple[str, dict[str, Any]]:
     what = f"unknown model '{text}'{did_you_mean(text, MODELS)}; there are "
     fix = "For a model of your own, see docs/how-to/plain-loop.md."
     raise InputError(what + ", ".join((PAIRS, *MODELS)), code="unknown-model", fix=fix)
-
-
-def trained(
-    config: Config,
-    *,
-    data: TrainingData | None = None,
-    resume: Path | None = None,
-    which: str = "last",
-    command: Sequence[str] = (),
-) -> Outcome:
-    """Carry out the training that a config describes, with a bar where someone watches.
-
-    `data` is what the config names, if that is loaded already; `resume` is the directory of a run
-    to resume, from its checkpoint `which`, in place of a new run.
-    """
-    if config.model.fitted:
-        with progress_bar() as bar:
-            report = bar if config.trainer.progress else None
-            return fit_run(config, resume=resume, command=command, data=data, progress=report)
-    from deltacell.train import run
-
-    # A rank's loss is its share of the batch's.
-    ranks, watched = config.ranks, config.trainer.progress
-    tell: list[Any] = [TrainingBar(lambda loss: ranks * float(loss), watched=watched)]
-    if resume is not None:
-        return run.resume(resume, config, which=which, tell=tell)
-    return run.train(config, command=command, tell=tell, data=data)
 
 
 def evaluate(

@@ -45,12 +45,12 @@ def serve(address: str) -> None:
     os.environ["POLARS_MAX_THREADS"] = "1"
     import lightning  # noqa: F401
 
-    import deltacell.evaluate.runs
-    import deltacell.train.run  # noqa: F401
+    import deltacell.evaluate.runs  # noqa: F401
     from deltacell import verbs
     from deltacell.screen import Screen
+    from deltacell.train import run
 
-    whole, train = Screen.synthetic, verbs.trained
+    whole, train = Screen.synthetic, run.train
 
     def smaller(cell, n=None, **options):
         return whole(cell, n=int(os.environ["TEST_GENOTYPES"]) if n is None else n, **options)
@@ -59,7 +59,7 @@ def serve(address: str) -> None:
         trainer = replace(config.trainer, epochs=min(config.trainer.epochs, MOST_EPOCHS))
         return train(replace(config, trainer=trainer), **options)
 
-    Screen.synthetic, verbs.trained = smaller, shorter
+    Screen.synthetic, run.train, verbs.train = smaller, shorter, shorter
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen()

@@ -118,7 +118,7 @@ def test_a_missing_extra_names_its_install_command(
     # What stands for None there cannot be imported and is not found.
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
-    monkeypatch.setattr("deltacell.train.callbacks.find_spec", lambda *_: None)
+    monkeypatch.setattr("deltacell.train.loop.find_spec", lambda *_: None)
     error = deltacell(*DEMO, setting, code=2).stderr
     assert f"Install it with: pip install 'deltacell[{extra}]'" in error
     assert list(tmp_path.iterdir()) == []

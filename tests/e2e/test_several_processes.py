@@ -43,24 +43,23 @@ def is_there(process: int) -> bool:
 
 
 def test_a_rank_that_is_killed_brings_the_others_down(deltacell, tmp_path, training):
-    # The first rank is the one that writes the record.
-    victim = 0
     path = tmp_path / "run"
     process = training.start(tmp_path, "train", *training.SMALL, *LONG, f"directory={path}")
     training.wait_for_step(process, path, 3)
     ranks = ranks_of(process.pid)
     assert set(ranks) == {0, 1}
-    os.kill(ranks[victim], signal.SIGKILL)
+    # The first rank is the one that writes the record.
+    os.kill(ranks[0], signal.SIGKILL)
     began = time.monotonic()
     said = training.end(process, 2)
     assert time.monotonic() - began < BROUGHT_DOWN
-    assert f"rank {victim} was killed by SIGKILL; the other ranks were stopped" in said
+    assert "rank 0 was killed by SIGKILL; the other ranks were stopped" in said
     assert "Traceback" not in said
     assert not any(is_there(rank) for rank in ranks.values())
     # What was saved before is there to go on from, in any number of processes.
     record = read_run(path)
     assert record.status is Status.failed
-    assert f"rank {victim}" in (record.error or "")
+    assert "rank 0" in (record.error or "")
     step = training.state_of(path)["position"]["step"]
     epochs = f"trainer.epochs={step // 5 + 2}"
     deltacell("train", "--resume", path, epochs, "trainer.devices=1")
@@ -92,20 +91,12 @@ def test_an_error_of_one_rank_is_told_with_the_rank_and_its_traceback(tmp_path, 
     words = ["train", *training.SMALL, *LONG, f"directory={path}"]
     said = training.end(training.start(tmp_path, *words, PYTHONPATH=found), 2)
     assert "error: rank 1 failed, and the other ranks were stopped" in said
-    assert "ZeroDivisionError: only rank 1" in said
+    assert said.count("ZeroDivisionError: only rank 1") == 1
     record = read_run(path)
     assert record.status is Status.failed
     assert "ZeroDivisionError" in (record.error or "")
     assert record.last is not None
     assert record.last.step == 6
-
-
-def test_what_is_wrong_is_said_once(tmp_path, training):
-    given = ["trainer.devices=2", "data.relations=[telepathic]", f"directory={tmp_path / 'run'}"]
-    said = training.end(training.start(tmp_path, "train", *training.SMALL, *given), 2)
-    assert said.count("telepathic") == 1
-    assert "Traceback" not in said
-    assert not (tmp_path / "run").exists()
 
 
 # One start of both ranks ends a run that was stopped, and trains another that never was.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -134,28 +133,6 @@ def test_an_array_trains_one_seed_a_job_on_two_ranks(deltacell, cluster, submit,
     training.end(submit(text, tasks=2, number=71, **array), 0)
     found = record(cluster, "demo-70-seed1")
     assert (found.status, found.seed, found.world_size) == (Status.finished, 1, 2)
-
-
-@pytest.mark.slow
-def test_a_port_that_is_taken_is_named(deltacell, cluster, submit):
-    text = deltacell("slurm", "train", *SHORT, "trainer.devices=2", "--requeue").stdout
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        job = submit(text, tasks=2, MASTER_PORT=str(port))
-        said, _ = job.communicate(timeout=240)
-    assert job.returncode != 0
-    assert not (cluster / "scontrol.txt").exists()
-    assert f"the ranks cannot meet at 127.0.0.1:{port}" in said
-    assert "Set MASTER_PORT to a free port" in said
-    assert "fault of deltacell" not in said
-
-
-@pytest.mark.slow
-def test_a_failure_is_the_code_of_the_job(deltacell, submit, training):
-    text = deltacell("slurm", "train", "data.folder=nowhere", "model=additive").stdout
-    assert "nowhere" in training.end(submit(text), 2)
 
 
 def test_a_mistake_is_found_before_there_is_a_job(deltacell):

@@ -23,7 +23,6 @@ from deltacell.profile.record import Status, read_run
 from deltacell.train.compose import compose, from_yaml
 
 Run = Callable[..., Any]
-MODES = ("train", "step", "forward", "data", "empty", "fixed")
 
 
 def typed(*words: str | Path) -> Result:
@@ -44,7 +43,8 @@ def finished(tmp_path: Path, training: ModuleType) -> Path:
 
 def test_a_run_says_where_it_is_what_limits_it_and_what_to_type_next(tmp_path, training):
     path = tmp_path / "run"
-    said = typed("train", *training.SMALL, "trainer.epochs=2", f"directory={path}").output
+    more = ["trainer.epochs=2", "trainer.figures_every=1", "loggers.tensorboard=true"]
+    said = typed("train", *training.SMALL, *more, f"directory={path}").output
     assert f"Finished: {path} (best validation Pearson" in said
     assert f"Test it with: deltacell evaluate {path}" in said
     assert "samples per second, steady steps" in said
@@ -52,20 +52,8 @@ def test_a_run_says_where_it_is_what_limits_it_and_what_to_type_next(tmp_path, t
     assert record.status is Status.finished
     assert record.limits is not None
     assert record.limits in said
-    assert {entry.name for entry in path.iterdir() if not entry.name.startswith(".")} == {
-        "checkpoints",
-        "config.yaml",
-        "metrics.csv",
-        "phases",
-        "run.json",
-        "split",
-    }
-
-
-def test_the_default_loggers_and_figures_leave_files(tmp_path, training):
-    path = tmp_path / "run"
-    given = ["trainer.epochs=2", "trainer.figures_every=1", "loggers.tensorboard=true"]
-    typed("train", *training.SMALL, *given, f"directory={path}")
+    files = "checkpoints config.yaml figures metrics.csv phases run.json split tensorboard"
+    assert sorted(e.name for e in path.iterdir() if e.name[0] != ".") == files.split()
     figures = sorted(file.name for file in (path / "figures").iterdir())
     assert figures == ["learning.svg", "validation-epoch0001.png", "validation-epoch0002.png"]
     assert list((path / "tensorboard").glob("events.*"))
@@ -80,43 +68,52 @@ def test_cfg_job_prints_the_whole_config_and_trains_nothing(tmp_path, monkeypatc
         typed("train", "experiment=demo", "--cfg", "hydra")
 
 
-def test_cfg_job_of_a_run_is_its_config(finished):
-    said = typed("train", "--resume", finished, "trainer.epochs=9", "--cfg", "job").output
+def test_resuming_what_is_not_there_or_is_done(finished, tmp_path, refused):
+    refused("not-a-run", typed, "train", "--resume", tmp_path / "nowhere")
+    refused("conflicting-settings", typed, "train", "experiment=demo", "--from", "best")
+    again = ["train", "--resume", finished]
+    refused("already-finished", typed, *again)
+    refused("no-checkpoint", typed, *again, "--from", "step-9.ckpt", "trainer.epochs=2")
+    assert read_run(finished).status is Status.finished
+    said = typed(*again, "trainer.epochs=9", "--cfg", "job").output
     assert from_yaml(said).trainer.epochs == 9
     assert from_yaml((finished / "config.yaml").read_text()).trainer.epochs == 1
+    assert "Finished" in typed(*again, "--from", "best", "trainer.epochs=2").output
 
 
-def test_resuming_what_is_not_there_or_is_done(finished, tmp_path):
-    with pytest.raises(DeltacellError, match="nowhere"):
-        typed("train", "--resume", tmp_path / "nowhere")
-    with pytest.raises(DeltacellError, match="--from needs --resume"):
-        typed("train", "experiment=demo", "--from", "best")
-    with pytest.raises(DeltacellError, match="has finished its 1 epochs"):
-        typed("train", "--resume", finished)
-    with pytest.raises(DeltacellError, match=r"there is no checkpoint 'step-9\.ckpt'"):
-        typed("train", "--resume", finished, "--from", "step-9.ckpt", "trainer.epochs=2")
-    assert read_run(finished).status is Status.finished
-    said = typed("train", "--resume", finished, "--from", "best", "trainer.epochs=2").output
-    assert "Finished" in said
+def test_modes_are_shown_side_by_side(deltacell, training, tmp_path, monkeypatch):
+    def here(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command[1:4] == ["-m", "deltacell", "train"]
+        (path,) = (Path(w[11:-1]) for w in command if w.startswith("directory='"))
+        result = typed(*command[3:])
+        mode, record = path.name, read_run(path)
+        assert (record.status, record.mode) == (Status.finished, mode)
+        assert re.search(rf"^ *{mode} +[\d,.]+ +[\d,.]+ +[\d,.]+", result.output, re.MULTILINE)
+        assert ("deltacell evaluate" in result.output) is (mode == "train")
+        assert read_phases(path / "phases")["kind"].to_list().count("train") == 8
+        assert (path / "checkpoints").exists() is (mode == "train")
+        return subprocess.CompletedProcess(command, result.exit_code)
 
-
-@pytest.mark.parametrize("mode", MODES)
-def test_each_mode_ends_with_its_table(tmp_path, training, mode):
-    path = tmp_path / "run"
-    words = [*training.SMALL, f"mode={mode}", "mode_steps=12", f"directory={path}"]
-    said = typed("train", *words, "trainer.progress=true").output
-    assert re.search(rf"^ *{mode} +[\d,.]+ +[\d,.]+ +[\d,.]+", said, re.MULTILINE)
-    assert "2147483648" not in said
-    assert ("deltacell evaluate" in said) is (mode == "train")
-    record = read_run(path)
-    assert (record.status, record.mode) == (Status.finished, mode)
-    rows = read_phases(path / "phases")
-    assert rows["kind"].to_list().count("train") == 12
-    spent = {phase: rows[f"{phase}_s"].sum() for phase in ("forward", "loss", "backward")}
-    assert (spent["forward"] > 0) is (mode not in ("data", "empty"))
-    assert (spent["backward"] > 0) is (mode not in ("data", "forward"))
-    if mode != "train":
-        assert not (path / "checkpoints").exists()
+    # The page on training has them in processes of their own, as they are typed.
+    monkeypatch.setattr("deltacell.train.run.subprocess", SimpleNamespace(run=here))
+    file = tmp_path / "modes.json"
+    said = deltacell("modes", *training.SMALL, "--steps", "8", "--json", file).stdout
+    for part in ("forward and loss", "backward and communication", "optimizer"):
+        assert part in said
+    result = json.loads(file.read_text())
+    found = {row["mode"]: row["summary"] for row in result["modes"]}
+    assert list(found) == ["empty", "data", "forward", "step", "train", "fixed"]
+    for mode, summary in found.items():
+        assert re.search(rf"^ *{mode} ", said, re.MULTILINE), mode
+        spent = {one["phase"]: one["run_seconds"] > 0 for one in summary["phases"]}
+        assert spent["forward"] is (mode not in ("data", "empty"))
+        assert spent["backward"] is (mode not in ("data", "forward"))
+    # Each mode does all that the one before does, so the differences add up to the whole step.
+    whole, parts = found["train"], result["marginals"]
+    ms = 1e3 * whole["wall_s"] / whole["steps"]
+    assert sum(part["marginal_ms"] for part in parts) == pytest.approx(ms)
+    assert 0 < sum(part["exposed_ms"] for part in parts) < ms
+    assert [path for path in tmp_path.iterdir() if path != file] == []
 
 
 # --- real processes ---
@@ -126,8 +123,7 @@ def test_each_mode_ends_with_its_table(tmp_path, training, mode):
 @pytest.mark.parametrize(
     ("number", "code", "model"),
     [
-        (signal.SIGINT, 130, ("trainer.ema=0.9",)),
-        (signal.SIGKILL, -9, ("data.samples_per_epoch=70",)),
+        (signal.SIGINT, 130, ("trainer.ema=0.9", "data.samples_per_epoch=70")),
         (signal.SIGKILL, -9, None),
     ],
 )
@@ -154,29 +150,3 @@ def test_from_any_stop_it_goes_on_to_the_same_weights(tmp_path, training, number
     assert training.equal(training.state_of(path), training.state_of(whole))
     assert training.rows_of(path) == training.rows_of(whole)
     assert [attempt.status for attempt in read_run(path).attempts] == ["interrupted", "finished"]
-
-
-@pytest.mark.slow
-def test_modes_are_shown_side_by_side(deltacell, training, tmp_path, monkeypatch):
-    def here(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        assert command[1:4] == ["-m", "deltacell", "train"]
-        return subprocess.CompletedProcess(command, typed(*command[3:]).exit_code)
-
-    # The page on training has them in processes of their own, as they are typed.
-    monkeypatch.setattr("deltacell.train.run.subprocess", SimpleNamespace(run=here))
-    file = tmp_path / "modes.json"
-    said = deltacell("modes", *training.SMALL, "--steps", "8", "--json", file).stdout
-    for mode in MODES:
-        assert re.search(rf"^ *{mode} ", said, re.MULTILINE), mode
-    for part in ("forward and loss", "backward and communication", "optimizer"):
-        assert part in said
-    found = json.loads(file.read_text())
-    assert [row["mode"] for row in found["modes"]] == [
-        "empty",
-        "data",
-        "forward",
-        "step",
-        "train",
-        "fixed",
-    ]
-    assert [path for path in tmp_path.iterdir() if path != file] == []

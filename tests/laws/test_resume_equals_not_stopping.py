@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,22 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.profile.record import Status, read_run
-from deltacell.train.callbacks import Callback
+from deltacell.report.progress import TrainingBar
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
-from deltacell.train.run import resume, train
-from deltacell.train.run_directory import metrics_of, resumed_config
+from deltacell.train.run import train
+from deltacell.train.run_directory import metrics_of
 
 SMALL = (
     *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=16", "trainer.epochs=3"),
     *("trainer.threads=1", "trainer.figures_every=0", "loggers.tensorboard=false"),
-    *("profiler.phases=false", "model.hidden=8"),
+    *("profiler.phases=false", "model.hidden=8", "trainer.progress=false"),
+    "model.relations=[string_fusion,string_database]",
 )
 CASES = {
     "dango": "",
     "dango_ema_accumulate": "trainer.ema=0.9 optimizer.accumulate=3 schedule=warm_restarts "
     "schedule.period=1 data.samples_per_epoch=70",
-    "hetero_cell": "model=hetero_cell model.relations=[physical,string_database] model.layers=2 "
+    "hetero_cell": "model=hetero_cell model.layers=2 "
     "model.local_heads=2 model.dropout=0.3 loss=point_distribution_contrast loss.lambda_c=0.1 "
     "schedule=plateau schedule.patience=0",
 }
@@ -37,16 +40,18 @@ class Killed(BaseException):
     """Stands for a kill: nothing may run after it but what the system does."""
 
 
-class Kill(Callback):
-    """Kills the run after so many batches."""
+@contextmanager
+def killed(after: int) -> Iterator[None]:
+    """Kill the training inside after so many batches."""
+    left = iter(range(after))
 
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def step(self, *_: Any) -> None:
-        if self.left == 0:
+    def step(*_: Any) -> None:
+        if next(left, None) is None:
             raise Killed
-        self.left -= 1
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(TrainingBar, "step", step)
+        yield
 
 
 def outcome_of(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -80,17 +85,13 @@ def test_resume_equals_not_stopping(assert_same_state, case, kills: list[int], e
         path = Path(folder) / "run"
         given = [f"directory={path}", f"trainer.checkpoint_every_steps={every}"]
         config = compose([*SMALL, *CASES[case].split(), *given])
-        for i, after in enumerate(kills):
-            try:
-                if i == 0:
-                    train(config, tell=[Kill(after)])
-                else:
-                    resume(path, resumed_config(path), tell=[Kill(after)])
-            except Killed:
-                continue
-            break
+        # The same command begins and resumes.
+        for after in kills:
+            with killed(after):
+                train(config)
+                break
         if read_run(path).status is not Status.finished:
-            resume(path, resumed_config(path))
+            train(config)
         state, rows = outcome_of(path)
         assert rows == expected_rows
         assert_same_state(state, expected)

@@ -28,11 +28,9 @@ SMALL = (
     *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=13", "model.hidden=8"),
     *("trainer.epochs=2", "trainer.threads=1", "trainer.precision=64", "trainer.figures_every=0"),
     *("trainer.progress=false", "loggers.tensorboard=false"),
+    "model.relations=[string_fusion,string_database]",
 )
-HETERO = (
-    *("model=hetero_cell", "model.hidden=8", "model.relations=[physical,string_database]"),
-    *("model.layers=2", "model.local_heads=2"),
-)
+HETERO = (*("model=hetero_cell", "model.hidden=8", "model.layers=2", "model.local_heads=2"),)
 # 72 genotypes in batches of 71: the second has one, so that one of two ranks has none.
 LONELY, CONTRAST = "data.batch_size=71", "point_distribution_contrast"
 CASES = {
@@ -48,7 +46,7 @@ import torch.distributed
 from pathlib import Path
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
-from deltacell.train.run import resume, train
+from deltacell.train.run import train
 from deltacell.train.run_directory import resumed_config
 
 for words in json.loads(sys.argv[2]):
@@ -58,7 +56,7 @@ if torch.distributed.get_rank() == 0:
     shutil.copytree(whole, again)
 torch.distributed.barrier()
 middle = [one.file for one in Checkpoints(again / "checkpoints").kept if one.metric is None]
-resume(again, resumed_config(again), which=middle[-1])
+train(resumed_config(again), resume=again, which=middle[-1])
 """
 
 

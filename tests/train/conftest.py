@@ -15,7 +15,7 @@ from deltacell.train.run import train
 SMALL = (
     *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=16", "model.hidden=8"),
     *("trainer.epochs=2", "trainer.threads=1", "trainer.figures_every=0", "trainer.progress=false"),
-    "loggers.tensorboard=false",
+    *("loggers.tensorboard=false", "model.relations=[string_fusion,string_database]"),
 )
 HETERO = (
     *("model=hetero_cell", "model.hidden=8", "model.relations=[physical,string_database]"),

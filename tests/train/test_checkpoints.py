@@ -8,11 +8,9 @@ import json
 import math
 import os
 import pickle
-import resource
 import shutil
 import zipfile
 from collections import OrderedDict
-from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
@@ -97,21 +95,8 @@ class TestAFile:
             file.write_bytes(rubbish)
             assert code_of(read_checkpoint, file) == "damaged-checkpoint"
 
-    def test_a_damaged_file_is_read_as_it_was_or_refused(self, file):
-        whole = file.read_bytes()
-        for place in range(0, len(whole), 41):
-            damaged = bytearray(whole)
-            damaged[place] ^= 0xFF
-            for content in (bytes(damaged), whole[:place]):
-                file.write_bytes(content)
-                try:
-                    read = read_checkpoint(file)
-                except StoreError:
-                    continue
-                assert len(content) == len(whole)
-                assert torch.equal(read["state"]["weights"]["a"], STATE["weights"]["a"])
-        # A flipped bit of a tensor, which PyTorch itself reads without a word.
-        data = bytearray(whole)
+    def test_a_flipped_bit_of_a_tensor_which_pytorch_reads_without_a_word(self, file):
+        data = bytearray(file.read_bytes())
         data[data.index(STATE["weights"]["a"].numpy().tobytes())] ^= 1
         assert torch.load(io.BytesIO(data), weights_only=True)
         file.write_bytes(data)
@@ -250,8 +235,6 @@ class TestTheIndex:
         torch.save(payload, file)
         assert code_of(Checkpoints(folder).load) == "damaged-checkpoint"
         index["checkpoints"][-1]["sha256"] = sha256_of_file(file)
-        (folder / "index.json").write_text(json.dumps(index))
-        assert code_of(Checkpoints(folder).load) == "damaged-index"
         (folder / "index.json").write_text(json.dumps(index | {"seal": seal_of(index)}))
         assert code_of(Checkpoints(folder).load) == "unsafe-checkpoint"
         assert not (folder / "made").exists()
@@ -261,31 +244,31 @@ class TestTheIndex:
         [
             *({"best": "step-00000099.ckpt"}, {"last": "step-00000010.ckpt"}, {"schema": 2}),
             *({"checkpoints": None}, {"checkpoints": [1]}, {"checkpoints": [{}]}),
-            *({"step": "20"}, {"step": True}, {"metric": "high"}, {"sha256": None}, {"file": 3}),
-            *({"file": "../../secret.ckpt"}, {"file": "step-00000030.ckpt"}, {"colour": "blue"}),
+            *(
+                {"step": "20"},
+                {"metric": "high"},
+                {"file": "../../secret.ckpt"},
+                {"colour": "blue"},
+            ),
+            *(b"", b"\x00\xff", b"[]", b"null"),
         ],
     )
-    def test_wrong_values_are_refused_whatever_the_seal(self, saved, folder, changes):
-        index = json.loads((folder / "index.json").read_text())
-        (index if changes.keys() <= index.keys() else index["checkpoints"][1]).update(changes)
-        for seal in (index["seal"], seal_of(index)):
-            (folder / "index.json").write_text(json.dumps(index | {"seal": seal}))
-            assert code_of(Checkpoints(folder).load) == "damaged-index"
-
-    @pytest.mark.parametrize("rubbish", [b"", b"\x00\xff", b"[]", b"null"])
-    def test_rubbish_is_refused_and_deleting_it_makes_it_again(self, saved, folder, rubbish):
-        (folder / "index.json").write_bytes(rubbish)
-        assert code_of(Checkpoints(folder).load) == "damaged-index"
-        (folder / "index.json").unlink()
-        assert Checkpoints(folder).kept == saved.kept
-        file = folder / "step-00000030.ckpt"
-        whole = file.read_bytes()
-        file.write_bytes(whole[:-9])
-        assert steps(Checkpoints(folder)) == [10, 20]
-        file.write_bytes(whole)
-        (folder / "index.json").write_bytes(rubbish)
-        # Damage while training is repaired by the next one.
-        saved.save(state(40), step=40, epoch=4)
+    def test_damaged_or_deleted_it_is_made_again_whatever_the_seal(self, saved, folder, changes):
+        file = folder / "index.json"
+        contents = [changes, None]
+        if isinstance(changes, dict):
+            index = json.loads(file.read_text())
+            (index if changes.keys() <= index.keys() else index["checkpoints"][1]).update(changes)
+            seals = (index["seal"], seal_of(index))
+            contents = [json.dumps(index | {"seal": seal}).encode() for seal in seals]
+        for content in contents:
+            file.unlink() if content is None else file.write_bytes(content)
+            assert Checkpoints(folder).kept == saved.kept
+        # Of those that are whole; the next one that is saved repairs it for good.
+        (folder / "step-00000020.ckpt").write_bytes(b"x")
+        again = Checkpoints(folder)
+        assert steps(again) == [10, 30]
+        again.save(state(40), step=40, epoch=4)
         assert_whole(folder, lasts=[40])
 
 
@@ -410,21 +393,3 @@ class TestFaults:
         # Never back to the one before, once the new one is the last.
         assert lasts == sorted(lasts, key=lambda last: last == new)
         assert set(lasts) == {before, new}
-
-    def test_a_real_limit_on_the_size_of_files(self, saved, folder):
-        size = (folder / "step-00000030.ckpt").stat().st_size
-        for limit in (0, 64, size // 2, size - 1):
-            with files_up_to(limit):
-                assert code_of(lambda: saved.save(state(40), step=40, epoch=4)) == "not-written"
-            assert_whole(folder, lasts=[30])
-            assert len(names_in(folder)) == 4
-
-
-@contextmanager
-def files_up_to(limit):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -97,24 +96,24 @@ def test_overrides_reach_the_config():
     assert config.data.merge_relations == {"all": ["physical", "regulatory"]}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "loss"),
-    [
-        (["model=dango"], "dango"),
-        (["model=hetero_cell"], "point_distribution_contrast"),
-        (["model=hetero_cell", "loss=log_cosh"], "log_cosh"),
-        (["model=additive"], "none"),
-    ],
+def test_the_loss_follows_the_model_unless_it_is_given():
+    of = {"dango": "dango", "hetero_cell": "point_distribution_contrast", "additive": "none"}
+    for model, loss in of.items():
+        assert compose(["data.synthetic=demo", f"model={model}"]).loss.name == loss
+    given = ["model=hetero_cell", "loss=log_cosh"]
+    assert compose(["data.synthetic=demo", *given]).loss.name == "log_cosh"
+
+
+UNREADABLE = (
+    *("demo", "data.batch_size =3", "data.folder=a=b", "data.folder=(", "~data", "model@x=dango"),
+    *("seed=1,2", "model=[dango,hetero_cell]", "model=null"),
 )
-def test_the_loss_follows_the_model_unless_it_is_given(overrides, loss):
-    assert compose(["data.synthetic=demo", *overrides]).loss.name == loss
 
 
 @pytest.mark.parametrize(
     ("override", "code", "key"),
     [
         ("trainer.device=4", "unknown-key", "trainer.device"),
-        ("+trainer.device=4", "unknown-key", "trainer.device"),
         ("data={batchsize:3}", "unknown-key", "data.batchsize"),
         ("frobnicate=1", "unknown-key", "frobnicate"),
         ("hydra.run.dir=x", "unknown-key", "hydra.run.dir"),
@@ -126,21 +125,11 @@ def test_the_loss_follows_the_model_unless_it_is_given(overrides, loss):
         ("ablation=no_metabolsm", "unknown-name", "ablation"),
         ("mode=stop", "unknown-name", "mode"),
         ("trainer.devices=four", "wrong-type", "trainer.devices"),
-        ("trainer.devices=null", "wrong-type", "trainer.devices"),
-        ("data.batch_size=1.5", "wrong-type", "data.batch_size"),
-        ("data.standardise=maybe", "wrong-type", "data.standardise"),
         ("profiler.window=[1,a]", "wrong-type", "profiler.window"),
-        ("profiler.window=5", "wrong-type", "profiler.window"),
         ("model.lambdas.physical=high", "invalid-config", "model.lambdas.physical"),
         ("trainer=cpu", "invalid-config", "trainer"),
         ("data.folder=${no.such}", "invalid-config", ""),
-        *((text, "unreadable-override", None) for text in ("demo", "data.batch_size =3")),
-        *((text, "unreadable-override", None) for text in ("data.folder=a=b", "data.folder=(")),
-        *((text, "unreadable-override", None) for text in ("~data", "model@x=dango", "seed=1,2")),
-        *(
-            (text, "unreadable-override", None)
-            for text in ("model=[dango,hetero_cell]", "model=null")
-        ),
+        *((text, "unreadable-override", None) for text in UNREADABLE),
     ],
 )
 def test_mistakes_are_named(override, code, key):
@@ -156,7 +145,6 @@ def test_mistakes_are_named(override, code, key):
     ("old", "new", "code"),
     [
         ("epochs: 24", "epoch: 24", "unknown-key"),
-        ("epochs: 24", "epochs: many", "wrong-type"),
         ("epochs: 24", "epochs: 0", "out-of-range"),
         ("heads: 4", "gin_layers: 4", "unknown-key"),
         ("  name: dango\n  relations", "  name: dago\n  relations", "unknown-name"),
@@ -198,15 +186,12 @@ def test_a_folder_of_ones_own_has_experiments_too(tmp_path):
     assert refused(compose, [DEMO], folder=tmp_path / "none").code == "no-directory"
 
 
-def test_a_hydra_in_use_is_left_as_it_was_and_threads_do_not_mix(tmp_path):
+def test_a_hydra_in_use_is_left_as_it_was(tmp_path):
     (tmp_path / "theirs.yaml").write_text("x: 1\n")
     with initialize_config_dir(str(tmp_path), version_base="1.2"):
         compose([DEMO])
         assert hydra_compose("theirs").x == 1
     assert not GlobalHydra.instance().is_initialized()
-    with ThreadPoolExecutor(3) as threads:
-        found = threads.map(lambda n: compose([DEMO, f"trainer.epochs={n}"]), (1, 2, 3))
-        assert [config.trainer.epochs for config in found] == [1, 2, 3]
 
 
 def allowed(owner: type, key: str) -> list[str]:

@@ -16,9 +16,9 @@ from deltacell.cell import Cell
 from deltacell.errors import DeltacellError, InputError
 from deltacell.models import HeteroCell
 from deltacell.screen import Screen
-from deltacell.train.build import build_model, propagation_record
 from deltacell.train.config import Config, DataConfig, SplitConfig
 from deltacell.train.data import Standard, load_data
+from deltacell.train.predictor import build_model, propagation_record
 
 Small = Callable[..., Config]
 
@@ -132,7 +132,7 @@ def test_a_split_without_a_file_or_a_test_part(small):
 
 
 def test_dango_uses_the_six_of_string_unless_told_otherwise(small):
-    config = small()
+    config = small("model.relations=null")
     model: Any = build_model(config, load_data(config).cell, 3)
     assert len(model.relations) == 6
     assert propagation_record(model) is None
@@ -140,7 +140,7 @@ def test_dango_uses_the_six_of_string_unless_told_otherwise(small):
     config = small("model.relations=[physical,regulatory]", *lambdas)
     model = build_model(config, load_data(config).cell, 3)
     assert model.reconstruction.lambdas == {"physical": 0.25, "regulatory": 0.5}
-    config = small("data.relations=[physical,regulatory]")
+    config = small("data.relations=[physical,regulatory]", "model.relations=null")
     with pytest.raises(InputError) as caught:
         build_model(config, load_data(config).cell, 3)
     assert caught.value.code == "unknown-relation"

@@ -17,15 +17,14 @@ from torch import nn
 from deltacell.errors import InputError
 from deltacell.models.base import parameter_groups
 from deltacell.screen import Loader
-from deltacell.train.build import build_for, build_loss
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, OptimizerConfig, ScheduleConfig, TrainerConfig
 from deltacell.train.data import load_data
 from deltacell.train.loop import LOOK_EVERY, MODE_STEPS, Loop
-from deltacell.train.predictor import Predictor
+from deltacell.train.predictor import Predictor, build_for
 from deltacell.train.processes import make_fabric
 from deltacell.train.run import train
-from deltacell.train.task import Schedule, Task, Validation
+from deltacell.train.task import Schedule, Task, Validation, build_loss
 
 Small = Callable[..., Config]
 
@@ -67,22 +66,19 @@ def test_accumulating_equals_a_larger_batch(small, hetero):
 
 
 def test_clipping_bounds_the_gradient_before_the_step(small):
-    norms: dict[float, list[float]] = {}
-    for clip in (1e-3, 1e3):
-        loop = loop_of(small(f"optimizer.clip={clip}", "trainer.epochs=1"))
-        seen = norms[clip] = []
-        step = loop.optimizer.step
+    loop = loop_of(small("optimizer.clip=1e-3", "trainer.epochs=1"))
+    step, norms = loop.optimizer.step, []
 
-        def spy(seen: list[float] = seen, step: Any = step, loop: Loop = loop) -> None:
-            grads = [w.grad for w in loop.task.parameters() if w.grad is not None]
-            seen.append(float(torch.stack([g.norm() for g in grads]).norm()))
-            step()
+    def spy() -> None:
+        grads = [w.grad for w in loop.task.parameters() if w.grad is not None]
+        norms.append(float(torch.stack([g.norm() for g in grads]).norm()))
+        step()
 
-        loop.optimizer.step = spy  # type: ignore[method-assign,assignment]
-        loop.run()
-    assert len(norms[1e-3]) == len(loop.training)
-    assert max(norms[1e-3]) == pytest.approx(1e-3, rel=1e-3)
-    assert min(norms[1e3]) > 2e-3
+    loop.optimizer.step = spy  # type: ignore[method-assign,assignment]
+    loop.run()
+    assert len(norms) == len(loop.training)
+    # Before it is clipped, the norm is above the bound in every step.
+    assert norms == pytest.approx([1e-3] * len(norms), rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -315,31 +311,24 @@ def schedule(**options: Any) -> Schedule:
 
 
 class TestSchedule:
-    @pytest.mark.parametrize("name", ["constant", "cosine", "warm_restarts", "plateau"])
-    def test_the_first_step_has_the_full_rate(self, name):
-        assert schedule(name=name).rate(0) == LR
-        assert name != "constant" or schedule(name=name).rate(77) == LR
-
-    def test_cosine_falls_over_the_whole_training(self):
+    def test_cosine_falls_over_the_whole_training_or_a_period(self):
+        for name in ("constant", "cosine", "warm_restarts", "plateau"):
+            assert schedule(name=name).rate(0) == LR
+        assert schedule(name="constant").rate(77) == LR
         found = schedule(name="cosine", min_lr=0.01)
         assert all(found.rate(a) > found.rate(b) for a, b in pairwise(range(STEPS * EPOCHS)))
         assert found.rate(6) == pytest.approx(0.01 + 0.09 * (1 + math.cos(math.pi / 4)) / 2)
         # A training that is made longer afterwards does not rise again.
         assert found.rate(STEPS * EPOCHS) == found.rate(10 * STEPS * EPOCHS) == pytest.approx(0.01)
-
-    def test_warm_restarts(self):
         found = schedule(name="warm_restarts", period=1)
         assert [done for done in range(20) if found.rate(done) == LR] == [0, 4, 8, 12, 16]
         assert found.rate(3) == pytest.approx(LR * (1 + math.cos(math.pi * 3 / 4)) / 2)
 
-    def test_plateau_steps_after_its_patience_and_its_state_continues(self):
+    def test_plateau_steps_after_its_patience(self):
         found = schedule(name="plateau", factor=0.5, patience=2, min_lr=0.02)
         seen = []
         for metric in (0.1, 0.2, 0.2, math.nan, 0.15, 0.1, 0.1, 0.1, 0.3, 0.2, 0.2):
             found.validated(metric)
-            other = schedule(name="plateau", factor=0.5, patience=2, min_lr=0.02)
-            other.plateau = dict(found.plateau)
-            found = other
             seen.append(found.rate(100) / LR)
         assert seen == [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
         for _ in range(9):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,19 +29,18 @@ from deltacell.train.processes import (
     cores,
     described,
     died,
-    exit_code,
     is_launched,
     kill_stalled,
+    leave_error,
     make_fabric,
     needs_launch,
 )
 
-STARTED = ("TORCHELASTIC_RUN_ID", "RANK", "SLURM_PROCID", "SLURM_NTASKS", "DELTACELL_LAUNCHED")
-
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in (*STARTED, "OMP_NUM_THREADS", "DELTACELL_DEBUG"):
+    started = ("TORCHELASTIC_RUN_ID", "RANK", "SLURM_PROCID", "SLURM_NTASKS")
+    for name in (*started, "OMP_NUM_THREADS", "DELTACELL_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
@@ -54,9 +54,8 @@ class TestSignals:
             os.kill(os.getpid(), number)
             assert signals.received == number > SAVE
         assert signal.getsignal(number) == before
-        assert exit_code(number) == 128 + number
 
-    def test_only_the_second_interrupt_is_at_once(self):
+    def test_only_the_second_interrupt_is_at_once_and_a_thread_sets_no_handler(self):
         with StopSignals() as signals:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -64,11 +63,8 @@ class TestSignals:
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
             assert signals.received == signal.SIGINT
-
-    def test_a_thread_that_may_set_no_handlers_does_not(self):
         with ThreadPoolExecutor(1) as thread:
-            signals = thread.submit(StopSignals().__enter__).result()
-        assert signals.received is None
+            assert thread.submit(StopSignals().__enter__).result().received is None
 
 
 @pytest.mark.parametrize(
@@ -82,7 +78,7 @@ class TestSignals:
         ({"OMP_NUM_THREADS": "0"}, None, 6),
         # What torchrun sets is no wish of the user's.
         ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, None, 6),
-        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x", "DELTACELL_LAUNCHED": "1"}, None, 1),
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "deltacell-1"}, None, 1),
     ],
 )
 def test_threads_are_the_configs_or_the_environments(alone, environment, asked, expected):
@@ -96,7 +92,7 @@ def test_threads_are_the_configs_or_the_environments(alone, environment, asked, 
     assert given == [expected]
 
 
-def test_devices_and_processes_have_to_be_there(alone):
+def test_devices_processes_and_a_port_have_to_be_there(alone):
     alone.setattr(torch.cuda, "is_available", lambda: False)
     there = cores()
     assert accelerator_of(TrainerConfig(devices=there)) == "cpu"
@@ -109,6 +105,19 @@ def test_devices_and_processes_have_to_be_there(alone):
     with pytest.raises(InputError) as caught:
         make_fabric(Config())
     assert caught.value.code == "wrong-number-of-processes"
+    # A port that another job has is named.
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        place = {"GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in (ranks | place).items():
+            alone.setenv(name, value)
+        with pytest.raises(InputError) as caught:
+            make_fabric(Config(trainer=TrainerConfig(devices=2, accelerator="cpu", threads=1)))
+    assert caught.value.code == "no-rendezvous"
+    assert port in caught.value.what
 
 
 @pytest.mark.parametrize(
@@ -155,31 +164,23 @@ def test_the_first_to_die_is_named_however_many_are_found_dead_at_once(tmp_path)
     assert min([ended, later, raised, killed], key=died) is killed
 
 
-TRACE = """Traceback (most recent call last):
-  File "loop.py", line 3, in run
-deltacell.train.loop.NotFiniteError: the loss is nan
-
-The above exception was the direct cause of the following exception:
-
-Traceback (most recent call last):
-  File "run.py", line 9, in go
-deltacell.errors.InputError: /runs/a: the loss is nan at step 3
-  Try a smaller rate.
-"""
-
-
-def test_an_error_for_users_is_its_sentence_and_another_its_traceback(alone):
+def test_an_error_for_users_is_its_sentence_and_another_its_traceback(alone, tmp_path):
     assert "SIGKILL" in described(failure(-9))
-    told = failure(1, {"message": "short", "extraInfo": {"py_callstack": TRACE}})
-    assert described(told).splitlines()[1:] == [
-        "/runs/a: the loss is nan at step 3",
-        "  Try a smaller rate.",
-    ]
-    plain = "Traceback (most recent call last):\n  File 'x'\nZeroDivisionError: by zero"
-    other = failure(1, {"message": "short", "extraInfo": {"py_callstack": plain}})
-    assert described(other).endswith(plain)
+    alone.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+
+    def told(error):
+        try:
+            raise error from ValueError("a cause")
+        except Exception as raised:
+            leave_error(raised)
+        found = ProcessFailure(1, 7, exitcode=1, error_file=str(tmp_path / "error.json"))
+        return described(found).partition("\n")[2]
+
+    mistake = InputError("the loss is nan", where="/runs/a", fix="Try a smaller rate.")
+    assert told(mistake) == "/runs/a: the loss is nan\n  Try a smaller rate."
+    assert told(ZeroDivisionError("by zero")).endswith("\nZeroDivisionError: by zero")
     alone.setenv("DELTACELL_DEBUG", "1")
-    assert "Traceback" in described(told)
+    assert "Traceback" in told(mistake)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who is stopped")

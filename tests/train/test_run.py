@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -19,6 +18,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from scipy.optimize import lsq_linear
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from deltacell.errors import DeltacellError, InputError, MissingExtraError
@@ -27,16 +27,14 @@ from deltacell.models.baselines import BASELINES, Additive
 from deltacell.profile.phase_rows import PHASES, read_phases
 from deltacell.profile.record import Status, read_run
 from deltacell.screen import Loader
-from deltacell.train.build import build_fitted, build_model
-from deltacell.train.callbacks import Loggers, check_loggers
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.config import MODELS, LoggersConfig
 from deltacell.train.data import load_data
 from deltacell.train.loaded_run import labels_of, load_run, load_runs
-from deltacell.train.loop import Loop
-from deltacell.train.predictor import Predictor
-from deltacell.train.run import fit_run, marginals, resume, run_modes, train
+from deltacell.train.loop import Loggers, Loop, check_loggers
+from deltacell.train.predictor import Predictor, build_fitted, build_model
+from deltacell.train.run import run_modes, train
 from deltacell.train.run_directory import metrics_of, resumed_config, write_config
 from deltacell.train.task import Task
 
@@ -116,15 +114,13 @@ def test_a_loss_that_is_not_finite_names_step_genotypes_and_the_last_good_checkp
         return LossValue(found.total * math.nan, found.parts) if bad in batch.rows else found
 
     monkeypatch.setattr(Task, "_loss", broken)
-    told = SimpleNamespace(begin=Mock(), step=Mock(), close=Mock())
-    error = error_of(train, config, tell=[told])
+    error = error_of(train, config)
     assert error.code == "not-finite"
     assert "nan at step 4 (epoch 1)" in error.what
     assert "step-00000002.ckpt, of step 2" in error.fix
     genes = data.screen.genotypes.take(order[3].rows[:1]).genes
     assert " + ".join(data.cell.genes.label(int(gene)) for gene in genes) in error.what
     assert "11 more" in error.what
-    assert (told.step.call_count, told.close.call_count) == (3, 1)
     record = read_run(tmp_path / "run")
     assert record.status is Status.failed
     assert "step 4" in record.error
@@ -132,12 +128,12 @@ def test_a_loss_that_is_not_finite_names_step_genotypes_and_the_last_good_checkp
 
 def test_a_finished_run_says_how_to_train_longer_and_does(copy):
     before = (copy / "run.json").read_bytes()
-    assert error_of(resume, copy, resumed_config(copy)).code == "already-finished"
+    assert error_of(train, resumed_config(copy), resume=copy).code == "already-finished"
     assert (copy / "run.json").read_bytes() == before
     config = resumed_config(copy, ["trainer.epochs=3"])
     config.data.synthetic_seed = 5
-    assert error_of(resume, copy, config).code in ("other-screen", "other-cell")
-    resume(copy, resumed_config(copy, ["trainer.epochs=3"]))
+    assert error_of(train, config, resume=copy).code in ("other-screen", "other-cell")
+    train(resumed_config(copy, ["trainer.epochs=3"]), resume=copy)
     record = read_run(copy)
     assert [attempt.from_step for attempt in record.attempts] == [0, 2 * record.steps_per_epoch]
     assert [row["epoch"] for row in metrics_of(copy)] == [1, 2, 3]
@@ -199,7 +195,7 @@ def made(tmp_path):
 def test_a_loaded_run_predicts_what_was_fitted(made, model):
     assert MODELS[model].fitted
     config = made(model)
-    outcome = fit_run(config)
+    outcome = train(config)
     data = load_data(config)
     fitted = build_fitted(config).fit(
         data.cell,
@@ -230,7 +226,7 @@ def test_a_fit_that_is_finished_or_of_other_data(made):
     path = train(made("additive", "model.penalty=50")).path
     run = load_run(path)
     assert run.predictor.model.penalty == 50
-    assert error_of(resume, path, resumed_config(path)).code == "already-finished"
+    assert error_of(train, resumed_config(path), resume=path).code == "already-finished"
     assert error_of(train, made()).code == "run-exists"
     write_config(path, made("additive", "data.synthetic_seed=1"))
     assert error_of(load_run, path).code in ("other-screen", "other-cell")
@@ -251,51 +247,27 @@ def test_an_interrupted_fit_leaves_no_checkpoint_and_is_fitted_again(made, monke
     config = made()
     with monkeypatch.context() as patched:
         patched.setattr("deltacell.train.run.build_fitted", lambda config: _Interrupted())
-        outcome = fit_run(config)
+        outcome = train(config)
     assert outcome.signal == signal.SIGTERM
     files = sorted(entry.name for entry in outcome.path.iterdir())
     assert files == [".lock", "config.yaml", "run.json", "split"]
     assert error_of(load_run, outcome.path).code == "no-checkpoint"
     if again == "rerun":
-        assert error_of(fit_run, replace(config, seed=1)).code == "run-exists"
-        fit_run(config)
+        assert error_of(train, replace(config, seed=1)).code == "run-exists"
+        train(config)
     else:
-        fit_run(resumed_config(outcome.path), resume=outcome.path)
+        train(resumed_config(outcome.path), resume=outcome.path)
     run = load_run(outcome.path)
     statuses = [attempt.status for attempt in run.record.attempts]
     assert statuses == [Status.interrupted, Status.finished]
     assert run.record.metrics().height == 1
 
 
-def test_lightning_is_loaded_only_for_networks(tmp_path):
-    """It takes seconds, and neither a prediction nor a fit should wait for it."""
-    words = f"['model=additive', 'data.synthetic=demo', 'directory={tmp_path / 'run'}']"
-    script = (
-        "import sys, deltacell.predict.ensemble, deltacell.evaluate.runs; "
-        f"from deltacell.cli.train import train; train({words}); "
-        "print('lightning' in sys.modules, 'lightgbm' in sys.modules)"
-    )
-    command = [sys.executable, "-c", script]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines()[-1] == "False False"
-
-
-def best_weights(design, measured):
-    """The least-squares weights, none but the first negative, by trying all subsets."""
-    found = []
-    for kept in ([0], [0, 1], [0, 2], [0, 1, 2]):
-        weights = np.zeros(3)
-        weights[kept] = np.linalg.lstsq(design[:, kept], measured, rcond=None)[0]
-        if (weights[1:] >= 0).all():
-            found.append((((design @ weights - measured) ** 2).sum(), weights))
-    return min(found, key=lambda one: one[0])[1]
-
-
 def test_an_ensemble_is_the_weighted_sum_and_outlives_its_runs(tmp_path):
     def fitted(name, *overrides):
         data = ("data.synthetic=demo", "data.synthetic_genotypes=400", "split.method=gene")
         data = () if overrides[0] == "model=ensemble" else data
-        return fit_run(compose([*data, *overrides, f"directory={tmp_path / name}"])).path
+        return train(compose([*data, *overrides, f"directory={tmp_path / name}"])).path
 
     def ensemble(name, runs):
         return fitted(name, "model=ensemble", f"model.runs=[{','.join(map(str, runs))}]")
@@ -320,7 +292,9 @@ def test_an_ensemble_is_the_weighted_sum_and_outlives_its_runs(tmp_path):
         known = part.predictor(valid).double().numpy()
         design.append((known - known.mean()) / known.std())
         asked.append((part.predictor(test).double().numpy() - known.mean()) / known.std())
-    weights = best_weights(np.stack(design, axis=1), measured)
+    # Least squares, with no negative weight but the first.
+    bounds = ([-np.inf, 0, 0], np.inf)
+    weights = lsq_linear(np.stack(design, axis=1), measured, bounds, tol=1e-12).x
     expected = torch.from_numpy(weights @ np.stack(asked)).float()
     torch.testing.assert_close(loaded.predictor(test), expected, rtol=1e-4, atol=1e-5)
     assert loaded.config.split == parts[0].config.split
@@ -356,10 +330,10 @@ VALUES = {"lr": 0.1, "train/loss": 0.5}
 
 
 def test_tensorboard_has_the_finite_numbers_at_their_steps(tmp_path):
-    Loggers(LoggersConfig(tensorboard=False), tmp_path).epoch(ROW, None, 10)
+    Loggers(LoggersConfig(tensorboard=False), tmp_path).epoch(ROW, 10)
     assert list(tmp_path.iterdir()) == []
     loggers = Loggers(LoggersConfig(), tmp_path)
-    loggers.epoch(ROW, None, 10)
+    loggers.epoch(ROW, 10)
     loggers.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -380,7 +354,7 @@ def test_services_are_told_offline_and_named_if_missing(name, tmp_path, monkeypa
     service = Mock()
     monkeypatch.setitem(sys.modules, name, service)
     loggers = Loggers(config, tmp_path)
-    loggers.epoch(ROW, None, 10)
+    loggers.epoch(ROW, 10)
     loggers.close()
     if name == "wandb":
         began = service.init.call_args.kwargs
@@ -394,27 +368,6 @@ def test_services_are_told_offline_and_named_if_missing(name, tmp_path, monkeypa
         service.set_experiment.assert_called_once_with("yeast")
         service.log_metrics.assert_called_once_with(VALUES, step=10)
         service.end_run.assert_called_once_with()
-
-
-def test_marginal_costs_are_differences_of_modes_beside_exposed_times():
-    exposed = {"data_wait": 1, "transfer": 2, "forward": 5, "loss": 1, "backward": 9}
-    exposed |= {"communication": 3, "optimizer": 4}
-
-    def summary(ms):
-        phase = lambda name: SimpleNamespace(ms_per_step=exposed.get(name, 0.0))  # noqa: E731
-        return SimpleNamespace(ms_per_step=ms, of=phase)
-
-    by = {"empty": 0.5, "data": 3.0, "forward": 10.0, "step": 22.0, "train": 27.0, "fixed": 20.0}
-    times = {name: summary(ms) for name, ms in by.items()}
-    found = {one.part: (one.marginal_ms, one.exposed_ms) for one in marginals(times)}
-    assert found == {
-        "data, preparation, transfer": (3.0, 3.0),
-        "forward and loss": (7.0, 6.0),
-        "backward and communication": (12.0, 12.0),
-        "optimizer": (5.0, 4.0),
-    }
-    # They add up to the whole step, since each mode does all that the one before does.
-    assert sum(marginal for marginal, _ in found.values()) == 27.0
 
 
 def test_a_mode_that_fails_says_which_and_why(monkeypatch):

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,13 +23,14 @@ from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import load_data
 from deltacell.train.loaded_run import load_run
-from deltacell.train.run import resume, train
+from deltacell.train.run import train
 from deltacell.train.run_directory import (
     COLUMNS,
-    RunDirectory,
     commit,
+    create_run,
     metrics_of,
     new_path,
+    opened,
     read_config,
     resumed_config,
     write_metrics,
@@ -39,14 +41,10 @@ CONFIG = Config(name="demo", seed=3, mode="step", data=DataConfig(synthetic="dem
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
+    """A run as it was created, which is also what a kill leaves of it."""
     monkeypatch.setattr(run_directory, "commit", lambda: None)
+    create_run(tmp_path / "runs" / "demo", CONFIG, ["deltacell", "train"])
     return tmp_path / "runs" / "demo"
-
-
-@pytest.fixture
-def run(path):
-    with RunDirectory.create(path, CONFIG, ["deltacell", "train"]) as run:
-        yield run
 
 
 def full(*_, **__):
@@ -63,26 +61,23 @@ def code_of(function, *given_, **named):
     return caught.value.code
 
 
+def code_of_opening(path):
+    with pytest.raises(InputError) as caught, opened(path):
+        pass
+    return caught.value.code
+
+
 class TestCreating:
-    def test_the_record_and_the_config_are_there_at_once(self, run, path, monkeypatch):
+    def test_the_record_and_the_config_are_there_at_once(self, path):
         record = read_run(path)
-        assert record == run.record
         assert (record.status, record.name, record.seed) == (Status.running, "demo", 3)
         assert (record.mode, record.command) == ("step", ("deltacell", "train"))
         assert record.versions["torch"] == torch.__version__
         (attempt,) = record.attempts
         assert (attempt.status, attempt.from_step, attempt.world_size) == (Status.running, 0, 1)
         assert read_config(path) == CONFIG
-        # A relative path stays right when the process moves.
-        monkeypatch.chdir(path.parent)
-        with RunDirectory.create("other", CONFIG) as other:
-            monkeypatch.chdir("/")
-            other.update(limits="x")
-        assert read_run(path.parent / "other").limits == "x"
 
-    def test_what_is_there_is_never_written_over(self, run, path, tmp_path):
-        run.end(Status.finished)
-        run.close()
+    def test_what_is_there_is_never_written_over(self, path, tmp_path, monkeypatch):
         before = (path / "run.json").read_bytes()
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "config.yaml").write_text("x")
@@ -93,34 +88,33 @@ class TestCreating:
             (tmp_path / "file", "exists"),
             (tmp_path / "file" / "b", "not-written"),
         ):
-            assert code_of(RunDirectory.create, place, CONFIG) == code
+            assert code_of(create_run, place, CONFIG) == code
         assert (path / "run.json").read_bytes() == before
         assert names_in(tmp_path / "mine") == ["config.yaml"]
-
-    def test_a_new_path_is_never_one_that_is_there(self, monkeypatch, tmp_path):
+        # A path of no name of its own is never one that is there.
         monkeypatch.chdir(tmp_path)
         for _ in range(3):
             new = new_path(CONFIG)
             assert new.as_posix().startswith("runs/demo-seed3-")
-            new.mkdir(parents=True)
+            new.mkdir()
 
 
 class TestStatus:
-    def test_an_update_is_on_the_disk_or_nowhere(self, run, path, monkeypatch):
-        run.update(cell=CellFacts(checksum="c", n_genes=3))
-        assert read_run(path) == run.record
-        before = (path / "run.json").read_bytes()
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", full)
-            assert code_of(run.update, limits="x") == "not-written"
-            assert code_of(run.end, Status.finished) == "not-written"
-        assert (path / "run.json").read_bytes() == before
-        assert run.record.limits is None
-        run.close()
-        run.close()
-        with pytest.raises(RuntimeError, match="the run was closed"):
-            run.update(limits="x")
-        assert (path / "run.json").read_bytes() == before
+    def test_an_update_is_on_the_disk_or_nowhere_wherever_the_process_moves(
+        self, path, monkeypatch
+    ):
+        monkeypatch.chdir(path.parent)
+        with opened(Path("demo"), running=True) as run:
+            monkeypatch.chdir("/")
+            run.update(cell=CellFacts(checksum="c", n_genes=3))
+            assert read_run(path) == run.record
+            before = (path / "run.json").read_bytes()
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "replace", full)
+                assert code_of(run.update, limits="x") == "not-written"
+                assert code_of(run.end, Status.finished) == "not-written"
+            assert (path / "run.json").read_bytes() == before
+            assert run.record.limits is None
 
     @pytest.mark.parametrize(
         ("error", "status", "said"),
@@ -132,28 +126,25 @@ class TestStatus:
         ],
     )
     def test_an_error_that_leaves_the_block_is_recorded(self, path, error, status, said):
-        with pytest.raises(type(error)), RunDirectory.create(path, CONFIG):
+        with pytest.raises(type(error)), opened(path, running=True):
             raise error
         assert (read_run(path).status, read_run(path).error) == (status, said)
-        RunDirectory.open(path).close()
 
     @pytest.mark.parametrize("error", [ValueError("shapes differ"), None])
     def test_a_full_disk_at_the_end_does_not_hide_an_error(self, path, monkeypatch, error):
         def ending():
-            with RunDirectory.create(path, CONFIG):
+            with opened(path, running=True):
                 monkeypatch.setattr(os, "replace", full)
                 if error is not None:
                     raise error
 
         with pytest.raises(StoreError if error is None else ValueError):
             ending()
-        monkeypatch.undo()
-        RunDirectory.open(path).close()
 
-    def test_attempts_are_counted(self, run, path, tmp_path):
-        run.end(Status.failed, error="NaN")
-        run.close()
-        with RunDirectory.open(path) as again:
+    def test_attempts_are_counted(self, path, tmp_path):
+        with opened(path) as run:
+            run.end(Status.failed, error="NaN")
+        with opened(path) as again:
             again.resume(dataclasses.replace(CONFIG, name="other"), from_step=40, world_size=2)
             assert read_config(path).name == "other"
             record = read_run(path)
@@ -166,7 +157,7 @@ class TestStatus:
         assert record.ended == record.attempts[1].ended is not None
         (path / "run.json").write_bytes((path / "run.json").read_bytes()[:50])
         for wrong in (tmp_path, path):
-            assert code_of(RunDirectory.open, wrong) in ("not-a-run", "damaged")
+            assert code_of_opening(wrong) in ("not-a-run", "damaged")
 
 
 class TestTwoProcesses:
@@ -174,32 +165,32 @@ class TestTwoProcesses:
         ready, tell = os.pipe()
         child = os.fork()
         if child == 0:
-            RunDirectory.create(path, CONFIG)
-            os.write(tell, b"x")
-            signal.pause()
+            with opened(path, running=True):
+                os.write(tell, b"x")
+                signal.pause()
         try:
             assert os.read(ready, 1) == b"x"
-            with pytest.raises(InputError, match=rf"\(process {child}\)") as caught:
-                RunDirectory.open(path)
+            with pytest.raises(InputError, match=rf"\(process {child}\)") as caught, opened(path):
+                pass
             assert caught.value.code == "run-in-use"
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        with RunDirectory.open(path) as run:
-            assert code_of(RunDirectory.open, path) == "run-in-use"
+        with opened(path) as run:
+            assert code_of_opening(path) == "run-in-use"
             run.resume(CONFIG, from_step=7)
             killed, current = read_run(path).attempts
             assert (killed.status, killed.ended) == (Status.interrupted, None)
             assert (current.status, current.from_step) == (Status.running, 7)
 
-    def test_a_file_system_without_locks_and_a_full_disk(self, path, run, monkeypatch):
-        run.close()
+    def test_a_file_system_without_locks_and_a_full_disk(self, path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(run_directory.fcntl, "flock", lambda *_: full())
-            with pytest.warns(UserWarning, match="no locks"):
-                RunDirectory.open(path).close()
+            with pytest.warns(UserWarning, match="no locks"), opened(path):
+                pass
         monkeypatch.setattr(os, "write", full)
-        RunDirectory.open(path).close()
+        with opened(path):
+            pass
 
 
 def test_the_commit_is_that_of_the_checkout(tmp_path, monkeypatch):
@@ -242,7 +233,7 @@ class TestTheConfig:
         assert (found.trainer.epochs, found.profiler.window) == (30, [1, 2, 3, 4])
         assert code_of(resumed_config, trained, [override]) == code
 
-    def test_an_edit_or_damage_is_noticed_and_a_deleted_one_restored(self, copy, run, path):
+    def test_an_edit_or_damage_is_noticed_and_a_deleted_one_restored(self, copy, path):
         before, file = resumed_config(copy), copy / "config.yaml"
         text = file.read_text()
         lines = text.splitlines(keepends=True)
@@ -268,7 +259,7 @@ def edited(path, old, new):
 
 def load_and_resume(path):
     """Return the codes of the errors of both."""
-    again = (load_run, lambda p: resume(p, resumed_config(p, ["trainer.epochs=3"])))
+    again = (load_run, lambda p: train(resumed_config(p, ["trainer.epochs=3"]), resume=p))
     return {code_of(ask, path) for ask in again}
 
 
@@ -302,14 +293,14 @@ class TestAKillAtTheEdges:
         assert load_run(copy).is_finished
         assert (read_run(copy).status, read_run(copy).best) == (Status.finished, whole.best)
         write_run(copy, killed)
-        outcome = resume(copy, resumed_config(copy))
+        outcome = train(resumed_config(copy), resume=copy)
         assert (outcome.signal, read_run(copy).status) == (0, Status.finished)
         write_run(copy, killed)
         edited(copy, "epochs: 2", "epochs: 3")
         assert not load_run(copy).is_finished
         assert read_run(copy).status is Status.running
         # What may change may be edited too.
-        resume(copy, resumed_config(copy))
+        train(resumed_config(copy), resume=copy)
         assert load_run(copy).is_finished
 
     @pytest.mark.parametrize("again", ["start", "resume"])
@@ -318,10 +309,10 @@ class TestAKillAtTheEdges:
     ):
         config, path = small("split.seed=3"), tmp_path / "run"
         # As a kill leaves it: the record says running, and there is no checkpoint.
-        RunDirectory.create(path, config, split=load_data(config).split).close()
+        create_run(path, config, split=load_data(config).split)
         assert code_of(train, dataclasses.replace(config, seed=1)) == "run-exists"
         if again == "resume":
-            resume(path, resumed_config(path))
+            train(resumed_config(path), resume=path)
         else:
             train(config)
         found, expected = (
@@ -332,18 +323,6 @@ class TestAKillAtTheEdges:
 
 def row(epoch, **values):
     return {"epoch": epoch, "step": 8 * (epoch + 1), **values}
-
-
-class TestMetrics:
-    @pytest.mark.parametrize("old", ["0.25", "train_loss", ",crc32", "24", "\n1,", "\n2,24"])
-    def test_an_edited_or_cut_file_is_refused(self, tmp_path, old):
-        write_metrics(tmp_path, [row(epoch, train_loss=0.25) for epoch in range(3)])
-        file = tmp_path / "metrics.csv"
-        text = file.read_text()
-        assert old in text
-        cut = text.partition(old)[0] + "\n"
-        file.write_text(cut if "2,24" in old else text.replace(old, old[:-1] + "7"))
-        assert code_of(metrics_of, tmp_path) == "broken-seal"
 
 
 names = st.text(min_size=1, max_size=8).filter(lambda n: n.isprintable() and n not in COLUMNS)

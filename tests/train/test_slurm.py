@@ -12,14 +12,12 @@ import pytest
 
 from deltacell.errors import InputError
 from deltacell.train.compose import compose
-from deltacell.train.slurm import Job, job_overrides, job_script
+from deltacell.train.slurm import Job, job_script
 
 
 def script(*overrides: str, folder: Path | None = None, **asked: object) -> str:
     job = Job(**asked)  # type: ignore[arg-type]
-    typed = list(overrides or ["experiment=demo"])
-    words = job_overrides(compose(typed, folder=folder), typed, job)
-    text = job_script(compose(words, folder=folder), words, job, folder=folder)
+    text = job_script(overrides or ["experiment=demo"], job, ["deltacell"], folder)
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return text
@@ -31,16 +29,17 @@ def head(text: str) -> dict[str, str]:
     return {name: value for name, _, value in (option.partition("=") for option in options)}
 
 
-def started(text, folder, **environment):
+def started(text, folder, code=0, **environment):
     """Run a script whose `srun` only says where ranks meet and what it was given; return both."""
     said = folder / "said"
-    (folder / "srun").write_text(f'#!/bin/bash\nprintf "%s\\0" "$MASTER_PORT" "$@" > {said}\n')
+    srun = f'#!/bin/bash\nprintf "%s\\0" "$MASTER_PORT" "$@" > {said}\nexit {code}\n'
+    (folder / "srun").write_text(srun)
     (folder / "srun").chmod(0o755)
     own = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}
     own |= {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", **environment}
     command = ["bash", "-c", text]
     done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (code, "")
     port, *words = said.read_text().split("\0")[:-1]
     return port, words[words.index("deltacell") + 1 :]
 
@@ -93,6 +92,8 @@ def test_a_run_that_was_saved_is_resumed_and_one_that_was_not_starts_again(tmp_p
     assert run(script(), tmp_path)[-1] == "directory='runs/demo-77'"
     (folder / "index.json").write_text("{}")
     assert run(script(), tmp_path) == ["train", "--resume", "runs/demo-77"]
+    # What it fails with is the code of the job, which is not requeued.
+    run(script(requeue=True), tmp_path, code=2)
 
 
 def test_ranks_meet_where_nobody_listens(tmp_path):

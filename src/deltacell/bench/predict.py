@@ -24,10 +24,9 @@ from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations
 from deltacell.predict.ranking_file import HIGHEST, LOWEST
 from deltacell.predict.search import Kept, first_sets
-from deltacell.train.build import build_model
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
-from deltacell.train.predictor import Predictor
+from deltacell.train.predictor import Predictor, build_model
 from deltacell.words import Progress
 
 TOP = 1000  # triples kept at each end

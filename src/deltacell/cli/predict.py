@@ -99,7 +99,6 @@ def predict(
     from deltacell.report.predict import print_ranking, ranking_page
     from deltacell.report.progress import progress_bar
     from deltacell.train.loaded_run import best_by_validation
-    from deltacell.train.processes import exit_code
 
     given = sets
     if sets.split()[:1] == ["with"]:
@@ -120,7 +119,7 @@ def predict(
         chosen = [best_by_validation(runs)] if best else runs
         ranking = verbs.rank(chosen, given, tell=tell, **options)
     except verbs.Stopped as stopped:
-        raise typer.Exit(exit_code(stopped.args[0])) from None
+        raise typer.Exit(128 + stopped.args[0]) from None
     if ranking is None:
         return
     with progress_bar() as bar:

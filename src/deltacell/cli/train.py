@@ -55,7 +55,7 @@ def train(
         else:
             signal = _run(config, resume, from_)
         if signal:
-            raise typer.Exit(processes.exit_code(signal))
+            raise typer.Exit(128 + signal)
 
 
 def _composed(overrides: list[str], folder: Path | None) -> Config:
@@ -77,7 +77,7 @@ def _launched(config: Config, resume: Path | None, which: str, words: list[str])
     from deltacell.errors import DeltacellError
     from deltacell.profile.record import Status, read_run
     from deltacell.train.processes import RankError, accelerator_of, launch
-    from deltacell.train.run_directory import RunDirectory, new_path
+    from deltacell.train.run_directory import new_path, opened
 
     accelerator_of(config.trainer)
     path = new_path(config) if resume is None else resume
@@ -86,7 +86,7 @@ def _launched(config: Config, resume: Path | None, which: str, words: list[str])
         signal = launch(["train", *words, *where], config.trainer.devices)
     except RankError as error:
         # The first rank may only know later what failed first, or was killed.
-        with suppress(DeltacellError), RunDirectory.open(path) as directory:
+        with suppress(DeltacellError), opened(path) as directory:
             if directory.record.status in (Status.running, Status.failed):
                 directory.end(Status.failed, error=str(error))
         raise
@@ -95,15 +95,14 @@ def _launched(config: Config, resume: Path | None, which: str, words: list[str])
 
 def _run_as_rank(config: Config, resume: Path | None, which: str) -> None:
     """Train as one of several processes; the launcher reads the outcome from the run's record."""
-    from torch.distributed.elastic.multiprocessing.errors import record
-
-    from deltacell.train.processes import end_with_parent
+    from deltacell.train.processes import end_with_parent, leave_error
 
     end_with_parent()
     try:
-        record(_run)(config, resume, which)
+        _run(config, resume, which)
     except Exception as error:
-        # The launcher has it by now and says it once, for whichever rank was the first.
+        # The launcher says it once, for whichever rank was the first.
+        leave_error(error)
         raise typer.Exit(1) from error
 
 
@@ -111,9 +110,9 @@ def _run(config: Config, resume: Path | None, which: str) -> int:
     """Train in this process; return the signal that stopped it, or 0."""
     from deltacell.report.bench import print_rates
     from deltacell.report.progress import print_outcome
-    from deltacell.verbs import trained
+    from deltacell.train.run import train
 
-    outcome = trained(config, resume=resume, which=which, command=sys.argv)
+    outcome = train(config, resume=resume, which=which, command=sys.argv)
     for notice in outcome.notices:
         typer.secho(f"note: {notice}", err=True)
     if outcome.is_first:
@@ -137,8 +136,6 @@ def modes(
 
     Example: deltacell modes experiment=demo --steps 20
     """
-    from dataclasses import asdict
-
     from deltacell.report.bench import print_marginals, print_phases, print_rates
     from deltacell.report.progress import progress_bar
     from deltacell.train.run import marginals, run_modes
@@ -150,7 +147,7 @@ def modes(
     print_marginals(parts)
     print_phases(times["train"])
     rows = [{"mode": mode, "summary": summary.to_json()} for mode, summary in times.items()]
-    write_json(json, {"modes": rows, "marginals": [*map(asdict, parts)]})
+    write_json(json, {"modes": rows, "marginals": parts})
 
 
 def slurm(
@@ -173,14 +170,11 @@ def slurm(
 
     Example: deltacell slurm train experiment=demo --seeds 0-4 > job.sbatch
     """
-    from deltacell.train.compose import compose
-    from deltacell.train.slurm import Job, job_overrides, job_script
+    from deltacell.train.slurm import Job, job_script
 
     asked = (nodes, gpus_per_node, cpus_per_task, time, partition, account, mem, seeds, job_name)
     job = Job(*asked, requeue=requeue)
     folder = None if config_dir is None else config_dir.absolute()
-    words = job_overrides(compose(overrides or [], folder=folder), overrides or [], job)
-    config = compose(words, folder=folder)
     # By its path, because a job may not have the environment that is active here.
     program = [sys.executable, "-m", "deltacell"]
-    typer.echo(job_script(config, words, job, program=program, folder=folder), nl=False)
+    typer.echo(job_script(overrides or [], job, program, folder), nl=False)

@@ -29,12 +29,11 @@ from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.columns import ONE_GENE_TWICE
 from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, sets_with
 from deltacell.screen.import_folder import open_screen
-from deltacell.train.build import build_fitted
 from deltacell.train.config import MODELS, Config, DataConfig, NoLossConfig
 from deltacell.train.data import Standard, TrainingData, load_data
 from deltacell.train.loaded_run import AnyRun, LoadedRun, labels_of, load_run, load_runs
-from deltacell.train.predictor import Predictor
-from deltacell.train.run import fit_run
+from deltacell.train.predictor import Predictor, build_fitted
+from deltacell.train.run import train
 from deltacell.words import Progress
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ def _fitted_baseline(
         progress(f"{name}: {what}", done, total)
 
     try:
-        outcome = fit_run(replace(config, directory=str(places[0])), data=data, progress=report)
+        outcome = train(replace(config, directory=str(places[0])), data=data, progress=report)
     except InputError as error:
         # A run may be read where it cannot be written to, or another process is fitting this one.
         if not isinstance(error, StoreError) and not (places[0] / RUN_FILE).exists():

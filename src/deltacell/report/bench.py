@@ -51,9 +51,9 @@ def print_phases(summary: Any) -> None:
     print_table("phases", columns, rows, total=True)
 
 
-def print_marginals(rows: Sequence[Any]) -> None:
+def print_marginals(rows: Sequence[Mapping[str, Any]]) -> None:
     table = [
-        (row.part, " - ".join(mode for mode in row.modes if mode), row.marginal_ms, row.exposed_ms)
+        (row["part"], " - ".join(filter(None, row["modes"])), row["marginal_ms"], row["exposed_ms"])
         for row in rows
     ]
     columns = ("part", "difference of modes", "marginal", "exposed in train")

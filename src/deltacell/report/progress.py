@@ -44,7 +44,7 @@ def progress_bar() -> Iterator[Progress]:
 
 
 class TrainingBar:
-    """Shows samples/s, the loss and the validation's Pearson; a callback of the training loop.
+    """Shows samples/s, the loss and the validation's Pearson of a training loop.
 
     ``look`` is called with a loss on its device and returns a number without waiting. Unless it is
     ``watched`` nothing is shown; a bar needs a terminal, and the line per epoch does not.
@@ -83,7 +83,7 @@ class TrainingBar:
             self._bar.update(self._task, told=_told({**rate, **self._row}))
         self._bar.advance(self._task)
 
-    def epoch(self, row: Mapping[str, float], validation: Any, step: int) -> None:
+    def epoch(self, row: Mapping[str, float], step: int) -> None:
         self._row |= {k: v for k, v in row.items() if k == "validation_pearson"}
         if self._watched:
             known = {name: row[name] for name in _SHOWN if name in row}

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 from deltacell.errors import DeltacellError, InputError
 from deltacell.profile.record import CHECKPOINTS, SPLIT, RunRecord, Status, read_run
 from deltacell.store import read_manifest
-from deltacell.train.build import build_fitted, build_for
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import Standard, TrainingData, load_data
 from deltacell.train.loop import Position
-from deltacell.train.predictor import Ensemble, Predictor
-from deltacell.train.run_directory import RunDirectory, check_meaning, resumed_config
+from deltacell.train.predictor import Ensemble, Predictor, build_fitted, build_for
+from deltacell.train.run_directory import check_meaning, opened, resumed_config
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,14 +35,8 @@ class LoadedRun:
         return self.record.status is Status.finished
 
 
-class HasRun(Protocol):
-    """Whatever holds a loaded run, such as `deltacell.Run`."""
-
-    @property
-    def loaded(self) -> LoadedRun: ...
-
-
-AnyRun = LoadedRun | HasRun | str | os.PathLike[str]
+AnyRun = LoadedRun | str | os.PathLike[str] | Any
+"""A run that is loaded, its directory, or what has one as ``loaded``, such as `deltacell.Run`."""
 
 
 def load_run(
@@ -83,7 +76,7 @@ def _settled(record: RunRecord, config: Config, checkpoints: Checkpoints) -> Run
         state = checkpoints.load("last")
         if not config.model.fitted and not Position(**state["position"]).is_end(config):
             return record
-        with suppress(DeltacellError), RunDirectory.open(record.path) as directory:
+        with suppress(DeltacellError), opened(record.path) as directory:
             if directory.record.status is Status.running:
                 directory.end(Status.finished)
             return directory.record
@@ -98,7 +91,7 @@ def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[Load
         raise InputError("no run was given", code="no-run")
     loaded: dict[Path, LoadedRun] = {}
     for one in given:
-        held = one if isinstance(one, str | os.PathLike | LoadedRun) else one.loaded
+        held = getattr(one, "loaded", one)
         place = (held.record.path if isinstance(held, LoadedRun) else Path(held)).resolve()
         if place in loaded:
             raise InputError("the run was given twice", code="repeated-run", where=place)
@@ -109,16 +102,15 @@ def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[Load
 
 
 def as_list(runs: AnyRun | Sequence[AnyRun]) -> list[AnyRun]:
-    several = isinstance(runs, Sequence) and not isinstance(runs, str)
-    return list(cast(Sequence[AnyRun], runs)) if several else [cast(AnyRun, runs)]
+    return list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
 
 
-def _shared(runs: Any, path: Path) -> TrainingData | None:
+def _shared(runs: Iterable[LoadedRun], path: Path) -> TrainingData | None:
     config, kept = resumed_config(path), path / SPLIT
     for run in runs:
         same = (run.config.data, run.config.split) == (config.data, config.split)
         if same and kept.exists() and read_manifest(kept)["checksum"] == run.data.split.checksum:
-            return cast(TrainingData, run.data)
+            return run.data
     return None
 
 

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from deltacell.errors import DeltacellError, InputError
+from deltacell.errors import DeltacellError, InputError, need
 from deltacell.models import HeteroCell
 from deltacell.models.base import parameter_groups
 from deltacell.profile.capture import Capture
 from deltacell.profile.host_profilers import HostProfiler
 from deltacell.profile.phases import NoTimer, PhaseTimer
-from deltacell.profile.record import CHECKPOINTS, PHASES
-from deltacell.screen import Batch, Genotypes
-from deltacell.train.build import build_for, build_loaders, build_loss
-from deltacell.train.callbacks import Callback, draw_figures
+from deltacell.profile.record import CHECKPOINTS, FIGURES, PHASES, TENSORBOARD
+from deltacell.report.figures import draw_learning, draw_scores
+from deltacell.report.progress import TrainingBar
+from deltacell.screen import Batch, Genotypes, Loader
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.config import Config
+from deltacell.train.config import Config, HeteroCellConfig, LoggersConfig
 from deltacell.train.data import TrainingData
+from deltacell.train.predictor import WIDE, build_for
 from deltacell.train.processes import SAVE, Agreement, GradientSum, StopSignals
 from deltacell.train.run_directory import MEANING, RunDirectory, meaning, write_metrics
-from deltacell.train.task import Prepared, Schedule, Task, Validation
+from deltacell.train.task import Prepared, Schedule, Task, Validation, build_loss
 
 if TYPE_CHECKING:
     import lightning
@@ -102,7 +106,10 @@ class Loop:
         self.meaning = meaning(config, data)
         self.directory: RunDirectory | None = None
         self.attempt = 0
-        self.callbacks: Sequence[Callback] = ()
+        self.loggers: Loggers | None = None
+        # A rank's loss is its share of the batch's.
+        ranks, watched = config.ranks, config.trainer.progress and fabric.is_global_zero
+        self.bar = TrainingBar(lambda loss: ranks * float(loss), watched=watched)
         self.profilers: Sequence[Capture | HostProfiler] = ()
         self.signals, self.agreement = StopSignals(), Agreement()
         self.position = Position()
@@ -123,7 +130,7 @@ class Loop:
             self.epochs = -(-self.batches // len(self.training))
         self._batches_done = self._genotypes = 0
         self._began = self._saved = self._epoch_began = time.monotonic()
-        self._before, self._saved_step = 0.0, -1
+        self._saved_step = -1
         if config.trainer.compile:
             model.compile_row_wise()  # type: ignore[operator]
         if isinstance(model, HeteroCell):
@@ -139,8 +146,9 @@ class Loop:
         finally:
             for profiler in self.profilers:
                 profiler.stop()
-            for callback in self.callbacks:
-                callback.close()
+            self.bar.close()
+            if self.loggers is not None:
+                self.loggers.close()
             # If the training failed, that error is the one to see.
             with suppress(DeltacellError):
                 self.flush()
@@ -194,8 +202,9 @@ class Loop:
 
     def _run(self) -> int:
         self.task.train()
-        self._began = self._saved = time.monotonic()
-        self._before = self.position.seconds
+        self._saved = time.monotonic()
+        # What earlier attempts took counts.
+        self._began = self._saved - self.position.seconds
         signal = 0
         while not self.finished:
             signal = self._train_epoch()
@@ -217,8 +226,7 @@ class Loop:
         self.task.epoch = at.epoch
         self.training.set_epoch(at.epoch)
         timer.switch("logging")
-        for callback in self.callbacks:
-            callback.begin(at.epoch, self.epochs, at.batch, steps)
+        self.bar.begin(at.epoch, self.epochs, at.batch, steps)
         timer.switch("other")
         self._genotypes, self._epoch_began = 0, time.monotonic()
         batches = iter(self.training)
@@ -272,8 +280,7 @@ class Loop:
             timer.switch("logging")
             if values is not None:
                 self._note(values, genotypes)
-            for callback in self.callbacks:
-                callback.step(None if values is None else values["loss"].detach(), genotypes)
+            self.bar.step(None if values is None else values["loss"].detach(), genotypes)
             at.batch += 1
             self._batches_done += 1
         timer.switch("optimizer")
@@ -354,10 +361,8 @@ class Loop:
         """Validate the average of the weights, if there is one, and put the weights back."""
         if self.validation is None:
             return None
-        if self.average is None:
-            return self.task.validate(self.validation)
         model, own = self.task.model, self._weights()
-        model.load_state_dict(self.average, strict=False)
+        model.load_state_dict(self.average or own, strict=False)
         try:
             return self.task.validate(self.validation)
         finally:
@@ -370,7 +375,7 @@ class Loop:
             finite = [torch.isfinite(weight).all() for weight in self.task.parameters()]
             if not bool(torch.stack(finite).all()):
                 raise self._not_finite("a weight is not finite", at.step, self._rows)
-            at.seconds = self._before + time.monotonic() - self._began
+            at.seconds = time.monotonic() - self._began
             state = self.state_dict()
             if self.directory is not None:
                 state[MEANING] = self.meaning
@@ -386,7 +391,7 @@ class Loop:
         row: dict[str, float] = {
             "epoch": done,
             "step": at.step,
-            "seconds": self._before + now - self._began,
+            "seconds": now - self._began,
             "samples_per_s": self._genotypes / max(now - self._epoch_began, 1e-9),
             "lr": self.optimizer.param_groups[0]["lr"],
         }
@@ -415,10 +420,16 @@ class Loop:
             self._save(metric)
             every = self.config.trainer.figures_every
             if self.directory is not None and every and done % every == 0:
-                draw_figures(self.path, self.rows, validation)
+                folder = self.path / FIGURES
+                folder.mkdir(exist_ok=True)
+                draw_learning(self.rows, folder / "learning.svg")
+                if validation is not None:
+                    file = folder / f"validation-epoch{done:04d}.png"
+                    draw_scores(validation.measured, validation.predicted, file)
         timer.switch("logging")
-        for callback in self.callbacks:
-            callback.epoch(row, validation, at.step)
+        self.bar.epoch(row, at.step)
+        if self.loggers is not None:
+            self.loggers.epoch(row, at.step)
         timer.switch("other")
         timer.end_step(at.epoch - 1, at.step, 0, kind="between")
 
@@ -434,8 +445,7 @@ class Loop:
         """Return the error with the genotypes of the batch, and where to go back to."""
         label, genotypes = self.data.cell.genes.label, self.data.screen.genotypes
         shown = genotypes.take(rows[:SHOWN].cpu())
-        sets = shown.genes.tensor_split(shown.offsets[1:-1])
-        names = ", ".join(" + ".join(label(int(gene)) for gene in one) for one in sets)
+        names = ", ".join(" + ".join(label(int(gene)) for gene in one) for one in shown)
         more = f" and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else ""
         # On ranks other than the first, what was read when the attempt began may be old.
         last = Checkpoints(self.path / CHECKPOINTS).last
@@ -459,3 +469,74 @@ _MODES: dict[str, tuple[Callable[..., Values | None], Callable[[Loop], None]]] =
     "empty": (Loop._empty_backward, Loop._optimize),
 }
 """What each mode computes of a batch, and how it ends a step."""
+
+
+def build_loaders(
+    config: Config, data: TrainingData, rank: int, world_size: int
+) -> tuple[Loader, Loader | None]:
+
+    def loader(rows: np.ndarray, batch_size: int, **options: Any) -> Loader:
+        options |= {"rank": rank, "world_size": world_size, "targets": data.targets}
+        return Loader(data.screen, rows, batch_size=batch_size, seed=config.seed, **options)
+
+    asked, rows = config.data, data.split.validation
+    training = loader(
+        data.split.train,
+        asked.batch_size,
+        samples_per_epoch=asked.samples_per_epoch,
+        run_length=asked.run_length,
+    )
+    if not len(rows):
+        return training, None
+    some = config.trainer.validation_samples
+    if some is not None and some < len(rows):
+        rows = np.sort(np.random.default_rng(config.split.seed).permutation(rows)[:some])
+    size = asked.batch_size if isinstance(config.model, HeteroCellConfig) else WIDE
+    return training, loader(rows, size, shuffle=False)
+
+
+class Loggers:
+    """Writes the finite metrics of every epoch with services, such as ``validation/pearson``."""
+
+    def __init__(self, config: LoggersConfig, run: Path) -> None:
+        self.services: list[tuple[Callable[..., object], Callable[[], object]]] = []
+        by_default = config.tensorboard is None and find_spec("tensorboard") is not None
+        if config.tensorboard or by_default:
+            from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+
+            board = TensorBoardLogger(run, TENSORBOARD, version="")
+            self.services.append((board.log_metrics, partial(board.finalize, "success")))
+        if config.wandb:
+            import wandb
+
+            mode = "offline" if config.offline else "online"
+            about: dict[str, Any] = {"id": run.name, "dir": str(run), "mode": mode}
+            made = wandb.init(project=config.project, name=run.name, resume="allow", **about)
+            self.services.append((made.log, made.finish))
+        if config.mlflow:
+            import mlflow
+
+            if config.offline:
+                mlflow.set_tracking_uri((run / "mlflow").absolute().as_uri())
+            mlflow.set_experiment(config.project)
+            mlflow.start_run(run_name=run.name)
+            self.services.append((mlflow.log_metrics, mlflow.end_run))
+
+    def epoch(self, row: Mapping[str, float], step: int) -> None:
+        values = {
+            name.replace("_", "/", 1) if name.startswith(("train_", "validation_")) else name: value
+            for name, value in row.items()
+            if name not in ("epoch", "step") and math.isfinite(value)
+        }
+        for write, _ in self.services:
+            write(values, step=step)
+
+    def close(self) -> None:
+        for _, finish in self.services:
+            finish()
+
+
+def check_loggers(config: LoggersConfig) -> None:
+    for name in ("tensorboard", "wandb", "mlflow"):
+        if getattr(config, name):
+            need(name, f"loggers.{name}=true", name)

@@ -1,4 +1,4 @@
-"""What scores genotypes, without what trained it: one trained model, or an ensemble of runs."""
+"""What scores genotypes: the model of a config, a trained one, or an ensemble of runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,16 +16,17 @@ from torch import nn
 from deltacell.arrays import Doubles
 from deltacell.cell import Cell
 from deltacell.errors import InputError
-from deltacell.models import Dango, Prediction
+from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, HeteroCell, Prediction
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.baselines.baseline import FitData, Parts, State
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
+from deltacell.models.pairs import PairCell
 from deltacell.profile.record import FIGURES, TENSORBOARD, TRACES
+from deltacell.propagate import strategy
+from deltacell.propagate.auto import Auto
 from deltacell.screen import Genotypes
-from deltacell.train.data import Standard
-
-if TYPE_CHECKING:
-    from deltacell.train.data import TrainingData
+from deltacell.train.config import Config, DangoConfig, HeteroCellConfig, options_of
+from deltacell.train.data import Standard, TrainingData
 
 # Genotypes that are scored at once: by DANGO, whose cost hardly depends on them, by a fitted
 # predictor, and by any other network.
@@ -165,3 +166,59 @@ class Ensemble(FittedPredictor):
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
         self._weights, self._means = state["weights"], state["means"]
         self._deviations, self._intercept = state["deviations"], state["intercept"]
+
+
+# What a config describes.
+
+
+def build_fitted(config: Config) -> FittedPredictor:
+    predictor: FittedPredictor = config.model.built()(**options_of(config.model))
+    return predictor
+
+
+def build_model(
+    config: Config, cell: Cell, largest: int, recorded: dict[str, Any] | None = None
+) -> nn.Module:
+    """Return the network for genotypes of at most `largest` genes.
+
+    `recorded` is what the run to resume has recorded of its propagation.
+    """
+    model, options = config.model, options_of(config.model)
+    if isinstance(model, DangoConfig):
+        relations = list(STRING_RELATIONS if model.relations is None else model.relations)
+        absent = [name for name in relations if name not in cell.relations]
+        if absent and model.relations is None:
+            there = ",".join(cell.relations)
+            what = f"the cell has no relation '{absent[0]}', which DANGO uses by default"
+            fix = f"Set model.relations=[{there}] or some of them, and model.lambdas.NAME for each."
+            raise InputError(what, code="unknown-relation", fix=fix)
+        lambdas = {**STRING_LAMBDAS, **model.lambdas}
+        options |= {"relations": relations, "lambdas": lambdas, "largest": largest}
+    elif isinstance(model, HeteroCellConfig):
+        bounds = {} if config.max_bytes is None else {"max_bytes": config.max_bytes}
+        chosen = recorded and recorded["choice"]
+        propagation = strategy(config.propagation, **(chosen or bounds))
+        options |= {"largest": largest, "propagation": propagation}
+    network: nn.Module = model.built()(cell, **options)
+    return network
+
+
+def build_for(
+    config: Config, data: TrainingData, recorded: dict[str, Any] | None = None
+) -> nn.Module:
+    """Return the network, see `build_model`, with what it has to know of the training part."""
+    model = build_model(config, data.cell, data.largest, recorded)
+    if isinstance(model, PairCell):
+        genotypes, _ = data.part(data.split.train)
+        model.remember(data.cell, genotypes, torch.from_numpy(data.targets[data.split.train]))
+    return model
+
+
+def propagation_record(model: nn.Module) -> dict[str, Any] | None:
+    """Return what a run records of the propagation; None for a model without one."""
+    if not isinstance(model, HeteroCell):
+        return None
+    way = model.propagation
+    if isinstance(way, Auto):
+        return {"name": "auto", "choice": dict(vars(way)), "why": way.explain()}
+    return {"name": way.name, "choice": None, "why": "set in the config"}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-import re
 import signal
 import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -23,6 +24,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from deltacell.errors import DeltacellError, InputError
+from deltacell.files import new_file
 from deltacell.models.losses import world_size
 from deltacell.train.config import Config, HeteroCellConfig, TrainerConfig
 
@@ -34,8 +36,8 @@ PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 
 # How long a rank waits for another, such as while that one writes a checkpoint.
 PATIENCE = timedelta(minutes=30)
-# Set in the processes that `launch` starts, to the number of the process that did.
-LAUNCHED = "DELTACELL_LAUNCHED"
+# What torchrun's id of a run begins with if `launch` started it; its process number follows.
+LAUNCHED = "deltacell-"
 # Seconds after which a rank that is stopped (SIGSTOP) is killed, as all others wait for it.
 STOPPED_FOR = 60.0
 # Seconds that a rank has to save after the process that launched it is gone.
@@ -69,10 +71,6 @@ class StopSignals:
         if number == signal.SIGINT and self.received == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
-
-
-def exit_code(number: int) -> int:
-    return 128 + number
 
 
 def accelerator_of(config: TrainerConfig) -> str:
@@ -225,7 +223,7 @@ def needs_launch(config: TrainerConfig) -> bool:
 
 
 def is_launched() -> bool:
-    return LAUNCHED in os.environ and "TORCHELASTIC_RUN_ID" in os.environ
+    return os.environ.get("TORCHELASTIC_RUN_ID", "").startswith(LAUNCHED)
 
 
 def launch(words: Sequence[str], processes: int) -> int:
@@ -241,7 +239,6 @@ def launch(words: Sequence[str], processes: int) -> int:
     for name in list(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    os.environ[LAUNCHED] = str(os.getpid())
     over, stalled = threading.Event(), set[int]()
     threading.Thread(target=kill_stalled, args=(over, stalled), daemon=True).start()
     with tempfile.TemporaryDirectory(prefix="deltacell-") as logs:
@@ -249,7 +246,7 @@ def launch(words: Sequence[str], processes: int) -> int:
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=processes,
-            run_id=f"deltacell-{os.getpid()}",
+            run_id=f"{LAUNCHED}{os.getpid()}",
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             max_restarts=0,
@@ -265,13 +262,12 @@ def launch(words: Sequence[str], processes: int) -> int:
             return int(error.sigval)
         finally:
             over.set()
-            del os.environ[LAUNCHED]
     return 0
 
 
 def end_with_parent() -> None:
     """Let this rank save and end once the process that launched it is gone."""
-    parent = int(os.environ[LAUNCHED])
+    parent = int(os.environ["TORCHELASTIC_RUN_ID"].removeprefix(LAUNCHED))
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -315,10 +311,12 @@ def described(failure: ProcessFailure, stalled: bool = False) -> str:
     if failure.exitcode < 0:
         name = signal.Signals(-failure.exitcode).name
         return f"was killed by {name}; the other ranks were stopped"
-    message: Any = failure.message
-    text = str(message["extraInfo"]["py_callstack"] if isinstance(message, dict) else message)
-    # An error that a user can act on is its sentence alone; the last one is what was raised.
-    for_users = re.findall(r"^deltacell\.[\w.]+Error: ", text, re.MULTILINE)
-    if for_users and "DELTACELL_DEBUG" not in os.environ:
-        text = text.rpartition(for_users[-1])[2]
-    return f"failed, and the other ranks were stopped:\n{text.rstrip()}"
+    return f"failed, and the other ranks were stopped:\n{failure.message}"
+
+
+def leave_error(error: Exception) -> None:
+    """Tell the launcher why this rank failed: a sentence if a user can act on it, or a trace."""
+    for_users = isinstance(error, DeltacellError) and "DELTACELL_DEBUG" not in os.environ
+    text = str(error) if for_users else "".join(traceback.format_exception(error)).rstrip()
+    with new_file(os.environ["TORCHELASTIC_ERROR_FILE"]) as temporary:
+        temporary.write_text(json.dumps({"message": text}))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,32 +27,31 @@ from deltacell.profile.record import (
     RUN_FILE,
     SPLIT,
     TRACES,
+    RunRecord,
     Status,
     Target,
     read_run,
 )
-from deltacell.train.build import build_fitted, propagation_record
-from deltacell.train.callbacks import Callback, Loggers, check_loggers
+from deltacell.report.progress import progress_bar
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, EnsembleConfig
 from deltacell.train.data import Standard, TrainingData, draw_zeros, load_data
-from deltacell.train.loop import Loop
-from deltacell.train.predictor import Ensemble, Predictor
+from deltacell.train.loop import Loggers, Loop, check_loggers
+from deltacell.train.predictor import Ensemble, Predictor, build_fitted, propagation_record
 from deltacell.train.processes import StopSignals, from_first_rank, make_fabric, set_threads
 from deltacell.train.run_directory import (
     MEANING,
     RunDirectory,
     check_meaning,
+    create_run,
     meaning,
     new_path,
+    opened,
     resumed_config,
     write_metrics,
 )
 from deltacell.train.task import Task, Validation
 from deltacell.words import Progress
-
-if TYPE_CHECKING:
-    import lightning
 
 
 @dataclass(frozen=True)
@@ -61,57 +60,69 @@ class Outcome:
 
     path: Path
     signal: int  # the number of the signal that stopped it, or 0
-    best: float | None = None  # the highest validation Pearson
     phases: PhaseSummary | None = None  # None if not recorded, and on ranks other than 0
     is_first: bool = True  # whether this is rank 0
     notices: tuple[str, ...] = ()  # what a profiler did not record, and why
+
+    @property
+    def best(self) -> float | None:
+        """The highest validation Pearson, if there was a validation."""
+        best = read_run(self.path).best
+        return None if best is None else best.value
 
 
 def train(
     config: Config,
     *,
+    resume: Path | None = None,
+    which: str = "last",
     command: Sequence[str] = (),
-    tell: Sequence[Callback] = (),
     data: TrainingData | None = None,
+    progress: Progress | None = None,
 ) -> Outcome:
-    """Train from the beginning; every rank calls this with the same config.
+    """Train or fit what a config describes; every rank calls this with the same config.
 
-    `command` is for the record; `data` is what the config names, if that is loaded already.
+    `resume` is the directory of a run to resume from its checkpoint `which` (``last``, ``best`` or
+    a name), as if it had never stopped; one without a checkpoint starts from the beginning, and one
+    that had done all its work when it was killed is recorded as finished. `command` is for the
+    record, `data` is what the config names, if that is loaded already, and `progress` hears of a
+    fit in place of a bar.
     """
-    if config.model.fitted:
-        return fit_run(config, command=command, data=data)
-    fabric = make_fabric(config)
-    path = new_path(config)
-    # A run of this config that was killed before its first checkpoint begins again.
-    begun = fabric.is_global_zero and _is_begun(path, config)
-    begun = begun and Checkpoints(path / CHECKPOINTS).last is None
-    path, begun = from_first_rank((path, begun))
-    if begun:
-        return _resumed(fabric, config, path, "last", tell)
-    data = data or load_data(config)
-    # What can be wrong with a config is found here, before there is a directory.
-    loop = Loop(fabric, config, data, path)
-    loop.profilers = _profilers(loop, is_new=True)
+    if isinstance(config.model, EnsembleConfig) and config.model.runs:
+        member = resumed_config(config.model.runs[0])
+        config = replace(config, data=member.data, split=member.split)
+    fabric = None if config.model.fitted else make_fabric(config)
+    size, is_first = (1, True) if fabric is None else (fabric.world_size, fabric.is_global_zero)
+    path = new_path(config) if resume is None else resume
+    # A command that was stopped resumes when it is given again.
+    resumes = resume is not None or (is_first and _is_begun(path, config))
+    path, resumes = from_first_rank((path, resumes))
     with ExitStack() as stack:
-        if fabric.is_global_zero:
-            size, split = fabric.world_size, data.split
-            new = RunDirectory.create(path, config, command, world_size=size, split=split)
-            loop.directory = stack.enter_context(new)
+        directory = stack.enter_context(opened(path)) if is_first and resumes else None
+        before = from_first_rank(None if directory is None else directory.record)
+        data = data or load_data(config, path / SPLIT if resumes else None)
+        # What can be wrong with a config is found here, before there is a directory.
+        if fabric is None:
+            predictor = build_fitted(config)
+        else:
+            recorded = None if before is None else before.propagation
+            loop = Loop(fabric, config, data, path, recorded)
+            loop.attempt = 0 if before is None else len(before.attempts)
+            loop.profilers = _profilers(loop, is_new=not resumes)
+        if is_first and not resumes:
+            create_run(path, config, command, world_size=size, split=data.split)
+            directory = stack.enter_context(opened(path, running=True))
+        if fabric is None:
+            assert directory is not None
+            if progress is None and config.trainer.progress:
+                progress = stack.enter_context(progress_bar())
+            return _fitted(directory, config, predictor, data, before, progress)
+        loop.directory = directory
+        # Signals also count while it begins and ends, so that the record says what happened.
         stack.enter_context(loop.signals)
-        return _trained(loop, tell)
-
-
-def resume(
-    path: Path, config: Config, *, which: str = "last", tell: Sequence[Callback] = ()
-) -> Outcome:
-    """Resume a run from a checkpoint (``last``, ``best`` or a name), as if it had never stopped.
-
-    A run that was stopped before its first checkpoint starts from the beginning. One that had done
-    all its work when it was killed is recorded as finished.
-    """
-    if config.model.fitted:
-        return fit_run(config, resume=path)
-    return _resumed(make_fabric(config), config, path, which, tell)
+        if before is not None:
+            _go_back(loop, which, before.status)
+        return _trained(loop)
 
 
 def _is_begun(path: Path, config: Config) -> bool:
@@ -120,45 +131,32 @@ def _is_begun(path: Path, config: Config) -> bool:
     return read_run(path).status is not Status.finished and resumed_config(path) == config
 
 
-def _resumed(
-    fabric: lightning.Fabric, config: Config, path: Path, which: str, tell: Sequence[Callback]
-) -> Outcome:
-    with ExitStack() as stack:
-        directory = None
-        known: tuple[Status, dict[str, Any] | None] = (Status.running, None)
-        if fabric.is_global_zero:
-            directory = stack.enter_context(RunDirectory.open(path))
-            known = (directory.record.status, directory.record.propagation)
-        status, propagation = from_first_rank(known)
-        loop = Loop(fabric, config, load_data(config, path / SPLIT), path, propagation)
-        loop.profilers, loop.directory = _profilers(loop, is_new=False), directory
-        # Signals also count while it begins and ends, so that the record says what happened.
-        stack.enter_context(loop.signals)
-        if which != "last" or loop.checkpoints.last is not None:
-            state = loop.checkpoints.load(which)
-            check_meaning(state, config, loop.data, path)
-            loop.load_state_dict(state)
-            if loop.finished and status is Status.finished:
-                epochs = loop.position.epoch
-                what, more = f"the run has finished its {epochs} epochs", epochs + 10
-                fix = f"For more: deltacell train --resume {path} trainer.epochs={more}"
-                raise InputError(what, code="already-finished", where=path, fix=fix)
-            if directory is not None:
-                loop.checkpoints.continue_from(which)
+def _go_back(loop: Loop, which: str, status: Status) -> None:
+    """Begin another attempt from a checkpoint, or from the beginning if there is none."""
+    path, directory = loop.path, loop.directory
+    if which != "last" or loop.checkpoints.last is not None:
+        state = loop.checkpoints.load(which)
+        check_meaning(state, loop.config, loop.data, path)
+        loop.load_state_dict(state)
+        if loop.finished and status is Status.finished:
+            epochs = loop.position.epoch
+            what, more = f"the run has finished its {epochs} epochs", epochs + 10
+            fix = f"For more: deltacell train --resume {path} trainer.epochs={more}"
+            raise InputError(what, code="already-finished", where=path, fix=fix)
         if directory is not None:
-            step, size = loop.position.step, fabric.world_size
-            directory.resume(config, from_step=step, world_size=size)
-            write_metrics(path, loop.rows)
-        return _trained(loop, tell)
+            loop.checkpoints.continue_from(which)
+    if directory is not None:
+        size = loop.fabric.world_size
+        directory.resume(loop.config, from_step=loop.position.step, world_size=size)
+        write_metrics(path, loop.rows)
 
 
-def _trained(loop: Loop, tell: Sequence[Callback]) -> Outcome:
+def _trained(loop: Loop) -> Outcome:
     """Train to the end, and leave the record as it ended."""
     fabric, config, directory, path = loop.fabric, loop.config, loop.directory, loop.path
     summary = None
     if directory is not None:
-        loop.attempt = len(directory.record.attempts) - 1
-        loop.callbacks = (*tell, Loggers(config.loggers, path))
+        loop.loggers = Loggers(config.loggers, path)
         device, model, scale = fabric.device, loop.task.model, loop.data.standard
         directory.update(
             **loop.data.facts(),
@@ -173,7 +171,6 @@ def _trained(loop: Loop, tell: Sequence[Callback]) -> Outcome:
             n_parameters=sum(weight.numel() for weight in model.parameters()),
             target=Target(mean=scale.mean, std=scale.std),
         )
-    loop.attempt = from_first_rank(loop.attempt)
     signal = loop.run()
     loop.flush()
     fabric.barrier()
@@ -185,9 +182,7 @@ def _trained(loop: Loop, tell: Sequence[Callback]) -> Outcome:
     # A launcher may stop the first rank, which still writes, as soon as another one ends.
     fabric.barrier()
     notices = tuple(notice for profiler in loop.profilers for notice in profiler.notices)
-    best = loop.checkpoints.best
-    metric = None if best is None else best.metric
-    return Outcome(path, signal, metric, summary, fabric.is_global_zero, notices)
+    return Outcome(path, signal, summary, fabric.is_global_zero, notices)
 
 
 def _profilers(loop: Loop, *, is_new: bool) -> list[Capture | HostProfiler]:
@@ -224,51 +219,31 @@ def _profilers(loop: Loop, *, is_new: bool) -> list[Capture | HostProfiler]:
 # Runs whose predictor is fitted in one call: additive effects, boosted trees and the like.
 
 
-def fit_run(
-    config: Config,
-    *,
-    resume: Path | None = None,
-    command: Sequence[str] = (),
-    data: TrainingData | None = None,
-    progress: Progress | None = None,
-) -> Outcome:
-    """Fit a predictor into a new run directory, or again into one whose fit did not finish."""
-    if isinstance(config.model, EnsembleConfig) and config.model.runs:
-        first = resumed_config(config.model.runs[0])
-        config = replace(config, data=first.data, split=first.split)
-    path = new_path(config) if resume is None else resume
-    # What can be wrong with a config is found here, before there is a directory.
-    predictor = build_fitted(config)
-    if resume is None and not _is_begun(path, config):
-        data = data or load_data(config)
-        with RunDirectory.create(path, config, command, split=data.split) as directory:
-            return _fit(directory, config, predictor, data, progress)
-    with RunDirectory.open(path) as directory:
-        status, last = directory.record.status, Checkpoints(path / CHECKPOINTS).last
-        if status is Status.finished:
-            what = f"the run has finished; use it: deltacell evaluate {path}"
-            raise InputError(what, code="already-finished", where=path)
-        if status is Status.running and last is not None:
-            # It was killed after the fit, before its record said so.
-            return _end_fit(directory)
-        data = data or load_data(config, path / SPLIT)
-        directory.resume(config, from_step=0)
-        return _fit(directory, config, predictor, data, progress)
-
-
 class _StoppedError(Exception):
     """A signal arrived while the predictor was being fitted."""
 
 
-def _fit(
+def _fitted(
     directory: RunDirectory,
     config: Config,
     predictor: FittedPredictor,
     data: TrainingData,
+    before: RunRecord | None,
     progress: Progress | None,
 ) -> Outcome:
-    set_threads(config.trainer)
+    """Fit a predictor into a new run, or again into one whose fit did not finish."""
     path, began = directory.path, time.monotonic()
+    checkpoints = Checkpoints(path / CHECKPOINTS, config.trainer.keep)
+    if before is not None:
+        if before.status is Status.finished:
+            what = f"the run has finished; use it: deltacell evaluate {path}"
+            raise InputError(what, code="already-finished", where=path)
+        if before.status is Status.running and checkpoints.last is not None:
+            # It was killed after the fit, before its record said so.
+            directory.end(Status.finished)
+            return Outcome(path, 0)
+        directory.resume(config, from_step=0)
+    set_threads(config.trainer)
     rows: list[dict[str, float]] = []
     directory.update(**data.facts(), device="cpu", threads=torch.get_num_threads())
 
@@ -310,30 +285,15 @@ def _fit(
             row = {f"validation_{name}": measures[name] for name in ("pearson", "spearman", "mse")}
         append(row)
         state = {"predictor": predictor.state_dict(), MEANING: meaning(config, data)}
-        checkpoints, n = Checkpoints(path / CHECKPOINTS, config.trainer.keep), len(rows)
-        checkpoints.save(state, step=n, epoch=n, metric=row.get("validation_pearson"))
-        return _end_fit(directory)
-
-
-def _end_fit(directory: RunDirectory) -> Outcome:
-    directory.end(Status.finished)
-    best = directory.record.best
-    return Outcome(directory.path, 0, None if best is None else best.value)
+        n, metric = len(rows), row.get("validation_pearson")
+        checkpoints.save(state, step=n, epoch=n, metric=metric)
+        directory.end(Status.finished)
+        return Outcome(path, 0)
 
 
 # Execution modes side by side.
 
 ORDER = ("empty", "data", "forward", "step", "train", "fixed")
-
-
-@dataclass(frozen=True)
-class Marginal:
-    """What a part of a step costs."""
-
-    part: str
-    modes: tuple[str, str]
-    marginal_ms: float  # the difference of two modes: its share only if nothing overlaps
-    exposed_ms: float  # its phases in the mode ``train``, which do add up
 
 
 _PARTS = (
@@ -365,14 +325,16 @@ def run_modes(
     return found
 
 
-def marginals(by: Mapping[str, PhaseSummary]) -> list[Marginal]:
-    """Return the differences between modes, beside the phases of the whole step."""
-    return [
-        Marginal(
-            part,
-            (more, less),
-            by[more].ms_per_step - (by[less].ms_per_step if less else 0.0),
-            sum(by["train"].of(phase).ms_per_step for phase in phases),
-        )
-        for part, more, less, phases in _PARTS
-    ]
+def marginals(by: Mapping[str, PhaseSummary]) -> list[dict[str, Any]]:
+    """Return what each part of a step costs.
+
+    ``marginal_ms`` is the difference of two modes, which is its share only if nothing overlaps, and
+    ``exposed_ms`` is its phases in the mode ``train``, which do add up.
+    """
+    ms = {"": 0.0} | {mode: summary.ms_per_step for mode, summary in by.items()}
+    rows = []
+    for part, more, less, phases in _PARTS:
+        exposed = sum(by["train"].of(phase).ms_per_step for phase in phases)
+        costs = {"marginal_ms": ms[more] - ms[less], "exposed_ms": exposed}
+        rows.append({"part": part, "modes": (more, less), **costs})
+    return rows

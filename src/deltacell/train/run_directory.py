@@ -11,12 +11,12 @@ import os
 import platform
 import subprocess
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from deltacell.errors import InputError, StoreError
 from deltacell.files import write_text
@@ -66,67 +66,73 @@ def new_path(config: Config) -> Path:
     return path
 
 
-class RunDirectory:
-    """A run that this process trains, and no other does meanwhile; see `create` and `open`.
+def create_run(
+    path: Path,
+    config: Config,
+    command: Sequence[str] = (),
+    *,
+    world_size: int = 1,
+    split: Split | None = None,
+) -> None:
+    """Make a run directory where there is none, with the first attempt running."""
+    started = now()
+    if (path / RUN_FILE).is_file():
+        fix = f"Resume it (deltacell train --resume {path}), or choose another directory."
+        what = "there is already a run in this directory"
+        raise InputError(what, code="run-exists", where=path, fix=fix)
+    record = RunRecord(
+        status=Status.running,
+        name=config.name,
+        mode=config.mode,
+        seed=config.seed,
+        command=tuple(command),
+        started=started,
+        attempts=(Attempt(started=started, world_size=world_size),),
+        versions={"python": platform.python_version()}
+        | {name: metadata.version(name) for name in PACKAGES},
+        commit=commit(),
+        world_size=world_size,
+    )
+    with new_directory(path, "run") as folder:
+        write_config(folder, config)
+        if split is not None:
+            split.save(folder / SPLIT)
+        write_run(folder, record)
 
-    As a context manager it releases the run at the end. If the run is still ``running`` then, an
-    error makes it ``failed``, and anything else ``interrupted``.
+
+@contextmanager
+def opened(path: Path, *, running: bool = False) -> Iterator[RunDirectory]:
+    """Hold a run that no other process trains meanwhile; nothing of it changes by itself.
+
+    If an attempt is `running` at the end, an error makes it ``failed``, and anything else
+    ``interrupted``.
     """
-
-    def __init__(self, path: Path, *, running: bool) -> None:
-        self.path, self._running = path, running
-        self._lock: int | None = _locked(path)
+    path = read_run(path).path.absolute()
+    lock = _locked(path)
+    try:
+        run = RunDirectory(path, read_run(path), running)
         try:
-            self.record = read_run(path)
-        except BaseException:
-            self.close()
+            yield run
+        except BaseException as error:
+            # If the disk is full too, the error that is being raised is the one to see.
+            with suppress(StoreError):
+                run.stop(error)
             raise
+        run.stop(None)
+    finally:
+        # The file of the lock stays, as another process may wait at it.
+        os.close(lock)
 
-    @classmethod
-    def create(
-        cls,
-        path: str | os.PathLike[str],
-        config: Config,
-        command: Sequence[str] = (),
-        *,
-        world_size: int = 1,
-        split: Split | None = None,
-    ) -> Self:
-        """Make a run directory where there is none, with the first attempt running."""
-        path, started = Path(path).absolute(), now()
-        if (path / RUN_FILE).is_file():
-            fix = f"Resume it (deltacell train --resume {path}), or choose another directory."
-            what = "there is already a run in this directory"
-            raise InputError(what, code="run-exists", where=path, fix=fix)
-        record = RunRecord(
-            path=path,
-            status=Status.running,
-            name=config.name,
-            mode=config.mode,
-            seed=config.seed,
-            command=tuple(command),
-            started=started,
-            attempts=(Attempt(started=started, world_size=world_size),),
-            versions={"python": platform.python_version()}
-            | {name: metadata.version(name) for name in PACKAGES},
-            commit=commit(),
-            world_size=world_size,
-        )
-        with new_directory(path, "run") as folder:
-            write_config(folder, config)
-            if split is not None:
-                split.save(folder / SPLIT)
-            write_run(folder, record)
-        return cls(path, running=True)
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Open a run to resume it; nothing of it changes until `resume` is called."""
-        return cls(read_run(path).path.absolute(), running=False)
+@dataclasses.dataclass
+class RunDirectory:
+    """A run that this process holds, see `opened`, and may train."""
+
+    path: Path
+    record: RunRecord
+    running: bool
 
     def update(self, **changes: Any) -> None:
-        if self._lock is None:
-            raise RuntimeError(f"the run was closed: {self.path}")
         changed = dataclasses.replace(self.record, **changes)
         write_run(self.path, changed)
         self.record = changed
@@ -140,7 +146,7 @@ class RunDirectory:
         fresh = {"status": Status.running, "ended": None, "error": None}
         self.update(**fresh, world_size=world_size, attempts=tuple(attempts))
         write_config(self.path, config)
-        self._running = True
+        self.running = True
 
     def end(self, status: Status, **changes: Any) -> None:
         """End the attempt that runs, or one that was killed before it could say how it ended."""
@@ -148,28 +154,13 @@ class RunDirectory:
         *before, current = self.record.attempts
         closed = dataclasses.replace(current, ended=now(), status=status)
         self.update(**changes, ended=closed.ended, attempts=(*before, closed))
-        self._running = False
+        self.running = False
 
-    def close(self) -> None:
-        """Release the run; the file of the lock stays, as another process may wait at it."""
-        handle, self._lock = self._lock, None
-        if handle is not None:
-            os.close(handle)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        try:
-            if self._running and self._lock is not None:
-                # If the disk is full too, the error that is being raised is the one to see.
-                with suppress(*(() if error is None else (StoreError,))):
-                    if isinstance(error, Exception):
-                        self.end(Status.failed, error=str(error) or type(error).__name__)
-                    else:
-                        self.end(Status.interrupted)
-        finally:
-            self.close()
+    def stop(self, error: BaseException | None) -> None:
+        if self.running and isinstance(error, Exception):
+            self.end(Status.failed, error=str(error) or type(error).__name__)
+        elif self.running:
+            self.end(Status.interrupted)
 
 
 def _locked(run: Path) -> int:

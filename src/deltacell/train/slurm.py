@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from deltacell.errors import InputError
+from deltacell.train.compose import compose
 from deltacell.train.config import Config
 
 _NUMBER, _RANGE = r"[1-9]\d*", r"\d+(-\d+(:\d+)?)?"
@@ -40,7 +41,7 @@ class Job:
     requeue: bool = False
 
 
-def job_overrides(config: Config, overrides: Sequence[str], job: Job) -> list[str]:
+def _with_job(config: Config, overrides: Sequence[str], job: Job) -> list[str]:
     """Return the overrides with those that follow from the job; a contradiction is an error."""
     added: dict[str, int | str | None] = {"trainer.nodes": job.nodes}
     if job.gpus_per_node is not None:
@@ -64,12 +65,7 @@ def job_overrides(config: Config, overrides: Sequence[str], job: Job) -> list[st
 
 
 def job_script(
-    config: Config,
-    overrides: Sequence[str],
-    job: Job,
-    *,
-    program: Sequence[str] = ("deltacell",),
-    folder: Path | None = None,
+    overrides: Sequence[str], job: Job, program: Sequence[str], folder: Path | None = None
 ) -> str:
     """Return the text of a script for ``sbatch``; one task is one device, as Lightning expects.
 
@@ -78,6 +74,8 @@ def job_script(
     and so to every rank, and not SIGTERM, at which ``srun`` would kill its tasks: the ranks get
     that from Slurm itself. Either way they save and exit with 128 + the signal's number.
     """
+    overrides = _with_job(compose(overrides, folder=folder), overrides, job)
+    config = compose(overrides, folder=folder)
     for one in fields(Job):
         value, form = getattr(job, one.name), one.metadata.get("form", "")
         if form and value is not None and not re.fullmatch(form, str(value), flags=re.ASCII):

@@ -14,12 +14,21 @@ from torch import nn
 from torchmetrics.functional import pearson_corrcoef, spearman_corrcoef
 
 from deltacell.cell import Cell
-from deltacell.models import Dango, DangoLoss, HeteroCell, Loss, LossValue, Prediction
+from deltacell.models import (
+    Dango,
+    DangoLoss,
+    HeteroCell,
+    LogCosh,
+    Loss,
+    LossValue,
+    PointDistributionContrast,
+    Prediction,
+)
 from deltacell.models.losses import world_size
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.propagate import Deleted
 from deltacell.screen import Batch, Genotypes, Loader
-from deltacell.train.config import Config
+from deltacell.train.config import Config, options_of
 from deltacell.train.data import Standard
 
 
@@ -157,3 +166,13 @@ class Schedule:
         if self.config.name == "plateau" and state["waited"] > self.config.patience:
             state["factor"] *= self.config.factor
             state["waited"] = 0
+
+
+def build_loss(config: Config) -> Loss:
+    options = options_of(config.loss)
+    if config.loss.name == "log_cosh":
+        return LogCosh()
+    if config.loss.name == "dango":
+        return DangoLoss(**options)
+    width: int = config.model.hidden  # type: ignore[attr-defined]
+    return PointDistributionContrast(**options, width=width, max_epochs=config.trainer.epochs)
