@@ -311,6 +311,10 @@ COLUMNS = (
 
 def write_metrics(run: Path, rows: Sequence[Mapping[str, float | None]]) -> None:
     """Write ``metrics.csv``, which is for people; its last column, ``crc32``, shows damage."""
+    if not rows:
+        # A header alone may also be what is left of a file that was cut off.
+        (run / METRICS_FILE).unlink(missing_ok=True)
+        return
     names = list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
     given = ([row.get(name) for name in names] for row in rows)
     written = [["" if value is None else str(value) for value in values] for values in given]
@@ -324,6 +328,8 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
     """Return the rows of ``metrics.csv``, which has to have its checksums."""
     file = run / METRICS_FILE
     rows = read_metrics(file).to_dicts()
-    if not file.read_text(encoding="utf-8-sig").partition("\n")[0].endswith(f",{CHECK}"):
-        raise InputError(f"there is no column '{CHECK}'", code="broken-seal", where=file)
+    header = file.read_text(encoding="utf-8-sig").partition("\n")[0]
+    if not rows or not header.endswith(f",{CHECK}"):
+        what = f"there are no rows, or no column '{CHECK}'"
+        raise InputError(what, code="broken-seal", where=file)
     return rows
