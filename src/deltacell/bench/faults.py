@@ -57,7 +57,7 @@ from deltacell.words import Progress
 FAULTS = {"kill": None, "ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errno.EACCES}
 WATCHED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
 MEMORY = Path("/dev/shm")  # a folder that no disk slows down, where there is one
-HANGS = 60  # seconds more than its turn after which a process is given up
+HANGS = 600  # seconds more than its turn after which a process is given up
 
 CASES = {"flip": flips, "fuzz": fuzzes}
 FORK = multiprocessing.get_context("fork")
@@ -96,7 +96,8 @@ def run(
 ) -> dict[str, Any]:
     """Make faults for some minutes, with kinds that begin as ``only`` names them in turn.
 
-    Every kind gets the same time, so that cheap ones get more tries.
+    Every kind gets the same time, so that cheap ones get more tries. Ctrl-C ends it after the
+    present turns, with what was found until then.
     """
     began = time.monotonic()
     torch.set_num_threads(1)
@@ -109,8 +110,11 @@ def run(
         forks = [Fork(partial(bench.work, one), one.with_suffix(".said")) for one in folders]
         rows = [Row(kind) for kind in bench.kinds]
         for fork in forks:
-            while not fork.ready(0.2):
-                progress(*bench.progress())
+            try:
+                while not fork.ready(0.2):
+                    progress(*bench.progress())
+            except KeyboardInterrupt:
+                bench.until.value = 0.0
             for row, more in zip(rows, fork.must(), strict=True):
                 row += more
     counts = ("tries", "clean", "right", "failures")
@@ -165,8 +169,8 @@ class Bench:
     """The turns of all kinds, which workers take one after the other."""
 
     def __init__(self, base: Path, seconds: float, seed: int, only: str) -> None:
-        self.base, self.seconds, self.seed = base, seconds, seed
-        self.began, self._turns = time.monotonic(), FORK.Value("q")
+        self.base, self.seconds, self.seed, self.began = base, seconds, seed, time.monotonic()
+        self.until, self._turns = FORK.Value("d", self.began + seconds), FORK.Value("q")
         self.slice = min(5.0, max(0.2, seconds / 120))
         kinds = [f"flip {kind}" for kind in flipped()] + [f"fuzz {kind}" for kind in fuzzed()]
         kinds += [f"inject {name}" for name in SCENARIOS]
@@ -181,6 +185,7 @@ class Bench:
 
     def work(self, folder: Path) -> list[Row]:
         """Take turns until the time is over and every kind had one."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         shutil.copytree(self.base / "artefacts", folder)
         commands = {name: Injected(self.base, folder, one) for name, one in SCENARIOS.items()}
         rows = {kind: Row(kind) for kind in self.kinds}
@@ -189,7 +194,7 @@ class Bench:
                 turn = self._turns.value
                 self._turns.value += 1
             began = time.monotonic()
-            if turn >= len(self.kinds) and began > self.began + self.seconds:
+            if turn >= len(self.kinds) and began > self.until.value:
                 return list(rows.values())
             kind = self.kinds[turn % len(self.kinds)]
             how, _, what = kind.partition(" ")

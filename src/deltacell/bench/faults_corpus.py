@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from deltacell import store
 from deltacell.cell import Cell, Genes
 from deltacell.predict.gene_sets import Scored
-from deltacell.predict.ranking_file import SCHEMA, Ranking, write_ranking
+from deltacell.predict.ranking_file import Ranking
 from deltacell.predict.request import GeneNames, read_sets
 from deltacell.predict.search import read_scored, write_scored
 from deltacell.profile.explain import explain
@@ -36,6 +35,7 @@ from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose, from_yaml
 from deltacell.train.run import train
 from deltacell.train.run_directory import metrics_of, read_config
+from deltacell.verbs import rank
 
 Reader = Callable[[Path], Any]
 Cases = Iterator[tuple[Callable[[], Any], Any]]  # what reads a file, and what it has to return
@@ -78,26 +78,16 @@ def write_artefacts(folder: Path) -> None:
     score, spread = rng.normal(size=(2, 40)).astype(np.float32)
     scored = Scored(rng.integers(0, 99, (40, 3)), score, spread)
     write_scored(folder / "work.arrow", scored, {"done": 3})
-    row = {
-        **{"end": "lowest", "genes": ["YAL001C", "YAL002W"], "names": ["TFC3", "VPS8"]},
-        **{"score": -0.5, "spread": None, "status": "untested", "measured": None, "linked": False},
-        **{"relations": ["physical"], "pathways": [], "complexes": ["TFIIIC"]},
-        "links": [{"first": "YAL001C", "second": "YAL002W", "relation": "physical"}],
+    rank(folder / "trained", top=5, out=folder / "ranking.parquet", progress=False)
+    folders = {
+        "sources": ("biogrid", "string_physical", "table", "gene_table"),
+        "other": ("biogrid",),
     }
-    rows = [{**row, "rank": rank, "score": rank / 8 - 0.5} for rank in range(1, 6)]
-    counts = {"genes": 5, "sets": 10, "rows": 5, "lowest": 5, "highest": 0, "listed": 0}
-    about = {
-        **{"title": "Pairs", "sentences": ["Five."], "request": {"sets": "pairs"}, "runs": []},
-        **{"identity": {}, "counts": counts, "relations": ["physical"]},
-    }
-    write_ranking(folder / "ranking.parquet", [pa.Table.from_pylist(rows, SCHEMA)], about)
-    sources, other = folder / "sources", folder / "other"
-    for name in ("biogrid", "string_physical", "table", "gene_table"):
-        sources.mkdir(exist_ok=True)
-        (sources / f"{name}.txt").write_bytes(SAMPLES[name])
-    other.mkdir()
-    (other / "edges.txt").write_bytes(SAMPLES["biogrid"])
-    import_folder(other).save(folder / "import")
+    for target, names in folders.items():
+        (folder / target).mkdir()
+        for name in names:
+            (folder / target / f"{name}.txt").write_bytes(SAMPLES[name])
+    import_folder(folder / "other").save(folder / "import")
 
 
 def training(artefacts: Path) -> list[str]:
