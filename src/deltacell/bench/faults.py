@@ -23,13 +23,14 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -55,6 +56,7 @@ from deltacell.train.loaded_run import load_run
 from deltacell.words import Progress
 
 FAULTS = {"kill": None, "ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errno.EACCES}
+OUTCOMES = ("clean", "right", "failures")
 WATCHED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
 MEMORY = Path("/dev/shm")  # a folder that no disk slows down, where there is one
 HANGS = 600  # seconds more than its turn after which a process is given up
@@ -65,25 +67,28 @@ FORK = multiprocessing.get_context("fork")
 
 @dataclass
 class Row:
-    """What became of the cases of one kind of damaged file or failed command."""
+    """What became of the cases of one kind of damaged file or failed command.
+
+    ``clean`` cases ended in an error that says what is wrong, and rerunning a command worked;
+    ``right`` ones in the right result; all others are ``failures``.
+    """
 
     kind: str
-    tries: int = 0
-    clean: int = 0  # ended in an error that says what is wrong; rerunning a command worked
-    right: int = 0  # ended in the right result
-    failures: int = 0  # all others
-    seconds: float = 0.0  # that one process took
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0  # of one process
     examples: list[str] = field(default_factory=list)  # of failures, with the seed to repeat them
 
     def add(self, outcome: str, example: str = "") -> None:
-        setattr(self, outcome, getattr(self, outcome) + 1)
-        self.tries += 1
+        self.outcomes[outcome] += 1
         self.examples += [example] if example else []
 
-    def __iadd__(self, other: Row) -> Row:
-        for name in ("tries", "clean", "right", "failures", "seconds", "examples"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        return self
+    def update(self, other: Row) -> None:
+        self.outcomes.update(other.outcomes)
+        self.seconds += other.seconds
+        self.examples += other.examples
+
+    def counts(self) -> dict[str, int]:
+        return {"tries": self.outcomes.total(), **{name: self.outcomes[name] for name in OUTCOMES}}
 
 
 def run(
@@ -116,12 +121,14 @@ def run(
             except KeyboardInterrupt:
                 bench.until.value = 0.0
             for row, more in zip(rows, fork.must(), strict=True):
-                row += more
-    counts = ("tries", "clean", "right", "failures")
+                row.update(more)
+    total = Row("all")
+    for row in rows:
+        total.update(row)
     return {
-        "rows": [{**asdict(row), "examples": row.examples[:5]} for row in rows],
+        "rows": [{"kind": row.kind, **row.counts(), "seconds": row.seconds} for row in rows],
         "examples": [{"kind": row.kind, "failure": e} for row in rows for e in row.examples[:5]],
-        "total": {name: sum(getattr(row, name) for row in rows) for name in counts},
+        "total": total.counts(),
         "seconds": round(time.monotonic() - began, 1),
     }
 
@@ -173,7 +180,7 @@ class Bench:
         self.until, self._turns = FORK.Value("d", self.began + seconds), FORK.Value("q")
         self.slice = min(5.0, max(0.2, seconds / 120))
         kinds = [f"flip {kind}" for kind in flipped()] + [f"fuzz {kind}" for kind in fuzzed()]
-        kinds += [f"inject {name}" for name in SCENARIOS]
+        kinds += [f"inject {name}" for name in COMMANDS]
         self.kinds = [kind for kind in kinds if kind.startswith(tuple(only.split(",")))]
         if not self.kinds:
             raise InputError(f"no kind begins with {only}: {', '.join(kinds)}", code="no-kind")
@@ -186,14 +193,18 @@ class Bench:
     def work(self, folder: Path) -> list[Row]:
         """Take turns until the time is over and every kind had one."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        parent = os.getppid()
         shutil.copytree(self.base / "artefacts", folder)
-        commands = {name: Injected(self.base, folder, one) for name, one in SCENARIOS.items()}
+        artefacts = self.base / "artefacts"
+        commands = {n: replace(one, artefacts=artefacts, own=folder) for n, one in COMMANDS.items()}
         rows = {kind: Row(kind) for kind in self.kinds}
         while True:
             with self._turns.get_lock():
                 turn = self._turns.value
                 self._turns.value += 1
             began = time.monotonic()
+            if os.getppid() != parent:
+                os._exit(1)  # There is nobody left to tell.
             if turn >= len(self.kinds) and began > self.until.value:
                 return list(rows.values())
             kind = self.kinds[turn % len(self.kinds)]
@@ -203,8 +214,8 @@ class Bench:
                 found = commands[what].row(seed, self.slice)
             else:
                 found = in_fork(folder, CASES[how], what, self.slice, seed)
-            rows[kind] += found
-            rows[kind].seconds += time.monotonic() - began
+            found.seconds = time.monotonic() - began
+            rows[kind].update(found)
 
 
 def in_fork(folder: Path, cases: Callable[..., Cases], kind: str, seconds: float, seed: str) -> Row:
@@ -215,7 +226,7 @@ def in_fork(folder: Path, cases: Callable[..., Cases], kind: str, seconds: float
         signal.alarm(round(seconds) + HANGS)
         for read, expected in cases(folder, kind, random.Random(seed)):
             what, said = outcome_of(read, expected)
-            row.add(what, said and f"seed {seed}, case {row.tries + 1}: {said}")
+            row.add(what, said and f"seed {seed}, case {row.outcomes.total() + 1}: {said}")
             if time.monotonic() >= until:
                 break
         return row
@@ -241,30 +252,26 @@ def outcome_of(call: Callable[[], Any], expected: Any = None) -> tuple[str, str]
     return "failures", "accepted, and it is not what was written"
 
 
-class Scenario(NamedTuple):
-    """A command, what it starts from, and what it is to leave behind."""
+@dataclass
+class Command:
+    """A command that is failed at its file operations: what it starts from and leaves behind."""
 
-    words: Sequence[str]  # of the command, with ARTEFACTS for the folder of the artefacts
+    words: Sequence[str]
     start: Mapping[str, str]  # names of artefacts, and the names of their copies
     out: str  # what it makes
     result: Callable[[Path], str]  # a key of what it left in a folder; raises if that is damaged
     # What a user runs after a fault, where run.json exists; otherwise the same again.
     resume: Sequence[str] = ()
-
-
-class Injected:
-    """Faults at the operations of a command."""
-
-    def __init__(self, base: Path, own: Path, scenario: Scenario) -> None:
-        self.artefacts, self.own, self.scenario = base / "artefacts", own, scenario
-        self.operations = 0  # of the last command
+    artefacts: Path = Path()
+    own: Path = Path()  # the folder of the worker
+    operations: int = 0  # of the last command
 
     @cached_property
     def undisturbed(self) -> tuple[int, set[str | None], str | None]:
         """The number of operations, all results that a fault may leave, and the right one."""
         with self._copied() as folder:
             before = self._result(folder)
-            code, said = self._command(folder, self.scenario.words)
+            code, said = self._command(folder, self.words)
             if code:
                 raise DeltacellError(f"a command failed without a fault: {said}")
             operations, right = self.operations, self._result(folder)
@@ -273,10 +280,10 @@ class Injected:
     def row(self, seed: str, seconds: float) -> Row:
         row, rng, until = Row(""), random.Random(seed), time.monotonic() + seconds
         operations = self.undisturbed[0]
-        while not row.tries or time.monotonic() < until:
+        while not row.outcomes or time.monotonic() < until:
             at, fault = 1 + rng.randrange(operations), rng.choice(list(FAULTS))
             with self._copied() as folder:
-                code, said = self._command(folder, self.scenario.words, at, FAULTS[fault])
+                code, said = self._command(folder, self.words, at, FAULTS[fault])
                 problem = self._problem(folder, code, said, fault)
             if problem is None:
                 row.add("clean" if code else "right")
@@ -296,7 +303,7 @@ class Injected:
         if code == 0:
             return None
         begun = (folder / "run" / "run.json").exists()
-        words = self.scenario.resume if self.scenario.resume and begun else self.scenario.words
+        words = self.resume if self.resume and begun else self.words
         code, said = self._command(folder, words)
         if code != 0 or self._result(folder) != right:
             return f"run again it ended with {code}, or in another result: {said[-200:]}"
@@ -304,9 +311,9 @@ class Injected:
         return f"{left[0]} was left behind" if left else None
 
     def _result(self, folder: Path) -> str | None:
-        if not (folder / self.scenario.out).exists():
+        if not (folder / self.out).exists():
             return None
-        code, found, said = Fork(partial(self.scenario.result, folder), self.own / "looked").end()
+        code, found, said = Fork(partial(self.result, folder), self.own / "looked").end()
         return f"damaged: {said[-200:]}" if code else str(found)
 
     def _command(
@@ -329,7 +336,7 @@ class Injected:
     @contextmanager
     def _copied(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(dir=self.own) as folder:
-            for source, target in self.scenario.start.items():
+            for source, target in self.start.items():
                 shutil.copytree(self.artefacts / source, Path(folder) / target)
             yield Path(folder)
 
@@ -401,9 +408,9 @@ PREDICT = ("predict", "trained", "--sets", "pairs", "--top", "50", "--out", "out
 EVALUATE = ("evaluate", "trained", "--baselines", "additive", "--json", "out.json")
 DATA = {"cell": "data/cell", "screen": "data/screen"}
 TRAINED = {"trained": "trained"}
-SCENARIOS = {
-    "data import": Scenario(IMPORT, {"sources": "sources", "import": "out"}, "out", _import_result),
-    "train": Scenario(TRAIN, DATA, "run/run.json", _train_result, ("train", "--resume", "run")),
-    "predict": Scenario(PREDICT, TRAINED, "out.parquet", _ranking_result),
-    "evaluate": Scenario(EVALUATE, TRAINED, "out.json", _evaluation_result),
+COMMANDS = {
+    "data import": Command(IMPORT, {"sources": "sources", "import": "out"}, "out", _import_result),
+    "train": Command(TRAIN, DATA, "run/run.json", _train_result, ("train", "--resume", "run")),
+    "predict": Command(PREDICT, TRAINED, "out.parquet", _ranking_result),
+    "evaluate": Command(EVALUATE, TRAINED, "out.json", _evaluation_result),
 }

@@ -20,7 +20,6 @@ from deltacell.files import new_file
 from deltacell.words import Progress
 
 GB = 1000  # MB; the bars apply to traces of at least that
-SUMMED = ("events", "mb", "read_s", "read_cpu_s", "explain_s")
 
 
 def run(
@@ -34,9 +33,8 @@ def run(
 
     ``events`` are those with a duration, and ``mb`` is unpacked. ``read_s`` is reading alone, and
     ``read_cpu_s`` its processor time; ``explain_s`` is the whole from the file to its attribution,
-    reading included; ``peak_mib`` is all the memory of the process, Python included. Beside the row
-    of each file they stand for all files together, the memory as the largest. With ``make``, a
-    size in MB, one file is written instead.
+    reading included; ``peak_mib`` is all the memory of the process, Python included. With
+    ``make``, a size in MB, one file is written instead.
     """
     if make is not None:
         if len(files) != 1 or from_ is None:
@@ -54,12 +52,7 @@ def run(
         for what in ("read_s", "peak_mib")
         if large
     }
-    return {
-        **{key: sum(row[key] for row in rows) for key in SUMMED},
-        "peak_mib": max(row["peak_mib"] for row in rows),
-        "rows": rows,
-        "measured": measured,
-    }
+    return {"rows": rows, "measured": measured}
 
 
 def measure(file: Path) -> dict[str, Any]:
@@ -114,15 +107,7 @@ def make_trace(
         # The profiler's own span and the marks around it are there once, and so are the names.
         again = [e for e in events if e.get("cat") != "Trace" and e["ph"] in "XBEsf" and "ts" in e]
         span = max(e["ts"] + e.get("dur", 0) for e in again) - min(e["ts"] for e in again) + 100
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        zlib.error,
-    ) as error:
+    except _UNREADABLE as error:
         what = f"this cannot be read as a whole trace with events: {error}"
         raise InputError(what, code="not-a-trace", where=source) from error
     joining = [number for event in again for number in _joining(event).values()]
@@ -147,18 +132,14 @@ def make_trace(
                 yield later
 
     written = count = 0
-    try:
-        with new_file(path) as temporary, temporary.open("wb") as out:
-            head = msgspec.json.encode(whole)[:-1] + (b"," if whole else b"")
-            written += out.write(head + b'"traceEvents":[\n')
-            for event in copies():
-                text = msgspec.json.encode(event)
-                written += out.write(b",\n" + text if count else text)
-                count += 1
-            out.write(b"\n]}\n")
-    except OSError as error:
-        what = f"the trace cannot be written: {error.strerror or error}"
-        raise InputError(what, code="not-written", where=path) from error
+    with new_file(path) as temporary, temporary.open("wb") as out:
+        head = msgspec.json.encode(whole)[:-1] + (b"," if whole else b"")
+        written += out.write(head + b'"traceEvents":[\n')
+        for event in copies():
+            text = msgspec.json.encode(event)
+            written += out.write(b",\n" + text if count else text)
+            count += 1
+        out.write(b"\n]}\n")
     return count
 
 
