@@ -9,6 +9,7 @@ run too, are held against the program: their options, and the configs they compo
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import shutil
@@ -20,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 import torch
 from typer.main import get_command
@@ -211,3 +213,41 @@ def test_the_readme_runs_as_written_and_its_demo_finds_what_was_planted(
     page = tmp_path / "demo" / "index.html"
     for target in re.findall(r'href="([^"#:]+)"', page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+# --- notebooks run from top to bottom, and what they end cells with can be shown ---
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def run_cell(source: str, names: dict[str, Any]) -> Any:
+    """Run a cell as Jupyter does, and return the value of its last expression."""
+    tree = ast.parse(source)
+    last = tree.body[-1]
+    names.pop("_shown", None)
+    if isinstance(last, ast.Expr):
+        tree.body[-1] = ast.Assign([ast.Name("_shown", ast.Store())], last.value)
+    exec(compile(ast.fix_missing_locations(tree), "<cell>", "exec"), names)
+    return names.get("_shown")
+
+
+def test_there_are_notebooks_without_stale_results() -> None:
+    notebooks = [json.loads(path.read_text(encoding="utf-8")) for path in NOTEBOOKS]
+    assert [notebook["nbformat"] for notebook in notebooks] == [4, 4]
+    assert not any(cell.get("outputs") for one in notebooks for cell in one["cells"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path, tmp_path, monkeypatch, request) -> None:
+    if path.stem == "costanzo2010":
+        sources = request.getfixturevalue("shared_data")
+        monkeypatch.setenv("DELTACELL_SOURCES", str(sources))
+    matplotlib.use("Agg")
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    names: dict[str, Any] = {"__name__": "__main__"}
+    shown = [run_cell(source, names) for source in code]
+    tables = [value for value in shown if hasattr(value, "_repr_html_")]
+    assert sum("<table" in value._repr_html_() for value in tables) >= 5

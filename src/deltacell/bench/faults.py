@@ -34,8 +34,6 @@ from typing import Any
 
 import torch
 
-import deltacell.evaluate.runs
-import deltacell.predict.search  # noqa: F401
 from deltacell.bench.faults_corpus import (
     Cases,
     flipped,
@@ -117,7 +115,8 @@ def run(
         for fork in forks:
             try:
                 while not fork.ready(0.2):
-                    progress(*bench.progress())
+                    done = min(time.monotonic() - began, 60 * minutes)
+                    progress("faults", round(done), round(60 * minutes))
             except KeyboardInterrupt:
                 bench.until.value = 0.0
             for row, more in zip(rows, fork.must(), strict=True):
@@ -176,19 +175,13 @@ class Bench:
     """The turns of all kinds, which workers take one after the other."""
 
     def __init__(self, base: Path, seconds: float, seed: int, only: str) -> None:
-        self.base, self.seconds, self.seed, self.began = base, seconds, seed, time.monotonic()
-        self.until, self._turns = FORK.Value("d", self.began + seconds), FORK.Value("q")
-        self.slice = min(5.0, max(0.2, seconds / 120))
+        self.base, self.seed, self.slice = base, seed, min(5.0, max(0.2, seconds / 120))
+        self.until, self._turns = FORK.Value("d", time.monotonic() + seconds), FORK.Value("q")
         kinds = [f"flip {kind}" for kind in flipped()] + [f"fuzz {kind}" for kind in fuzzed()]
         kinds += [f"inject {name}" for name in COMMANDS]
         self.kinds = [kind for kind in kinds if kind.startswith(tuple(only.split(",")))]
         if not self.kinds:
             raise InputError(f"no kind begins with {only}: {', '.join(kinds)}", code="no-kind")
-
-    def progress(self) -> tuple[str, int, int]:
-        kind = self.kinds[max(0, self._turns.value - 1) % len(self.kinds)]
-        done = time.monotonic() - self.began
-        return kind, round(min(done, self.seconds)), round(self.seconds)
 
     def work(self, folder: Path) -> list[Row]:
         """Take turns until the time is over and every kind had one."""
