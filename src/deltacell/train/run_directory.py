@@ -308,17 +308,17 @@ COLUMNS = (
     *("validation_loss", "validation_pearson", "validation_spearman", "validation_mse"),
 )
 
+NO_ROWS = "no_rows"
+"""The last column of a file without rows: other headers alone are of files that were cut off."""
+
 
 def write_metrics(run: Path, rows: Sequence[Mapping[str, float | None]]) -> None:
     """Write ``metrics.csv``, which is for people; its last column, ``crc32``, shows damage."""
-    if not rows:
-        # A header alone may also be what is left of a file that was cut off.
-        (run / METRICS_FILE).unlink(missing_ok=True)
-        return
     names = list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
     given = ([row.get(name) for name in names] for row in rows)
     written = [["" if value is None else str(value) for value in values] for values in given]
-    checked = zip([names, *written], [CHECK, *checks_of_rows(names, written)], strict=True)
+    checks = [CHECK if rows else NO_ROWS, *checks_of_rows(names, written)]
+    checked = zip([names, *written], checks, strict=True)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([*row, check] for row, check in checked)
     write_text(run / METRICS_FILE, text.getvalue(), what="the metrics")
@@ -329,7 +329,7 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
     file = run / METRICS_FILE
     rows = read_metrics(file).to_dicts()
     header = file.read_text(encoding="utf-8-sig").partition("\n")[0]
-    if not rows or not header.endswith(f",{CHECK}"):
+    if not header.endswith(f",{CHECK if rows else NO_ROWS}"):
         what = f"there are no rows, or no column '{CHECK}'"
         raise InputError(what, code="broken-seal", where=file)
     return rows
