@@ -114,7 +114,7 @@ def run(
         rows = [Row(kind) for kind in bench.kinds]
         for fork in forks:
             try:
-                while not fork.ready(0.2):
+                while not fork.result.poll(0.2):
                     done = min(time.monotonic() - began, 60 * minutes)
                     progress("faults", round(done), round(60 * minutes))
             except KeyboardInterrupt:
@@ -137,7 +137,7 @@ class Fork:
 
     def __init__(self, work: Callable[[], Any], said: Path) -> None:
         self.said = said
-        self._result, theirs = FORK.Pipe(duplex=False)
+        self.result, theirs = FORK.Pipe(duplex=False)
         self._process = FORK.Process(target=self._run, args=(work, theirs))
         self._process.start()
         theirs.close()
@@ -148,15 +148,11 @@ class Fork:
         os.dup2(target, 2)
         result.send((work(), list(sys.modules)))
 
-    def ready(self, seconds: float) -> bool:
-        """Wait so long at most; return whether it has ended."""
-        return self._result.poll(seconds)
-
     def end(self) -> tuple[int, Any, str]:
         """Wait; return the exit code, negative for a signal, the result, and what was printed."""
         result, imported = None, list[str]()
         with suppress(EOFError):
-            result, imported = self._result.recv()
+            result, imported = self.result.recv()
         self._process.join()
         # What one fork took time to import, the next will find.
         for name in set(imported) - set(sys.modules):

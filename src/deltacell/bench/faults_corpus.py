@@ -79,15 +79,11 @@ def write_artefacts(folder: Path) -> None:
     scored = Scored(rng.integers(0, 99, (40, 3)), score, spread)
     write_scored(folder / "work.arrow", scored, {"done": 3})
     rank(folder / "trained", top=5, out=folder / "ranking.parquet", progress=False)
-    folders = {
-        "sources": ("biogrid", "string_physical", "table", "gene_table"),
-        "other": ("biogrid",),
-    }
-    for target, names in folders.items():
-        (folder / target).mkdir()
-        for name in names:
-            (folder / target / f"{name}.txt").write_bytes(SAMPLES[name])
-    import_folder(folder / "other").save(folder / "import")
+    (folder / "sources").mkdir()
+    for name in ("biogrid", "string_physical", "table", "gene_table"):
+        (folder / "sources" / f"{name}.txt").write_bytes(SAMPLES[name])
+        if name == "biogrid":  # What the command replaces was imported from less.
+            import_folder(folder / "sources").save(folder / "import")
 
 
 def training(artefacts: Path) -> list[str]:
@@ -233,13 +229,11 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 def changed_by_hand(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
     """Return a file as somebody else may have written it."""
     for _ in range(1 + rng.randrange(3)):
-        kind = rng.randrange(8)
-        lines = data.split(b"\n")
+        kind, lines = rng.randrange(8), data.split(b"\n")
         line = rng.randrange(len(lines))
         if kind < 2 and data:
-            data = damaged(rng, data)
-            continue
-        if kind < 5:
+            lines = [damaged(rng, data)]
+        elif kind < 5:
             between = rng.choice([one for one in SEPARATORS if one in lines[line]] or SEPARATORS)
             fields = lines[line].split(between)
             fields[rng.randrange(len(fields))] = rng.choice(NASTY)
@@ -260,5 +254,6 @@ def workbook(lines: bytes) -> bytes:
     with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(packed, "w") as archive:
         for line in lines.splitlines():
             name, _, text = line.partition(b"\t")
-            archive.writestr(name.decode(errors="replace"), text)
+            # A file in a zip has a name, which ends at a NUL.
+            archive.writestr(name.decode(errors="replace").lstrip("\0") or "?", text)
     return packed.getvalue()
