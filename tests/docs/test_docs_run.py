@@ -185,7 +185,7 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_the_commands_of_a_page_run_as_written(page: Path, run_lines: Any) -> None:
-    run_lines("\n".join([STAGES.get(name_of(page), ""), *blocks(page, "bash")]), genotypes=2000)
+    run_lines("\n".join([STAGES.get(name_of(page), ""), *blocks(page, "bash")]), genotypes=3000)
 
 
 @pytest.mark.slow
