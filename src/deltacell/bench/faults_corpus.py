@@ -42,7 +42,7 @@ Cases = Iterator[tuple[Callable[[], Any], Any]]  # what reads a file, and what i
 
 #: A file of each format, by the name of its reader; of a workbook, a line per file in it.
 SAMPLES = {
-    Path(file.name).stem: file.read_bytes()
+    Path(file.name).stem: file.read_text("utf-8")
     for file in sorted(files("deltacell.bench").joinpath("samples").iterdir(), key=str)
 }
 #: Kinds of fuzzes whose sample, or whose reader's package, has another name.
@@ -81,7 +81,7 @@ def write_artefacts(folder: Path) -> None:
     rank(folder / "trained", top=5, out=folder / "ranking.parquet", progress=False)
     (folder / "sources").mkdir()
     for name in ("biogrid", "string_physical", "table", "gene_table"):
-        (folder / "sources" / f"{name}.txt").write_bytes(SAMPLES[name])
+        (folder / "sources" / f"{name}.txt").write_text(SAMPLES[name])
         if name == "biogrid":  # What the command replaces was imported from less.
             import_folder(folder / "sources").save(folder / "import")
 
@@ -175,7 +175,7 @@ def fuzzed() -> dict[str, tuple[bytes, Reader]]:
         "explanation": explain,
     }
     return {
-        name: (SAMPLES[SAMPLE_OF.get(name, name)], read)
+        name: (SAMPLES[SAMPLE_OF.get(name, name)].encode(), read)
         for name, read in found.items()
         if name not in NEEDS or importlib.util.find_spec(NEEDS[name])
     }
@@ -198,8 +198,8 @@ def flips(artefacts: Path, kind: str, rng: random.Random) -> Cases:
 
 def fuzzes(artefacts: Path, kind: str, rng: random.Random) -> Cases:
     sample, read = fuzzed()[kind]
-    file, others = artefacts / f"fuzzed.{kind}", list(SAMPLES.values())
-    (artefacts / "genes.txt").write_bytes(SAMPLES["string_genes"])
+    file, others = artefacts / f"fuzzed.{kind}", [one.encode() for one in SAMPLES.values()]
+    (artefacts / "genes.txt").write_text(SAMPLES["string_genes"])
     file.write_bytes(workbook(sample) if kind == "xlsx" else sample)
     # The sample itself is read, or all its changes would be refused for another reason.
     read(file)
