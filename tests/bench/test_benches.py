@@ -135,7 +135,7 @@ def test_what_cannot_be_measured_is_refused(run: Any, options: dict[str, Any], c
     assert caught.value.code == code
 
 
-# --- data and dango ---
+# --- quick runs ---
 
 
 def test_the_three_pipelines_load_the_same_genotypes(cell: Cell) -> None:
@@ -154,31 +154,37 @@ def test_the_three_pipelines_load_the_same_genotypes(cell: Cell) -> None:
             assert np.array_equal(part.living.numpy(), ~touched)
 
 
-@pytest.mark.slow
-def test_a_quick_run_of_data_and_of_dango(quick: Any) -> None:
-    found = quick("data")
-    assert [row["name"] for row in found["rows"]] == ["columnar", "per_record", "lazy"]
-    for row in found["rows"]:
-        assert row["samples_per_s"] > 0
-        assert row["bytes_per_sample"] > 0
-    assert set(found["ratios"]) == set(BENCHES["data"]["bars"])
-    found = quick("dango", "--batch", "5", "--steps", "2")
-    assert [row["variant"] for row in found["rows"]] == ["dense", "closed_form"]
-    assert set(found["rows"][0]) == {"variant", "step_s", "peak_mib", "loss"}
-    assert found["ratios"]["relative_difference_of_loss"] < 1e-5
-    assert set(found["ratios"]) == set(BENCHES["dango"]["bars"])
-
-
-# --- pairs, mutants and start ---
+PREDICT = [name for model in predict.LOOPS for name in ("loop", *predict.RANKED[model])]
+QUICK = {
+    "data": ("name", ["columnar", "per_record", "lazy"], "bytes_per_sample"),
+    "dango --batch 5 --steps 2": ("variant", ["dense", "closed_form"], "peak_mib loss"),
+    "pairs": ("name", ["columns", "train", "score_all_pairs"], "seconds pairs peak_mib"),
+    "train --steps 2 --repeats 1": ("model", [*train_bench.CONFIGS], "phase_overhead peak_mib"),
+    "predict --repeats 1": ("variant", PREDICT, "sets_per_s times_the_loop"),
+}
 
 
 @pytest.mark.slow
-def test_rows_of_a_quick_run_of_pairs(quick: Any) -> None:
-    rows = quick("pairs")["rows"]
-    assert [row["name"] for row in rows] == ["columns", "train", "score_all_pairs"]
-    for row in rows:
-        assert set(row) == {"name", "seconds", "pairs", "peak_mib"}
-        assert row["pairs"] > 0
+@pytest.mark.parametrize("words", QUICK)
+def test_a_quick_run(words: str, quick: Any) -> None:
+    column, names, positive = QUICK[words]
+    found = quick(*words.split())
+    rows, ratios = found["rows"], found.get("ratios", {})
+    assert [row[column] for row in rows] == names
+    assert all(row[key] > 0 for row in rows for key in positive.split())
+    match found["benchmark"]:
+        case "data" | "dango" as name:
+            assert set(ratios) == set(BENCHES[name]["bars"])
+            assert ratios.get("relative_difference_of_loss", 0) < 1e-5
+        case "train":
+            assert all(0 <= row["data_wait_share"] < 1 > row["phase_overhead"] for row in rows)
+            assert (len(ratios), rows[2]["propagation"]) == (3, "auto: late")
+        case "predict":
+            # Of so many genes all triples are ranked, and of the loop's as many as it says.
+            assert [row["sets"] for row in rows] == [5_120, *[34_220] * 3, 8, 84]
+
+
+# --- mutants and start ---
 
 
 @pytest.mark.slow
@@ -226,7 +232,7 @@ def test_starts_are_compared_with_numpy_and_load_neither_pytorch_nor_polars(tmp_
         assert done.stderr.strip().endswith("[]"), done.stderr
 
 
-# --- train and predict ---
+# --- train ---
 
 
 def test_ratios_are_of_turns_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,28 +251,3 @@ def test_ratios_are_of_turns_side_by_side(monkeypatch: pytest.MonkeyPatch) -> No
     assert bars["hetero_cell_late_over_dango_s_per_sample"]["met"]
     assert not bars["dango_data_wait_share"]["met"]
     assert train_bench.timer_cost(20) > 0
-
-
-@pytest.mark.slow
-def test_a_quick_run_of_train(quick: Any) -> None:
-    found = quick("train", "--steps", "2", "--repeats", "1")
-    assert [row["model"] for row in found["rows"]] == list(train_bench.CONFIGS)
-    for row in found["rows"]:
-        assert row["samples_per_s"] > 0
-        assert 0 <= row["data_wait_share"] < 1
-        assert 0 < row["phase_overhead"] < 1
-        assert row["peak_mib"] > 100
-    assert len(found["ratios"]) == 3
-    assert found["rows"][2]["propagation"] == "auto: late"
-
-
-@pytest.mark.slow
-def test_a_quick_run_of_predict(quick: Any) -> None:
-    rows = quick("predict", "--repeats", "1")["rows"]
-    assert [(r["model"], r["variant"]) for r in rows] == [
-        (model, name) for model in predict.LOOPS for name in ("loop", *predict.RANKED[model])
-    ]
-    assert all(row["sets_per_s"] > 0 for row in rows)
-    assert [row["times_the_loop"] for row in rows if row["variant"] == "loop"] == [1, 1]
-    # Of so many genes all triples are ranked, and of the loop's as many as it says.
-    assert [row["sets"] for row in rows] == [5_120, *[34_220] * 3, 8, 84]

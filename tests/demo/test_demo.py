@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from deltacell import Cell, Screen
 from deltacell.cli.app import app
@@ -26,11 +25,7 @@ SEED = 3
 QUIET = ["trainer.figures_every=0", "trainer.progress=false", "loggers.tensorboard=false"]
 
 
-def test_every_step_is_a_command_that_exists(tmp_path):
-    for step in steps(tmp_path / "demo", seed=1):
-        words = [word for word in step.command if not word.startswith("-")]
-        command = words[:2] if words[0] == "data" else words[:1]
-        assert CliRunner().invoke(app, [*command, "--help"]).exit_code == 0, step.command
+def test_a_folder_is_quoted_for_hydra_where_it_needs_it(tmp_path):
     quoted = steps(tmp_path / "my demo", seed=0)[1].command
     assert f"data.folder='{tmp_path / 'my demo'}'" in quoted
     plain = steps(Path("demo"), seed=0)[1].command
@@ -106,9 +101,8 @@ def test_chance_is_the_share_of_planted_sets_among_all_that_are_ranked(monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_the_head_of_the_ranking_is_planted(seed, tmp_path):
-    folder = tmp_path / "demo"
+def test_the_head_of_the_ranking_is_planted(tmp_path):
+    folder, seed = tmp_path / "demo", 0
     synthetic, pairs, *_, predict = (step.command for step in steps(folder, seed))
     app(list(synthetic), standalone_mode=False)
     app([*pairs, *QUIET], standalone_mode=False)

@@ -1,24 +1,33 @@
 """Every block of the README and the docs runs as it is written, or says why it does not.
 
-Python runs as it stands. The commands of a page run in order in a clean checkout, on a smaller
-synthetic screen, after what the page takes for granted has been made. All commands, of those that
-do not run too, are held against the program: their options, and the configs they compose.
+Python runs as it stands. The commands of a page run in order in an empty folder, in this process,
+on a smaller synthetic screen and for a few epochs, after what the page takes for granted has been
+made; lines that are no commands of the program are run by bash. All commands, of those that do not
+run too, are held against the program: their options, and the configs they compose.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 import torch
 from typer.main import get_command
+from typer.testing import CliRunner
 
+from deltacell import Screen, verbs
 from deltacell.cli.app import app
 from deltacell.models import DangoLoss, LossValue
 from deltacell.train.compose import compose
@@ -31,12 +40,14 @@ NOT_RUN = {"docs/how-to/cluster.md": "needs a cluster; tests/e2e runs what it sa
 SMALL_RUN = (
     "deltacell train experiment=demo data.synthetic_genotypes=150 data.batch_size=8 model.hidden=8 "
     "trainer.epochs=2 trainer.figures_every=0 trainer.progress=false loggers.tensorboard=false "
-    "profiler.trace=true profiler.window=[4,2,8,1] directory=A; mkdir runs; "
-    "for run in B runs/mine runs/before runs/after; do cp -r A $run; done; "
-    "cp -r A/traces traces; cp traces/* trace.json.gz"
+    "profiler.trace=true profiler.window=[4,2,8,1] directory=A\n"
+    "mkdir runs; for run in B runs/mine runs/before runs/after; do cp -r A $run; done\n"
+    f"cp -r A/traces traces; cp traces/* trace.json.gz; ln -s {ROOT}/docs docs"
 )
 STAGES = {"docs/how-to/slow-run.md": SMALL_RUN}
 """What makes what a page takes for granted."""
+
+MOST_EPOCHS = 4
 
 IMPORTED = (
     "genes/SGD_features.tab.gz",
@@ -134,30 +145,109 @@ def test_commands_are_those_of_the_program(page: Path) -> None:
 RUN = [page for page in PAGES[1:] if blocks(page, "bash") and name_of(page) not in NOT_RUN]
 
 
+@pytest.fixture
+def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], str]:
+    """Run lines in an empty folder and return what the program printed.
+
+    Synthetic screens have so many genotypes, unless a line asks for another number.
+    """
+    whole, train = Screen.synthetic, verbs.trained
+
+    def shorter(config: Any, **options: Any) -> Any:
+        trainer = replace(config.trainer, epochs=min(config.trainer.epochs, MOST_EPOCHS))
+        return train(replace(config, trainer=trainer), **options)
+
+    def run(lines: str, genotypes: int) -> str:
+        def smaller(cell: Any, n: int | None = None, **options: Any) -> Screen:
+            return whole(cell, n=genotypes if n is None else n, **options)
+
+        monkeypatch.setattr(Screen, "synthetic", smaller)
+        said, others = "", ""
+        # Before each command bash runs what stands above it; the last is for what stands below.
+        for line in [*lines.splitlines(), "deltacell --version"]:
+            if not PROGRAM.match(line):
+                others += f"{line}\n"
+                continue
+            subprocess.run(["bash", "-euo", "pipefail", "-c", others], check=True)
+            words = shlex.split(PROGRAM.sub("", line), comments=True)
+            done, others = CliRunner().invoke(app, words), ""
+            assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception!r}"
+            said += done.output
+        return said
+
+    monkeypatch.setattr(verbs, "trained", shorter)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return run
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN, ids=name_of)
-def test_the_commands_of_a_page_run_as_written(page: Path, tmp_path: Path, run_lines: Any) -> None:
-    run_lines(tmp_path, [STAGES.get(name_of(page), ""), *blocks(page, "bash")], genotypes=4000)
+def test_the_commands_of_a_page_run_as_written(page: Path, run_lines: Any) -> None:
+    run_lines("\n".join([STAGES.get(name_of(page), ""), *blocks(page, "bash")]), genotypes=3000)
 
 
 @pytest.mark.slow
 def test_the_readme_runs_as_written_and_its_demo_finds_what_was_planted(
     tmp_path: Path, run_lines: Any
 ) -> None:
-    lines = blocks(ROOT / "README.md", "bash")
-    assert "make demo" in "".join(lines)
+    written = blocks(ROOT / "README.md", "bash")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "demo: setup\n\t$(BIN)/deltacell demo --out $(DEMO)\n" in makefile
+    # The other target runs this test.
+    assert re.fullmatch("make demo .*\nmake test .*\n", written[0])
+    written[0] = "deltacell demo --out demo"
     data, sources = ROOT.parent / "shared" / "data", tmp_path / "sources"
     if data.is_dir():
         sources.mkdir()
         for name in IMPORTED:
-            (sources / Path(name).name).symlink_to(data / name)
-        lines = [block.replace("FOLDER", str(sources)) for block in lines]
-    known = [block for block in lines if "FOLDER" not in block]
-    said = run_lines(tmp_path / "checkout", known, genotypes=2000)
+            shutil.copy(data / name, sources)
+        written = [block.replace("FOLDER", str(sources)) for block in written]
+    known = [block for block in written if "FOLDER" not in block]
+    said = run_lines("\n".join(known), genotypes=2000)
     assert not data.is_dir() or "costanzo2010" in said
     found = re.search(r"^(\d+) of the 20 untested triples", said, re.MULTILINE)
     assert found is not None
     assert int(found[1]) >= 8
-    page = tmp_path / "checkout" / "demo" / "index.html"
+    page = tmp_path / "demo" / "index.html"
     for target in re.findall(r'href="([^"#:]+)"', page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+# --- notebooks run from top to bottom, and what they end cells with can be shown ---
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def run_cell(source: str, names: dict[str, Any]) -> Any:
+    """Run a cell as Jupyter does, and return the value of its last expression."""
+    tree = ast.parse(source)
+    last = tree.body[-1]
+    names.pop("_shown", None)
+    if isinstance(last, ast.Expr):
+        tree.body[-1] = ast.Assign([ast.Name("_shown", ast.Store())], last.value)
+    exec(compile(ast.fix_missing_locations(tree), "<cell>", "exec"), names)
+    return names.get("_shown")
+
+
+def test_there_are_notebooks_without_stale_results() -> None:
+    notebooks = [json.loads(path.read_text(encoding="utf-8")) for path in NOTEBOOKS]
+    assert [notebook["nbformat"] for notebook in notebooks] == [4, 4]
+    assert not any(cell.get("outputs") for one in notebooks for cell in one["cells"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path, tmp_path, monkeypatch, request) -> None:
+    if path.stem == "costanzo2010":
+        sources = request.getfixturevalue("shared_data")
+        monkeypatch.setenv("DELTACELL_SOURCES", str(sources))
+    matplotlib.use("Agg")
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    names: dict[str, Any] = {"__name__": "__main__"}
+    shown = [run_cell(source, names) for source in code]
+    tables = [value for value in shown if hasattr(value, "_repr_html_")]
+    assert sum("<table" in value._repr_html_() for value in tables) >= 5

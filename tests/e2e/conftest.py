@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,18 +74,13 @@ def _here(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="session")
-def training() -> ModuleType:
+def training() -> SimpleNamespace:
     """The helpers of ``training.py``, which is no test and so is not imported by pytest."""
-    spec = spec_from_file_location("training", Path(__file__).with_name("training.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("training.py"))))
 
 
 @pytest.fixture(autouse=True)
-def _no_process_outlives_its_test(training: ModuleType) -> Iterator[None]:
+def _no_process_outlives_its_test(training: SimpleNamespace) -> Iterator[None]:
     """A test that fails half-way must not leave a training that goes on for ever."""
     yield
     training.end_all()

@@ -325,6 +325,20 @@ def row(epoch, **values):
     return {"epoch": epoch, "step": 8 * (epoch + 1), **values}
 
 
+class TestMetrics:
+    @pytest.mark.parametrize(
+        "old", ["0.25", "train_loss", ",crc32", "24", "\n1,", "\n2,24", "\n0,8"]
+    )
+    def test_an_edited_or_cut_file_is_refused(self, tmp_path, old):
+        write_metrics(tmp_path, [row(epoch, train_loss=0.25) for epoch in range(3)])
+        file = tmp_path / "metrics.csv"
+        text = file.read_text()
+        assert old in text
+        cut = text.partition(old)[0] + "\n"
+        file.write_text(cut if old in ("\n2,24", "\n0,8") else text.replace(old, old[:-1] + "7"))
+        assert code_of(metrics_of, tmp_path) == "broken-seal"
+
+
 names = st.text(min_size=1, max_size=8).filter(lambda n: n.isprintable() and n not in COLUMNS)
 values = st.none() | st.floats() | st.integers(-9, 9)
 rows = st.lists(

@@ -51,16 +51,14 @@ def random_triples(cell: Cell, n: int, seed: int = 0) -> Screen:
     return Screen.build(cell.genes, genotypes, score=score)
 
 
-def pipelines(
-    cell: Cell, screen: Screen, batch_size: int = 64, lazy_batch_size: int = 8
-) -> dict[str, Iterable[Any]]:
+def pipelines(cell: Cell, screen: Screen) -> dict[str, Iterable[Any]]:
     from torch_geometric.loader import DataLoader
 
     shuffled: Any = {"shuffle": True, "generator": torch.Generator().manual_seed(0)}
     return {
-        "columnar": Loader(screen, batch_size=batch_size, seed=0),
-        "per_record": DataLoader(_Records(screen), batch_size=batch_size, **shuffled),
-        "lazy": DataLoader(_Mutants(cell, screen), batch_size=lazy_batch_size, **shuffled),
+        "columnar": Loader(screen, batch_size=64, seed=0),
+        "per_record": DataLoader(_Records(screen), batch_size=64, **shuffled),
+        "lazy": DataLoader(_Mutants(cell, screen), batch_size=8, **shuffled),
     }
 
 

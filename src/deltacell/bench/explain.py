@@ -122,12 +122,9 @@ def _planted() -> Iterator[Case]:
                 yield Case(row["kind"], a, b, right, row["vague"])
 
 
-def _multiplied(settings: Mapping[str, Any], times: int) -> dict[str, Any]:
-    def multiplied(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: multiplied(one) for key, one in value.items()}
-        if isinstance(value, list):
-            return tuple(map(multiplied, value))
-        return value if isinstance(value, str) else value * times
-
-    return {name: multiplied(value) for name, value in settings.items()}
+def _multiplied(value: Any, times: int) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _multiplied(one, times) for key, one in value.items()}
+    if isinstance(value, list):
+        return tuple(_multiplied(one, times) for one in value)
+    return value if isinstance(value, str) else value * times

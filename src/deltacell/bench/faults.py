@@ -5,43 +5,47 @@ was written. A *fuzz* changes a file that somebody else wrote: the answer has to
 result. An *injection* kills a command, or fails it, at one of its file operations: what was there
 before has to be whole, and the command given again has to end as if nothing had happened.
 
-Every case runs in a forked process, so that a crash is counted and not suffered. The process that
-forks only imports: a library that has started threads does not survive a fork.
+Every case runs in a forked process, so that a crash is counted and not suffered. The processes that
+fork only import: a library that has started threads does not survive a fork.
 """
 
 from __future__ import annotations
 
 import errno
-import gzip
 import hashlib
 import json
 import multiprocessing
 import os
 import random
+import runpy
 import shutil
 import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import deltacell.evaluate.runs
-import deltacell.predict.search  # noqa: F401
+import torch
+
 from deltacell.bench.faults_corpus import (
-    NASTY,
-    SAMPLES,
+    Cases,
     flipped,
-    readers,
-    text_of_state,
+    flips,
+    fuzzed,
+    fuzzes,
+    hash_of_state,
+    training,
     write_artefacts,
 )
 from deltacell.bench.process import silent
-from deltacell.errors import DeltacellError
+from deltacell.errors import DeltacellError, InputError
 from deltacell.predict.ranking_file import Ranking
 from deltacell.profile.record import Status, read_run
 from deltacell.screen.import_folder import Imported
@@ -50,113 +54,177 @@ from deltacell.train.loaded_run import load_run
 from deltacell.words import Progress
 
 FAULTS = {"kill": None, "ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errno.EACCES}
+OUTCOMES = ("clean", "right", "failures")
 WATCHED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
+MEMORY = Path("/dev/shm")  # a folder that no disk slows down, where there is one
+HANGS = 600  # seconds more than its turn after which a process is given up
+
+CASES = {"flip": flips, "fuzz": fuzzes}
+FORK = multiprocessing.get_context("fork")
 
 
 @dataclass
 class Row:
-    """What became of the cases of one kind of damaged file or failed command."""
+    """What became of the cases of one kind of damaged file or failed command.
+
+    ``clean`` cases ended in an error that says what is wrong, and rerunning a command worked;
+    ``right`` ones in the right result; all others are ``failures``.
+    """
 
     kind: str
-    tries: int = 0
-    clean: int = 0  # ended in an error that says what is wrong; rerunning a command worked
-    right: int = 0  # ended in the right result
-    failures: int = 0  # all others
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0  # of one process
     examples: list[str] = field(default_factory=list)  # of failures, with the seed to repeat them
 
     def add(self, outcome: str, example: str = "") -> None:
-        setattr(self, outcome, getattr(self, outcome) + 1)
-        self.tries += 1
+        self.outcomes[outcome] += 1
         self.examples += [example] if example else []
 
+    def update(self, other: Row) -> None:
+        self.outcomes.update(other.outcomes)
+        self.seconds += other.seconds
+        self.examples += other.examples
 
-Turn = Callable[[Row, int], None]
-Cases = Iterator[tuple[Callable[[], Any], Any]]  # what reads a file, and what it has to return
+    def counts(self) -> dict[str, int]:
+        return {"tries": self.outcomes.total(), **{name: self.outcomes[name] for name in OUTCOMES}}
 
 
 def run(
     minutes: float,
-    main: Callable[[], object],
     seed: int = 0,
     only: str = "",
+    workers: int | None = None,
     *,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Make faults for some minutes, kinds that begin as ``only`` names them in turn.
+    """Make faults for some minutes, with kinds that begin as ``only`` names them in turn.
 
-    ``main`` is the program, which is run in forks.
+    Every kind gets the same time, so that cheap ones get more tries. Ctrl-C ends it after the
+    present turns, with what was found until then.
     """
-    began, rng, until = time.monotonic(), random.Random(seed), round(60 * minutes)
-    with tempfile.TemporaryDirectory(prefix="deltacell-faults-") as folder:
-        base = Path(folder)
-        code, _ = forked(lambda: write_artefacts(base / "artefacts"), base / "said")
-        if code:
-            raise DeltacellError((base / "said").read_text(errors="replace"))
-        seconds = min(5.0, max(0.2, minutes / 2))
-        turns: dict[str, Turn] = {
-            **{f"flip {k}": partial(in_fork, base, flips, k, seconds) for k in flipped()},
-            **{f"fuzz {k}": partial(in_fork, base, fuzzes, k, seconds) for k in readers()},
-            **{f"inject {one.name}": Injected(base, main, one) for one in SCENARIOS},
-        }
-        rows = [Row(kind) for kind in turns if kind.startswith(tuple(only.split(",")))]
-        done = 0.0
-        while rows and done <= until:
-            for row in rows:
-                progress(row.kind, min(round(done), until), until)
-                turns[row.kind](row, rng.randrange(2**32))
-                done = time.monotonic() - began
-    counts = ("tries", "clean", "right", "failures")
+    began = time.monotonic()
+    torch.set_num_threads(1)
+    os.environ["POLARS_MAX_THREADS"] = "1"
+    place = MEMORY if os.access(MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="deltacell-faults-", dir=place) as folder:
+        bench = Bench(Path(folder), 60 * minutes, seed, only)
+        Fork(partial(write_artefacts, bench.base / "artefacts"), bench.base / "said").must()
+        folders = [bench.base / f"worker{i}" for i in range(workers or os.cpu_count() or 1)]
+        forks = [Fork(partial(bench.work, one), one.with_suffix(".said")) for one in folders]
+        rows = [Row(kind) for kind in bench.kinds]
+        for fork in forks:
+            try:
+                while not fork.result.poll(0.2):
+                    done = min(time.monotonic() - began, 60 * minutes)
+                    progress("faults", round(done), round(60 * minutes))
+            except KeyboardInterrupt:
+                bench.until.value = 0.0
+            for row, more in zip(rows, fork.must(), strict=True):
+                row.update(more)
+    total = Row("all")
+    for row in rows:
+        total.update(row)
     return {
-        "rows": [{**asdict(row), "examples": row.examples[:5]} for row in rows],
+        "rows": [{"kind": row.kind, **row.counts(), "seconds": row.seconds} for row in rows],
         "examples": [{"kind": row.kind, "failure": e} for row in rows for e in row.examples[:5]],
-        "total": {name: sum(getattr(row, name) for row in rows) for name in counts},
-        "seconds": round(done, 1),
+        "total": total.counts(),
+        "seconds": round(time.monotonic() - began, 1),
     }
 
 
-def forked(work: Callable[[], Any], said: str | Path = os.devnull) -> tuple[int, Any]:
-    """Run something in a fork; return its exit code, negative for a signal, and its result."""
-    fork = multiprocessing.get_context("fork")
-    ours, theirs = fork.Pipe(duplex=False)
+class Fork:
+    """Something that runs in a fork; what it prints goes to a file."""
 
-    def child() -> None:
-        target = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    def __init__(self, work: Callable[[], Any], said: Path) -> None:
+        self.said = said
+        self.result, theirs = FORK.Pipe(duplex=False)
+        self._process = FORK.Process(target=self._run, args=(work, theirs))
+        self._process.start()
+        theirs.close()
+
+    def _run(self, work: Callable[[], Any], result: Any) -> None:
+        target = os.open(self.said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(target, 1)
         os.dup2(target, 2)
-        theirs.send(work())
+        result.send((work(), list(sys.modules)))
 
-    process = fork.Process(target=child)
-    process.start()
-    theirs.close()
-    try:
-        result = ours.recv()
-    except EOFError:
-        result = None
-    process.join()
-    return process.exitcode or 0, result
+    def end(self) -> tuple[int, Any, str]:
+        """Wait; return the exit code, negative for a signal, the result, and what was printed."""
+        result, imported = None, list[str]()
+        with suppress(EOFError):
+            result, imported = self.result.recv()
+        self._process.join()
+        # What one fork took time to import, the next will find.
+        for name in set(imported) - set(sys.modules):
+            with suppress(Exception):
+                import_module(name)
+        return self._process.exitcode or 0, result, self.said.read_text(errors="replace").strip()
+
+    def must(self) -> Any:
+        code, result, said = self.end()
+        if code:
+            raise DeltacellError(said[-2000:])
+        return result
 
 
-def in_fork(
-    base: Path, cases: Callable[..., Cases], kind: str, seconds: float, row: Row, seed: int
-) -> None:
+class Bench:
+    """The turns of all kinds, which workers take one after the other."""
+
+    def __init__(self, base: Path, seconds: float, seed: int, only: str) -> None:
+        self.base, self.seed, self.slice = base, seed, min(5.0, max(0.2, seconds / 120))
+        self.until, self._turns = FORK.Value("d", time.monotonic() + seconds), FORK.Value("q")
+        kinds = [f"flip {kind}" for kind in flipped()] + [f"fuzz {kind}" for kind in fuzzed()]
+        kinds += [f"inject {name}" for name in COMMANDS]
+        self.kinds = [kind for kind in kinds if kind.startswith(tuple(only.split(",")))]
+        if not self.kinds:
+            raise InputError(f"no kind begins with {only}: {', '.join(kinds)}", code="no-kind")
+
+    def work(self, folder: Path) -> list[Row]:
+        """Take turns until the time is over and every kind had one."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        parent = os.getppid()
+        shutil.copytree(self.base / "artefacts", folder)
+        artefacts = self.base / "artefacts"
+        commands = {n: replace(one, artefacts=artefacts, own=folder) for n, one in COMMANDS.items()}
+        rows = {kind: Row(kind) for kind in self.kinds}
+        while True:
+            with self._turns.get_lock():
+                turn = self._turns.value
+                self._turns.value += 1
+            began = time.monotonic()
+            if os.getppid() != parent:
+                os._exit(1)  # There is nobody left to tell.
+            if turn >= len(self.kinds) and began > self.until.value:
+                return list(rows.values())
+            kind = self.kinds[turn % len(self.kinds)]
+            how, _, what = kind.partition(" ")
+            seed = f"{self.seed}.{turn}"
+            if how == "inject":
+                found = commands[what].row(seed, self.slice)
+            else:
+                found = in_fork(folder, CASES[how], what, self.slice, seed)
+            found.seconds = time.monotonic() - began
+            rows[kind].update(found)
+
+
+def in_fork(folder: Path, cases: Callable[..., Cases], kind: str, seconds: float, seed: str) -> Row:
     """Run cheap cases one after the other in one fork for some seconds, and count them."""
 
-    def work() -> list[tuple[str, str]]:
-        mine: list[tuple[str, str]] = []
-        until = time.monotonic() + seconds
-        for read, expected in cases(base / "artefacts", kind, random.Random(seed)):
+    def work() -> Row:
+        row, until = Row(kind), time.monotonic() + seconds
+        signal.alarm(round(seconds) + HANGS)
+        for read, expected in cases(folder, kind, random.Random(seed)):
             what, said = outcome_of(read, expected)
-            mine.append((what, said and f"seed {seed}, {len(mine) + 1}: {said}"))
+            row.add(what, said and f"seed {seed}, case {row.outcomes.total() + 1}: {said}")
             if time.monotonic() >= until:
                 break
-        return mine
+        return row
 
-    code, mine = forked(work, base / "said")
-    if mine is None:
-        last = (base / "said").read_text(errors="replace").strip()[-300:]
-        mine = [("failures", f"seed {seed}: the process ended with {code}: {last}")]
-    for outcome in mine:
-        row.add(*outcome)
+    code, found, said = Fork(work, folder / "said").end()
+    row: Row = found or Row(kind)
+    if found is None:
+        row.add("failures", f"seed {seed}: the process ended with {code}: {said[-300:]}")
+    return row
 
 
 def outcome_of(call: Callable[[], Any], expected: Any = None) -> tuple[str, str]:
@@ -173,157 +241,92 @@ def outcome_of(call: Callable[[], Any], expected: Any = None) -> tuple[str, str]
     return "failures", "accepted, and it is not what was written"
 
 
-def flips(artefacts: Path, kind: str, rng: random.Random) -> Cases:
-    pattern, read = flipped()[kind]
-    expected = read(artefacts)
-    whole = {file: file.read_bytes() for file in sorted(artefacts.glob(pattern))}
-    while True:
-        file = rng.choice(list(whole))
-        damaged = _damaged(rng, whole[file])
-        if damaged != whole[file]:
-            file.write_bytes(damaged)
-            try:
-                yield partial(read, artefacts), expected
-            finally:
-                file.write_bytes(whole[file])
+@dataclass
+class Command:
+    """A command that is failed at its file operations: what it starts from and leaves behind."""
 
-
-def fuzzes(artefacts: Path, kind: str, rng: random.Random) -> Cases:
-    sample, read = readers()[kind]
-    others = [one.encode() for one in SAMPLES.values()]
-    with tempfile.TemporaryDirectory(dir=artefacts) as folder:
-        file = Path(folder) / "file.txt"
-        (Path(folder) / "genes.txt").write_text(SAMPLES["string_genes"])
-        file.write_text(sample)
-        # The sample itself is read, or all its changes would be refused for another reason.
-        read(file)
-        while True:
-            file.write_bytes(_fuzzed(rng, sample.encode(), others))
-            yield partial(read, file), None
-
-
-def _damaged(rng: random.Random, data: bytes) -> bytes:
-    """Return bytes as a bad disk, cable or transfer leaves them."""
-    at, length = rng.randrange(len(data)), 1 + rng.randrange(512)
-    flip = bytes([data[at] ^ 1 << rng.randrange(8)])
-    holes = [*[flip] * 5, rng.randbytes(1), bytes(length), rng.randbytes(length)]
-    kind = rng.randrange(10)
-    if kind == 8:
-        return data[:at]
-    if kind == 9:
-        return data + rng.randbytes(1 + rng.randrange(9))
-    hole = holes[kind][: len(data) - at]
-    return data[:at] + hole + data[at + len(hole) :]
-
-
-def _fuzzed(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
-    """Return a file as somebody else may have written it."""
-    for _ in range(1 + rng.randrange(3)):
-        kind = rng.randrange(8)
-        lines = data.split(b"\n")
-        line = rng.randrange(len(lines))
-        if kind < 2 and data:
-            data = _damaged(rng, data)
-            continue
-        if kind < 5:
-            between = rng.choice((b"\t", b",", b" "))
-            fields = lines[line].split(between)
-            fields[rng.randrange(len(fields))] = rng.choice(NASTY)
-            lines[line] = between.join(fields)
-        elif kind == 5:
-            lines.insert(line, rng.choice(lines))
-        elif kind == 6:
-            del lines[line]
-        else:
-            lines[line] = rng.choice(rng.choice(others).split(b"\n"))
-        data = b"\n".join(lines)
-    return gzip.compress(data, 1) if rng.randrange(20) == 0 else data
-
-
-class Scenario(NamedTuple):
-    """A command, what it starts from, and what it is to leave behind."""
-
-    name: str
-    words: tuple[str, ...]
+    words: Sequence[str]
     start: Mapping[str, str]  # names of artefacts, and the names of their copies
     out: str  # what it makes
     result: Callable[[Path], str]  # a key of what it left in a folder; raises if that is damaged
     # What a user runs after a fault, where run.json exists; otherwise the same again.
-    resume: tuple[str, ...] | None = None
+    resume: Sequence[str] = ()
+    artefacts: Path = Path()
+    own: Path = Path()  # the folder of the worker
+    operations: int = 0  # of the last command
 
-
-class Injected:
-    """Faults at the operations of a command, one case per turn."""
-
-    def __init__(self, base: Path, main: Callable[[], object], scenario: Scenario) -> None:
-        self.base, self.main, self.scenario = base, main, scenario
-        self._operations = 0
-
-    def __call__(self, row: Row, seed: int) -> None:
-        scenario, rng = self.scenario, random.Random(seed)
-        if not self._operations:
-            with self._copied() as folder:
-                before = self._result(folder)
-                code, said = self._command(folder, scenario.words)
-                if code != 0:
-                    raise DeltacellError(f"{scenario.name} failed without a fault: {said}")
-                self._operations = int((self.base / "operations").read_text())
-                self._expected = self._result(folder)
-                self._allowed = {before, self._expected, "unfinished"}
-        at, fault = 1 + rng.randrange(self._operations), rng.choice(list(FAULTS))
+    @cached_property
+    def undisturbed(self) -> tuple[int, set[str | None], str | None]:
+        """The number of operations, all results that a fault may leave, and the right one."""
         with self._copied() as folder:
-            code, said = self._command(folder, scenario.words, at, FAULTS[fault])
-            problem = self._problem(folder, code, said, fault)
-        if problem is None:
-            row.add("clean" if code else "right")
-        else:
-            row.add("failures", f"{fault} at operation {at} of {self._operations}: {problem}")
+            before = self._result(folder)
+            code, said = self._command(folder, self.words)
+            if code:
+                raise DeltacellError(f"a command failed without a fault: {said}")
+            operations, right = self.operations, self._result(folder)
+        return operations, {before, right, "unfinished"}, right
+
+    def row(self, seed: str, seconds: float) -> Row:
+        row, rng, until = Row(""), random.Random(seed), time.monotonic() + seconds
+        operations = self.undisturbed[0]
+        while not row.outcomes or time.monotonic() < until:
+            at, fault = 1 + rng.randrange(operations), rng.choice(list(FAULTS))
+            with self._copied() as folder:
+                code, said = self._command(folder, self.words, at, FAULTS[fault])
+                problem = self._problem(folder, code, said, fault)
+            if problem is None:
+                row.add("clean" if code else "right")
+            else:
+                row.add("failures", f"{fault} at operation {at} of {operations}: {problem}")
+        return row
 
     def _problem(self, folder: Path, code: int, said: str, fault: str) -> str | None:
+        _, allowed, right = self.undisturbed
         if code not in (-signal.SIGKILL, 0) if fault == "kill" else code < 0:
             return f"it ended with {code}: {said[-200:]}"
         if "a fault of deltacell" in said or "Traceback" in said:
             return f"it blames itself: {said[-300:]}"
         found = self._result(folder)
-        if found not in self._allowed or (code == 0 and found != self._expected):
+        if found not in allowed or (code == 0 and found != right):
             return f"it ended with {code} and left another result, or part of one: {found}"
         if code == 0:
             return None
         begun = (folder / "run" / "run.json").exists()
-        words = self.scenario.resume if self.scenario.resume and begun else self.scenario.words
+        words = self.resume if self.resume and begun else self.words
         code, said = self._command(folder, words)
-        if code != 0 or self._result(folder) != self._expected:
+        if code != 0 or self._result(folder) != right:
             return f"run again it ended with {code}, or in another result: {said[-200:]}"
         left = [path.name for path in folder.rglob(".*.tmp")]
         return f"{left[0]} was left behind" if left else None
 
     def _result(self, folder: Path) -> str | None:
-        if not (folder / self.scenario.out).exists():
+        if not (folder / self.out).exists():
             return None
-        code, found = forked(lambda: self.scenario.result(folder), self.base / "looked")
-        damage = (self.base / "looked").read_text(errors="replace")[-200:]
-        return f"damaged: {damage}" if code else str(found)
+        code, found, said = Fork(partial(self.result, folder), self.own / "looked").end()
+        return f"damaged: {said[-200:]}" if code else str(found)
 
     def _command(
         self, folder: Path, words: Sequence[str], at: int = 0, number: int | None = None
     ) -> tuple[int, str]:
-        def work() -> None:
+        def work() -> Any:
             os.chdir(folder)
             operations = inject(folder, at, number)
             sys.argv = ["deltacell", *words]
             try:
-                self.main()
-            finally:
-                (self.base / "operations").write_text(str(operations()))
+                runpy.run_module("deltacell", run_name="__main__")
+            except SystemExit as end:
+                return operations(), end.code
+            return operations(), 0
 
-        code, _ = forked(work, self.base / "said")
-        return code, (self.base / "said").read_text(errors="replace")
+        code, result, said = Fork(work, self.own / "said").end()
+        self.operations, ended = result or (0, code)
+        return ended or code, said
 
     @contextmanager
     def _copied(self) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="deltacell-fault-") as folder:
-            for source, target in self.scenario.start.items():
-                shutil.copytree(self.base / "artefacts" / source, Path(folder) / target)
+        with tempfile.TemporaryDirectory(dir=self.own) as folder:
+            for source, target in self.start.items():
+                shutil.copytree(self.artefacts / source, Path(folder) / target)
             yield Path(folder)
 
 
@@ -373,37 +376,30 @@ def _train_result(folder: Path) -> str:
         return "unfinished"
     run = load_run(folder / "run", "last")
     state = Checkpoints(folder / "run" / "checkpoints").load("last")
-    weights = text_of_state([state["model"], state["optimizer"]])
-    return f"{_hash(weights.encode())} {run.data.split.checksum}"
+    return f"{hash_of_state([state['model'], state['optimizer']])} {run.data.split.checksum}"
 
 
 def _ranking_result(folder: Path) -> str:
     Ranking.read(folder / "out.parquet").to_json()
-    return _hash((folder / "out.parquet").read_bytes())
+    return hashlib.sha256((folder / "out.parquet").read_bytes()).hexdigest()
 
 
 def _evaluation_result(folder: Path) -> str:
-    found = json.loads((folder / "out.json").read_text())
-    return _hash(json.dumps(found["groups"], sort_keys=True).encode())
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    return json.dumps(json.loads((folder / "out.json").read_text())["groups"], sort_keys=True)
 
 
 TRAIN = (
-    *("train", "experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=32"),
-    *("model.hidden=4", "trainer.epochs=2", "trainer.threads=1", "trainer.figures_every=1"),
-    *("trainer.checkpoint_every_steps=2", "trainer.progress=false", "loggers.tensorboard=false"),
-    "directory=run",
+    *("train", *training(Path("data")), "trainer.epochs=2", "trainer.figures_every=2"),
+    *("trainer.checkpoint_every_steps=2", "directory=run"),
 )
 IMPORT = ("data", "import", "sources", "--out", "out", "--overwrite")
 PREDICT = ("predict", "trained", "--sets", "pairs", "--top", "50", "--out", "out.parquet")
 EVALUATE = ("evaluate", "trained", "--baselines", "additive", "--json", "out.json")
-FROM, TRAINED = {"sources": "sources", "import": "out"}, {"trained": "trained"}
-SCENARIOS = (
-    Scenario("data import", IMPORT, FROM, "out", _import_result),
-    Scenario("train", TRAIN, {}, "run/run.json", _train_result, ("train", "--resume", "run")),
-    Scenario("predict", PREDICT, TRAINED, "out.parquet", _ranking_result),
-    Scenario("evaluate", EVALUATE, TRAINED, "out.json", _evaluation_result),
-)
+DATA = {"cell": "data/cell", "screen": "data/screen"}
+TRAINED = {"trained": "trained"}
+COMMANDS = {
+    "data import": Command(IMPORT, {"sources": "sources", "import": "out"}, "out", _import_result),
+    "train": Command(TRAIN, DATA, "run/run.json", _train_result, ("train", "--resume", "run")),
+    "predict": Command(PREDICT, TRAINED, "out.parquet", _ranking_result),
+    "evaluate": Command(EVALUATE, TRAINED, "out.json", _evaluation_result),
+}

@@ -220,7 +220,7 @@ class _Rank:
 
     def collective(self, begin: float, end: float) -> None:
         name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-        self._on_device(name, "kernel", begin, end - begin, 20, self._pending)
+        self._on_device(name, "kernel", (begin, end - begin), 20, self._pending)
         self.free = {7: max(self.free[7], end), 20: end}
 
     def _optimize(self) -> None:
@@ -267,15 +267,13 @@ class _Rank:
     def _on_stream(self, name: str, length: float, number: int, category: str = "kernel") -> float:
         begin = max(self.now + 2, self.free[7])
         lasts = length * self.program.device_factor * self._factor()
-        self._on_device(name, category, begin, lasts, 7, number)
+        self._on_device(name, category, (begin, lasts), 7, number)
         self.free[7] = begin + lasts
         return begin + lasts
 
-    def _on_device(
-        self, name: str, category: str, begin: float, length: float, stream: int, number: int
-    ) -> None:
+    def _on_device(self, name: str, category: str, span: Any, stream: int, number: int) -> None:
         args = {"stream": stream, "device": 0, "correlation": number}
-        self._record(name, category, (begin, length), (0, stream), args)
+        self._record(name, category, span, (0, stream), args)
 
     def _record(
         self, name: str, category: str, span: tuple[float, float], place: tuple[int, int], args: Any

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import re
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from deltacell.files import new_file
 from deltacell.words import Progress
 
 GB = 1000  # MB; the bars apply to traces of at least that
-SUMMED = ("events", "mb", "read_s", "read_cpu_s", "explain_s")
 
 
 def run(
@@ -34,9 +32,8 @@ def run(
 
     ``events`` are those with a duration, and ``mb`` is unpacked. ``read_s`` is reading alone, and
     ``read_cpu_s`` its processor time; ``explain_s`` is the whole from the file to its attribution,
-    reading included; ``peak_mib`` is all the memory of the process, Python included. Beside the row
-    of each file they stand for all files together, the memory as the largest. With ``make``, a
-    size in MB, one file is written instead.
+    reading included; ``peak_mib`` is all the memory of the process, Python included. With
+    ``make``, a size in MB, one file is written instead.
     """
     if make is not None:
         if len(files) != 1 or from_ is None:
@@ -54,12 +51,7 @@ def run(
         for what in ("read_s", "peak_mib")
         if large
     }
-    return {
-        **{key: sum(row[key] for row in rows) for key in SUMMED},
-        "peak_mib": max(row["peak_mib"] for row in rows),
-        "rows": rows,
-        "measured": measured,
-    }
+    return {"rows": rows, "measured": measured}
 
 
 def measure(file: Path) -> dict[str, Any]:
@@ -87,10 +79,10 @@ def measure(file: Path) -> dict[str, Any]:
 
 
 _UNREADABLE = (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError)
-#: Keys of numbers that join events.
-JOINING = (
-    *("correlation", "External id", "external id", "Ev Idx", "Python id", "Python parent id"),
-    *("Sequence number", "Record function id"),
+#: Numbers that go on from copy to copy: times, steps, and what joins events.
+_MOVED = re.compile(
+    rb'("ts":|ProfilerStep#|"(?:id|correlation|[Ee]xternal id|Ev Idx|Python id|Python parent id'
+    rb'|Sequence number|Record function id)":)([0-9]+(?:\.[0-9]+)?)'
 )
 
 
@@ -117,49 +109,24 @@ def make_trace(
     except _UNREADABLE as error:
         what = f"this cannot be read as a whole trace with events: {error}"
         raise InputError(what, code="not-a-trace", where=source) from error
-    joining = [number for event in again for number in _joining(event).values()]
-    numbers = 1 + max(joining, default=0)
-    steps = 1 + max((_step(event) or 0 for event in again), default=0)
+    names = [msgspec.json.encode(event) for event in events if event["ph"] == "M"]
+    text = b",\n".join(map(msgspec.json.encode, again))
+    later: dict[bytes, float] = {b'"ts":': span}
+    numbers = [(mark, int(n)) for mark, n in _MOVED.findall(text) if mark not in later]
+    later[b"ProfilerStep#"] = 1 + max((n for mark, n in numbers if b"#" in mark), default=0)
+    joining = 1 + max((n for mark, n in numbers if b"#" not in mark), default=0)
+    copies = 0
 
-    def copies() -> Iterator[dict[str, Any]]:
-        yield from (event for event in events if event["ph"] == "M")
-        for copy in itertools.count():
-            if copy and written >= size:
-                return
-            progress(f"writing {path.name}", min(written, size), size)
-            for event in again:
-                later = {**event, "ts": round(event["ts"] + span * copy, 3)}
-                moved = {key: n + numbers * copy for key, n in _joining(event).items()}
-                if "id" in moved:
-                    later["id"] = moved.pop("id")
-                if moved:
-                    later["args"] = event["args"] | moved
-                if (step := _step(event)) is not None:
-                    later["name"] = f"ProfilerStep#{step + steps * copy}"
-                yield later
+    def moved(found: re.Match[bytes]) -> bytes:
+        number = msgspec.json.decode(found[2]) + copies * later.get(found[1], joining)
+        return found[1] + msgspec.json.encode(round(number, 3))
 
-    written = count = 0
-    try:
-        with new_file(path) as temporary, temporary.open("wb") as out:
-            head = msgspec.json.encode(whole)[:-1] + (b"," if whole else b"")
-            written += out.write(head + b'"traceEvents":[\n')
-            for event in copies():
-                text = msgspec.json.encode(event)
-                written += out.write(b",\n" + text if count else text)
-                count += 1
-            out.write(b"\n]}\n")
-    except OSError as error:
-        what = f"the trace cannot be written: {error.strerror or error}"
-        raise InputError(what, code="not-written", where=path) from error
-    return count
-
-
-def _step(event: dict[str, Any]) -> int | None:
-    found = re.fullmatch(r"ProfilerStep#([0-9]+)", str(event.get("name")))
-    return int(found[1]) if found else None
-
-
-def _joining(event: dict[str, Any]) -> dict[str, int]:
-    args = event["args"] if isinstance(event.get("args"), dict) else {}
-    found = {"id": event.get("id"), **{key: args.get(key) for key in JOINING}}
-    return {key: n for key, n in found.items() if isinstance(n, int) and n >= 0}
+    with new_file(path) as temporary, temporary.open("wb") as out:
+        head = msgspec.json.encode(whole)[:-1] + (b"," if whole else b"")
+        written = out.write(head + b'"traceEvents":[\n' + b",\n".join([*names, text]))
+        while written < size:
+            copies += 1
+            progress(f"writing {path.name}", written, size)
+            written += out.write(b",\n" + _MOVED.sub(moved, text))
+        out.write(b"\n]}\n")
+    return len(names) + (1 + copies) * len(again)

@@ -34,10 +34,6 @@ def measure(name: str, bench: Mapping[str, Any], json: Path | None, **options: A
     for key in given:
         if bench["options"][key].get("kind") == "names":
             given[key] = split_names(given[key])
-    if name == "faults":
-        from deltacell.cli.app import main
-
-        given["main"] = main
     with progress_bar() as report:
         found = import_module(f"deltacell.bench.{name}").run(**given, progress=report)
     command = shlex.join(["deltacell", *sys.argv[1:]])

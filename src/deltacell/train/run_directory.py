@@ -299,13 +299,17 @@ COLUMNS = (
     *("validation_loss", "validation_pearson", "validation_spearman", "validation_mse"),
 )
 
+NO_ROWS = "no_rows"
+"""The last column of a file without rows: other headers alone are of files that were cut off."""
+
 
 def write_metrics(run: Path, rows: Sequence[Mapping[str, float | None]]) -> None:
     """Write ``metrics.csv``, which is for people; its last column, ``crc32``, shows damage."""
     names = list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
     given = ([row.get(name) for name in names] for row in rows)
     written = [["" if value is None else str(value) for value in values] for values in given]
-    checked = zip([names, *written], [CHECK, *checks_of_rows(names, written)], strict=True)
+    checks = [CHECK if rows else NO_ROWS, *checks_of_rows(names, written)]
+    checked = zip([names, *written], checks, strict=True)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([*row, check] for row, check in checked)
     write_text(run / METRICS_FILE, text.getvalue(), what="the metrics")
@@ -315,6 +319,8 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
     """Return the rows of ``metrics.csv``, which has to have its checksums."""
     file = run / METRICS_FILE
     rows = read_metrics(file).to_dicts()
-    if not file.read_text(encoding="utf-8-sig").partition("\n")[0].endswith(f",{CHECK}"):
-        raise InputError(f"there is no column '{CHECK}'", code="broken-seal", where=file)
+    header = file.read_text(encoding="utf-8-sig").partition("\n")[0]
+    if not header.endswith(f",{CHECK if rows else NO_ROWS}"):
+        what = f"there are no rows, or no column '{CHECK}'"
+        raise InputError(what, code="broken-seal", where=file)
     return rows

@@ -101,6 +101,7 @@ def test_unknown_and_ambiguous_genes_under_each_policy(model, write):
     [
         (lambda text: text[: len(text) // 2], "not-sbml"),
         (lambda text: text.replace('lowerFluxBound="', 'lowerFluxBound="absent'), "not-sbml"),
+        (lambda text: text.replace("</fbc:gene", "<listOfReactants/></fbc:gene", 1), "not-sbml"),
         (lambda text: "<sbml/>", "not-sbml"),
         (lambda text: "this is no model\n", "other-format"),
         (lambda text: text.encode("utf-16"), "not-sbml"),

@@ -49,7 +49,9 @@ def _read_sgd(table: Table) -> tuple[Genes, Source]:
 
 def _read_info(table: Table) -> tuple[Genes, Source]:
     """Return the proteins' genes; the preferred name is the standard name."""
-    systematic, standard = orf_names(table, "string_protein_id"), table.frame["preferred_name"]
+    # Its mark of a comment is left where other columns precede it.
+    protein = next(name for name in table.frame.columns if name.endswith("string_protein_id"))
+    systematic, standard = orf_names(table, protein), table.frame["preferred_name"]
     same = systematic.str.to_uppercase() == standard.str.to_uppercase()
     frame = pl.DataFrame({"systematic": systematic, "standard": standard.set(same, "")})
     return _genes("string_info", replace(table, frame=frame))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Mapping
 from functools import cache
@@ -18,6 +20,8 @@ from deltacell.cell.readers.names import OnUnresolved, Reader, account_for_names
 from deltacell.counts import Counts, Source
 from deltacell.errors import InputError, need
 from deltacell.table import File, Text, open_text
+
+_TRY = "import libsbml, sys; libsbml.readSBMLFromString(sys.stdin.buffer.read().decode())"
 
 
 class WrittenMetabolism(NamedTuple):
@@ -102,7 +106,12 @@ def _cobra_model(text: Text) -> Any:
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            model = cobra.io.read_sbml_model(text.data.decode("utf-8-sig", errors="replace"))
+            written = text.data.decode("utf-8-sig", errors="replace")
+            # libSBML ends the process on some damaged files, so it tries in one of its own first.
+            tried = subprocess.run([sys.executable, "-c", _TRY], input=written.encode())
+            if tried.returncode < 0:
+                raise ValueError("libSBML crashed")
+            model = cobra.io.read_sbml_model(written)
         said = [str(warning.message) for warning in warned]
         what = next((one for one in said if one.startswith("Malformed gene_reaction_rule")), "")
     except Exception as error:
