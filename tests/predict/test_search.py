@@ -115,6 +115,11 @@ def test_no_flipped_byte_becomes_other_sets(tmp_path):
         for one, other in zip(back, found, strict=True):
             assert np.array_equal(one, other, equal_nan=True)
     assert len(whole) / 3 > detected > len(whole) / 6
+    # Zeros in place of the checksum and the sizes of an array make it an empty one that is whole.
+    name = whole.rindex(b"sets.npy")
+    path.write_bytes(whole[: name - 30] + bytes(12) + whole[name - 18 :])
+    with pytest.raises(StoreError):
+        read_scored(path)
 
 
 def begin(out, ranks=(0, 1)):

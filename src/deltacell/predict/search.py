@@ -432,9 +432,11 @@ def read_scored(path: Path, *, rows: bool = True) -> tuple[Scored, Any]:
     """Return the sets of a file, without ``rows`` none of them, and what is said of them."""
     try:
         with np.load(path, allow_pickle=False) as held:
-            about = json.loads(held["about"].tobytes())
-            found = (held[name] for name in Scored._fields)
-            return Scored(*found) if rows else Scored.none(0), about
+            about, *found = (held[name] for name in ("about", *(Scored._fields if rows else ())))
+            # What is listed with a wrong size is returned as bytes, unchecked.
+            if not all(isinstance(one, np.ndarray) for one in (about, *found)):
+                raise ValueError("an array is missing")
+            return Scored(*found) if rows else Scored.none(0), json.loads(about.tobytes())
     except DAMAGE as error:
         what = f"the saved work is damaged ({error}); remove its folder and rerun the command"
         raise StoreError(what, code="damaged-work", where=path) from error
