@@ -27,9 +27,10 @@ import torch
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from deltacell import Screen, verbs
+from deltacell import Screen
 from deltacell.cli.app import app
 from deltacell.models import DangoLoss, LossValue
+from deltacell.train import run as running
 from deltacell.train.compose import compose
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,7 +152,7 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
 
     Synthetic screens have so many genotypes, unless a line asks for another number.
     """
-    whole, train = Screen.synthetic, verbs.trained
+    whole, train = Screen.synthetic, running.train
 
     def shorter(config: Any, **options: Any) -> Any:
         trainer = replace(config.trainer, epochs=min(config.trainer.epochs, MOST_EPOCHS))
@@ -175,7 +176,7 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
             said += done.output
         return said
 
-    monkeypatch.setattr(verbs, "trained", shorter)
+    monkeypatch.setattr(running, "train", shorter)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -185,7 +186,7 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_the_commands_of_a_page_run_as_written(page: Path, run_lines: Any) -> None:
-    run_lines("\n".join([STAGES.get(name_of(page), ""), *blocks(page, "bash")]), genotypes=3000)
+    run_lines("\n".join([STAGES.get(name_of(page), ""), *blocks(page, "bash")]), genotypes=4000)
 
 
 @pytest.mark.slow

@@ -198,8 +198,11 @@ def flips(artefacts: Path, kind: str, rng: random.Random) -> Cases:
 
 def fuzzes(artefacts: Path, kind: str, rng: random.Random) -> Cases:
     sample, read = fuzzed()[kind]
-    file, others = artefacts / f"fuzzed.{kind}", [one.encode() for one in SAMPLES.values()]
-    (artefacts / "genes.txt").write_text(SAMPLES["string_genes"])
+    # A folder each: a gene list that another kind left would be one too many.
+    folder, others = artefacts / f"fuzzed {kind}", [one.encode() for one in SAMPLES.values()]
+    folder.mkdir(exist_ok=True)
+    (folder / "genes.txt").write_text(SAMPLES["string_genes"])
+    file = folder / f"file.{kind}"
     file.write_bytes(workbook(sample) if kind == "xlsx" else sample)
     # The sample itself is read, or all its changes would be refused for another reason.
     read(file)
