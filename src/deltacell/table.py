@@ -41,7 +41,7 @@ _EXAMPLES = 3
 _GZIP, _ZIP, _PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
 _IS_WORKBOOK = "[Content_Types].xml"
 # JSON and XML, whose long lines would take seconds to look through.
-_NO_TABLE = re.compile(r"\s*(\{\s*(\"|$)|\[\s*(\{|$)|<[?!a-zA-Z])")
+_NO_TABLE = re.compile(r"\s*(\{\s*(\"\w+\":|$)|\[\s*(\{|$)|<(\?xml|!DOCTYPE|sbml)\b)")
 # The journal packs Kuzmin 2020's workbook with twelve others.
 _CHOSEN_MEMBER = r"(?i)table[-_ ]?s1\.xlsx$"
 # Folders, and files that macOS and Excel hide in a zip.

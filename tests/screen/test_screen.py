@@ -86,6 +86,7 @@ def test_where_chooses_by_study_kind_and_phenotype(screen, refused):
     assert len(screen.where(study="a", phenotype="interaction")) == 2
     assert [c.study for c in screen.where(study="b").coverage.studies] == ["b"]
     refused("no-such-genotypes", lambda: screen.where(study="c"))
+    refused("unknown-column", lambda: screen.where(colour="blue"))
 
 
 def test_a_subset_is_the_same_for_the_same_seed(refused):

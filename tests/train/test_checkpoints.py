@@ -264,8 +264,15 @@ class TestTheIndex:
         for content in contents:
             file.unlink() if content is None else file.write_bytes(content)
             assert Checkpoints(folder).kept == saved.kept
-        # Of those that are whole; the next one that is saved repairs it for good.
+        # Another one does not silently become the best or the last in place of one that is damaged.
         (folder / "step-00000020.ckpt").write_bytes(b"x")
+        with pytest.raises(StoreError) as caught:
+            _ = Checkpoints(folder).kept
+        assert (caught.value.code, caught.value.where.name) == (
+            "damaged-checkpoint",
+            "step-00000020.ckpt",
+        )
+        (folder / "step-00000020.ckpt").unlink()
         again = Checkpoints(folder)
         assert steps(again) == [10, 30]
         again.save(state(40), step=40, epoch=4)

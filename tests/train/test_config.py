@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -294,3 +295,10 @@ def test_the_wheel_has_every_config():
     assert len(configs) > 15
     others = {"deltacell/conf/slurm_job.sh", "deltacell/demo/demo.yaml"}
     assert configs | others | {"deltacell/conf/__init__.py"} <= packed
+
+
+def test_configs_are_composed_in_several_threads():
+    asked = [f"seed={seed}" for seed in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda one: compose(["data.synthetic=demo", one]).seed, asked)
+        assert list(found) == [*range(8)]

@@ -22,6 +22,7 @@ from deltacell.errors import InputError
 from deltacell.train import processes
 from deltacell.train.config import Config, TrainerConfig
 from deltacell.train.processes import (
+    LAUNCHED,
     SAVE,
     STOPPING,
     StopSignals,
@@ -78,7 +79,7 @@ class TestSignals:
         ({"OMP_NUM_THREADS": "0"}, None, 6),
         # What torchrun sets is no wish of the user's.
         ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, None, 6),
-        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "deltacell-1"}, None, 1),
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": f"{LAUNCHED}1"}, None, 1),
     ],
 )
 def test_threads_are_the_configs_or_the_environments(alone, environment, asked, expected):

@@ -26,7 +26,7 @@ from deltacell.models import LossValue
 from deltacell.models.baselines import BASELINES, Additive
 from deltacell.profile.phase_rows import PHASES, read_phases
 from deltacell.profile.record import Status, read_run
-from deltacell.screen import Loader
+from deltacell.screen import Loader, Split
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.config import MODELS, LoggersConfig
@@ -254,6 +254,9 @@ def test_an_interrupted_fit_leaves_no_checkpoint_and_is_fitted_again(made, monke
     assert error_of(load_run, outcome.path).code == "no-checkpoint"
     if again == "rerun":
         assert error_of(train, replace(config, seed=1)).code == "run-exists"
+        data = load_data(config)
+        other = replace(data, split=Split.random(data.screen, seed=5))
+        assert error_of(train, config, data=other).code == "other-split"
         train(config)
     else:
         train(resumed_config(outcome.path), resume=outcome.path)

@@ -17,8 +17,17 @@ from deltacell.arrays import Bools, Doubles, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.counts import UNKNOWN_GENE, Counts
 from deltacell.errors import InputError, StoreError, need
-from deltacell.evaluate.evaluation import MAIN, ZEROS, Evaluation, Zeros, check_fit, evaluate
+from deltacell.evaluate.evaluation import (
+    MAIN,
+    THRESHOLD,
+    ZEROS,
+    Evaluation,
+    Zeros,
+    check_fit,
+    evaluate,
+)
 from deltacell.evaluate.figures import plot_metric
+from deltacell.evaluate.metrics import Bootstrap
 from deltacell.models import Dango, Prediction
 from deltacell.models.base import check_choice
 from deltacell.models.baselines import BASELINES, FittedPredictor, baseline
@@ -87,18 +96,20 @@ def evaluate_runs(
     samples: int | None = None,
     beyond: float = 0.08,
     zeros: int = ZEROS,
+    threshold: float = THRESHOLD,
+    bootstrap: Bootstrap | None = None,
     progress: Progress = lambda what, done, total: None,
-    **options: Any,
 ) -> EvaluatedRuns:
     """Evaluate runs and baselines on the test part that the runs share.
 
     Runs of one name that differ only in their seeds are one predictor. With ``on`` they are tested
-    on another screen, without the sets that they were trained on. The other options are those of
-    `evaluate`.
+    on another screen, without the sets that they were trained on. ``threshold`` and ``bootstrap``
+    are those of `evaluate`.
     """
     loaded = load_runs(runs)
     data = tested = compared_data(loaded)
-    options |= {"progress": progress} | ({"repeats": data.repeats} if on is None else {})
+    options: dict[str, Any] = {"repeats": data.repeats} if on is None else {}
+    options |= {"threshold": threshold, "bootstrap": bootstrap, "progress": progress}
     changes: dict[str, Any] = {}
     if on is not None:
         read = on if isinstance(on, Screen) else open_screen(on)

@@ -180,6 +180,9 @@ def write_run(path: str | os.PathLike[str], record: RunRecord) -> None:
 CHECK = "crc32"
 """The last column of ``metrics.csv``: a checksum of the header, the row and all rows after it."""
 
+NO_ROWS = "no_rows"
+"""The last column of a file without rows: other headers alone are of files that were cut off."""
+
 
 def checks_of_rows(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the checksum of each row; it covers what follows, so a cut file is noticed too."""
@@ -214,7 +217,7 @@ def read_metrics(path: str | os.PathLike[str]) -> pl.DataFrame:
         raise wrong(what, "wrong-columns", 1)
     has_checks = names[-1] == CHECK
     checks = checks_of_rows(names[:-1], [row[:-1] for _, row in rows])
-    columns: dict[str, list[float | None]] = {name: [] for name in names if name != CHECK}
+    columns: dict[str, list[float | None]] = {n: [] for n in names if n not in (CHECK, NO_ROWS)}
     for (line, row), check in zip(rows, checks, strict=True):
         if len(row) != len(names):
             raise wrong(f"{len(row)} values for {len(names)} columns", "wrong-columns", line)

@@ -199,6 +199,9 @@ class Screen(store.Storable):
         """Return the genotypes whose study, phenotype or kind has one of the given values."""
         chosen: Bools = np.ones(len(self), dtype=bool)
         for name, wanted in values.items():
+            if name not in ("study", "phenotype", "kind"):
+                what = f"cannot choose by '{name}'; by study, phenotype or kind"
+                raise InputError(what, code="unknown-column")
             there = np.array(self.kind) if name == "kind" else self.column(name).astype(str)
             accepted = [wanted] if isinstance(wanted, str) else list(wanted)
             chosen &= np.isin(there, accepted)

@@ -156,9 +156,15 @@ class Checkpoints:
     def _recovered(self) -> tuple[Checkpoint, ...]:
         found = []
         for file in _files_in(self.folder):
-            with suppress(StoreError, OSError, msgspec.ValidationError):
+            try:
                 facts = read_checkpoint(file) | {"file": file.name, "sha256": sha256_of_file(file)}
                 found.append(msgspec.convert(facts, Checkpoint))
+            except (OSError, StoreError, msgspec.ValidationError) as error:
+                # Without it, another one would become the best or the last, and nobody would know.
+                what = "neither this checkpoint nor the index of the checkpoints can be read"
+                fix = "Restore one of them, or remove this file to do without it."
+                code = getattr(error, "code", "damaged-checkpoint")
+                raise StoreError(what, code=code, where=file, fix=fix) from error
         return tuple(sorted(found, key=lambda one: (one.step, len(one.file), one.file)))
 
     def _commit(self, kept: Sequence[Checkpoint]) -> None:
@@ -239,11 +245,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
     A file that deltacell did not write is refused, and nothing in it is executed.
     """
+    # What fails from here on is not the disk's fault.
+    held = io.BytesIO(path.read_bytes())
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(held) as archive:
             if archive.testzip() is not None:
                 raise ValueError
-        payload: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        held.seek(0)
+        payload: dict[str, Any] = torch.load(held, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise _unsafe("it holds more than tensors, numbers and text", path) from error
     except Exception as error:  # whatever damaged bytes lead to

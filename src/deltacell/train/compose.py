@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,17 +106,21 @@ def _checked(composed: Any) -> Config:
     return config
 
 
+_LOCK = threading.RLock()
+
+
 @contextmanager
 def _hydra() -> Iterator[None]:
-    """Initialise Hydra; one in use is put back afterwards."""
-    if "deltacell" not in ConfigStore.instance().repo:
-        _store_schemas(ConfigStore.instance())
-    theirs, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
-    try:
-        with initialize_config_module("deltacell.conf", version_base="1.3"):
-            yield
-    finally:
-        GlobalHydra.instance().hydra = theirs
+    """Initialise Hydra, in one thread at a time; one in use is put back afterwards."""
+    with _LOCK:
+        if "deltacell" not in ConfigStore.instance().repo:
+            _store_schemas(ConfigStore.instance())
+        theirs, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+        try:
+            with initialize_config_module("deltacell.conf", version_base="1.3"):
+                yield
+        finally:
+            GlobalHydra.instance().hydra = theirs
 
 
 def _store_schemas(store: ConfigStore) -> None:

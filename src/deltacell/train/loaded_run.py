@@ -88,7 +88,8 @@ def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[Load
     """Load several runs, unless they are loaded already; those with the same data share them."""
     given = as_list(runs)
     if not given:
-        raise InputError("no run was given", code="no-run")
+        fix = "Train one first: deltacell train, or deltacell.fit in Python."
+        raise InputError("no run was given", code="no-run", fix=fix)
     loaded: dict[Path, LoadedRun] = {}
     for one in given:
         held = getattr(one, "loaded", one)

@@ -37,7 +37,7 @@ PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 # How long a rank waits for another, such as while that one writes a checkpoint.
 PATIENCE = timedelta(minutes=30)
 # What torchrun's id of a run begins with if `launch` started it; its process number follows.
-LAUNCHED = "deltacell-"
+LAUNCHED = "launched-by-deltacell-process-"
 # Seconds after which a rank that is stopped (SIGSTOP) is killed, as all others wait for it.
 STOPPED_FOR = 60.0
 # Seconds that a rank has to save after the process that launched it is gone.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deltacell.errors import DeltacellError, InputError
+from deltacell.errors import DeltacellError, InputError, StoreError
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.pairs import PairTrees
 from deltacell.profile.capture import Capture, Window, check_window
@@ -33,6 +33,7 @@ from deltacell.profile.record import (
     read_run,
 )
 from deltacell.report.progress import progress_bar
+from deltacell.screen import Split
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, EnsembleConfig
 from deltacell.train.data import Standard, TrainingData, draw_zeros, load_data
@@ -101,6 +102,9 @@ def train(
         directory = stack.enter_context(opened(path)) if is_first and resumes else None
         before = from_first_rank(None if directory is None else directory.record)
         data = data or load_data(config, path / SPLIT if resumes else None)
+        if resumes and Split.load(path / SPLIT, data.screen).checksum != data.split.checksum:
+            what = "the split is not the one that the run was begun with"
+            raise StoreError(what, code="other-split", where=path)
         # What can be wrong with a config is found here, before there is a directory.
         if fabric is None:
             predictor = build_fitted(config)

@@ -25,6 +25,7 @@ from deltacell.profile.record import (
     CHECKPOINTS,
     CONFIG_FILE,
     METRICS_FILE,
+    NO_ROWS,
     RUN_FILE,
     SPLIT,
     Attempt,
@@ -298,9 +299,6 @@ COLUMNS = (
     *("epoch", "step", "seconds", "samples_per_s", "lr", "train_loss"),
     *("validation_loss", "validation_pearson", "validation_spearman", "validation_mse"),
 )
-
-NO_ROWS = "no_rows"
-"""The last column of a file without rows: other headers alone are of files that were cut off."""
 
 
 def write_metrics(run: Path, rows: Sequence[Mapping[str, float | None]]) -> None:

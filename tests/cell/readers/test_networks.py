@@ -53,6 +53,7 @@ def read(name, path):
     [
         ([("YAL001C", "HO"), ("HO", "NOPE1"), ("NOPE2", "HO")], "unknown-gene", 3, "NOPE1, NOPE2"),
         ([("BOTH", "YAL001C")], "ambiguous-gene", 2, "BOTH"),
+        ([("BOTH", "NOPE")], "unknown-gene", 2, "NOPE"),
     ],
 )
 def test_genes_that_do_not_resolve_are_an_error(pairs, code, line, names, genes, refused):

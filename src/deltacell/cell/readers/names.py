@@ -161,7 +161,7 @@ def names_not_found(
         code="unknown-gene" if "unknown_genes" in notes else "ambiguous-gene",
         where=path,
         line=line,
-        fix="Give systematic names, or choose what to do with unknown genes: drop or add.",
+        fix="Give systematic names, drop such rows, or add the genes to the cell.",
         **notes,
     )
 

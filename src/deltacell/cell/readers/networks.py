@@ -74,7 +74,7 @@ class NamedEdges:
         source, target = (genes.resolve(frame[end]) for end in ("source", "target"))
         # Unknown is -1 and ambiguous -2, and an unknown gene counts before an ambiguous one.
         worst = np.where((source == -1) | (target == -1), -1, np.minimum(source, target))
-        first = frame["source"].zip_with(pl.Series(source < 0), frame["target"])
+        first = frame["source"].zip_with(pl.Series(source == worst), frame["target"])
         lines, found = frame["line"].to_numpy(), worst >= 0
         dropped, _ = account_for_names(first, worst, on_unknown, self.path, lines)
         weight = frame["weight"].to_numpy()[found] if "weight" in frame.columns else None

@@ -108,7 +108,9 @@ def _cobra_model(text: Text) -> Any:
             warnings.simplefilter("always")
             written = text.data.decode("utf-8-sig", errors="replace")
             # libSBML ends the process on some damaged files, so it tries in one of its own first.
-            tried = subprocess.run([sys.executable, "-c", _TRY], input=written.encode())
+            # -P: a module in the working directory is not imported.
+            words, silent = [sys.executable, "-P", "-c", _TRY], subprocess.DEVNULL
+            tried = subprocess.run(words, input=written.encode(), stdout=silent, stderr=silent)
             if tried.returncode < 0:
                 raise ValueError("libSBML crashed")
             model = cobra.io.read_sbml_model(written)
