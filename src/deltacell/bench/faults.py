@@ -46,6 +46,7 @@ from deltacell.bench.faults_corpus import (
 )
 from deltacell.bench.process import silent
 from deltacell.errors import DeltacellError, InputError
+from deltacell.models.base import check_range
 from deltacell.predict.ranking_file import Ranking
 from deltacell.profile.record import Status, read_run
 from deltacell.screen.import_folder import Imported
@@ -103,13 +104,15 @@ def run(
     present turns, with what was found until then.
     """
     began = time.monotonic()
+    workers = (os.cpu_count() or 1) if workers is None else workers
+    check_range("[1, inf)", workers=workers)
     torch.set_num_threads(1)
     os.environ["POLARS_MAX_THREADS"] = "1"
     place = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="deltacell-faults-", dir=place) as folder:
         bench = Bench(Path(folder), 60 * minutes, seed, only)
         Fork(partial(write_artefacts, bench.base / "artefacts"), bench.base / "said").must()
-        folders = [bench.base / f"worker{i}" for i in range(workers or os.cpu_count() or 1)]
+        folders = [bench.base / f"worker{i}" for i in range(workers)]
         forks = [Fork(partial(bench.work, one), one.with_suffix(".said")) for one in folders]
         rows = [Row(kind) for kind in bench.kinds]
         for fork in forks:
