@@ -123,5 +123,5 @@ def test_one_row_a_set_and_phenotype_and_its_score_within_theirs(screen, how):
             assert np.isnan(value)
         else:
             expected = np.mean(known, dtype=np.float64) if how == "mean" else np.median(known)
-            assert value == pytest.approx(expected, abs=1e-6)
+            assert value == pytest.approx(expected, rel=1e-6, abs=1e-6)
             assert known.min() <= value <= known.max()
