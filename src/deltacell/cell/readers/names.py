@@ -174,7 +174,7 @@ def unresolved_notes(names: pl.Series, index: Ints) -> dict[str, str]:
     """Return the names that were not found, ignoring case, the most frequent first."""
     notes = {}
     for why, code in (("unknown_genes", UNKNOWN), ("ambiguous_gene_names", AMBIGUOUS)):
-        written = names.filter(pl.Series(index == code)).rename("name").to_frame()
+        written = names.cast(pl.String).filter(pl.Series(index == code)).rename("name").to_frame()
         counted = (
             written.group_by(pl.col("name").str.to_uppercase().alias("key"), maintain_order=True)
             .agg(pl.col("name").first(), pl.len().alias("times"))
