@@ -64,7 +64,7 @@ class Checkpoints:
     def kept(self) -> tuple[Checkpoint, ...]:
         """All checkpoints, in the order in which they were saved.
 
-        An index that is missing or damaged is made again from the whole ones among the files.
+        An index that is missing or damaged is made again from the files, all of which must be whole.
         """
         if self._kept is None:
             known = _read_index(self.folder / INDEX)
@@ -245,7 +245,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
     A file that deltacell did not write is refused, and nothing in it is executed.
     """
-    # What fails from here on is not the disk's fault.
+    # Read first, so that a disk that fails is told from a file that is damaged.
     held = io.BytesIO(path.read_bytes())
     try:
         with zipfile.ZipFile(held) as archive:

@@ -101,8 +101,9 @@ def train(
     with ExitStack() as stack:
         directory = stack.enter_context(opened(path)) if is_first and resumes else None
         before = from_first_rank(None if directory is None else directory.record)
-        data = data or load_data(config, path / SPLIT if resumes else None)
-        if resumes and Split.load(path / SPLIT, data.screen).checksum != data.split.checksum:
+        if data is None:
+            data = load_data(config, path / SPLIT if resumes else None)
+        elif resumes and Split.load(path / SPLIT, data.screen).checksum != data.split.checksum:
             what = "the split is not the one that the run was begun with"
             raise StoreError(what, code="other-split", where=path)
         # What can be wrong with a config is found here, before there is a directory.
