@@ -64,7 +64,7 @@ class Checkpoints:
     def kept(self) -> tuple[Checkpoint, ...]:
         """All checkpoints, in the order in which they were saved.
 
-        An index that is missing or damaged is made again from the files, all of which must be whole.
+        An index that is missing or damaged is made again if all of the files are whole.
         """
         if self._kept is None:
             known = _read_index(self.folder / INDEX)

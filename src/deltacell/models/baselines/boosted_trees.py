@@ -15,13 +15,19 @@ from deltacell.arrays import AnyArray, Doubles, Floats, Ints
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines.additive import GeneEffects, cross_fitted_effects, ridge
 from deltacell.models.baselines.baseline import FitData, FittedPredictor, Parts, State, other_cell
-from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets, aggregated, look_up
+from deltacell.models.baselines.gene_sets import (
+    EVERY,
+    GeneOrder,
+    GenePairs,
+    GeneSets,
+    aggregated,
+    look_up,
+)
 from deltacell.models.gene_vectors import chosen_features, feature_vectors, largest_signs
 
 if TYPE_CHECKING:
     from lightgbm import Booster
 
-EVERY: Sequence[str] = ("min", "max", "mean")  # of the genes, or the pairs, of a set
 # Among one gene, or one pair, all aggregates agree; the mean of two is half their sum.
 OVER: Mapping[int, tuple[Sequence[str], Sequence[str]]]
 OVER = {1: (("mean",), ()), 2: (("min", "max"), ("mean",))}

@@ -12,6 +12,8 @@ from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Genes
 from deltacell.screen.genotypes import Genotypes, set_keys
 
+EVERY: Sequence[str] = ("min", "max", "mean")  # of the genes, or the pairs, of a set
+
 
 class GeneOrder:
     """The genes of a cell in order of their systematic names.

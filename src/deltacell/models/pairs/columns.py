@@ -15,7 +15,7 @@ from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints, offsets_of,
 from deltacell.cell import Cell
 from deltacell.models.baselines.additive import GeneEffects, ridge
 from deltacell.models.baselines.baseline import Part
-from deltacell.models.baselines.gene_sets import GeneOrder, GenePairs, GeneSets, aggregated
+from deltacell.models.baselines.gene_sets import EVERY, GeneOrder, GenePairs, GeneSets, aggregated
 from deltacell.models.gene_vectors import chosen_features, feature_vectors
 from deltacell.models.pairs.messages import (
     PROFILE_WIDTH,
@@ -109,7 +109,7 @@ class PairColumns:
     ) -> None:
         self.neighbours = Neighbours.of(cell, order, features)
         self.n_genes, self.largest = len(order), largest
-        self.over_pairs = ("min", "max", "mean") if largest > 2 else ("mean",)
+        self.over_pairs = EVERY if largest > 2 else ("mean",)
         self._around: tuple[Known, list[Doubles]] | None = None
         chosen = sorted(chosen_features(cell, features), key=lambda f: f.name)
         wide = [f for f in chosen if f.width >= PROFILE_WIDTH]
