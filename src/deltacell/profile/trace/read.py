@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from deltacell.errors import InputError
 from deltacell.profile.trace.columns import Table
-from deltacell.profile.trace.decode import Decoder, Source
+from deltacell.profile.trace.decode import BETWEEN, Decoder, Source
 from deltacell.profile.trace.trace import Kind, Trace, merge_cycles
 from deltacell.words import Progress, count_text
 
@@ -21,21 +24,18 @@ from deltacell.words import Progress, count_text
 def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Trace:
     """Read the trace of one process: a Chrome trace as PyTorch writes it, plain or gzip.
 
-    It is read in pieces, so that memory holds the columns and a few megabytes of text. What is
-    wrong with the file and can be read around is in the trace's warnings.
+    It is read in pieces, so that memory holds the columns and a few megabytes of text, and large
+    plain files by as many processes as there are idle cores. What is wrong with the file and can be
+    read around is in the trace's warnings.
     """
     path = Path(path)
-    table = Table()
-    with closing(Source(path, progress)) as source:
-        decoder = Decoder(source)
-        for piece in decoder.pieces():
-            table.add(*piece)
-            del piece
+    decoder, table = _read_in_parts(path, progress) or _read(Source(path, progress))
+    source = decoder.source
     fields = table.finish()
     table.left_out["not a valid event"] += decoder.lost
-    warnings = tuple(_warnings(decoder, table))
+    notices = tuple(_warnings(decoder, table))
     if not len(fields["begin"]):
-        fix = " ".join(warnings) or "Check the profiler's schedule, and record again."
+        fix = " ".join(notices) or "Check the profiler's schedule, and record again."
         what = "the trace has no event with a duration"
         raise InputError(what, code="no-events", where=path, fix=fix)
     about = decoder.about
@@ -43,7 +43,8 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
     settings = ("record_shapes", "with_stack", "profile_memory")
     listed = about.get("deviceProperties")
     devices = [d for d in listed if isinstance(d, dict)] if isinstance(listed, list) else []
-    devices.sort(key=lambda device: device.get("id") not in table.devices)
+    found = table.devices.values()
+    devices.sort(key=lambda device: device.get("id") not in found)
     damage = f"{count_text(n, 'event')} could not be read" if (n := table.left_out.total()) else ""
     version = about.get("pytorch_version") or about.get("torch_version")
     rank, world_size = _rank(about, path)
@@ -55,7 +56,7 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         torch_version=str(version) if version else None,
         device_name=next((str(device["name"]) for device in devices if "name" in device), None),
         settings={key: bool(about[key]) for key in settings if key in about},
-        warnings=warnings,
+        warnings=notices,
         damage="the file is cut off" if decoder.cut or source.damage else damage,
         text_bytes=source.given,
     )
@@ -114,6 +115,87 @@ def listed(numbers: Iterable[int], most: int = 8) -> str:
             runs.append([number, number])
     texts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in runs]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" * (len(texts) > most))
+
+
+def _read(source: Source, is_inside: bool = False) -> tuple[Decoder, Table]:
+    decoder, table = Decoder(source, is_inside), Table()
+    with closing(source):
+        for piece in decoder.pieces():
+            table.add(*piece)
+            del piece
+    return decoder, table
+
+
+PART = 16 << 20
+"""Bytes that are worth a process of their own."""
+
+
+def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, Table] | None:
+    """Read a large plain file with all idle cores; None where one process has to read it.
+
+    A part that is damaged, or does not end between two events, proves nothing about the others.
+    """
+    places = _places(path)
+    if len(places) < 2:
+        return None
+    fork = multiprocessing.get_context("fork")
+    children: list[tuple[Any, Any]] = []
+    try:
+        for begin, end in itertools.pairwise([*places[1:], None]):
+            receiver, sender = fork.Pipe(duplex=False)
+            child = fork.Process(target=_send_part, args=(sender, path, begin, end), daemon=True)
+            with warnings.catch_warnings():
+                # The child uses neither locks nor threads of this process.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child.start()
+            sender.close()
+            children.append((child, receiver))
+        decoder, table = _read(Source(path, progress, 0, places[1]))
+        is_good = "traceEvents" in decoder.about and not decoder.lost + decoder.repaired
+        for _, receiver in children:
+            if not (is_good and decoder.goes_on):
+                return None
+            said, is_good, given = receiver.recv()
+            decoder = replace(decoder, **said | {"about": decoder.about | said["about"]})
+            decoder.source.given += given
+            table.join(receiver.recv())
+        return (decoder, table) if is_good else None
+    except EOFError:
+        return None
+    finally:
+        for child, receiver in children:
+            child.kill()
+            child.join()
+            receiver.close()
+
+
+def _places(path: Path) -> list[int]:
+    """Return where the parts of a file begin, which are as many as can be read at once."""
+    found = [0]
+    with suppress(OSError), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        parts = min(size // PART, _idle_cores() + 1, 4) if size >= 2 * PART else 1
+        # Neither packed nor an array without an object around it.
+        for part in range(1, parts if file.read(64).lstrip().startswith(b"{") else 1):
+            begin = file.seek(size * part // parts)
+            if comma := BETWEEN.search(file.read(1 << 20)):
+                found.append(begin + comma.end(1))
+    return found
+
+
+def _idle_cores() -> int:
+    with suppress(OSError, ValueError, IndexError):
+        running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
+        return len(os.sched_getaffinity(0)) - int(running)
+    return 0
+
+
+def _send_part(to: Connection, path: Path, begin: int, end: int | None) -> None:
+    with suppress(Exception):
+        decoder, table = _read(Source(path, None, begin, end), is_inside=True)
+        said = {key: value for key, value in vars(decoder).items() if key != "source"}
+        to.send((said, not decoder.lost + decoder.repaired, decoder.source.given))
+        to.send(table)
 
 
 def _warnings(decoder: Decoder, table: Table) -> Iterator[str]:
