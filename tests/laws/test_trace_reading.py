@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import tempfile
 from contextlib import suppress
@@ -57,7 +58,7 @@ def read(text, piece=decode.PIECE, processes=1):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode, "PIECE", piece)
         patch.setattr(reading, "PART", 100)
-        patch.setattr(reading, "_idle_cores", lambda: processes - 1)
+        patch.setattr(os, "sched_getaffinity", lambda process: range(processes))
         path = Path(folder) / "trace.json"
         path.write_bytes(text)
         return read_trace(path)

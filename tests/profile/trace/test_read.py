@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
+import time
 from contextlib import suppress
 from fractions import Fraction
 
@@ -277,12 +281,12 @@ class TestSeveralProcesses:
         calls, join = [], Table.join
         monkeypatch.setattr(Table, "join", lambda *tables: calls.append(join(*tables)))
         monkeypatch.setattr(reading, "PART", 1000)
-        monkeypatch.setattr(reading, "_idle_cores", lambda: 3)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
         return calls
 
     def test_a_large_plain_file_is_read_in_parts(self, read, joined):
         trace = read(whole(200))
-        assert (len(joined), len(trace), trace.warnings) == (3, 200, ())
+        assert (len(joined), len(trace), trace.warnings) == (18, 200, ())
         assert names(trace) == [f"op{i}" for i in range(200)]
         for text, name in (
             (whole(1), "small"),
@@ -291,7 +295,7 @@ class TestSeveralProcesses:
         ):
             with suppress(InputError):
                 read(text, name)
-        assert len(joined) == 3
+        assert len(joined) == 18
 
     @pytest.mark.parametrize(
         ("good", "other", "rows", "said"),
@@ -309,6 +313,25 @@ class TestSeveralProcesses:
         assert good in text
         trace = read(text.replace(good, other))
         assert (len(trace), len(trace.warnings)) == (rows, said)
+
+    def test_a_kill_leaves_no_process_behind(self, write):
+        program = (
+            "import os, sys\n"
+            "from deltacell.profile.trace import read\n"
+            "read.PART, os.sched_getaffinity = 1000, lambda process: range(4)\n"
+            "read.read_trace(sys.argv[1], progress=lambda *done: os.kill(os.getpid(), 9))\n"
+        )
+        # More than fits into a pipe, so that the others wait for the one that is killed.
+        command = [sys.executable, "-c", program, str(write(whole(20_000)))]
+        killed = subprocess.Popen(command, start_new_session=True)
+        assert killed.wait(60) == -9
+        for _ in range(100):
+            try:
+                os.killpg(killed.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.1)
+        pytest.fail("a process of the group is still there")
 
 
 class TestRanks:

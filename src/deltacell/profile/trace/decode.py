@@ -95,7 +95,7 @@ class Source:
         self.damage = ""  # what is wrong with the packing
         try:
             self._file = path.open("rb")
-            self._size = end or os.fstat(self._file.fileno()).st_size
+            self._size = os.fstat(self._file.fileno()).st_size
             packed = self._file.read(2) == b"\x1f\x8b"
             self._file.seek(begin)
         except OSError as error:
@@ -106,6 +106,10 @@ class Source:
 
     def close(self) -> None:
         self._file.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process may know, which is all but the file."""
+        return {"path": self.path, "given": self.given, "damage": self.damage}
 
     def read(self, n: int) -> bytes:
         read = b""

@@ -25,11 +25,15 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
     """Read the trace of one process: a Chrome trace as PyTorch writes it, plain or gzip.
 
     It is read in pieces, so that memory holds the columns and a few megabytes of text, and large
-    plain files by as many processes as there are idle cores. What is wrong with the file and can be
-    read around is in the trace's warnings.
+    plain files by one process per core, at most four. What is wrong with the file and can be read
+    around is in the trace's warnings.
     """
     path = Path(path)
-    decoder, table = _read_in_parts(path, progress) or _read(Source(path, progress))
+    table = Table()
+    decoder = _read_in_parts(path, table, progress)
+    if decoder is None:
+        table = Table()
+        decoder = _read(Source(path, progress), table)
     source = decoder.source
     fields = table.finish()
     table.left_out["not a valid event"] += decoder.lost
@@ -117,85 +121,88 @@ def listed(numbers: Iterable[int], most: int = 8) -> str:
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" * (len(texts) > most))
 
 
-def _read(source: Source, is_inside: bool = False) -> tuple[Decoder, Table]:
-    decoder, table = Decoder(source, is_inside), Table()
+def _read(source: Source, table: Table, is_inside: bool = False) -> Decoder:
+    decoder = Decoder(source, is_inside)
     with closing(source):
         for piece in decoder.pieces():
             table.add(*piece)
             del piece
-    return decoder, table
+    return decoder
 
 
 PART = 16 << 20
-"""Bytes that are worth a process of their own."""
+"""Bytes that are worth a process, and at most how many it reads at once."""
 
 
-def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, Table] | None:
-    """Read a large plain file with all idle cores; None where one process has to read it.
+def _read_in_parts(path: Path, table: Table, progress: Progress | None) -> Decoder | None:
+    """Read a large plain file with all cores; None where one process has to read it.
 
-    A part that is damaged, or does not end between two events, proves nothing about the others.
+    Of n processes, this one included, each reads every n-th part. A part that is damaged, or does
+    not end between two events, proves nothing about the next.
     """
-    places = _places(path)
-    if len(places) < 2:
+    can_fork = hasattr(os, "sched_getaffinity") and not multiprocessing.current_process().daemon
+    n = min(4, len(os.sched_getaffinity(0))) if can_fork else 1
+    places = _places(path, n)
+    if n == 1 or len(places) < n:
         return None
-    fork = multiprocessing.get_context("fork")
-    children: list[tuple[Any, Any]] = []
+    parts = list(zip(places, [*places[1:], None], strict=True))
+    fork, children = multiprocessing.get_context("fork"), list[tuple[Any, Any]]()
+    about, given = dict[str, Any](), 0
     try:
-        for begin, end in itertools.pairwise([*places[1:], None]):
-            receiver, sender = fork.Pipe(duplex=False)
-            child = fork.Process(target=_send_part, args=(sender, path, begin, end), daemon=True)
+        for first in range(1, n):
+            pipe = receiver, sender = fork.Pipe(duplex=False)
+            child = fork.Process(target=_send, args=(*pipe, path, parts[first::n]), daemon=True)
             with warnings.catch_warnings():
                 # The child uses neither locks nor threads of this process.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 child.start()
             sender.close()
             children.append((child, receiver))
-        decoder, table = _read(Source(path, progress, 0, places[1]))
-        is_good = "traceEvents" in decoder.about and not decoder.lost + decoder.repaired
-        for _, receiver in children:
-            if not (is_good and decoder.goes_on):
+        for number, (begin, end) in enumerate(parts):
+            if number % n == 0:
+                decoder = _read(Source(path, progress, begin, end), table, is_inside=begin > 0)
+            else:
+                decoder, later = children[number % n - 1][1].recv()
+                table.join(later)
+            about |= decoder.about
+            given += decoder.source.given
+            is_good = "traceEvents" in about and not decoder.lost + decoder.repaired
+            if not is_good or decoder.goes_on == (end is None):
                 return None
-            said, is_good, given = receiver.recv()
-            decoder = replace(decoder, **said | {"about": decoder.about | said["about"]})
-            decoder.source.given += given
-            table.join(receiver.recv())
-        return (decoder, table) if is_good else None
     except EOFError:
         return None
     finally:
         for child, receiver in children:
+            receiver.close()
             child.kill()
             child.join()
-            receiver.close()
+    decoder.about, decoder.source.given = about, given
+    return decoder
 
 
-def _places(path: Path) -> list[int]:
-    """Return where the parts of a file begin, which are as many as can be read at once."""
+def _send(
+    back: Connection, to: Connection, path: Path, parts: Sequence[tuple[int, int | None]]
+) -> None:
+    # Without another reader, sending fails as soon as the parent is gone.
+    back.close()
+    with suppress(Exception):
+        for begin, end in parts:
+            table = Table()
+            to.send((_read(Source(path, None, begin, end), table, is_inside=True), table))
+
+
+def _places(path: Path, cores: int) -> list[int]:
+    """Return where the parts of a plain file begin, as many for each core."""
     found = [0]
     with suppress(OSError), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        parts = min(size // PART, _idle_cores() + 1, 4) if size >= 2 * PART else 1
+        parts = cores * -(-size // (cores * PART)) if size >= PART else 1
         # Neither packed nor an array without an object around it.
         for part in range(1, parts if file.read(64).lstrip().startswith(b"{") else 1):
             begin = file.seek(size * part // parts)
-            if comma := BETWEEN.search(file.read(1 << 20)):
+            if begin > found[-1] and (comma := BETWEEN.search(file.read(1 << 20))):
                 found.append(begin + comma.end(1))
     return found
-
-
-def _idle_cores() -> int:
-    with suppress(OSError, ValueError, IndexError):
-        running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
-        return len(os.sched_getaffinity(0)) - int(running)
-    return 0
-
-
-def _send_part(to: Connection, path: Path, begin: int, end: int | None) -> None:
-    with suppress(Exception):
-        decoder, table = _read(Source(path, None, begin, end), is_inside=True)
-        said = {key: value for key, value in vars(decoder).items() if key != "source"}
-        to.send((said, not decoder.lost + decoder.repaired, decoder.source.given))
-        to.send(table)
 
 
 def _warnings(decoder: Decoder, table: Table) -> Iterator[str]:
