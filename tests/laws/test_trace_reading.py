@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import tempfile
 from contextlib import suppress
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from deltacell.errors import InputError
 from deltacell.profile.trace import decode
+from deltacell.profile.trace import read as reading
 from deltacell.profile.trace.read import read_trace
 
 law = settings(max_examples=40, deadline=None)
@@ -52,9 +54,11 @@ def text_of(listed, **layout):
     return re.sub(r'"@(-?[0-9.]+)@"', r"\1", json.dumps(document, **layout)).encode()
 
 
-def read(text, piece=decode.PIECE):
+def read(text, piece=decode.PIECE, processes=1):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode, "PIECE", piece)
+        patch.setattr(reading, "PART", 100)
+        patch.setattr(os, "sched_getaffinity", lambda process: range(processes))
         path = Path(folder) / "trace.json"
         path.write_bytes(text)
         return read_trace(path)
@@ -79,6 +83,26 @@ def test_what_was_written_is_read(made, origin, layout, piece, packed):
         (name, str(tid), begin - first, duration, correlation)
         for name, begin, duration, tid, correlation in made
     )
+
+
+@law
+@given(events, layouts, st.integers(2, 4), st.floats(0.5, 1), st.none() | st.integers(0, 255))
+def test_several_processes_read_what_one_reads(made, layout, processes, share, damage):
+    text = bytearray(text_of(written(made, 0), **layout))
+    if damage is not None:
+        text[int(share * len(text)) - 1] = damage
+    elif share < 0.8:
+        del text[int(share * len(text)) :]
+
+    def all_of(processes):
+        try:
+            trace = read(bytes(text), processes=processes)
+        except InputError as error:
+            return error.code
+        fields = vars(trace) | {"path": None}
+        return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in fields.items()}
+
+    assert all_of(processes) == all_of(1)
 
 
 @law

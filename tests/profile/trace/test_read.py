@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from fractions import Fraction
 
 import pytest
 
 from deltacell.errors import InputError
+from deltacell.profile.trace import read as reading
+from deltacell.profile.trace.columns import Table
 from deltacell.profile.trace.read import read_trace, read_traces
 from deltacell.profile.trace.trace import NOTHING, Kind
 
@@ -265,6 +272,66 @@ class TestDamage:
     def test_what_is_not_a_trace(self, write, tmp_path, code, texts):
         assert {code_of(write(text)) for text in texts} == {code}
         assert code_of(tmp_path) == code_of(tmp_path / "none.json") == "unreadable-file"
+
+
+class TestSeveralProcesses:
+    @pytest.fixture
+    def joined(self, monkeypatch):
+        """How often the part of another process was added."""
+        calls, join = [], Table.join
+        monkeypatch.setattr(Table, "join", lambda *tables: calls.append(join(*tables)))
+        monkeypatch.setattr(reading, "PART", 1000)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
+        return calls
+
+    def test_a_large_plain_file_is_read_in_parts(self, read, joined):
+        trace = read(whole(200))
+        assert (len(joined), len(trace), trace.warnings) == (18, 200, ())
+        assert names(trace) == [f"op{i}" for i in range(200)]
+        for text, name in (
+            (whole(1), "small"),
+            (whole(200), "packed.gz"),
+            ("[" + "1" * 9999, "bare"),
+        ):
+            with suppress(InputError):
+                read(text, name)
+        assert len(joined) == 18
+
+    @pytest.mark.parametrize(
+        ("good", "other", "rows", "said"),
+        [
+            ('"name": "op150"', '"name": "}, {\\"ph\\": 1"', 200, 0),
+            ('"name": "op150"', '"name": "say "hello" to } ] {"', 199, 1),
+            ('{"schemaVersion": 1', '{"deeper": {"schemaVersion": 1', 200, 1),
+            ('"op20", "pid": 1, "tid": 2, "ts": 200, "dur": 5, "args": {"External id": 20}}',
+             '"op20"}], "more": [{"ph": "X"}', 20, 1),
+            ('{"ph": "X", "cat": "cpu_op", "name": "op150"', '{"ph": "B", "name": "op150"', 199, 1),
+        ],
+    )  # fmt: skip
+    def test_what_parts_do_not_prove_is_read_by_one(self, read, joined, good, other, rows, said):
+        text = whole(200)
+        assert good in text
+        trace = read(text.replace(good, other))
+        assert (len(trace), len(trace.warnings)) == (rows, said)
+
+    def test_a_kill_leaves_no_process_behind(self, write):
+        program = (
+            "import os, sys\n"
+            "from deltacell.profile.trace import read\n"
+            "read.PART, os.sched_getaffinity = 1000, lambda process: range(4)\n"
+            "read.read_trace(sys.argv[1], progress=lambda *done: os.kill(os.getpid(), 9))\n"
+        )
+        # More than fits into a pipe, so that the others wait for the one that is killed.
+        command = [sys.executable, "-c", program, str(write(whole(20_000)))]
+        killed = subprocess.Popen(command, start_new_session=True)
+        assert killed.wait(60) == -9
+        for _ in range(100):
+            try:
+                os.killpg(killed.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.1)
+        pytest.fail("a process of the group is still there")
 
 
 class TestRanks:

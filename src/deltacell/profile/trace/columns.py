@@ -27,7 +27,6 @@ class Table:
         self._keys = _Keys()
         self._stacks, self._shapes = _Codes(), _Codes()
         self._thread_names: dict[tuple[str, str], str] = {}
-        self._devices: dict[int, int] = {}
         self._halves: list[tuple[int, Event]] = []
 
     def add(self, events: Sequence[Event], text: bytes) -> None:
@@ -49,10 +48,8 @@ class Table:
         args = [e.args if e.args.__class__ is Arguments else _NO_ARGUMENTS for e in events]
         seen = len(keys)
         codes = [keys[e.name, e.cat, e.pid, e.tid] for e in events]
-        for fresh in range(seen, len(keys)):
-            device = _int(args[codes.index(fresh)].device)
-            if device >= 0 and keys.kinds[fresh] in _DEVICE_KINDS:
-                self._devices.setdefault(keys.threads[fresh], device)
+        fresh = range(seen, len(keys))
+        keys.devices += [_int(args[codes.index(code)].device) for code in fresh]
         part: dict[str, Any] = {
             "key": _packed(codes, "i"),
             "begin": begin,
@@ -69,9 +66,12 @@ class Table:
             part["stack"] = _packed(codes, "i")
         types = [a.types for a in args]
         if types.count(NO_TEXT) < len(types):
-            dims = [a.old_dims if a.dims is NO_TEXT else a.dims for a in args]
-            pairs = zip(dims, types, strict=True)
-            codes = [NOTHING if pair[1] is NO_TEXT else shapes[_joined(pair)] for pair in pairs]
+            codes = [
+                NOTHING
+                if a.types is NO_TEXT
+                else shapes[_joined((a.old_dims if a.dims is NO_TEXT else a.dims, a.types))]
+                for a in args
+            ]
             part["shape"] = _packed(codes, "i")
         good = (begin >= -_FAR) & (begin < 2 * _FAR) & (duration >= 0) & (duration < _FAR)
         if not good.all():
@@ -118,20 +118,48 @@ class Table:
             "strange": dict(strange.most_common(20)),
         }
 
+    def join(self, later: Table) -> None:
+        """Add the events of a table that was made from what follows in the file."""
+        keys, seen = self._keys, len(self._keys)
+        codes = [keys[key] for key in later._keys]
+        devices = zip(codes, later._keys.devices, strict=True)
+        keys.devices += [device for code, device in devices if code >= seen]
+        renumbered = {
+            "key": codes,
+            "stack": [self._stacks[text] for text in later._stacks],
+            "shape": [self._shapes[text] for text in later._shapes],
+        }
+        for name in _TYPES:
+            column = later._columns.pop(name)
+            if name in renumbered:
+                # The last place is that of no code.
+                table = np.array([*renumbered[name], NOTHING], dtype=np.int32)
+                self._columns[name] += table[np.frombuffer(column, dtype=np.int32)].data
+            else:
+                self._columns[name] += column
+        self._thread_names |= later._thread_names
+        self._halves += later._halves
+        self.left_out.update(later.left_out)
+
     @property
-    def devices(self) -> list[int]:
-        return list(self._devices.values())
+    def devices(self) -> dict[int, int]:
+        """The devices of streams, as the first event of a name there says."""
+        keys, found = self._keys, dict[int, int]()
+        for thread, kind, device in zip(keys.threads, keys.kinds, keys.devices, strict=True):
+            if device >= 0 and kind in _DEVICE_KINDS:
+                found.setdefault(thread, device)
+        return found
 
     def _whole(self, name: str) -> npt.NDArray[Any]:
         return np.frombuffer(self._columns.pop(name), dtype=_TYPES[name])
 
     def _threads(self) -> tuple[Thread, ...]:
-        keys, threads = self._keys, []
+        keys, threads, devices = self._keys, [], self.devices
         kinds = zip(keys.threads, keys.kinds, strict=True)
         on_device = {thread for thread, kind in kinds if kind in _DEVICE_KINDS}
         for code, (pid, tid) in enumerate(keys.thread_codes):
             name = self._thread_names.get((pid, tid), "").strip()
-            device = self._devices.get(code, int(pid) if pid.isdecimal() else None)
+            device = devices.get(code, int(pid) if pid.isdecimal() else None)
             is_device = code in on_device
             threads.append(Thread(pid, tid, name, is_device, device if is_device else None))
         return tuple(threads)
@@ -224,6 +252,7 @@ class _Keys(dict[tuple[Scalar, Scalar, Scalar, Scalar], int]):
         self.names: list[int] = []
         self.kinds: list[Kind] = []
         self.threads: list[int] = []
+        self.devices: list[int] = []
         self.strange: dict[int, str] = {}
 
     def __missing__(self, key: tuple[Scalar, Scalar, Scalar, Scalar]) -> int:

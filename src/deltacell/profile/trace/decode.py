@@ -85,9 +85,11 @@ PIECE = 1 << 19
 
 
 class Source:
-    """A file, unpacked where its first bytes are those of gzip."""
+    """A file, or some bytes of it, unpacked where its first bytes are those of gzip."""
 
-    def __init__(self, path: Path, progress: Progress | None = None) -> None:
+    def __init__(
+        self, path: Path, progress: Progress | None = None, begin: int = 0, end: int | None = None
+    ) -> None:
         self.path, self._progress = path, progress
         self.given = 0  # unpacked bytes handed out
         self.damage = ""  # what is wrong with the packing
@@ -95,23 +97,30 @@ class Source:
             self._file = path.open("rb")
             self._size = os.fstat(self._file.fileno()).st_size
             packed = self._file.read(2) == b"\x1f\x8b"
-            self._file.seek(0)
+            self._file.seek(begin)
         except OSError as error:
             raise self._unreadable(error) from error
         self._text: Any = gzip.GzipFile(fileobj=self._file) if packed else self._file
+        # A file may still grow.
+        self._left = 1 << 62 if end is None else end - begin
 
     def close(self) -> None:
         self._file.close()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process may know, which is all but the file."""
+        return {"path": self.path, "given": self.given, "damage": self.damage}
+
     def read(self, n: int) -> bytes:
         read = b""
         try:
-            read = self._text.read1(n)
+            read = self._text.read1(min(n, self._left))
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.damage = "its packing (gzip) is damaged"
         except OSError as error:
             raise self._unreadable(error) from error
         self.given += len(read)
+        self._left -= len(read)
         if self._progress is not None:
             self._progress(f"reading {self.path.name}", self._file.tell(), self._size)
         return read
@@ -130,15 +139,17 @@ class Decoder:
     """The events of a trace, and what it says of itself."""
 
     source: Source
+    is_inside: bool = False  # the source begins within the events
     about: dict[str, Any] = field(default_factory=dict)  # complete after the last piece
     lost: int = 0  # events that could not be decoded
     repaired: int = 0  # pieces with signs that JSON does not allow
     cut: bool = False  # the text has no end
+    goes_on: bool = False  # the text ends where another event could follow
     unclear: bool = False  # some of `about` could not be decoded
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the events; free each piece before asking for the next."""
-        text, is_bare = self._begin()
+        text, is_bare = (b"", False) if self.is_inside else self._begin()
         closed = False
         while not closed:
             # As much again as there is, so that a very long event is not searched too often.
@@ -193,6 +204,7 @@ class Decoder:
             self.repaired += 1
         if part := text[:end].rstrip(_GAP):
             yield self._decode(part) or self._one_by_one(part)
+        self.goes_on = not text[end:].strip()
         rest = text[end + closed :].strip()
         if not closed:
             # In a bare array the last bracket may be missing.
@@ -221,7 +233,7 @@ class Decoder:
 
     def _one_by_one(self, part: bytes) -> Piece:
         """Decode every event alone, and leave out those that are damaged."""
-        places = [-1, *(match.start(1) for match in _BETWEEN.finditer(part)), len(part)]
+        places = [-1, *(match.start(1) for match in BETWEEN.finditer(part)), len(part)]
         alone = [part[a + 1 : b].strip(_GAP) for a, b in itertools.pairwise(places)]
         return self._events_among([_repair(event) for event in alone if event])
 
@@ -261,7 +273,7 @@ _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _LONGEST = 64 << 20
 _GAP = b", \t\r\n"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:)')
+BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:)')
 # Between events a line break is as good as a space, and within a name it is not allowed.
 _WITHOUT_CONTROL = bytes.maketrans(bytes(range(32)), b" " * 32)
 _NO_NUMBER = re.compile(
@@ -278,7 +290,7 @@ _ESCAPE = re.compile(
 def _last_comma(text: bytes) -> int:
     """Return the place of the last comma that seems to stand between events; 0 for none."""
     for start in (max(0, len(text) - (1 << 13)), 0):
-        if commas := [match.start(1) for match in _BETWEEN.finditer(text, start)]:
+        if commas := [match.start(1) for match in BETWEEN.finditer(text, start)]:
             return commas[-1]
     return 0
 

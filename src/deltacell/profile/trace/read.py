@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from deltacell.errors import InputError
 from deltacell.profile.trace.columns import Table
-from deltacell.profile.trace.decode import Decoder, Source
+from deltacell.profile.trace.decode import BETWEEN, Decoder, Source
 from deltacell.profile.trace.trace import Kind, Trace, merge_cycles
 from deltacell.words import Progress, count_text
 
@@ -21,21 +24,22 @@ from deltacell.words import Progress, count_text
 def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Trace:
     """Read the trace of one process: a Chrome trace as PyTorch writes it, plain or gzip.
 
-    It is read in pieces, so that memory holds the columns and a few megabytes of text. What is
-    wrong with the file and can be read around is in the trace's warnings.
+    It is read in pieces, so that memory holds the columns and a few megabytes of text, and large
+    plain files by one process per core, at most four. What is wrong with the file and can be read
+    around is in the trace's warnings.
     """
     path = Path(path)
     table = Table()
-    with closing(Source(path, progress)) as source:
-        decoder = Decoder(source)
-        for piece in decoder.pieces():
-            table.add(*piece)
-            del piece
+    decoder = _read_in_parts(path, table, progress)
+    if decoder is None:
+        table = Table()
+        decoder = _read(Source(path, progress), table)
+    source = decoder.source
     fields = table.finish()
     table.left_out["not a valid event"] += decoder.lost
-    warnings = tuple(_warnings(decoder, table))
+    notices = tuple(_warnings(decoder, table))
     if not len(fields["begin"]):
-        fix = " ".join(warnings) or "Check the profiler's schedule, and record again."
+        fix = " ".join(notices) or "Check the profiler's schedule, and record again."
         what = "the trace has no event with a duration"
         raise InputError(what, code="no-events", where=path, fix=fix)
     about = decoder.about
@@ -43,7 +47,8 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
     settings = ("record_shapes", "with_stack", "profile_memory")
     listed = about.get("deviceProperties")
     devices = [d for d in listed if isinstance(d, dict)] if isinstance(listed, list) else []
-    devices.sort(key=lambda device: device.get("id") not in table.devices)
+    found = table.devices.values()
+    devices.sort(key=lambda device: device.get("id") not in found)
     damage = f"{count_text(n, 'event')} could not be read" if (n := table.left_out.total()) else ""
     version = about.get("pytorch_version") or about.get("torch_version")
     rank, world_size = _rank(about, path)
@@ -55,7 +60,7 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         torch_version=str(version) if version else None,
         device_name=next((str(device["name"]) for device in devices if "name" in device), None),
         settings={key: bool(about[key]) for key in settings if key in about},
-        warnings=warnings,
+        warnings=notices,
         damage="the file is cut off" if decoder.cut or source.damage else damage,
         text_bytes=source.given,
     )
@@ -114,6 +119,90 @@ def listed(numbers: Iterable[int], most: int = 8) -> str:
             runs.append([number, number])
     texts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in runs]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" * (len(texts) > most))
+
+
+def _read(source: Source, table: Table, is_inside: bool = False) -> Decoder:
+    decoder = Decoder(source, is_inside)
+    with closing(source):
+        for piece in decoder.pieces():
+            table.add(*piece)
+            del piece
+    return decoder
+
+
+PART = 16 << 20
+"""Bytes that are worth a process, and at most how many it reads at once."""
+
+
+def _read_in_parts(path: Path, table: Table, progress: Progress | None) -> Decoder | None:
+    """Read a large plain file with all cores; None where one process has to read it.
+
+    Of n processes, this one included, each reads every n-th part. A part that is damaged, or does
+    not end between two events, proves nothing about the next.
+    """
+    can_fork = hasattr(os, "sched_getaffinity") and not multiprocessing.current_process().daemon
+    n = min(4, len(os.sched_getaffinity(0))) if can_fork else 1
+    places = _places(path, n)
+    if n == 1 or len(places) < n:
+        return None
+    parts = list(zip(places, [*places[1:], None], strict=True))
+    fork, children = multiprocessing.get_context("fork"), list[tuple[Any, Any]]()
+    about, given = dict[str, Any](), 0
+    try:
+        for first in range(1, n):
+            pipe = receiver, sender = fork.Pipe(duplex=False)
+            child = fork.Process(target=_send, args=(*pipe, path, parts[first::n]), daemon=True)
+            with warnings.catch_warnings():
+                # The child uses neither locks nor threads of this process.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child.start()
+            sender.close()
+            children.append((child, receiver))
+        for number, (begin, end) in enumerate(parts):
+            if number % n == 0:
+                decoder = _read(Source(path, progress, begin, end), table, is_inside=begin > 0)
+            else:
+                decoder, later = children[number % n - 1][1].recv()
+                table.join(later)
+            about |= decoder.about
+            given += decoder.source.given
+            is_good = "traceEvents" in about and not decoder.lost + decoder.repaired
+            if not is_good or decoder.goes_on == (end is None):
+                return None
+    except EOFError:
+        return None
+    finally:
+        for child, receiver in children:
+            receiver.close()
+            child.kill()
+            child.join()
+    decoder.about, decoder.source.given = about, given
+    return decoder
+
+
+def _send(
+    back: Connection, to: Connection, path: Path, parts: Sequence[tuple[int, int | None]]
+) -> None:
+    # Without another reader, sending fails as soon as the parent is gone.
+    back.close()
+    with suppress(Exception):
+        for begin, end in parts:
+            table = Table()
+            to.send((_read(Source(path, None, begin, end), table, is_inside=True), table))
+
+
+def _places(path: Path, cores: int) -> list[int]:
+    """Return where the parts of a plain file begin, as many for each core."""
+    found = [0]
+    with suppress(OSError), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        parts = cores * -(-size // (cores * PART)) if size >= PART else 1
+        # Neither packed nor an array without an object around it.
+        for part in range(1, parts if file.read(64).lstrip().startswith(b"{") else 1):
+            begin = file.seek(size * part // parts)
+            if begin > found[-1] and (comma := BETWEEN.search(file.read(1 << 20))):
+                found.append(begin + comma.end(1))
+    return found
 
 
 def _warnings(decoder: Decoder, table: Table) -> Iterator[str]:
