@@ -27,8 +27,8 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "deltacell needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version)."; \
 	    echo "Name another one: make setup PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,metabolism,sql,tensorboard,xlsx]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev,metabolism,sql,tensorboard,xlsx]'
 	@touch $(READY)
 
 demo: setup

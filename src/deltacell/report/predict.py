@@ -220,7 +220,7 @@ def _value(value: float | None) -> str | None:
 
 
 def _scatter(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    across = Axis.over([one["measured"] for one in points], 46, 392)
+    across = Axis.over([one["measured"] for one in points], 66, 392)
     up = Axis.over([one["predicted"] for one in points], 252, 8)
     low, high = max(across.low, up.low), min(across.high, up.high)
     equal = [across.at(low), up.at(low), across.at(high), up.at(high)]
