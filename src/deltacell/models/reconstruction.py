@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from deltacell.models.base import check_range
@@ -113,9 +114,7 @@ class _EdgeSum(torch.autograd.Function):
 
 
 # torch.compile cannot trace sparse tensors.
-_eager_edge_sum: ReconstructionLoss = torch.compiler.disable(  # type: ignore[no-untyped-call]
-    _EdgeSum.apply
-)
+_eager_edge_sum: ReconstructionLoss = _disable_dynamo(_EdgeSum.apply)
 
 
 def _with_values(matrix: Tensor, values: Tensor) -> Tensor:

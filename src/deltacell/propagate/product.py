@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from torch._compile import _disable_dynamo
 
 from deltacell.arrays import AnyArray, Ints, offsets_of
 from deltacell.cell import Relation
@@ -158,9 +159,8 @@ def _apply(x: torch.Tensor, matrix: SparseMatrix) -> torch.Tensor:
 
 
 # torch.compile cannot trace sparse tensors; this makes it break the graph here and nowhere else.
-_eager_product: Callable[[torch.Tensor, SparseMatrix], torch.Tensor] = torch.compiler.disable(  # type: ignore[no-untyped-call]
-    _apply
-)
+# Unlike `torch.compiler.disable`, it loads the compiler, which takes seconds, at the first call.
+_eager_product: Callable[[torch.Tensor, SparseMatrix], torch.Tensor] = _disable_dynamo(_apply)
 
 
 def _multiply(matrix: SparseMatrix, x: torch.Tensor) -> torch.Tensor:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import torch
 import torch.distributed as dist
 from torch import nn
-from torchmetrics.functional import pearson_corrcoef, spearman_corrcoef
 
 from deltacell.cell import Cell
 from deltacell.models import (
@@ -121,14 +121,15 @@ class Validation:
     loss: float
 
     def metrics(self) -> dict[str, float]:
-        measured, predicted = torch.tensor(self.measured), torch.tensor(self.predicted)
-        constant = len(measured) < 2 or not (measured.std() > 0 and predicted.std() > 0)
-        return {
-            "loss": self.loss,
-            "pearson": math.nan if constant else float(pearson_corrcoef(predicted, measured)),
-            "spearman": math.nan if constant else float(spearman_corrcoef(predicted, measured)),
-            "mse": float(((measured - predicted) ** 2).mean()) if len(measured) else math.nan,
-        }
+        both = pl.DataFrame({"measured": self.measured, "predicted": self.predicted})
+        # Of a constant, also by rounding, there is no correlation.
+        constant = len(both) < 2 or not all(column.std() for column in both)
+        pearson, spearman = (
+            math.nan if constant else both.select(pl.corr(*both.columns, method=method)).item()
+            for method in ("pearson", "spearman")
+        )
+        mse = float(((self.measured - self.predicted) ** 2).mean()) if len(both) else math.nan
+        return {"loss": self.loss, "pearson": pearson, "spearman": spearman, "mse": mse}
 
 
 class Schedule:
