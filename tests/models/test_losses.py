@@ -177,6 +177,17 @@ def test_the_ring_goes_round_and_may_be_empty():
     assert value.total == 0
 
 
+def test_a_resumed_loss_equals_one_that_never_stopped():
+    options = {"width": 4, "warmup": 1, "stable": 1, "buffer": 20}
+    straight, resumed = (PointDistributionContrast(1.0, 1.0, 1.0, **options) for _ in range(2))
+    for seed in range(4):
+        straight(*batch_of(7, seed), epoch=2)
+    resumed.load_state_dict(straight.state_dict())
+    totals = [loss(*batch_of(7, 9), epoch=2).total for loss in (straight, resumed)]
+    assert torch.equal(*totals)
+    assert resumed.steps == straight.steps
+
+
 def test_the_schedules():
     loss = PointDistributionContrast(warmup=100, stable=500, max_epochs=1000)
     middle = {100: 5.0, 300: 0.0, 400: -2.5}
