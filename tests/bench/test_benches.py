@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import subprocess
@@ -15,27 +16,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cells import random_cell
 from typer.testing import CliRunner
 
-from deltacell.bench import dango, data, mutants, predict, process, start, trace
+from deltacell.bench import dango, data, mutants, predict, process, propagation, scaling, start
+from deltacell.bench import trace as trace_bench
 from deltacell.bench import train as train_bench
-from deltacell.cell import Cell, Genes, Relation
+from deltacell.cell import Cell
 from deltacell.cli.app import app
 from deltacell.errors import DeltacellError, InputError
-from deltacell.screen import Loader, Screen, Split
+from deltacell.models.hetero_cell import HeteroCell
+from deltacell.profile.trace.read import read_trace
+from deltacell.profile.trace.trace import Kind
+from deltacell.propagate import STRATEGIES, strategy
+from deltacell.screen import Genotypes, Loader, Screen, Split
 
-N = 24
 BENCHES = tomllib.loads(files("deltacell.cli").joinpath("bench.toml").read_text("utf-8"))
-
-
-@pytest.fixture(scope="module")
-def cell() -> Cell:
-    rng = np.random.default_rng(0)
-    relations = [
-        Relation.from_edges(name, *rng.integers(N, size=(2, 60)), n_genes=N, directed=directed)
-        for name, directed in (("physical", False), ("regulatory", True))
-    ]
-    return Cell(Genes(f"g{i}" for i in range(N)), relations)
 
 
 @pytest.fixture
@@ -101,7 +97,7 @@ def test_a_process_of_its_own_ends_with_the_one_that_asked(tmp_path: Path) -> No
 
 def test_a_process_of_its_own_fails_and_dies(tmp_path: Path) -> None:
     with pytest.raises(InputError):
-        process.in_own_process(trace.measure, file=tmp_path / "no.json")
+        process.in_own_process(trace_bench.measure, file=tmp_path / "no.json")
     with pytest.raises(DeltacellError, match="died"):
         process.in_own_process(os._exit, status=1)
 
@@ -127,18 +123,20 @@ def test_bars_are_limits_that_are_met_or_not_and_medians_are_over_turns() -> Non
         (predict.run, {"repeats": 0}, "out-of-range"),
         (train_bench.run, {"steps": 0}, "out-of-range"),
         (train_bench.run, {"models": ["dago"]}, "unknown-choice"),
+        (propagation.run, {"repeats": 0}, "out-of-range"),
+        (propagation.run, {"strategies": []}, "unknown-propagation"),
+        (scaling.run, {"strategies": ["fast"]}, "unknown-propagation"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(run: Any, options: dict[str, Any], code: str) -> None:
-    with pytest.raises(InputError) as caught:
-        run(**options)
-    assert caught.value.code == code
+def test_what_cannot_be_measured(refused: Any, run: Any, options: Any, code: str) -> None:
+    refused(code, run, **options)
 
 
 # --- quick runs ---
 
 
-def test_the_three_pipelines_load_the_same_genotypes(cell: Cell) -> None:
+def test_the_three_pipelines_load_the_same_genotypes() -> None:
+    cell = random_cell(24, {"physical": 60, "regulatory": 60}, directed=["regulatory"])
     screen = data.random_triples(cell, 30, seed=1)
     (batch,) = Loader(screen, batch_size=30, shuffle=False)
     records, whole = data._Records(screen), data._Mutants(cell, screen)
@@ -157,10 +155,13 @@ def test_the_three_pipelines_load_the_same_genotypes(cell: Cell) -> None:
 PREDICT = [name for model in predict.LOOPS for name in ("loop", *predict.RANKED[model])]
 QUICK = {
     "data": ("name", ["columnar", "per_record", "lazy"], "bytes_per_sample"),
-    "dango --batch 5 --steps 2": ("variant", ["dense", "closed_form"], "peak_mib loss"),
-    "pairs": ("name", ["columns", "train", "score_all_pairs"], "seconds pairs peak_mib"),
-    "train --steps 2 --repeats 1": ("model", [*train_bench.CONFIGS], "phase_overhead peak_mib"),
+    "dango --batch 5 --steps 2": ("variant", ["dense", "closed_form"], "loss"),
+    "pairs": ("name", ["columns", "train", "score_all_pairs"], "seconds pairs"),
+    "train --steps 2 --repeats 1": ("model", [*train_bench.CONFIGS], "phase_overhead"),
     "predict --repeats 1": ("variant", PREDICT, "sets_per_s times_the_loop"),
+    "propagation --strategies subgraph,shared --batch 3 --layers 1 --repeats 1": (
+        *("strategy", ["subgraph", "shared", "wild_type"], "s_per_genotype"),
+    ),
 }
 
 
@@ -172,6 +173,8 @@ def test_a_quick_run(words: str, quick: Any) -> None:
     rows, ratios = found["rows"], found.get("ratios", {})
     assert [row[column] for row in rows] == names
     assert all(row[key] > 0 for row in rows for key in positive.split())
+    # In this process a step may fit into memory that is held already.
+    assert all(row.get("peak_mib", 0) >= 0 for row in rows)
     match found["benchmark"]:
         case "data" | "dango" as name:
             assert set(ratios) == set(BENCHES[name]["bars"])
@@ -179,6 +182,8 @@ def test_a_quick_run(words: str, quick: Any) -> None:
         case "train":
             assert all(0 <= row["data_wait_share"] < 1 > row["phase_overhead"] for row in rows)
             assert (len(ratios), rows[2]["propagation"]) == (3, "auto: late")
+        case "propagation":
+            assert min(ratios["best_times_faster_than_subgraph"], found["roofline_s_per_genotype"])
         case "predict":
             # Of so many genes all triples are ranked, and of the loop's as many as it says.
             assert [row["sets"] for row in rows] == [5_120, *[34_220] * 3, 8, 84]
@@ -251,3 +256,143 @@ def test_ratios_are_of_turns_side_by_side(monkeypatch: pytest.MonkeyPatch) -> No
     assert bars["hetero_cell_late_over_dango_s_per_sample"]["met"]
     assert not bars["dango_data_wait_share"]["met"]
     assert train_bench.timer_cost(20) > 0
+
+
+# --- propagation and scaling ---
+
+
+def test_all_strategies_give_the_same() -> None:
+    settings: dict[str, Any] = {"cell": "demo", "batch": 3, "layers": 2, "repeats": 1}
+    found = propagation.measure_times(**settings, mutant_layers=1, strategies=list(STRATEGIES))
+    rows = {row["strategy"]: row for row in found["rows"]}
+    assert list(rows) == [*STRATEGIES, "wild_type"]
+    for name in STRATEGIES:
+        row = rows[name]
+        assert row["score_diff_over_std"] < 1e-2
+        assert row["grad_rel_diff"] < 0.05
+        assert row["forward_s"] >= row["preparation_s"] > 0
+        assert row["s_per_genotype"] * 3 == pytest.approx(row["forward_s"] + row["backward_s"])
+        assert row["loader_bytes_per_genotype"] > 0
+    assert rows["subgraph"]["score_diff_over_std"] == 0
+    assert rows["wild_type"]["score_diff_over_std"] is None
+
+
+def test_wrong_scores_and_gradients_are_seen() -> None:
+    bench = propagation.Bench(Cell.synthetic("demo"), batch=6, layers=2)
+    fewer = Genotypes.of([genes[:2].tolist() for genes in bench.genotypes])
+    reference = bench.step(strategy("shared"), bench.genotypes)
+    right, wrong = (bench.step(strategy("edge_mask"), s) for s in (bench.genotypes, fewer))
+    assert propagation.differences(right, reference)["score_diff_over_std"] < 1e-3
+    assert propagation.differences(wrong, reference)["score_diff_over_std"] > 1e-2
+    assert propagation.differences(wrong, reference)["grad_rel_diff"] > 0.05
+    # Far above rounding, or the comparison would say nothing.
+    assert reference.score.std() > 0.1 * reference.score.abs().max()
+
+
+def test_the_roofline_counts_what_a_mutant_takes():
+    cell = Cell.synthetic("demo")
+    model = HeteroCell(cell, hidden=16, layers=2, output="global")
+    found = propagation.roofline(model, cell, repeats=1)
+    n, h, relations = 300, 16, 9
+    # Two linear layers per relation, and the readout; a product and its two gradients each.
+    gin = 2 * relations * 2 * (2 * n * h * h)
+    pool = 2 * n * (h * h // 2 + h // 2 + h * h)
+    assert found["flop"] == 3 * (gin + pool)
+    assert found["entries"] == 2 * 2 * sum(r.n_entries for r in cell.relations.values())
+    seconds = found["flop"] / found["gemm_flop_per_s"]
+    seconds += found["entries"] * h / found["csr_entries_hidden_per_s"]
+    assert found["s_per_genotype"] == pytest.approx(seconds)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_quick_run_of_scaling():
+    result = scaling.run(["shared"], quick=True)
+    assert list(dict.fromkeys(row["sweep"] for row in result["rows"])) == list(scaling.SWEEPS)
+    assert [(fit["sweep"], fit["strategy"]) for fit in result["fits"]] == [
+        (sweep, "shared") for sweep in scaling.SWEEPS
+    ]
+    for row in result["rows"]:
+        assert row["s_per_step"] == pytest.approx(row["s_per_genotype"] * row["batch"])
+    assert [row["size"] for row in result["rows"] if row["sweep"] == "batch"] == [1, 2, 4]
+    facts = {"sweep": "s", "strategy": "a"}
+    (fit,) = scaling.fits_of([{**facts, "size": x, "s_per_step": 3 * x**1.5} for x in (1, 4, 50)])
+    assert (fit["exponent"], fit["factor"]) == (pytest.approx(1.5), pytest.approx(3.0))
+
+
+def test_full_sweeps_grow_up_to_a_human_cell():
+    last = scaling.points(quick=False)[-1][2]
+    assert (last["genes"], last["edges"]) == (20_000, 12_000_000)
+    cell = scaling.random_cell(500, 20_000)
+    edges = {name: r.n_edges for name, r in cell.relations.items()}
+    assert abs(sum(edges.values()) - 20_000) < 10
+    assert [name for name, r in cell.relations.items() if r.directed] == ["regulatory", "tflink"]
+    degree = cell.relation("string_coexpression").in_degree
+    assert degree.max() > 4 * np.median(degree)
+    assert cell.equals(scaling.random_cell(500, 20_000))
+
+
+# --- traces ---
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Three steps of a GPU program, with flows from launches to kernels."""
+    whole = json.loads(files("deltacell.bench").joinpath("samples", "trace.txt").read_bytes())
+    for event in [e for e in whole["traceEvents"] if e.get("cat") in ("cuda_runtime", "kernel")]:
+        ends = {"ph": "sf"[event["cat"] == "kernel"], "id": event["args"]["correlation"]}
+        flow = {key: event[key] for key in ("pid", "tid", "ts")}
+        whole["traceEvents"].append({**flow, **ends, "cat": "ac2g", "name": "ac2g"})
+    path = tmp_path / "small.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(whole).encode()))
+    return path
+
+
+def test_a_repeated_trace(small: Path, tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    written = trace_bench.make_trace(small, path, 20_000)
+    text = path.read_bytes()
+    assert 20_000 <= len(text) < 26_000
+    listed = json.loads(text)["traceEvents"]
+    assert written == len(listed)
+    steps = [e["name"] for e in listed if e["name"].startswith("ProfilerStep")]
+    assert steps == [f"ProfilerStep#{number}" for number in range(len(steps))]
+    assert len(steps) > 9
+    trace = read_trace(path)
+    assert (len(trace), trace.device_name) == (6 * len(steps), "A100")
+    # Each launch has a kernel, and a flow, of its own.
+    launched = trace.correlation[trace.kind == Kind.kernel].tolist()
+    assert set(launched) < set(trace.correlation[trace.kind == Kind.runtime].tolist())
+    assert len(set(launched)) == len(steps)
+    assert launched == [event["id"] for event in listed if event["ph"] == "f"]
+    # Copies follow each other and do not overlap.
+    begin = trace.begin[trace.named(lambda name: name.startswith("ProfilerStep"))]
+    assert set(begin[1:] - begin[:-1]) == {1_000_000}
+
+
+def test_what_cannot_be_repeated(refused: Any, tmp_path: Path) -> None:
+    broken, out = tmp_path / "broken.json", tmp_path / "out.json"
+    for text in ("", "{}", "[]", '{"traceEvents": []}', '{"traceEvents": [{"ph'):
+        broken.write_text(text)
+        refused("not-a-trace", trace_bench.make_trace, broken, out, 10)
+    assert not out.exists()
+
+
+def test_the_command_makes_and_measures(small: Path, tmp_path: Path) -> None:
+    large, out = tmp_path / "large.json", tmp_path / "out.json"
+    words = ["bench", "trace", str(large)]
+    made = CliRunner().invoke(app, [*words, "--make", "0.02", "--from", str(small)])
+    assert made.exit_code == 0, made.output
+    told = CliRunner().invoke(app, [*words, str(small), "--json", str(out)])
+    assert told.exit_code == 0, told.output
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["name"] for row in rows] == ["large.json", "small.json.gz"]
+    assert rows[1]["events"] == 18
+    assert rows[1]["mb"] == pytest.approx(len(gzip.decompress(small.read_bytes())) / 1e6)
+    assert 0 < rows[1]["read_s"] < rows[1]["explain_s"]
+    assert 1 < rows[1]["read_mib"] <= rows[1]["peak_mib"]
+    without = CliRunner().invoke(app, [*words, "--make", "0.02"])
+    assert getattr(without.exception, "code", None) == "one-file"
+    (tmp_path / "x.json").write_text("hello")
+    for file in ("x.json", "none.json"):
+        with pytest.raises(InputError):
+            trace_bench.run([tmp_path / file])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import laws
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from cells import random_cell
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Relation
@@ -15,12 +17,7 @@ from deltacell.models import Dango, HeteroCell
 from deltacell.predict.explain_set import METABOLISM, TOLERANCE, GatedModel, integrated_gradients
 from deltacell.screen import Genotypes
 
-law = settings(
-    max_examples=6,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
+law = settings(laws.LAW, max_examples=5)
 LAMBDAS = {f"r{i}": 1.0 for i in range(4)}
 
 
@@ -70,9 +67,9 @@ def score_of(model: Dango | HeteroCell, cell: Cell, genes: list[int]) -> float:
 @law
 @given(data=st.data())
 def test_relations_and_genes_add_up_to_the_score_and_without_edges_get_nothing(
-    small_cells: Any, data: st.DataObject
+    data: st.DataObject,
 ) -> None:
-    cell = data.draw(small_cells)
+    cell = data.draw(laws.small_cells())
     bare = data.draw(st.lists(st.sampled_from(list(cell.relations)), max_size=1))
     cell = without_edges(cell, bare)
     model, genes = drawn(data, cell)
@@ -94,10 +91,8 @@ def test_relations_and_genes_add_up_to_the_score_and_without_edges_get_nothing(
 
 @law
 @given(data=st.data())
-def test_every_gate_has_the_gradient_of_its_own_change(
-    small_cells: Any, data: st.DataObject
-) -> None:
-    cell = data.draw(small_cells)
+def test_every_gate_has_the_gradient_of_its_own_change(data: st.DataObject) -> None:
+    cell = data.draw(laws.small_cells())
     model, genes = drawn(data, cell)
     gated = GatedModel(model, cell, genes)
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
@@ -119,8 +114,8 @@ def test_every_gate_has_the_gradient_of_its_own_change(
 
 @law
 @given(data=st.data())
-def test_the_order_of_genes_does_not_matter(small_cells: Any, data: st.DataObject) -> None:
-    cell = data.draw(small_cells)
+def test_the_order_of_genes_does_not_matter(data: st.DataObject) -> None:
+    cell = data.draw(laws.small_cells())
     model, genes = drawn(data, cell)
     for contributions in (GatedModel.of_relations, GatedModel.of_genes):
         one, other = (
@@ -132,16 +127,11 @@ def test_the_order_of_genes_does_not_matter(small_cells: Any, data: st.DataObjec
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_a_gene_with_no_path_to_the_deleted_ones_gets_nothing_of_dango(seed: int) -> None:
-    rng, n = np.random.default_rng(seed), 16
-    source, target = rng.integers(0, n, (2, 2, 14))
-    relations = [
-        Relation.from_edges(f"r{k}", source[k], target[k], n_genes=n, directed=k == 0)
-        for k in range(2)
-    ]
-    cell = Cell([f"g{i}" for i in range(n)], relations)
-    genes = rng.permutation(n)[:3].tolist()
+    n = 16
+    cell = random_cell(n, {"r0": 14, "r1": 14}, directed=["r0"], seed=seed)
+    genes = np.random.default_rng(seed).permutation(n)[:3].tolist()
     reached = np.zeros(n, dtype=bool)
-    for relation in relations:
+    for relation in cell.relations.values():
         step = np.zeros((n, n), dtype=bool)
         step[relation.entries().target, relation.entries().source] = True
         near = step[genes].any(axis=0)

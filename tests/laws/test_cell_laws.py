@@ -11,89 +11,13 @@ from pathlib import Path
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from laws import edge_lists, features, metabolisms, relation_of, relations, satisfied
 
-from deltacell.cell import Annotation, Cell, Feature, Genes, Metabolism, Relation
+from deltacell.cell import Annotation, Cell, Genes, Relation
 from deltacell.counts import Counts, Source
 from deltacell.screen import Genotypes
 
 LAW = settings(max_examples=60, deadline=None)
-
-weights = st.floats(-100, 100, width=32)
-
-
-def edge_lists(n_genes, max_size=25):
-    if not n_genes:
-        return st.just([])
-    gene = st.integers(0, n_genes - 1)
-    return st.lists(st.tuples(gene, gene, weights), max_size=max_size)
-
-
-@st.composite
-def relations(draw, n_genes, name="r", directed=None):
-    if directed is None:
-        directed = draw(st.booleans())
-    return made(name, draw(edge_lists(n_genes)), n_genes, directed)
-
-
-def made(name, edges, n_genes, directed):
-    source, target, weight = [[e[i] for e in edges] for i in range(3)]
-    return Relation.from_edges(name, source, target, weight, n_genes=n_genes, directed=directed)
-
-
-def rule_trees(names):
-    """A rule as nested tuples, so that it can be written down and evaluated without a parser."""
-    return st.recursive(
-        st.sampled_from(names),
-        lambda inner: st.tuples(
-            st.sampled_from(["and", "or"]), st.lists(inner, min_size=1, max_size=3)
-        ),
-        max_leaves=6,
-    )
-
-
-def written(tree, shout=False):
-    if isinstance(tree, str):
-        return tree
-    word, parts = tree
-    return (
-        "("
-        + f" {word.upper() if shout else word} ".join(written(p, not shout) for p in parts)
-        + ")"
-    )
-
-
-def satisfied(tree, living):
-    if isinstance(tree, str):
-        return tree in living
-    word, parts = tree
-    return (all if word == "and" else any)(satisfied(p, living) for p in parts)
-
-
-@st.composite
-def metabolisms(draw, genes):
-    """A metabolism with the trees of its rules, None where a reaction has none."""
-    n_reactions, n_metabolites = draw(st.integers(0, 5)), draw(st.integers(1, 4))
-    rule = rule_trees(list(genes)) if len(genes) else st.none()
-    trees = [draw(st.none() | rule) for _ in range(n_reactions)]
-    stoichiometry = {}
-    for r in range(n_reactions):
-        for m in draw(st.sets(st.integers(0, n_metabolites - 1), min_size=1)):
-            stoichiometry[r, m] = draw(st.sampled_from([-2.0, -1.0, 1.0, 0.5]))
-    bounds = [draw(st.sampled_from(BOUNDS)) for _ in range(n_reactions)]
-    metabolism = Metabolism.build(
-        genes,
-        [f"r{i}" for i in range(n_reactions)],
-        [f"m{i}" for i in range(n_metabolites)],
-        [(r, m, c) for (r, m), c in stoichiometry.items()],
-        ["" if tree is None else written(tree) for tree in trees],
-        [low for low, _ in bounds],
-        [high for _, high in bounds],
-        pathways=[draw(st.lists(st.sampled_from("pqr"), max_size=2)) for _ in range(n_reactions)],
-    )
-    return metabolism, trees
-
-
-BOUNDS = [(0.0, 1000.0), (-1000.0, 1000.0), (-1000.0, 0.0), (-5.0, 7.0), (1.0, 2.0), (-9.0, -3.0)]
 
 
 @st.composite
@@ -109,16 +33,6 @@ def gene_lists(draw, min_size=0, max_size=7):
         [10 * i if p else -1 for i, p in enumerate(placed)],
         [10 * i + 5 if p else -1 for i, p in enumerate(placed)],
     )
-
-
-@st.composite
-def features(draw, n_genes, name):
-    width = draw(st.integers(1, 3))
-    known = np.array([draw(st.booleans()) for _ in range(n_genes)], dtype=bool)
-    seed = draw(st.integers(0, 99))
-    values = np.random.default_rng(seed).normal(size=(n_genes, width)).astype(np.float32)
-    missing = np.array([draw(st.booleans()) for _ in range(width)], dtype=bool)
-    return Feature(name, np.where(known[:, None] | missing, values, np.nan))
 
 
 @st.composite
@@ -198,7 +112,7 @@ def test_cells_that_differ_have_different_checksums(data, cell):
     if data.draw(st.booleans(), label="rename"):
         new = replace(old, name=name + "x")
     elif old.n_edges and data.draw(st.booleans(), label="reweigh"):
-        new = made(
+        new = relation_of(
             name, [*zip(source, target, weight + 1, strict=True)], cell.n_genes, old.directed
         )
     else:
@@ -226,7 +140,7 @@ def test_the_transpose_is_the_transpose(relation):
 @given(st.data(), st.integers(1, 6), st.booleans())
 def test_an_edge_keeps_its_largest_weight_and_every_row_is_counted(data, n_genes, directed):
     edges = data.draw(edge_lists(n_genes, 40))
-    relation = made("r", edges, n_genes, directed)
+    relation = relation_of("r", edges, n_genes, directed)
     best, seen = {}, set()
     loops = duplicates = other_way = 0
     for source, target, weight in edges:

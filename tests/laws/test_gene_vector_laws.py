@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from cells import random_cell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from deltacell.cell import Cell, Feature, Relation
-from deltacell.errors import InputError
+from deltacell.cell import Feature
 from deltacell.models import Dango, HeteroCell
 from deltacell.models.baselines import BoostedTrees
 from deltacell.models.gene_vectors import feature_vectors, vector_width
@@ -79,15 +79,11 @@ def test_wide_profiles_keep_what_most_of_their_columns_say():
 @pytest.fixture
 def cell():
     rng = np.random.default_rng(0)
-    source, target = rng.integers(0, 40, (2, 120))
     values = rng.normal(size=(40, 90))
     values[rng.random(values.shape) < 0.3] = np.nan
     values[5] = np.nan
-    return Cell(
-        [f"g{i:02d}" for i in range(40)],
-        [Relation.from_edges("a", source, target, n_genes=40, directed=False)],
-        features=[Feature("f", values), Feature("other", values[:, :1])],
-    )
+    features = [Feature("f", values), Feature("other", values[:, :1])]
+    return random_cell(40, {"a": 120}, features=features)
 
 
 def changed(cell, name):
@@ -96,27 +92,20 @@ def changed(cell, name):
     return cell._with(features={**cell.features, name: Feature(name, values)})
 
 
-@pytest.mark.parametrize("kind", ["dango", "hetero_cell"])
-def test_models_read_the_features_they_are_given_and_no_other(kind, cell):
+def test_models_read_the_features_they_are_given_and_no_other(refused, cell):
     torch.manual_seed(0)
-    if kind == "dango":
-        model = Dango(cell, ["a"], {"a": 1.0}, features=["f"], hidden=16)
-    else:
-        model = HeteroCell(cell, features=["f"], hidden=16, layers=1, local_heads=4)
-    model.eval()
     genotypes = Genotypes.of([[0, 1], [5, 7, 9], [3]])
-    with torch.no_grad():
-        score = model(cell, genotypes).score
-        assert torch.isfinite(score).all()
-        assert torch.equal(model(changed(cell, "other"), genotypes).score, score)
-        assert not torch.equal(model(changed(cell, "f"), genotypes).score, score)
-
-
-def test_trees_refuse_a_cell_with_other_features(cell):
-    sets = Genotypes.of([[i, i + 1] for i in range(39)])
-    trees = BoostedTrees(rounds=2, features=["f"]).fit(cell, sets, np.arange(39.0))
-    score = trees(cell, sets).score
-    assert torch.equal(trees(changed(cell, "other"), sets).score, score)
-    with pytest.raises(InputError) as caught:
-        trees(changed(cell, "f"), sets)
-    assert caught.value.code == "other-cell"
+    models = [
+        Dango(cell, ["a"], {"a": 1.0}, features=["f"], hidden=16).eval(),
+        HeteroCell(cell, features=["f"], hidden=16, layers=1, local_heads=4).eval(),
+        BoostedTrees(rounds=2, features=["f"]).fit(cell, genotypes, np.arange(3.0)),
+    ]
+    for model in models:
+        with torch.no_grad():
+            score = model(cell, genotypes).score
+            assert torch.isfinite(score).all()
+            assert torch.equal(model(changed(cell, "other"), genotypes).score, score)
+            if model is models[-1]:
+                refused("other-cell", model, changed(cell, "f"), genotypes)
+            else:
+                assert not torch.equal(model(changed(cell, "f"), genotypes).score, score)

@@ -6,9 +6,11 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+import laws
 import numpy as np
 import pytest
 import torch
+from cells import random_cell, random_sets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,14 +21,14 @@ from deltacell.screen import Genotypes
 
 LATE = [Late(), Late(workers=2, rows_at_a_time=2)]
 
-law = settings(settings.get_profile("small cells"), max_examples=25)
+law = settings(laws.LAW, max_examples=12)
 
 
 @law
 @given(data=st.data())
-def test_late_equals_deleting_in_the_last_layer(laws, small_cells, genotypes_of, data):
-    cell = data.draw(small_cells)
-    drawn = data.draw(genotypes_of(cell))
+def test_late_equals_deleting_in_the_last_layer(data):
+    cell = data.draw(laws.small_cells())
+    drawn = data.draw(laws.genotypes_of(cell))
     # A set of k genes has 2^k subsets, and a pool needs a gene.
     genotypes = drawn.take((drawn.sizes <= min(5, cell.n_genes - 1)).nonzero().squeeze(1))
     options = {
@@ -43,7 +45,7 @@ def test_late_equals_deleting_in_the_last_layer(laws, small_cells, genotypes_of,
 
 @pytest.mark.parametrize("aggregation", ["sum", "mean"])
 @pytest.mark.parametrize("way", [Late(), Shared(tile=2)])
-def test_it_is_what_the_last_layers_make_of_a_smaller_cell(laws, way, aggregation):
+def test_it_is_what_the_last_layers_make_of_a_smaller_cell(way, aggregation):
     """Not only `dense`: the same layers on the subset of the cell, on the wild type's vectors."""
     cell, n = laws.fixed_cell(metabolism=False), 1 if way == Late() else 2
     model = laws.model_of(cell, aggregation=aggregation, mutant_layers=n, propagation=way)
@@ -58,7 +60,7 @@ def test_it_is_what_the_last_layers_make_of_a_smaller_cell(laws, way, aggregatio
 
 
 @pytest.mark.parametrize("aggregation", ["sum", "mean"])
-def test_wrong_ways_are_rejected(laws, aggregation):
+def test_wrong_ways_are_rejected(aggregation):
     cell = laws.fixed_cell(metabolism=False)
     genotypes = Genotypes.of([[0], [1, 2], [0, 1, 3], [0, 2]])
     model = laws.model_of(cell, aggregation=aggregation, mutant_layers=1)
@@ -115,8 +117,8 @@ def epistasis_of(model, way, cell, genotypes):
 
 @law
 @given(data=st.data())
-def test_epistasis_equals_the_dense_difference(laws, small_cells, data):
-    cell = data.draw(small_cells)
+def test_epistasis_equals_the_dense_difference(data):
+    cell = data.draw(laws.small_cells())
     gene = st.integers(0, cell.n_genes - 1)
     sets = st.lists(st.lists(gene, min_size=1, max_size=4, unique=True), min_size=1, max_size=5)
     genotypes = Genotypes.of(data.draw(sets))
@@ -134,13 +136,12 @@ def test_epistasis_equals_the_dense_difference(laws, small_cells, data):
         assert (found[b] - expected).norm() <= 1e-8 * expected.norm() + 1e-15
 
 
-def test_epistasis_survives_single_precision(laws):
+def test_epistasis_survives_single_precision():
     """Where a difference of z is rounding, what is formed on shared rows is not."""
-    cell = laws.random_cell(400, 3, 1500)
+    cell = random_cell(400, dict.fromkeys("abc", 1500), directed="a")
     torch.manual_seed(0)
     model = HeteroCell(cell, hidden=16, layers=2, mutant_layers=1, epistasis=True)
-    rng = np.random.default_rng(0)
-    genotypes = Genotypes.of([rng.choice(400, 2, replace=False).tolist() for _ in range(20)])
+    genotypes = Genotypes.of(random_sets(400, 20, sizes=(2,)))
     late = epistasis_of(model, Late(), cell, genotypes)
     by_difference = epistasis_of(model, Shared(), cell, genotypes)
     exact = epistasis_of(model.double(), laws.Dense(), cell, genotypes)
@@ -152,7 +153,7 @@ def test_epistasis_survives_single_precision(laws):
     assert off(by_difference) > 10 * off(late)
 
 
-def test_wrong_epistasis_is_rejected(laws, monkeypatch):
+def test_wrong_epistasis_is_rejected(monkeypatch):
     """Without the denominators' part, what is left is close and wrong."""
     cell = laws.fixed_cell(metabolism=False)
     model = laws.model_of(cell, mutant_layers=1, epistasis=True)
@@ -163,9 +164,9 @@ def test_wrong_epistasis_is_rejected(laws, monkeypatch):
     assert ((wrong - exact).norm(dim=1) > 1e-4 * exact.norm(dim=1)).all()
 
 
-def test_a_batch_pays_for_what_it_touches(laws):
+def test_a_batch_pays_for_what_it_touches():
     """Units are touched rows: of each gene once, and of a set only rows that several touch."""
-    cell = laws.random_cell(400, 3, 1500)
+    cell = random_cell(400, dict.fromkeys("abc", 1500), directed="a")
     model = HeteroCell(cell, hidden=8, layers=2, mutant_layers=1, propagation=Late())
     touched = {
         g: {g}.union(*(r.transpose.indices[slice(*r.transpose.indptr[g : g + 2])].tolist()
@@ -179,7 +180,7 @@ def test_a_batch_pays_for_what_it_touches(laws):
     assert len(prepared.shared.rows) == shared < cell.n_genes
 
 
-def test_metabolism_is_seen_by_every_strategy(laws):
+def test_metabolism_is_seen_by_every_strategy():
     cell = laws.fixed_cell(metabolism=True)
     model = laws.model_of(cell, metabolism=True, mutant_layers=1, epistasis=True)
     # q1 needs gene 2 or gene 5; both together lose it, and neither alone.

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from cells import screen_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,6 @@ from deltacell.predict.request import FILE, PAIRS, TRIPLES, WITH, Request, Subje
 from deltacell.predict.search import rank_sets, read_scored
 from deltacell.predict.status import STATUSES, Linkage, Statuses
 from deltacell.screen import Genotypes, Screen
-from deltacell.screen.coverage import Coverage
 from deltacell.train.data import Standard
 from deltacell.train.predictor import Predictor
 
@@ -105,14 +105,7 @@ def screens(draw, cell, every):
     roles = [role for row in rows for role in ["query"] * (len(row) - 1) + ["array"]]
     scores = st.floats(-1, 1, width=16) | st.just(float("nan"))
     score = draw(st.lists(scores, min_size=len(rows), max_size=len(rows)))
-    genotypes = Genotypes.of(rows)
-    coverage = Coverage.from_rows(
-        *(genotypes.genes.numpy(), genotypes.offsets.numpy()),
-        *(pl.Series(roles), pl.Series(["s"] * len(rows))),
-        complete=True,
-    )
-    options = {"coverage": coverage, "score": score, "role": roles, "study": "s"}
-    return Screen.build(cell.genes, genotypes, **options)
+    return screen_of(cell.genes, rows, score, roles, ["s"] * len(rows), complete=True)
 
 
 @st.composite

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from cells import random_cell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltacell import Cell, Relation
 from deltacell.models import Dango
 from deltacell.predict.dango import DangoScorer, KeptAttention, Rough, Uniform, from_uniform
 from deltacell.predict.gene_sets import Block
@@ -26,11 +26,8 @@ seeds = st.integers(0, 2**32)
 
 def scorer_of(betas, scale, seed, heads=2):
     """Return a random DANGO whose logits grow with the square of the scale."""
-    edges = np.random.default_rng(seed).integers(0, N, (2, 40))
     torch.manual_seed(seed)
-    cell = Cell(
-        [f"Y{i}" for i in range(N)], [Relation.from_edges("a", *edges, n_genes=N, directed=False)]
-    )
+    cell = random_cell(N, {"a": 40}, seed=seed)
     model = Dango(cell, ("a",), {"a": 1.0}, hidden=8, heads=heads, layers=len(betas))
     with torch.no_grad():
         model.embedding.mul_(10 * scale)
@@ -43,7 +40,7 @@ def scorer_of(betas, scale, seed, heads=2):
 def tight_scorer_of(betas, scale, seed, *, first_uniform=False):
     """Return a random DANGO of three genes with vectors of one number, where norms lose nothing."""
     torch.manual_seed(seed)
-    cell = Cell(["Y0", "Y1", "Y2"], [Relation.from_edges("a", [0], [1], n_genes=3, directed=False)])
+    cell = random_cell(3, {"a": 9}, seed=seed)
     model = Dango(cell, ("a",), {"a": 1.0}, hidden=1, heads=1, layers=len(betas))
     with torch.no_grad():
         for weights in model.parameters():

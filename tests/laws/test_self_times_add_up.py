@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "profile"))
-
-from made import Event, make_trace, named
+from traces import Event, make_trace, named
 
 from deltacell.profile.trace.attribution import Attribution
 from deltacell.profile.trace.device import PARTS, critical_stretches, typical

@@ -33,7 +33,7 @@ def accounts(draw, name="x"):
 
 @settings(max_examples=100, deadline=None)
 @given(a=accounts("a"), b=accounts("b"))
-def test_bars_add_up_to_the_gap(a, b):
+def test_bars_add_up_to_the_gap_and_every_fact_that_differs_is_named(a, b):
     compared = compare(a, b)
     for fall in compared.falls:
         scale = max(fall.a, fall.b, 1e-30)
@@ -49,6 +49,9 @@ def test_bars_add_up_to_the_gap(a, b):
     both_know = a.samples_per_step and b.samples_per_step
     assert compared.steps.per == ("sample" if both_know else "step")
     assert compared.steps.a == pytest.approx(a.sample_s if both_know else a.step_s)
+    for name in ("device", "ranks"):
+        named = any(one.startswith(f"{name}: ") for one in compared.unequal)
+        assert named == (a.facts[name] != b.facts[name])
 
 
 @settings(max_examples=50, deadline=None)
@@ -87,11 +90,3 @@ def test_the_ratio_of_epochs_is_the_product_of_its_terms(a, b):
     assert ratio.steps * ratio.time_per_step * ratio.outside == pytest.approx(b.epoch_s / a.epoch_s)
     if not a.outside_s and not b.outside_s:
         assert ratio.outside == pytest.approx(1)
-
-
-@settings(max_examples=50, deadline=None)
-@given(a=accounts("a"), b=accounts("b"))
-def test_every_fact_that_differs_is_named(a, b):
-    said = compare(a, b).unequal
-    for name in ("device", "ranks"):
-        assert any(one.startswith(f"{name}: ") for one in said) == (a.facts[name] != b.facts[name])

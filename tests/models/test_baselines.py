@@ -9,11 +9,11 @@ import lightgbm
 import numpy as np
 import pytest
 import torch
+from cells import random_cell, random_sets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.cell import Cell, Feature, Relation
-from deltacell.errors import InputError
 from deltacell.models.baselines import (
     BASELINES,
     Additive,
@@ -34,42 +34,23 @@ FAST = {"boosted_trees": {"rounds": 5}}
 seeds = st.integers(0, 2**32 - 1)
 
 
-def random_cell(n_genes=30, density=0.15):
-    """An undirected, a directed and an empty relation, names in random order."""
-    rng = np.random.default_rng(0)
-    names = [f"G{i:03d}" for i in rng.permutation(n_genes)]
-    relations = []
-    for name, directed in (("physical", False), ("regulatory", True), ("empty", False)):
-        n_edges = 0 if name == "empty" else int(density * n_genes**2)
-        edges, weights = rng.integers(0, n_genes, (2, n_edges)), rng.random(n_edges)
-        relations.append(
-            Relation.from_edges(name, *edges, weights, n_genes=n_genes, directed=directed)
-        )
-    return Cell(names, relations)
-
-
-def random_sets(n_genes, n, sizes=(1, 2, 3, 4), seed=0):
-    rng = np.random.default_rng(seed)
-    return [rng.choice(n_genes, rng.choice(sizes), replace=False).tolist() for _ in range(n)]
+def cell_of(n_genes, n_edges):
+    """An undirected, a directed and an empty relation."""
+    edges = {"physical": n_edges, "regulatory": n_edges, "empty": 0}
+    return random_cell(n_genes, edges, directed=["regulatory"], weighted=True)
 
 
 @pytest.fixture(scope="module")
 def screen():
     scores = np.random.default_rng(1).normal(size=200)
-    return random_cell(), Genotypes.of(random_sets(30, 200)), scores
-
-
-def refused(call, *arguments, **options):
-    with pytest.raises(InputError) as caught:
-        call(*arguments, **options)
-    return caught.value.code
+    return cell_of(30, 135), Genotypes.of(random_sets(30, 200)), scores
 
 
 @pytest.mark.parametrize("name", list(BASELINES))
-def test_mixed_and_unseen_sizes_empty_batches_and_kinds_of_targets(name, screen):
+def test_mixed_and_unseen_sizes_empty_batches_and_kinds_of_targets(refused, name, screen):
     cell, sets, targets = screen
     model, reported = baseline(name, **FAST.get(name, {})), []
-    assert refused(model, cell, sets) == "not-fitted"
+    refused("not-fitted", model, cell, sets)
     model.fit(cell, sets, targets, progress=lambda *row: reported.append(row))
     assert all(0 <= done <= total for _, done, total in reported)
     score = model(cell, sets).score
@@ -77,8 +58,8 @@ def test_mixed_and_unseen_sizes_empty_batches_and_kinds_of_targets(name, screen)
     assert model(cell, Genotypes.of([])).score.shape == (0,)
     for same in (torch.from_numpy(targets), targets.tolist()):
         assert torch.equal(model.fit(cell, sets, same)(cell, sets).score, score)
-    assert refused(model, cell.subset(range(29)), Genotypes.of([[0]])) == "other-cell"
-    assert refused(model, cell, Genotypes.of([[30]])) == "bad-genotypes"
+    refused("other-cell", model, cell.subset(range(29)), Genotypes.of([[0]]))
+    refused("bad-genotypes", model, cell, Genotypes.of([[30]]))
     model.fit(cell, Genotypes.of([[i, (i + 1) % 30] for i in range(30)]), np.arange(30) / 10)
     assert model(cell, Genotypes.of([[0], [1, 2], list(range(7))])).score.isfinite().all()
     model.fit(cell, Genotypes.of([[3, 4]]), [2.0])
@@ -95,12 +76,12 @@ def test_mixed_and_unseen_sizes_empty_batches_and_kinds_of_targets(name, screen)
         ("bad-genotypes", [[0, 30]], [1.0]),
     ],
 )
-def test_a_bad_part_leaves_it_unfitted(screen, code, sets, targets):
+def test_a_bad_part_leaves_it_unfitted(refused, screen, code, sets, targets):
     model = Additive().fit(*screen)
-    assert refused(model.fit, screen[0], Genotypes.of(sets), targets) == code
-    assert refused(model, screen[0], screen[1]) == "not-fitted"
+    refused(code, model.fit, screen[0], Genotypes.of(sets), targets)
+    refused("not-fitted", model, *screen[:2])
     if sets:
-        assert refused(Additive().fit, *screen, validation=(Genotypes.of(sets), targets)) == code
+        refused(code, Additive().fit, *screen, validation=(Genotypes.of(sets), targets))
 
 
 def dense_ridge(indicators, targets, penalty):
@@ -155,7 +136,7 @@ def part_of(cell, sets, targets):
 
 
 def test_effects_are_cross_fitted_by_set_and_noise_is_not_learned():
-    cell, rng = random_cell(60, density=0.05), np.random.default_rng(5)
+    cell, rng = cell_of(60, 180), np.random.default_rng(5)
     sets, targets = random_sets(60, 1500, sizes=(2,)), rng.normal(size=1500)
     part = part_of(cell, sets, targets)
     leaked = ridge(part, 60, 3.0).effect[part.sets.genes]
@@ -189,7 +170,7 @@ def recorded(monkeypatch):
 
 
 def test_own_score_never_reaches_own_columns_and_a_share_of_effects_is_forgotten(recorded):
-    cell, sets = random_cell(60, density=0.05), Genotypes.of(random_sets(60, 100))
+    cell, sets = cell_of(60, 180), Genotypes.of(random_sets(60, 100))
     targets = np.random.default_rng(1).normal(size=100)
     for change in (0, 100):
         targets[17] += change
@@ -208,7 +189,7 @@ def test_own_score_never_reaches_own_columns_and_a_share_of_effects_is_forgotten
 
 @pytest.mark.parametrize("model", [BoostedTrees(rounds=4), PairTrees(rounds=4)])
 def test_neither_blocks_nor_threads_change_a_score(monkeypatch, model):
-    cell = random_cell(60, density=0.05)
+    cell = cell_of(60, 180)
     sets = Genotypes.of([[i, j] for i in range(20) for j in range(i)])
     whole = model.fit(cell, sets, np.arange(190) / 10)(cell, sets).score
     monkeypatch.setattr(import_module(Part.__module__), "SETS_PER_BLOCK", 7)
@@ -224,7 +205,7 @@ def test_neither_blocks_nor_threads_change_a_score(monkeypatch, model):
 
 
 def test_the_effect_of_an_unseen_gene_is_missing():
-    cell = random_cell(60, density=0.05)
+    cell = cell_of(60, 180)
     sets = Genotypes.of([[i, j] for i in range(20) for j in range(i)])
     trees = BoostedTrees(rounds=2, forget=0).fit(cell, sets, np.arange(190) / 10)
     order = GeneOrder(cell.genes)
@@ -240,7 +221,7 @@ def test_the_effect_of_an_unseen_gene_is_missing():
 def test_trees_learn_what_networks_and_features_say_of_unseen_genes():
     """Pairs score where they are neighbours, or by a feature that some genes do not have."""
     n, rng = 60, np.random.default_rng(0)
-    plain = random_cell(n, density=0.05)
+    plain = cell_of(n, 180)
     known, values = np.arange(n) % 10 != 9, rng.normal(size=(n, 1)) + 5
     profile = rng.normal(size=(n, 3)) @ rng.normal(size=(3, 50))
     features = [
@@ -275,13 +256,13 @@ def test_trees_learn_what_networks_and_features_say_of_unseen_genes():
     assert rest[:, :3].std(axis=0).min() > 1e3 * rest[:, 3].std()
 
 
-def test_trees_refuse_a_cell_with_other_relations(screen):
+def test_trees_refuse_a_cell_with_other_relations(refused, screen):
     cell, sets, _ = screen
     trees = BoostedTrees(rounds=2).fit(*screen)
-    for other in (cell.with_relations(["physical"]), random_cell(density=0.3)):
-        assert refused(trees, other, sets) == "other-cell"
-        assert refused(BoostedTrees().load_state_dict, other, trees.state_dict()) == "other-cell"
-    assert torch.equal(trees(random_cell(), sets).score, trees(cell, sets).score)
+    for other in (cell.with_relations(["physical"]), cell_of(30, 270)):
+        refused("other-cell", trees, other, sets)
+        refused("other-cell", BoostedTrees().load_state_dict, other, trees.state_dict())
+    assert torch.equal(trees(cell_of(30, 135), sets).score, trees(cell, sets).score)
 
 
 def dense(relation):
@@ -318,13 +299,9 @@ def brute_force(relations, embeddings, genes):
 @given(seed=seeds, n=st.integers(4, 14))
 def test_network_columns_equal_brute_force(seed, n):
     rng = np.random.default_rng(seed)
-    relations = []
-    for name in "ab":
-        n_edges = int(rng.integers(0, n * n // 2 + 1))
-        edges, weights = rng.integers(0, n, (2, n_edges)), rng.uniform(-1, 1, n_edges)
-        relations.append(
-            Relation.from_edges(name, *edges, weights, n_genes=n, directed=name == "b")
-        )
+    edges = dict(zip("ab", rng.integers(0, n * n // 2 + 1, 2), strict=True))
+    cell = random_cell(n, edges, directed="b", weighted=True, seed=seed)
+    relations = list(cell.relations.values())
     network = relations, [spectral_embedding(r, 3) for r in relations]
     sets = [sorted(s) for s in random_sets(n, 12, seed=seed)]
     ragged = GeneSets(np.concatenate(sets), np.cumsum([0, *map(len, sets)]))

@@ -94,7 +94,7 @@ def test_memory_is_seen_step_by_step_and_line_by_line(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["cprofile", "lines", "memory"])
-def test_it_may_be_stopped_at_any_time(tmp_path, kind):
+def test_it_may_be_stopped_at_any_time_and_what_cannot_be_written_is_a_notice(tmp_path, kind):
     profiler = HostProfiler(kind, tmp_path, functions=(work,))
     profiler.stop()
     profiler.step()
@@ -106,10 +106,6 @@ def test_it_may_be_stopped_at_any_time(tmp_path, kind):
         profiler.step()
     assert files_of(tmp_path) == sorted(file.name for file in profiler.files) != []
     assert profiler.notices == []
-
-
-@pytest.mark.parametrize("kind", ["cprofile", "lines", "memory"])
-def test_what_cannot_be_written_is_a_notice(tmp_path, kind):
     (tmp_path / "traces").write_text("a file in the way")
     profiler = recorded(kind, tmp_path / "traces", functions=(work,))
     assert (profiler.files, len(profiler.notices)) == ([], 1)

@@ -9,7 +9,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from deltacell.errors import InputError
 from deltacell.files import seal_of
 from deltacell.profile.record import (
     Attempt,
@@ -65,12 +64,6 @@ def written(folder: Path, **changes) -> None:
     (folder / "run.json").write_text(json.dumps(data))
 
 
-def error_of(path: Path) -> InputError:
-    with pytest.raises(InputError) as caught:
-        read_run(path)
-    return caught.value
-
-
 class TestRecord:
     @pytest.mark.parametrize("record", [BARE, FULL])
     def test_what_is_written_is_read(self, tmp_path, record):
@@ -89,27 +82,25 @@ class TestRecord:
             ({"attempts": [{"started": 3}]}, "$.attempts[0].started"),
         ],
     )
-    def test_a_field_that_is_wrong_is_named(self, tmp_path, changes, where):
+    def test_a_field_that_is_wrong_is_named(self, refused, tmp_path, changes, where):
         written(tmp_path, **changes)
-        error = error_of(tmp_path)
-        assert (error.code, error.where) == ("invalid-record", tmp_path / "run.json")
+        error = refused("invalid-record", read_run, tmp_path)
+        assert error.where == tmp_path / "run.json"
         assert where in error.what
 
     @pytest.mark.parametrize("edit", [("seed", 8), ("colour", "blue"), ("seal", None)])
-    def test_an_edit_is_noticed(self, tmp_path, edit):
+    def test_an_edit_is_noticed(self, refused, tmp_path, edit):
         write_run(tmp_path, FULL)
         data = json.loads((tmp_path / "run.json").read_text())
         (tmp_path / "run.json").write_text(json.dumps(data | dict([edit])))
-        assert error_of(tmp_path).code == "broken-seal"
+        refused("broken-seal", read_run, tmp_path)
 
-    @pytest.mark.parametrize("text", ["[]", "null", "{}", '{"schema":true}', '{"schema": 2}'])
-    def test_other_json_is_refused(self, tmp_path, text):
-        (tmp_path / "run.json").write_text(text)
-        assert error_of(tmp_path).code == "not-a-record"
-
-    @pytest.mark.parametrize("path", ["", "nowhere", "nowhere/run.json"])
-    def test_what_is_not_a_run_is_refused(self, tmp_path, path):
-        assert error_of(tmp_path / path).code == "not-a-run"
+    def test_what_is_not_a_run_or_its_record_is_refused(self, refused, tmp_path):
+        for path in ("", "nowhere", "nowhere/run.json"):
+            refused("not-a-run", read_run, tmp_path / path)
+        for text in ("[]", "null", "{}", '{"schema":true}', '{"schema": 2}'):
+            (tmp_path / "run.json").write_text(text)
+            refused("not-a-record", read_run, tmp_path)
 
 
 class TestMetrics:
@@ -139,11 +130,9 @@ class TestMetrics:
             ("\xff", None, "unreadable-file"),
         ],
     )
-    def test_what_is_wrong_is_named_with_its_line(self, tmp_path, text, line, code):
+    def test_what_is_wrong_is_named_with_its_line(self, refused, tmp_path, text, line, code):
         file = tmp_path / "metrics.csv"
         if text is not None:
             file.write_bytes(text.encode("latin-1"))
-        with pytest.raises(InputError) as caught:
-            read_metrics(file)
-        error = caught.value
-        assert (error.where, error.line, error.code) == (file, line, code)
+        error = refused(code, read_metrics, file)
+        assert (error.where, error.line) == (file, line)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from cells import random_cell
 
-from deltacell.cell import Cell, Relation
-from deltacell.errors import InputError
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import Deleted, strategy
 from deltacell.propagate.ladder import links_of
@@ -20,44 +18,28 @@ STORED = ["stored_edges", "stored_masks"]
 GENOTYPES = Genotypes.of([[3], [0, 19], [5, 6, 7], [3]])
 
 
-def cell_of(seed):
-    rng = np.random.default_rng(seed)
-    relations = [
-        Relation.from_edges(name, *rng.integers(0, 20, (2, n)), n_genes=20, directed=n == 50)
-        for name, n in (("directed", 50), ("undirected", 60), ("empty", 0))
-    ]
-    return Cell([f"g{i}" for i in range(20)], relations)
+CELLS = [random_cell(20, {"a": 50, "b": 60, "empty": 0}, directed="a", seed=i) for i in (0, 1)]
 
 
 @pytest.fixture
-def cell():
-    return cell_of(0)
-
-
-@pytest.fixture
-def model(cell):
+def model():
     torch.manual_seed(0)
-    return HeteroCell(cell, hidden=8, layers=2, local_heads=2)
+    return HeteroCell(CELLS[0], hidden=8, layers=2, local_heads=2)
 
 
-def filled(name, folder, cell, model):
+def filled(name, folder, model):
     model.propagation = strategy(name, store=folder)
-    model.propagation.fill(model.hops(cell), Deleted.of(cell, GENOTYPES))  # type: ignore[attr-defined]
+    model.propagation.fill(model.hops(CELLS[0]), Deleted.of(CELLS[0], GENOTYPES))
     return model.propagation
 
 
-def refused(code, model, cell, genotypes):
-    with pytest.raises(InputError) as caught:
-        model(cell, genotypes)
-    assert caught.value.code == code
-
-
-def test_what_each_way_sends(cell, model, tmp_path):
+def test_what_each_way_sends(model, tmp_path):
+    cell = CELLS[0]
     hops, deleted = model.hops(cell), Deleted.of(cell, GENOTYPES)
     links, batch = links_of(hops), len(GENOTYPES)
     n_edges = sum(link.matrix.n_entries for link in links)
     ways = {name: strategy(name) for name in ("edge_mask", "device_mask", "subgraph")}
-    ways |= {name: filled(name, tmp_path / name, cell, model) for name in STORED}
+    ways |= {name: filled(name, tmp_path / name, model) for name in STORED}
     prepared: Any = {name: way.prepare(hops, deleted) for name, way in ways.items()}
     removed = sum(int((~mask).sum()) for (mask,) in prepared["edge_mask"].plan) / batch
     sent = {
@@ -75,17 +57,18 @@ def test_what_each_way_sends(cell, model, tmp_path):
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_a_store_is_read_and_refused_where_it_does_not_fit(name, tmp_path, cell, model):
-    expected, folder = model(cell, GENOTYPES).score, tmp_path / "store"
+def test_a_store_is_read_and_refused_where_it_does_not_fit(refused, name, tmp_path, model):
+    cell, folder = CELLS[0], tmp_path / "store"
+    expected = model(cell, GENOTYPES).score
     for code, options in (("not-a-store", {"store": folder}), ("no-store", {})):
         model.propagation = strategy(name, **options)
         refused(code, model, cell, GENOTYPES)
-    filled(name, folder, cell, model)
+    filled(name, folder, model)
     # By a copy, in another order of genotypes and genes.
     score = copy.deepcopy(model)(cell, Genotypes.of([[7, 5, 6], [19, 0]])).score
     torch.testing.assert_close(score, expected[[2, 1]], rtol=1e-4, atol=1e-6)
     refused("store-of-another-screen", model, cell, Genotypes.of([[1, 2]]))
-    refused("store-of-another-cell", model, cell_of(1), GENOTYPES)
+    refused("store-of-another-cell", model, CELLS[1], GENOTYPES)
     model.propagation = strategy(STORED[name == STORED[0]], store=folder)
     refused("wrong-kind", model, cell, GENOTYPES)
     file = folder / "link0.arrow"

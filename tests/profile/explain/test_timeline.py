@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import Event, make_trace, named, steps
+from traces import Event, make_trace, named, steps
 
 from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.trace.attribution import RanksAttribution

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made import STEP, Event, make_trace, named, steps
+from traces import STEP, Event, make_trace, named, steps
 
 from deltacell.profile.phase_rows import PHASES
 from deltacell.profile.trace.attribution import Attribution
@@ -310,6 +310,6 @@ def of_every_kind(name: str) -> list[Event]:
     "piece", ["!", "cudaStreamSynchronize", "DtoH", "step ", "_loss::", "torch_geometric/", "next("]
 )
 def test_a_hostile_name_takes_no_time(piece):
-    events = of_every_kind(piece * 50_000 + "\x00<script>")
+    events = of_every_kind(piece * 5_000 + "\x00<script>")
     assert adds_up(Attribution(make_trace([STEP, *events])))
     assert all(adds_up(Attribution(make_trace([event]))) for event in events)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made import STEP, Event, make_trace, named, steps
+from traces import STEP, Event, make_trace, named, steps
 
 from deltacell.profile.trace.attribution import Attribution
 from deltacell.profile.trace.device import PARTS, DeviceTime

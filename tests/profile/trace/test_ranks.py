@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made import Event, make_trace, named, steps
+from traces import Event, make_trace, named, steps
 
 from deltacell.profile.trace.attribution import Alignment, RanksAttribution
 from deltacell.profile.trace.trace import Kind, Trace

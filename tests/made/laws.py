@@ -6,10 +6,8 @@ import tempfile
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -23,69 +21,108 @@ from deltacell.propagate.ladder import Stored
 from deltacell.screen import Genotypes
 
 # The cells are small as they are, and shrinking them takes minutes.
-settings.register_profile(
-    "small cells",
+LAW = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
-
 EXACT = 1e-10
-RULES = ("{a}", "{a} and {b}", "{a} or {b}", "({a} and {b}) or {c}", "")
+BOUNDS = [(0.0, 1000.0), (-1000.0, 1000.0), (-1000.0, 0.0), (-5.0, 7.0), (1.0, 2.0), (-9.0, -3.0)]
+weights = st.floats(-100, 100, width=32)
 
 
-@st.composite
-def _relations(draw, n_genes):
+def edge_lists(n_genes, max_size=25):
+    if not n_genes:
+        return st.just([])
     gene = st.integers(0, n_genes - 1)
-    relations = []
-    for i in range(draw(st.integers(1, 3))):
-        edges = draw(st.lists(st.tuples(gene, gene), max_size=3 * n_genes))
-        source, target = zip(*edges, strict=True) if edges else ((), ())
+    return st.lists(st.tuples(gene, gene, weights), max_size=max_size)
+
+
+@st.composite
+def relations(draw, n_genes, name="r", directed=None):
+    if directed is None:
         directed = draw(st.booleans())
-        relations.append(
-            Relation.from_edges(f"r{i}", source, target, n_genes=n_genes, directed=directed)
-        )
-    return relations
+    return relation_of(name, draw(edge_lists(n_genes)), n_genes, directed)
+
+
+def relation_of(name, edges, n_genes, directed):
+    source, target, weight = [[e[i] for e in edges] for i in range(3)]
+    return Relation.from_edges(name, source, target, weight, n_genes=n_genes, directed=directed)
+
+
+def rule_trees(names):
+    """A rule as nested tuples, so that it can be written down and evaluated without a parser."""
+    return st.recursive(
+        st.sampled_from(names),
+        lambda inner: st.tuples(
+            st.sampled_from(["and", "or"]), st.lists(inner, min_size=1, max_size=3)
+        ),
+        max_leaves=6,
+    )
+
+
+def written(tree, shout=False):
+    if isinstance(tree, str):
+        return tree
+    word, parts = tree
+    joined = f" {word.upper() if shout else word} ".join(written(p, not shout) for p in parts)
+    return f"({joined})"
+
+
+def satisfied(tree, living):
+    if isinstance(tree, str):
+        return tree in living
+    word, parts = tree
+    return (all if word == "and" else any)(satisfied(p, living) for p in parts)
 
 
 @st.composite
-def _metabolisms(draw, genes):
-    n_reactions, n_metabolites = draw(st.integers(1, 5)), draw(st.integers(1, 3))
-    gene = st.integers(0, len(genes) - 1).map(lambda i: f"g{i}")
-    rules = [
-        draw(st.sampled_from(RULES)).format(a=draw(gene), b=draw(gene), c=draw(gene))
-        for _ in range(n_reactions)
-    ]
-    pairs = draw(
-        st.sets(
-            st.tuples(st.integers(0, n_reactions - 1), st.integers(0, n_metabolites - 1)),
-            max_size=8,
-        )
-    )
-    amount = st.sampled_from([-2.0, -1.0, 0.5, 1.0, 3.0])
-    return Metabolism.build(
+def metabolisms(draw, genes, min_reactions=0):
+    """A metabolism with the trees of its rules, None where a reaction has none."""
+    n_reactions, n_metabolites = draw(st.integers(min_reactions, 5)), draw(st.integers(1, 4))
+    rule = rule_trees(list(genes)) if len(genes) else st.none()
+    trees = [draw(st.none() | rule) for _ in range(n_reactions)]
+    stoichiometry = {}
+    for r in range(n_reactions):
+        for m in draw(st.sets(st.integers(0, n_metabolites - 1), min_size=1)):
+            stoichiometry[r, m] = draw(st.sampled_from([-2.0, -1.0, 1.0, 0.5]))
+    bounds = [draw(st.sampled_from(BOUNDS)) for _ in range(n_reactions)]
+    metabolism = Metabolism.build(
         genes,
-        [f"q{j}" for j in range(n_reactions)],
-        [f"p{m}" for m in range(n_metabolites)],
-        [(j, m, draw(amount)) for j, m in sorted(pairs)],
-        rules,
-        [0.0] * n_reactions,
-        [1.0] * n_reactions,
+        [f"r{i}" for i in range(n_reactions)],
+        [f"m{i}" for i in range(n_metabolites)],
+        [(r, m, c) for (r, m), c in stoichiometry.items()],
+        ["" if tree is None else written(tree) for tree in trees],
+        [low for low, _ in bounds],
+        [high for _, high in bounds],
+        pathways=[draw(st.lists(st.sampled_from("pqr"), max_size=2)) for _ in range(n_reactions)],
     )
+    return metabolism, trees
 
 
 @st.composite
-def _cells(draw):
+def features(draw, n_genes, name):
+    width = draw(st.integers(1, 3))
+    known = np.array([draw(st.booleans()) for _ in range(n_genes)], dtype=bool)
+    seed = draw(st.integers(0, 99))
+    values = np.random.default_rng(seed).normal(size=(n_genes, width)).astype(np.float32)
+    missing = np.array([draw(st.booleans()) for _ in range(width)], dtype=bool)
+    return Feature(name, np.where(known[:, None] | missing, values, np.nan))
+
+
+@st.composite
+def small_cells(draw):
+    """Cells with a few genes, relations of both kinds, a metabolism and a feature ``f``."""
     n_genes = draw(st.integers(5, 10))
     genes = Genes([f"g{i}" for i in range(n_genes)])
-    values = np.random.default_rng(draw(st.integers(0, 99))).normal(size=(n_genes, 3))
-    known = np.array(draw(st.lists(st.booleans(), min_size=n_genes, max_size=n_genes)))
-    feature = Feature("f", np.where(known[:, None], values, np.nan))
-    return Cell(genes, draw(_relations(n_genes)), draw(_metabolisms(genes)), [feature])
+    networks = [draw(relations(n_genes, f"r{i}")) for i in range(draw(st.integers(1, 3)))]
+    metabolism, _ = draw(metabolisms(genes, min_reactions=1))
+    return Cell(genes, networks, metabolism, [draw(features(n_genes, "f"))])
 
 
 @st.composite
-def _genotypes(draw, cell):
+def genotypes_of(draw, cell):
+    """Mixed genotypes of a cell."""
     gene = st.integers(0, cell.n_genes - 1)
     sets = draw(st.lists(st.lists(gene, min_size=1, max_size=4, unique=True), max_size=4))
     # One genotype that takes all neighbours of a gene, and one that is there twice.
@@ -94,39 +131,17 @@ def _genotypes(draw, cell):
     return Genotypes.of([*sets, neighbours or [hub], *sets[:1]])
 
 
-@pytest.fixture(scope="session")
-def small_cells():
-    """Cells with a few genes, relations of both kinds, a metabolism and a feature ``f``."""
-    return _cells()
-
-
-@pytest.fixture(scope="session")
-def genotypes_of():
-    """A function from a cell to mixed genotypes of it."""
-    return _genotypes
-
-
-def _assert_same_state(one, other):
-    assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
-    elif isinstance(one, dict):
-        assert list(map(repr, one)) == list(map(repr, other))
-        for mine, theirs in zip(one.values(), other.values(), strict=True):
-            _assert_same_state(mine, theirs)
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other)
-        for mine, theirs in zip(one, other, strict=True):
-            _assert_same_state(mine, theirs)
-    else:
-        # As text, because NaN differs from itself and -0.0 does not from 0.0.
-        assert repr(one) == repr(other)
-
-
-@pytest.fixture(scope="session")
-def assert_same_state():
-    """A function that compares what checkpoints hold, to the last bit."""
-    return _assert_same_state
+def bits_of(state):
+    """What a checkpoint holds in a form that is equal only where every bit is."""
+    if isinstance(state, torch.Tensor):
+        held = state.detach().flatten().contiguous().view(torch.uint8).numpy().tobytes()
+        return state.dtype, state.shape, held
+    if isinstance(state, dict):
+        return type(state), [(repr(key), bits_of(value)) for key, value in state.items()]
+    if isinstance(state, list | tuple):
+        return type(state), [bits_of(one) for one in state]
+    # As text, because NaN differs from itself and -0.0 does not from 0.0.
+    return repr(state)
 
 
 class Dense(Propagation):
@@ -268,17 +283,6 @@ def made(name, model, cell, genotypes):
         yield way
 
 
-def random_cell(n_genes, n_relations, n_edges):
-    rng = np.random.default_rng(0)
-    relations = [
-        Relation.from_edges(
-            f"r{i}", *rng.integers(0, n_genes, (2, n_edges)), n_genes=n_genes, directed=i == 0
-        )
-        for i in range(n_relations)
-    ]
-    return Cell([f"g{i}" for i in range(n_genes)], relations)
-
-
 def fixed_cell(*, metabolism):
     """A connected cell of 8 genes in which gene 0 is needed by a reaction."""
     genes = Genes([f"g{i}" for i in range(8)])
@@ -293,9 +297,3 @@ def fixed_cell(*, metabolism):
     rules, bounds = ["g0 and g4", "g2 or g5"], ([0.0, 0.0], [1.0, 1.0])
     made = Metabolism.build(genes, ["q0", "q1"], ["p0", "p1"], stoichiometry, rules, *bounds)
     return Cell(genes, relations, made)
-
-
-@pytest.fixture(scope="session")
-def laws():
-    """What this file defines, because test files cannot import what lies beside them."""
-    return SimpleNamespace(**globals())
