@@ -1,7 +1,5 @@
 """`deltacell start` as it is typed: from two tables to a page, stopped and resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 
@@ -11,7 +9,6 @@ import pytest
 from deltacell.cell import Cell
 from deltacell.cli.app import app
 from deltacell.cli.program import STOPPED
-from deltacell.errors import InputError
 from deltacell.profile.record import read_run
 from deltacell.screen import Screen
 
@@ -74,13 +71,12 @@ def test_two_tables_become_a_page_however_often_it_was_stopped(
     assert "By a trial on" not in capsys.readouterr().err
 
 
-def test_other_files_and_foreign_folders_are_refused(tables, tmp_path):
+def test_other_files_and_foreign_folders_are_refused(tables, tmp_path, refused):
     foreign, copied, out = (tmp_path / name for name in ("mine", "copied", "out"))
     for folder, name in ((foreign, "thesis.txt"), (copied, "screen.tsv")):
         folder.mkdir()
         (folder / name).write_text("gene1\tgene2\tscore\nA\tB\t0.1\n")
-    with pytest.raises(InputError):
-        start(copied, out)
+    refused("?", start, copied, out)
     os.utime(copied / "screen.tsv", (1, 1))
     for folder, to, code in (
         (tmp_path / "gone", out, "no-such-folder"),
@@ -88,6 +84,4 @@ def test_other_files_and_foreign_folders_are_refused(tables, tmp_path):
         (tables, foreign, "not-empty"),
         (copied, out, "sources-changed"),
     ):
-        with pytest.raises(InputError) as caught:
-            start(folder, to)
-        assert caught.value.code == code
+        refused(code, start, folder, to)
