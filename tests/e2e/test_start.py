@@ -14,7 +14,7 @@ from deltacell.screen import Screen
 
 
 def start(folder, out):
-    words = ("start", str(folder), "model.rounds=15", "--out", str(out), "--top", "5")
+    words = ("start", str(folder), "model.rounds=5", "--out", str(out), "--top", "5")
     return app(list(words), standalone_mode=False) or 0
 
 
@@ -23,7 +23,7 @@ def tables(tmp_path_factory):
     """A screen and a network as people have them."""
     folder = tmp_path_factory.mktemp("tables")
     cell = Cell.synthetic("demo")
-    frame = Screen.synthetic(cell, n=400).to_polars().filter(pl.col("genes").list.len() == 2)
+    frame = Screen.synthetic(cell, n=250).to_polars().filter(pl.col("genes").list.len() == 2)
     frame.select(
         gene1=pl.col("genes").list.get(0), gene2=pl.col("genes").list.get(1), score="score"
     ).write_csv(folder / "screen.tsv", separator="\t")
@@ -76,7 +76,7 @@ def test_other_files_and_foreign_folders_are_refused(tables, tmp_path, refused):
     for folder, name in ((foreign, "thesis.txt"), (copied, "screen.tsv")):
         folder.mkdir()
         (folder / name).write_text("gene1\tgene2\tscore\nA\tB\t0.1\n")
-    refused("?", start, copied, out)
+    refused("empty-part", start, copied, out)
     os.utime(copied / "screen.tsv", (1, 1))
     for folder, to, code in (
         (tmp_path / "gone", out, "no-such-folder"),

@@ -6,12 +6,24 @@ import os
 import socket
 import subprocess
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from deltacell.train.compose import compose
 from deltacell.train.slurm import Job, job_script
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _composed_once():
+    """The same overrides are asked for again and again."""
+    with pytest.MonkeyPatch.context() as patch:
+        known = cache(lambda words, folder: compose(words, folder=folder))
+        patch.setattr(
+            "deltacell.train.slurm.compose", lambda words, folder=None: known(tuple(words), folder)
+        )
+        yield
 
 
 def script(*overrides: str, folder: Path | None = None, **asked: object) -> str:
