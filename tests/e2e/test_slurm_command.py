@@ -100,7 +100,7 @@ def test_a_job_of_an_array_saves_when_it_is_stopped_and_goes_on_when_it_is_back(
     wait_for(lambda: read_run(run).last.step > before.last.step > 0, job)
     job.send_signal(signal.SIGUSR1)
     training.end(job, 128 + signal.SIGUSR1)
-    assert (tmp_path / "scontrol.txt").read_text() == "requeue 71\n"
+    assert (tmp_path / "scontrol.txt").read_text() == "requeue 70_1\n"
     after = read_run(run)
     assert after.status is Status.interrupted
     assert [one.from_step for one in after.attempts] == [0, before.last.step]
