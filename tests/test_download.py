@@ -1,7 +1,5 @@
 """Fetching files, against a server on this machine."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import errno
 import json
 import os
 
 import pytest
 
-from deltacell.errors import StoreError
 from deltacell.files import new_file, read_json, write_json
 
 
@@ -39,13 +36,12 @@ def test_a_file_is_not_there_until_it_is_whole_and_an_error_leaves_what_was_ther
 
 
 @pytest.mark.parametrize("at", ["fsync", "replace", "open"])
-def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path, monkeypatch, at):
+def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path, monkeypatch, at, refused):
     file = tmp_path / "a.json"
     write_json(file, {"a": 1}, what="the result")
     monkeypatch.setattr(os, at, full)
-    with pytest.raises(StoreError) as said:
-        write_json(file, {"a": 2}, what="the result")
-    assert (said.value.code, said.value.where) == ("not-written", file)
+    error = refused("not-written", write_json, file, {"a": 2}, what="the result")
+    assert error.where == file
     assert json.loads(file.read_text()) == {"a": 1}
     assert names_in(tmp_path) == ["a.json"]
 
@@ -61,9 +57,7 @@ def test_json_that_is_written_is_read_and_not_a_number_is_not_json(tmp_path):
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"{", b"\xff\xfe\x00", b'{"a": NaN}', b"[" * 99999])
-def test_rubbish_is_said(tmp_path, rubbish):
+def test_rubbish_is_said(tmp_path, rubbish, refused):
     (tmp_path / "a.json").write_bytes(rubbish)
     for name, code in (("a.json", "damaged"), ("nowhere.json", "unreadable")):
-        with pytest.raises(StoreError) as said:
-            read_json(tmp_path / name, what="the list")
-        assert said.value.code == code
+        refused(code, read_json, tmp_path / name, what="the list")

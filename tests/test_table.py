@@ -1,7 +1,5 @@
 """Any file as a table of text with the lines of its rows, and what is refused."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """What holds for all pages in a real Chromium: hostile names, sizes, colours, keys, paper."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

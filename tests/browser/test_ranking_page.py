@@ -1,7 +1,5 @@
 """The page of a ranking in a real Chromium: search, filters, sorting, networks, keys."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Cells, their relations and features, and the account of every row."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -135,14 +133,12 @@ def test_what_is_no_feature_is_refused(values, columns, refused):
     refused("bad-feature", lambda: Feature("f", values, columns))
 
 
-@pytest.fixture
-def directed():
-    return Relation.from_edges("regulatory", [0, 0, 3], [1, 2, 0], n_genes=4, directed=True)
-
-
-def test_the_row_is_the_target_and_the_column_the_source(directed):
+def test_the_row_is_the_target_and_taking_genes_counts_what_is_left_out():
+    directed = relation("regulatory", [0, 0, 3], [1, 2, 0], n_genes=4, directed=True)
     assert directed.indptr.tolist() == [0, 1, 2, 3, 3]
     assert directed.indices.tolist() == [3, 0, 0]
+    taken = directed.take(np.array([2, 0]))
+    assert taken.counts == Counts(3, 1, {"outside the genes taken": 2})
 
 
 @pytest.mark.parametrize(
@@ -155,11 +151,6 @@ def test_the_row_is_the_target_and_the_column_the_source(directed):
 def test_edges_that_cannot_be_are_refused(source, target, weight, refused):
     given = "r", source, target, weight
     refused("bad-edges", Relation.from_edges, *given, n_genes=4, directed=True)
-
-
-def test_taking_genes_counts_what_is_left_out(directed):
-    taken = directed.take(np.array([2, 0]))
-    assert taken.counts == Counts(3, 1, {"outside the genes taken": 2})
 
 
 @pytest.mark.parametrize(
@@ -177,24 +168,16 @@ def test_edges_from_disk_are_not_trusted(indptr, indices, refused):
     refused("damaged", Relation.from_arrow, forged.to_arrow(), "forged", **options)
 
 
-def test_rows_that_are_not_kept_are_dropped_for_a_reason_and_survive_json():
+def test_rows_are_kept_or_dropped_for_a_reason_and_add_up():
     counts = Counts(10, 4, {"self loop": 3, UNKNOWN_GENE: 2, AMBIGUOUS_NAME: 1, "other": 0})
     dropped = {"self loop": 3, UNKNOWN_GENE: 2, AMBIGUOUS_NAME: 1}
     assert counts.to_json() == {"read": 10, "resolved": 7, "kept": 4, "dropped": dropped}
     source = Source("f.gz", "ab", "string", counts, "physical", {"pairs": 2})
     assert Source.from_json(json.loads(json.dumps(source.to_json()))) == source
-
-
-@pytest.mark.parametrize(
-    ("read", "kept", "dropped"),
-    [(3, 3, {"x": 1}), (3, 2, {}), (3, 4, {"x": -1}), (0, -1, {"x": 1})],
-)
-def test_rows_that_do_not_add_up_are_a_mistake(read, kept, dropped):
-    with pytest.raises(ValueError, match="rows"):
-        Counts(read, kept, dropped)
-
-
-def test_a_later_stage_reads_what_the_earlier_kept():
+    for given in ((3, 3, {"x": 1}), (3, 2, {}), (3, 4, {"x": -1}), (0, -1, {"x": 1})):
+        with pytest.raises(ValueError, match="rows"):
+            Counts(*given)
+    # A later stage reads what the earlier kept.
     chained = Counts(10, 8, {"a": 2}).then(Counts(8, 5, {"a": 1, "b": 2}))
     assert chained == Counts(10, 5, {"a": 3, "b": 2})
     with pytest.raises(ValueError, match="read 7 rows, this one kept 8"):

@@ -19,6 +19,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib
@@ -47,8 +48,6 @@ SMALL_RUN = (
 )
 STAGES = {"docs/how-to/slow-run.md": SMALL_RUN}
 """What makes what a page takes for granted."""
-
-MOST_EPOCHS = 4
 
 IMPORTED = (
     "genes/SGD_features.tab.gz",
@@ -147,18 +146,28 @@ RUN = [page for page in PAGES[1:] if blocks(page, "bash") and name_of(page) not 
 
 
 @pytest.fixture
-def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], str]:
+def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Run lines in an empty folder and return what the program printed.
 
-    Synthetic screens have so many genotypes, unless a line asks for another number.
+    Synthetic screens have so many genotypes, unless a line asks for another number, and trainings
+    have no more epochs.
     """
-    whole, train = Screen.synthetic, running.train
+    whole, train, most = Screen.synthetic, running.train, [1]
 
     def shorter(config: Any, **options: Any) -> Any:
-        trainer = replace(config.trainer, epochs=min(config.trainer.epochs, MOST_EPOCHS))
+        trainer = replace(config.trainer, epochs=min(config.trainer.epochs, most[0]))
         return train(replace(config, trainer=trainer), **options)
 
-    def run(lines: str, genotypes: int) -> str:
+    def mode(command: list[str], **options: Any) -> Any:
+        # One in a process of its own, as all are; to load PyTorch for each would take long.
+        if "mode=empty" in command:
+            return subprocess.run(command, **options)
+        done = CliRunner().invoke(app, command[3:])
+        return subprocess.CompletedProcess(command, done.exit_code, done.output, "")
+
+    def run(lines: str, genotypes: int, epochs: int) -> str:
+        most[0] = epochs
+
         def smaller(cell: Any, n: int | None = None, **options: Any) -> Screen:
             return whole(cell, n=genotypes if n is None else n, **options)
 
@@ -177,6 +186,7 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
         return said
 
     monkeypatch.setattr(running, "train", shorter)
+    monkeypatch.setattr(running, "subprocess", SimpleNamespace(run=mode))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -186,7 +196,9 @@ def run_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_the_commands_of_a_page_run_as_written(page: Path, run_lines: Any) -> None:
-    run_lines("\n".join([STAGES.get(name_of(page), ""), *blocks(page, "bash")]), genotypes=4000)
+    run_lines(
+        "\n".join([STAGES.get(name_of(page), ""), *blocks(page, "bash")]), genotypes=4000, epochs=3
+    )
 
 
 @pytest.mark.slow
@@ -206,7 +218,7 @@ def test_the_readme_runs_as_written_and_its_demo_finds_what_was_planted(
             shutil.copy(data / name, sources)
         written = [block.replace("FOLDER", str(sources)) for block in written]
     known = [block for block in written if "FOLDER" not in block]
-    said = run_lines("\n".join(known), genotypes=2000)
+    said = run_lines("\n".join(known), genotypes=2000, epochs=1)
     assert not data.is_dir() or "costanzo2010" in said
     found = re.search(r"^(\d+) of the 20 untested triples", said, re.MULTILINE)
     assert found is not None

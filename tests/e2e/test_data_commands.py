@@ -1,7 +1,5 @@
 """The commands that get, import, make, show and query data."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from itertools import combinations
@@ -51,7 +49,7 @@ def test_synthetic_data_are_made_shown_queried_and_trained_on(deltacell, info, t
     assert record["propagation"]["choice"]["choice"] == "late"
 
 
-def test_an_import_says_what_became_of_every_row(deltacell, small, tmp_path):
+def test_an_import_tells_of_every_row_and_is_replaced_only_when_asked(deltacell, small, tmp_path):
     shown = deltacell("data", "import", "in", "--out", "out", "--json", "account.json").stdout
     account = json.loads((tmp_path / "account.json").read_text())
     assert [entry["file"] for entry in account["left_alone"]] == ["notes.md"]
@@ -63,6 +61,9 @@ def test_an_import_says_what_became_of_every_row(deltacell, small, tmp_path):
     sql = "select genes, score from screen order by score"
     csv = deltacell("data", "query", "out", sql, "--format", "csv").stdout
     assert csv.splitlines()[1] == "YAL001C YAL002W,-0.2"
+    assert "--overwrite" in deltacell("data", "import", "in", "--out", "out", code=2).stderr
+    deltacell("data", "import", "in", "--out", "out", "--overwrite")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["account.json", "in", "out"]
 
 
 def test_a_network_a_screen_and_a_feature_of_ones_own_are_imported_and_trained_on(
@@ -96,13 +97,6 @@ def test_a_network_a_screen_and_a_feature_of_ones_own_are_imported_and_trained_o
     settings += "trainer.figures_every=0 data.folder=data directory=run"
     deltacell("train", *settings.split())
     assert (tmp_path / "run").is_dir()
-
-
-def test_an_import_is_replaced_only_when_asked_and_nothing_else_ever(deltacell, small, tmp_path):
-    deltacell("data", "import", "in", "--out", "out")
-    assert "--overwrite" in deltacell("data", "import", "in", "--out", "out", code=2).stderr
-    deltacell("data", "import", "in", "--out", "out", "--overwrite")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "out"]
 
 
 def test_genes_and_sets_are_counted_once_and_before_rows_were_dropped(deltacell, info, tmp_path):
@@ -162,5 +156,46 @@ def test_a_phenotype_is_taken_where_a_file_has_it(deltacell, info, small, shared
     assert screens["costanzo2010"]["phenotypes"] == {"interaction": 2}
 
 
+ROW = "YAL001C\tTFC3\tYAL002W\tVPS8\t-0.2\t0.02\t1e-3\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("a\tb\tc\td\teps\tsd\tp\n", "column 'epsilon' is not a finite number"),
+        ("YAL001C\tYAL002W\n", "other than 7 columns"),
+    ],
+)
+def test_a_bad_first_line_does_not_hide_the_file(deltacell, small, tmp_path, header, said):
+    (small / "s.txt").write_text(header + ROW)
+    error = deltacell("data", "import", "in", "--out", "out", code=2).stderr
+    assert f"in/s.txt, line 1: {said}" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_are_shown_and_never_obeyed(deltacell, small):
+    (small / "\x1b[31m[red]x.txt").write_text("YAL001C\tYAL002W\n")
+    # In a process of its own, where a library's warning would be seen too.
+    done = deltacell("data", "import", "in", "--out", "out", fresh=True)
+    assert done.stderr == ""
+    shown = done.stdout + deltacell("data", "info", "out").stdout
+    assert "\x1b" not in shown
+    assert r"\x1b[31m[red]x" in shown
+    error = deltacell("data", "info", "\x1b[31mx", code=2).stderr
+    assert "\x1b[31mx" not in error
+
+
+def test_any_result_of_a_query_is_shown(deltacell, small):
+    deltacell("data", "import", "in", "--out", "out")
+    # A title is not folded to the width of a narrow table.
+    assert deltacell("data", "query", "out", "select 1 as a").stdout.startswith("1 rows\n")
+    sql = "select [1, 2] as a, [[1], [2, 3]] as b, {'x': 1} as c, null::int[] as d, 2 as e"
+    table = 'a,b,c,d,e\n1 2,1 2 3,"{""x"": 1}",,2\n'
+    assert deltacell("data", "query", "out", sql, "--format", "csv").stdout == table
+    path = "out/screens/costanzo2010"
+    error = deltacell("data", "query", path, "select 1", "--screen", "x", code=2).stderr
+    assert "'x' was asked for, and this is a screen" in error
+
+
 def test_the_version_needs_no_command(deltacell):
-    assert deltacell("--version", fresh=True).stdout.startswith("deltacell ")
+    assert deltacell("--version").stdout.startswith("deltacell ")

@@ -28,11 +28,8 @@ DEMO = ("train", "experiment=demo")
         (["train", "experiment=demmo"], "did you mean 'demo'?"),
         ([*DEMO, "trainer.epohs=3"], "trainer.epochs"),
         ([*DEMO, "data.relations=[physicl]"], "(did you mean 'physical'?)"),
-        ([*DEMO, "model=hetero_cell", "model.features=[expresion]"], "'expression'?"),
         (["train", "--epochs", "3"], "deltacell train trainer.epochs="),
-        (["train", "--epohcs", "seed=1"], "deltacell train trainer.epochs="),
         (["slurm", "train", "--batch-size", "4"], "deltacell slurm train data.batch_size="),
-        (["data", "get", "sgd-feature"], "(did you mean 'sgd-features'?)"),
         (["bench", "propagation", "--strategies", "deltas"], "(did you mean 'delta'?)"),
     ],
 )
@@ -104,26 +101,6 @@ def test_what_follows_two_dashes_is_no_option_and_stopping_is_a_word(monkeypatch
     assert capsys.readouterr().err == "stopped\n"
 
 
-@pytest.mark.parametrize(
-    ("module", "extra", "setting"),
-    [
-        ("wandb", "wandb", "loggers.wandb=true"),
-        ("mlflow", "mlflow", "loggers.mlflow=true"),
-        ("line_profiler", "lines", "profiler.kind=lines"),
-    ],
-)
-def test_a_missing_extra_names_its_install_command(
-    deltacell, monkeypatch, tmp_path, module, extra, setting
-):
-    # What stands for None there cannot be imported and is not found.
-    monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
-    monkeypatch.setattr("deltacell.train.loop.find_spec", lambda *_: None)
-    error = deltacell(*DEMO, setting, code=2).stderr
-    assert f"Install it with: pip install 'deltacell[{extra}]'" in error
-    assert list(tmp_path.iterdir()) == []
-
-
 def on_a_terminal(folder: Path, **environment: str) -> bytes:
     """Return what an error looks like to a person."""
     ours, theirs = pty.openpty()
@@ -141,14 +118,11 @@ def on_a_terminal(folder: Path, **environment: str) -> bytes:
         return terminal.read(10_000)
 
 
-def test_colours_are_for_terminals_that_want_them(tmp_path: Path, deltacell: Any) -> None:
+def test_colours_and_columns_are_those_of_the_terminal(tmp_path, deltacell):
     assert b"\x1b[31m" in on_a_terminal(tmp_path)
     assert b"\x1b" not in on_a_terminal(tmp_path, NO_COLOR="1")
     assert b"\x1b" not in on_a_terminal(tmp_path, TERM="dumb")
     assert "\x1b" not in deltacell("data", "info", "nowhere", code=2).stderr
-
-
-def test_columns_are_respected_by_help() -> None:
     for width in (60, 120):
         shown = CliRunner().invoke(app, ["train", "-h"], env={"COLUMNS": str(width)}).output
         assert max(map(len, shown.splitlines())) == width

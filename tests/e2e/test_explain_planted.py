@@ -1,14 +1,7 @@
 """Delays planted in this program's own training are found and named, by phases and by traces."""
 
-from __future__ import annotations
-
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,25 +13,26 @@ from deltacell.train.task import Task
 
 # Far more than a step takes, so that what else runs on the machine does not decide.
 DELAY = 0.3
-SMALL = [
-    *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=8", "model.hidden=8"),
-    *("trainer.epochs=2", "trainer.threads=1", "trainer.figures_every=0", "trainer.progress=false"),
-    *("loggers.tensorboard=false", "profiler.trace=true", "profiler.window=[4,1,12,1]"),
-]
+TRACED = (
+    "data.batch_size=8",
+    "trainer.epochs=1",
+    "profiler.trace=true",
+    "profiler.window=[2,1,6,1]",
+)
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain(tmp_path_factory, training):
     """A run without any delay."""
     path = tmp_path_factory.mktemp("plain") / "plain"
-    train(compose([*SMALL, f"directory={path}"]))
+    train(compose([*training.SMALL, *TRACED, f"directory={path}"]))
     return path
 
 
-def delayed_loader(patch: pytest.MonkeyPatch) -> None:
+def delayed_loader(patch):
     through = Loader.__iter__
 
-    def late(self: Loader) -> Iterator[Any]:
+    def late(self):
         for batch in through(self):
             time.sleep(DELAY)
             yield batch
@@ -46,7 +40,7 @@ def delayed_loader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Loader, "__iter__", late)
 
 
-def delayed_loss(patch: pytest.MonkeyPatch) -> None:
+def delayed_loss(patch):
     through = Task._loss
     patch.setattr(Task, "_loss", lambda *given: (time.sleep(DELAY), through(*given))[1])
 
@@ -55,15 +49,9 @@ def delayed_loss(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "part"), [(delayed_loader, "data loading"), (delayed_loss, "loss")]
 )
-def test_a_delay_is_found_and_named(
-    plant: Callable[[pytest.MonkeyPatch], None],
-    part: str,
-    plain: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_delay_is_found_and_named(plant, part, plain, tmp_path, monkeypatch, training):
     plant(monkeypatch)
-    train(compose([*SMALL, f"directory={tmp_path / 'late'}"]))
+    train(compose([*training.SMALL, *TRACED, f"directory={tmp_path / 'late'}"]))
     by_phases = explain(plain, tmp_path / "late")
     by_traces = explain(plain / "traces", tmp_path / "late" / "traces")
     for found, per_sample in ((by_phases, 8), (by_traces, 1)):
@@ -90,19 +78,9 @@ if os.environ.get("RANK") == "1":
 
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores here")
-def test_a_late_rank_is_found_and_named(tmp_path: Path) -> None:
-    # Python runs this at the start of every process, and it delays one of them.
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(LATE_RANK)
-    words = [*SMALL, "trainer.devices=2", f"directory={tmp_path / 'run'}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "deltacell", "train", *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path / "site")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_late_rank_is_found_and_named(tmp_path, training):
+    words = [*training.SMALL, *TRACED, "trainer.devices=2", f"directory={tmp_path / 'run'}"]
+    training.end(training.start(tmp_path, "train", *words, first=LATE_RANK), 0)
     for path, said in (("run", "Rank 1 arrives last"), ("run/traces", "The ranks wait for rank 1")):
         found = explain(tmp_path / path)
         assert found.sentence.startswith(said)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import runpy
 import shlex
@@ -16,14 +16,6 @@ from typer.testing import CliRunner
 
 from deltacell.cli.app import app
 from deltacell.train.compose import compose
-
-# Python runs this at the start of every process.
-TELL = """
-import atexit, sys
-HEAVY = {"torch", "polars", "pyarrow", "hydra", "lightning", "matplotlib"}
-atexit.register(lambda: print(*(HEAVY & sys.modules.keys()), file=sys.stderr))
-"""
-
 
 TOOL = runpy.run_path(str(Path(__file__).resolve().parents[2] / "tools" / "command_reference.py"))
 ALL: dict[tuple[str, ...], Any] = dict(TOOL["commands"]())
@@ -60,29 +52,32 @@ def test_help_ends_with_an_example_that_is_a_command(path: tuple[str, ...]) -> N
         compose(given["overrides"])
 
 
-@pytest.mark.parametrize(
-    ("words", "at", "expected"),
-    [
-        ("deltacell tra", 1, ["train"]),
-        ("deltacell bench propa", 2, ["propagation"]),
-        ("deltacell explain --ht", 2, ["--html"]),
-        # Bash splits at the sign.
-        ("deltacell train experiment = demo_", 4, ["demo_hetero", "demo_pairs"]),
-        ("deltacell modes trainer.epo", 2, ["trainer.epochs="]),
-    ],
-)
-def test_the_shell_completes_and_loads_nothing_heavy(
-    tmp_path: Path, words: str, at: int, expected: list[str]
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(TELL)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    asked = {"_DELTACELL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}
-    done = subprocess.run(
-        [Path(sys.executable).with_name("deltacell")],
-        env={**os.environ, "PYTHONPATH": path, **asked},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr.strip() == "", done.stderr
-    assert done.stdout.split() == expected
+COMPLETED = {
+    "deltacell tra": ["train"],
+    "deltacell bench propa": ["propagation"],
+    "deltacell explain --ht": ["--html"],
+    # Bash splits at the sign.
+    "deltacell train experiment = demo_": ["demo_hetero", "demo_pairs"],
+    "deltacell modes trainer.epo": ["trainer.epochs="],
+}
+COMPLETE = """
+import contextlib, json, os, sys
+from deltacell.cli import main
+os.environ["_DELTACELL_COMPLETE"] = "complete_bash"
+typed = json.loads(sys.argv.pop())
+sys.argv = ["deltacell"]
+for words in typed:
+    os.environ |= {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    with contextlib.suppress(SystemExit):
+        main()
+    print(";")
+print({"torch", "polars", "pyarrow", "hydra", "lightning", "matplotlib"} & sys.modules.keys())
+"""
+
+
+def test_the_shell_completes_and_loads_nothing_heavy() -> None:
+    command = [sys.executable, "-c", COMPLETE, json.dumps([*COMPLETED])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    *completed, loaded = done.stdout.split(";")
+    assert [one.split() for one in completed] == [*COMPLETED.values()]
+    assert (loaded.strip(), done.stderr) == ("set()", "")

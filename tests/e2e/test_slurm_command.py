@@ -1,7 +1,5 @@
 """Jobs of `deltacell slurm train`, run by something that does to them what Slurm does."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -30,6 +28,7 @@ tasks = [
                                      SLURM_LOCALID=str(i)))
     for i in range(n)
 ]
+open("tasks.txt", "w").write(" ".join(str(task.pid) for task in tasks))
 def all_of_them(number):
     for task in tasks:
         if task.poll() is None:
@@ -47,25 +46,17 @@ sys.exit(max(128 - code if code < 0 else code for code in codes))
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def submit(tmp_path, training):
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "srun").write_text(SRUN)
     (folder / "scontrol").write_text('#!/bin/bash\necho "$@" >> scontrol.txt\n')
     for program in folder.iterdir():
         program.chmod(0o755)
-    return tmp_path
-
-
-@pytest.fixture
-def submit(cluster, training):
-    def start(text, tasks=1, number=77, **environment):
-        (cluster / "job.sbatch").write_text(text)
-        path = f"{cluster / 'bin'}:{os.environ['PATH']}"
-        slurm = {"PATH": path, "TASKS": str(tasks), "SLURM_JOB_ID": str(number)}
-        return training.start_program(cluster, ["bash", "job.sbatch"], **slurm, **environment)
-
-    return start
+    # Jobs of one moment have numbers, and so ports, of their own.
+    slurm = {"PATH": f"{folder}:{os.environ['PATH']}", "TASKS": "2", "SLURM_JOB_ID": "71"}
+    slurm |= {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "1"}
+    return lambda: training.start_program(tmp_path, ["bash", "job.sbatch"], **slurm)
 
 
 def wait_for(done, job=None):
@@ -76,30 +67,23 @@ def wait_for(done, job=None):
         time.sleep(0.02)
 
 
-def record(cluster, name="demo-77"):
-    return read_run(cluster / "runs" / name)
-
-
-SHORT = (
-    *("experiment=demo", "data.synthetic_genotypes=300", "trainer.figures_every=0"),
-    "loggers.tensorboard=false",
-)
-
-
 @pytest.mark.slow
-def test_a_job_saves_when_it_is_stopped_and_goes_on_when_it_is_back(
-    deltacell, cluster, submit, training
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes need two cores here")
+def test_a_job_of_an_array_saves_when_it_is_stopped_and_goes_on_when_it_is_back(
+    deltacell, tmp_path, submit, training
 ):
-    text = deltacell("slurm", "train", *SHORT, "trainer.epochs=100000", "--requeue").stdout
-    job = submit(text)
-    wait_for((cluster / "runs" / "demo-77" / "metrics.csv").exists, job)
-    # When it pre-empts a job, Slurm tells the tasks and the shell.
-    pid = int((cluster / "runs" / "demo-77" / ".lock").read_text())
-    os.kill(pid, signal.SIGTERM)
+    words = (*training.SMALL, "trainer.epochs=100000", "trainer.devices=2")
+    text = deltacell("slurm", "train", *words, "--seeds", "0-1", "--requeue").stdout
+    (tmp_path / "job.sbatch").write_text(text)
+    run, job = tmp_path / "runs" / "demo-70-seed1", submit()
+    wait_for((run / "metrics.csv").exists, job)
+    # When it pre-empts a job, Slurm tells the tasks and the shell; here only the last task.
+    pids = [int(pid) for pid in (tmp_path / "tasks.txt").read_text().split()]
+    os.kill(pids[-1], signal.SIGTERM)
     job.send_signal(signal.SIGTERM)
-    wait_for(lambda: not Path(f"/proc/{pid}").exists())
-    before = record(cluster)
-    assert before.status is Status.interrupted
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    before = read_run(run)
+    assert (before.status, before.seed, before.world_size) == (Status.interrupted, 1, 2)
     time.sleep(1)
     assert job.poll() is None
 
@@ -110,29 +94,18 @@ def test_a_job_saves_when_it_is_stopped_and_goes_on_when_it_is_back(
 
     wait_for(is_over)
     training.end(job, 128 + signal.SIGTERM)
-    assert not (cluster / "scontrol.txt").exists()
+    assert not (tmp_path / "scontrol.txt").exists()
     # Before the time limit it tells the shell alone.
-    job = submit(text)
-    wait_for(lambda: record(cluster).last.step > before.last.step > 0, job)
+    job = submit()
+    wait_for(lambda: read_run(run).last.step > before.last.step > 0, job)
     job.send_signal(signal.SIGUSR1)
     training.end(job, 128 + signal.SIGUSR1)
-    assert (cluster / "scontrol.txt").read_text() == "requeue 77\n"
-    after = record(cluster)
+    assert (tmp_path / "scontrol.txt").read_text() == "requeue 70_1\n"
+    after = read_run(run)
     assert after.status is Status.interrupted
     assert [one.from_step for one in after.attempts] == [0, before.last.step]
     epochs = after.metrics()["epoch"].to_list()
     assert epochs == list(range(1, len(epochs) + 1))
-
-
-@pytest.mark.slow
-def test_an_array_trains_one_seed_a_job_on_two_ranks(deltacell, cluster, submit, training):
-    words = (*SHORT, "trainer.epochs=2", "trainer.devices=2", "--seeds", "0-1")
-    text = deltacell("slurm", "train", *words).stdout
-    array = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "1"}
-    # Jobs of one moment have numbers, and so ports, of their own.
-    training.end(submit(text, tasks=2, number=71, **array), 0)
-    found = record(cluster, "demo-70-seed1")
-    assert (found.status, found.seed, found.world_size) == (Status.finished, 1, 2)
 
 
 def test_a_mistake_is_found_before_there_is_a_job(deltacell):

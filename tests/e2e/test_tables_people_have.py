@@ -1,7 +1,5 @@
 """The forms in which people have their tables, each made here and taken through the command."""
 
-from __future__ import annotations
-
 import io
 import json
 
@@ -10,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from deltacell.cli.app import app
-from deltacell.errors import InputError
 from deltacell.screen import Screen
 from deltacell.screen.import_folder import Imported
 
@@ -138,11 +135,11 @@ def test_the_form_is_read(imported, name):
     ],
 )
 def test_a_number_of_unknown_meaning_is_asked_about_and_nothing_is_written(
-    imported, content, columns
+    imported, content, columns, refused
 ):
-    with pytest.raises(InputError, match="--columns") as caught:
-        imported("mine.csv", content)
-    assert caught.value.fields == {"files": ["mine.csv"]}
+    assert refused("unknown-columns", imported, "mine.csv", content).fields == {
+        "files": ["mine.csv"]
+    }
     out = imported("mine.csv", content, "--columns", columns)
     assert scores(Screen.load(out / "screens" / "mine")) == PAIRS
 

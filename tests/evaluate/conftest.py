@@ -1,26 +1,11 @@
 """A small cell with a screen, its split, and screens made row by row."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from deltacell.cell import Cell, Relation
-from deltacell.errors import InputError
 from deltacell.evaluate import Bootstrap, baselines, evaluate
 from deltacell.screen import Coverage, Genotypes, Screen, Split, StudyCoverage
-
-
-@pytest.fixture(scope="session")
-def refused():
-    """Call something that must raise, and return the code of the error."""
-
-    def code(call, *arguments, **options):
-        with pytest.raises(InputError) as caught:
-            call(*arguments, **options)
-        return caught.value.code
-
-    return code
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +35,7 @@ def predictions(cell, screen, split):
 
 @pytest.fixture(scope="session")
 def evaluation(cell, screen, split, predictions):
-    return evaluate(cell, screen, split, predictions, bootstrap=Bootstrap(200))
+    return evaluate(cell, screen, split, predictions, bootstrap=Bootstrap(100))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """What counts as a hit, and hits among all tested pairs: weights, ranking, calibration."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -129,7 +127,7 @@ def test_the_true_chances_are_calibrated_on_the_grid_and_find_hits(hits):
     json.dumps(result.to_json(), allow_nan=False)
 
 
-def test_figures_are_of_the_grid_however_many_zeros_are_drawn(hits):
+def test_figures_are_of_the_grid_however_many_zeros_are_drawn(hits, refused):
     *_, evaluated = hits
     whole, part = (evaluated(n, lambda truth: {"x": truth})[1].tested for n in (10**6, 1500))
     assert whole.weight == 1 < part.weight
@@ -137,13 +135,10 @@ def test_figures_are_of_the_grid_however_many_zeros_are_drawn(hits):
         a, b = (one.scores["x"][metric] for one in (whole, part))
         assert b.value == pytest.approx(a.value, rel=0.15)
         assert b.low <= a.value <= b.high
-
-
-def test_a_list_of_hits_needs_zeros_and_their_predictions(hits, refused):
     split, _, evaluated = hits
     assert evaluated(0, lambda truth: {"x": truth})[1].tested is None
     short = {"x": np.zeros(len(split.test))}
-    assert refused(evaluated, 50, lambda truth: short) == "wrong-predictions"
+    refused("wrong-predictions", evaluated, 50, lambda truth: short)
 
 
 def test_a_screen_of_all_that_was_tested_needs_no_zeros(evaluation, screen, split):

@@ -1,7 +1,5 @@
 """Blocks hold every set once, by any number of processes."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

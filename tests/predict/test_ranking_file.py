@@ -1,7 +1,5 @@
 """The file of a ranking, what a page is given, and its tables."""
 
-from __future__ import annotations
-
 import csv
 import json
 from contextlib import suppress
@@ -57,12 +55,6 @@ def table(rows):
     return pa.Table.from_pylist(rows, SCHEMA)
 
 
-def code_of(function, *args):
-    with pytest.raises(InputError) as caught:
-        function(*args)
-    return caught.value.code
-
-
 @pytest.fixture
 def path(tmp_path):
     write_ranking(tmp_path / "out.parquet", [table(ROWS)], ABOUT)
@@ -84,7 +76,7 @@ def test_rows_come_back_as_they_were(path, monkeypatch):
     assert Ranking.read(path).to_json()["rows"] == ROWS
 
 
-def test_no_rows_are_a_ranking_too_and_another_file_is_none(path, tmp_path):
+def test_no_rows_are_a_ranking_too_and_another_file_is_none(path, tmp_path, refused):
     counts = {**ABOUT["counts"], "rows": 0, "lowest": 0, "highest": 0}
     write_ranking(tmp_path / "o", [], {**ABOUT, "counts": counts})
     result = Ranking.read(tmp_path / "o").to_json()
@@ -93,17 +85,20 @@ def test_no_rows_are_a_ranking_too_and_another_file_is_none(path, tmp_path):
     write_table(tmp_path / "o", tmp_path / "o.csv")
     assert (tmp_path / "o.csv").read_text().startswith("end,rank,genes,names,score")
     pq.write_table(pa.table({"genes": [1]}), tmp_path / "o")
-    assert code_of(read_about, tmp_path / "o") == "not-a-ranking"
+    refused("not-a-ranking", read_about, tmp_path / "o")
     (tmp_path / "o").write_text("genes")
-    assert code_of(read_about, tmp_path / "o") == "damaged-ranking"
-    assert code_of(write_table, path, tmp_path / "o" / "r.csv") == "cannot-write"
+    refused("damaged-ranking", read_about, tmp_path / "o")
+    refused("cannot-write", write_table, path, tmp_path / "o" / "r.csv")
+
+
+STRIDE = 29
 
 
 def test_no_flipped_byte_becomes_another_ranking(path):
     whole, right, sets = path.read_bytes(), Ranking.read(path).to_json(), list(_rows(path))
     assert [genes for _, genes in sets] == [row["genes"] for row in ROWS]
     undetected = 0
-    for at in range(0, len(whole), 7):
+    for at in range(0, len(whole), STRIDE):
         change = (1, 0x20, 0x80)[at % 3]
         path.write_bytes(whole[:at] + bytes([whole[at] ^ change]) + whole[at + 1 :])
         try:
@@ -114,7 +109,7 @@ def test_no_flipped_byte_becomes_another_ranking(path):
         with suppress(InputError):
             assert list(_rows(path)) == sets or at < 4
     # What is not looked at, such as the name of the program that wrote it, may change.
-    assert undetected < len(whole) / 7 / 2
+    assert undetected < len(whole) / STRIDE / 2
 
 
 def read_csv(path, delimiter=","):
@@ -138,7 +133,7 @@ def test_all_rows_are_there_and_no_text_is_a_formula(path, tmp_path, name, betwe
     assert (rows[3]["end"], rows[3]["names"]) == ("highest", "'=HYPERLINK(); x\ty")
 
 
-def test_a_workbook_holds_the_same_rows(path, tmp_path, monkeypatch):
+def test_a_workbook_holds_the_same_rows(path, tmp_path, monkeypatch, refused):
     for name in ("r.csv", "r.xlsx"):
         write_table(path, tmp_path / name)
     book = openpyxl.load_workbook(tmp_path / "r.xlsx", read_only=True)
@@ -149,7 +144,7 @@ def test_a_workbook_holds_the_same_rows(path, tmp_path, monkeypatch):
         assert [row[header.index(name)] for row in rows] == [row[name] for row in expected]
     assert [row[header.index("score")] for row in rows] == [row["score"] for row in ROWS]
     monkeypatch.setattr(ranking_file, "_MOST_ROWS_OF_A_SHEET", 5)
-    assert code_of(write_table, path, tmp_path / "many.xlsx") == "too-many-rows"
+    refused("too-many-rows", write_table, path, tmp_path / "many.xlsx")
     assert not (tmp_path / "many.xlsx").exists()
 
 

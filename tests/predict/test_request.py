@@ -1,7 +1,5 @@
 """What a ranking is asked for, gene sets as people write them, and what it means for runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from deltacell.cell import Genes
-from deltacell.errors import InputError
 from deltacell.predict import request as module
 from deltacell.predict.request import GeneNames, Request, gene_texts, read_sets, subject_of
 from deltacell.predict.search import in_words
@@ -19,12 +16,6 @@ from deltacell.predict.status import STATUSES
 from deltacell.screen.genotypes import sorted_matrix
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
-
-
-def code_of(function, *args, **named):
-    with pytest.raises(InputError) as caught:
-        function(*args, **named)
-    return caught.value.code
 
 
 @pytest.mark.parametrize(
@@ -69,20 +60,21 @@ def test_which_ends_are_kept(given, ends, most):
         ({"sets": "file", "file": Path("a"), "genes": "all"}, "genes-of-a-file"),
     ],
 )
-def test_what_cannot_be_asked_for(given, code):
-    assert code_of(Request, **{"sets": "pairs", **given}) == code
+def test_what_cannot_be_asked_for(given, code, refused):
+    refused(code, Request, **{"sets": "pairs", **given})
 
 
-def test_the_words_of_options(tmp_path, monkeypatch):
+def test_the_words_of_options(tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     Path("mine.txt").write_text("A B\n")
     assert Request.of_words("pairs") == Request("pairs")
     assert Request.of_words("with A,B C") == Request("with", given=("A", "B", "C"))
     assert Request.of_words("mine.txt") == Request("file", file=Path("mine.txt"))
-    assert [code_of(Request.of_words, words) for words in ("triple", "")] == ["unknown-sets"] * 2
+    for words in ("triple", ""):
+        refused("unknown-sets", Request.of_words, words)
     assert Request.of_words("pairs", status="untested, tested").status == ("tested", "untested")
     assert Request.of_words("pairs", status="any,tested").status == STATUSES
-    assert code_of(Request.of_words, "pairs", status=",") == "unknown-status"
+    refused("unknown-status", Request.of_words, "pairs", status=",")
 
 
 GENES = Genes(
@@ -99,7 +91,7 @@ def sets_of(tmp_path, text):
     return [sets.tolist() for sets in read_sets(path, NAMES)]
 
 
-def test_names_of_any_kind_with_anything_between(tmp_path):
+def test_names_of_any_kind_with_anything_between(tmp_path, refused):
     text = (
         "\ufeffGene1\tGene2\r\n# a comment\r\n\r\nHO, ste2\r\nYFL026W;endo # the same\r\n"
         '"HO"\t"MATALPHA1"\tYBR053C\r\n'
@@ -108,7 +100,7 @@ def test_names_of_any_kind_with_anything_between(tmp_path):
     assert gene_texts(GENES) == ["HO", "STE2", "MATALPHA1", "SPO12", "YBR053C"]
     assert NAMES.indices(["STE2", "HO"]).tolist() == [1, 0]
     # A gene that the run was trained without.
-    assert code_of(GeneNames(GENES.take([0, 1]), GENES).indices, ["SPO12"]) == "gene-not-in-run"
+    refused("gene-not-in-run", GeneNames(GENES.take([0, 1]), GENES).indices, ["SPO12"])
 
 
 @pytest.mark.parametrize(
@@ -124,15 +116,13 @@ def test_names_of_any_kind_with_anything_between(tmp_path):
         (b"HO\0STE2\n", None, "not-text"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(tmp_path, text, line, code):
-    with pytest.raises(InputError) as caught:
-        sets_of(tmp_path, text)
-    assert (caught.value.line, caught.value.code) == (line, code)
+def test_what_is_wrong_is_said_with_its_line(tmp_path, text, line, code, refused):
+    assert refused(code, sets_of, tmp_path, text).line == line
 
 
-def test_a_parquet_file_as_the_command_writes_it(tmp_path):
+def test_a_parquet_file_as_the_command_writes_it(tmp_path, refused):
     path = tmp_path / "sets.parquet"
-    assert code_of(read_sets, path, NAMES) == "no-such-file"
+    refused("no-such-file", read_sets, path, NAMES)
     pq.write_table(pa.table({"genes": [["YFL026W", "YDL227C"], ["HO", "STE2"]]}), path)
     assert [s.tolist() for s in read_sets(path, NAMES)] == [[[0, 1]]]
     for column, rows, code in (
@@ -141,9 +131,9 @@ def test_a_parquet_file_as_the_command_writes_it(tmp_path):
         ("genes", [["HO"], []], "no-sets"),
     ):
         pq.write_table(pa.table({column: rows}), path)
-        assert code_of(read_sets, path, NAMES) == code
+        refused(code, read_sets, path, NAMES)
     path.write_bytes(path.read_bytes()[:20])
-    assert code_of(read_sets, path, NAMES) == "unreadable-parquet"
+    refused("unreadable-parquet", read_sets, path, NAMES)
 
 
 FACTS = {"name": "demo", "seed": 0, "finished": True, "model": "dango", "sha256": "0" * 64}
@@ -176,7 +166,7 @@ def test_what_a_run_left_out_was_measured_all_the_same(run, made):
     assert {STATUSES[code] for code in made("pairs").statuses.of(pairs)} == {"measured"}
 
 
-def test_genes_of_the_screen_or_given_by_any_name(run, made, tmp_path):
+def test_genes_of_the_screen_or_given_by_any_name(run, made, tmp_path, refused):
     n, names = run.data.cell.n_genes, run.data.cell.genes
     assert made("pairs").sets.n_sets == n * (n - 1) // 2
     file = tmp_path / "few.txt"
@@ -184,9 +174,9 @@ def test_genes_of_the_screen_or_given_by_any_name(run, made, tmp_path):
     few = made("pairs", genes=file)
     assert (few.genes.tolist(), few.sets.n_sets) == ([1, 3, 5], 3)
     a, b = names[0], names[3]
-    assert code_of(made, "with", given=(names[1],), size=4, genes=file) == "too-few-genes"
-    assert code_of(made, "with", given=(a,), size=n - 5) == "too-many-sets"
-    assert code_of(made, "pairs", cautious=True) == "cautious-alone"
+    refused("too-few-genes", made, "with", given=(names[1],), size=4, genes=file)
+    refused("too-many-sets", made, "with", given=(a,), size=n - 5)
+    refused("cautious-alone", made, "pairs", cautious=True)
     # The same request by other names and another order is the same.
     first = made("with", given=(a, b)).identity
     assert first == made("with", given=(b.lower(), a)).identity

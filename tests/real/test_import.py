@@ -1,13 +1,13 @@
 """The import of all real files, as a user types it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from deltacell.cell.readers.features import MERGED, NO_VALUE, reader
 from deltacell.models.gene_vectors import feature_vectors
+from deltacell.predict.status import Evidence
 from deltacell.screen.import_folder import Imported, import_folder
+from deltacell.train.compose import compose
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -17,12 +17,41 @@ def imported(shared_data):
     return import_folder(shared_data)
 
 
-def test_the_cell_has_the_networks_and_every_name_resolves(imported):
+def test_the_cell_has_the_networks_of_the_experiments_and_every_name_resolves(imported):
     cell = imported.cell
     assert cell.relation("physical").n_edges == 176_303
     assert cell.relation("regulatory").counts.dropped["self loop"] == 143
     for relation in cell.relations.values():
         assert relation.counts.resolved == relation.counts.read
+    assert set(compose(["experiment=costanzo2010_dango"]).data.relations) == set(cell.relations)
+    for name in ("dango", "hetero"):
+        for more in ([], ["ablation=one_relation"], ["ablation=string_merged"]):
+            config = compose([f"experiment=costanzo2010_{name}", *more])
+            chosen = cell.with_relations(config.data.relations or list(cell.relations))
+            merged = chosen.merge_relations(config.data.merge_relations)
+            assert set(config.model.relations or ()) <= set(merged.relations)
+
+
+def test_yeast_gem_and_the_evidence_of_the_fatty_acid_synthase(imported):
+    cell, metabolism = imported.cell, imported.cell.metabolism
+    (source,) = [source for source in cell.sources if source.into == "metabolism"]
+    assert source.counts.read == source.counts.kept == 1_161
+    assert (metabolism.n_reactions, metabolism.n_metabolites) == (4_131, 2_806)
+    assert metabolism.split().n_reactions == 7_122
+    assert source.notes["pathways"] == 85
+    assert sum(map(bool, metabolism.pathways)) == 1_891
+    lactate = metabolism.reactions.index("r_0001")
+    assert metabolism.pathways[lactate] == ("Pyruvate metabolism", "Sulfur metabolism")
+    unnamed = {name for names in metabolism.pathways for name in names if name.startswith("sce")}
+    assert len(unnamed) == 4
+    pairs, reactions = metabolism.pairs_lost_together()
+    assert (len(pairs), reactions.sum(), len(np.unique(pairs))) == (196, 414, 308)
+    evidence = Evidence(cell.with_relations([]))
+    sets = np.array([cell.genes.indices(["FAS1", "FAS2", "HO"])])
+    fas = {name: column[0] for name, column in evidence.columns(sets).items()}
+    assert fas["pathways"] == ["Fatty acid biosynthesis"]
+    assert fas["complexes"] == ["r_2140", "r_2141"]
+    assert fas["links"] == fas["relations"] == []
 
 
 def test_single_mutant_fitness_is_the_same_from_both_of_its_files(imported, shared_data):

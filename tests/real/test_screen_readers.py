@@ -1,15 +1,10 @@
 """The real screens, with exact counts."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest
 
-from deltacell.cell.readers.genes import GENE_READERS
 from deltacell.errors import PhenotypeError
-from deltacell.screen.readers import SCREEN_READERS
-from deltacell.table import File
 
 pytestmark = pytest.mark.real
 
@@ -25,41 +20,24 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(shared_data):
-    return shared_data / "screens"
-
-
-@pytest.fixture(scope="module")
-def genes(shared_data):
-    return GENE_READERS[0].read(shared_data / "genes" / "SGD_features.tab.gz")[0]
-
-
 def perturbations(written, role):
     mine = written.deleted.filter(pl.col("role") == role)
     return dict(mine["perturbation"].value_counts().iter_rows())
 
 
-def read(folder, name, **options):
-    file = File(folder / name)
-    reader = next(reader for reader in SCREEN_READERS if reader.find(file))
-    [written] = reader.read(folder / name, **options)
-    return written
-
-
 @pytest.fixture(scope="module")
-def costanzo2010(folder):
-    return read(folder, COSTANZO2010)
+def screen_of(read):
+    return lambda name, **options: read(f"screens/{name}", **options)[0]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_file_is_read_whole(folder, genes, name):
-    written = read(folder, name)
+def test_every_file_is_read_whole(screen_of, genes, name):
+    written = screen_of(name)
     assert len(written) == written.on(genes, "drop").sources[0].counts.read == FILES[name]
     assert not sum(written.dropped.values())
 
 
-def test_costanzo_2010(costanzo2010, genes):
+def test_costanzo_2010_with_unknown_genes_left_out_or_added(costanzo2010, genes):
     screen = costanzo2010.on(genes, "drop")
     (source,) = screen.sources
     assert source.notes == {
@@ -86,9 +64,6 @@ def test_costanzo_2010(costanzo2010, genes):
     role, gene = screen.gene_column("role"), screen.genotypes.genes.numpy()
     assert np.isin(gene[role == "query"], coverage.query_genes).all()
     assert np.isin(gene[role == "array"], coverage.array_genes).all()
-
-
-def test_costanzo_2010_with_unknown_genes_added(costanzo2010, genes):
     index = genes.resolve(costanzo2010.gene_names)
     added = [n for n, i in zip(costanzo2010.gene_names, index, strict=True) if i < 0]
     screen = costanzo2010.on(genes.extended(added))
@@ -100,8 +75,8 @@ def test_costanzo_2010_with_unknown_genes_added(costanzo2010, genes):
     assert len(screen.merge("best-p")) == 165_692
 
 
-def test_kuzmin_slice_has_61_true_triples(folder, genes):
-    screen = read(folder, "kuzmin2018_fitness_slice.tsv.gz").on(genes)
+def test_kuzmin_slice_has_61_true_triples(screen_of, genes):
+    screen = screen_of("kuzmin2018_fitness_slice.tsv.gz").on(genes)
     stats = screen.stats()
     assert stats["kinds"] == {"digenic": 15_034, "trigenic": 61}
     assert stats["phenotypes"] == {"fitness": 15_095}
@@ -117,14 +92,14 @@ def test_kuzmin_slice_has_61_true_triples(folder, genes):
     # A part of the rows is not taken for all that was crossed.
     assert [c.complete for c in screen.coverage.studies] == [False]
     with pytest.raises(PhenotypeError):
-        read(folder, "kuzmin2018_fitness_slice.tsv.gz", phenotype="interaction")
+        screen_of("kuzmin2018_fitness_slice.tsv.gz", phenotype="interaction")
 
 
-def test_hits(folder, genes):
-    trigenic = read(folder, "kuzmin2018_trigenic_negative_hits.tsv").on(genes)
+def test_hits(screen_of, genes):
+    trigenic = screen_of("kuzmin2018_trigenic_negative_hits.tsv").on(genes)
     assert trigenic.stats()["kinds"] == {"trigenic": 3_195}
     assert set(trigenic.column("sign")) == {-1}
-    digenic = read(folder, "kuzmin2018_digenic_hits.tsv.gz").on(genes)
+    digenic = screen_of("kuzmin2018_digenic_hits.tsv.gz").on(genes)
     signs = dict(zip(*np.unique(digenic.column("sign"), return_counts=True), strict=True))
     assert signs == {-1: 9_090, 0: 4, 1: 4_996}
     assert np.isnan(digenic.column("score")).all()
@@ -142,8 +117,8 @@ def test_hits(folder, genes):
         ("sample_SGA_ExN_NxE.txt", {"deletion": 13, "ts": 37}, {"deletion": 37, "ts": 13}),
     ],
 )
-def test_sga_samples_have_the_right_perturbations(folder, name, query, array):
-    written = read(folder, name)
+def test_sga_samples_have_the_right_perturbations(screen_of, name, query, array):
+    written = screen_of(name)
     for role, expected in (("query", query), ("array", array)):
         assert perturbations(written, role) == expected
     assert written.study == "costanzo2016"

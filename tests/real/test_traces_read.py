@@ -1,7 +1,5 @@
 """Real traces, old and new, are read as they are, told apart from a plain JSON reader."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter
@@ -9,7 +7,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from deltacell.errors import InputError
 from deltacell.profile.trace.read import read_trace, read_traces
 from deltacell.profile.trace.trace import NOTHING, Kind
 
@@ -79,7 +76,7 @@ def test_every_event_with_a_duration_is_there(traces, name):
     assert np.isin(trace.correlation[on_device], calls).mean() > 0.98
 
 
-def test_the_old_schema(traces):
+def test_the_old_schema_and_outer_operators_before_what_they_call(traces):
     trace = read_trace(traces / "resnet50_loader_workers_0.pt.trace.json.gz")
     assert (trace.rank, trace.world_size, trace.device_name) == (None, None, "Tesla V100-DGXS-32GB")
     names = {trace.text(row) for row in np.flatnonzero(trace.kind == Kind.annotation)}
@@ -88,6 +85,11 @@ def test_the_old_schema(traces):
     }
     assert "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__" in names
     assert (trace.stack != NOTHING).sum() == 14_994
+    same = (np.diff(trace.begin) == 0) & (np.diff(trace.duration) == 0)
+    same &= np.diff(trace.thread) == 0
+    pairs = Counter((trace.text(row), trace.text(row + 1)) for row in np.flatnonzero(same))
+    assert pairs["aten::zeros", "aten::empty"] >= pairs["aten::empty", "aten::zeros"]
+    assert pairs["cudaLaunchKernel", "aten::add_"] == 0
 
 
 def test_the_new_schema(traces):
@@ -98,32 +100,18 @@ def test_the_new_schema(traces):
     assert (trace.begin % 1000 != 0).mean() > 0.9
 
 
-def test_outer_operators_come_before_what_they_call(traces):
-    trace = read_trace(traces / "resnet50_loader_workers_0.pt.trace.json.gz")
-    same = (np.diff(trace.begin) == 0) & (np.diff(trace.duration) == 0)
-    same &= np.diff(trace.thread) == 0
-    pairs = Counter((trace.text(row), trace.text(row + 1)) for row in np.flatnonzero(same))
-    assert pairs["aten::zeros", "aten::empty"] >= pairs["aten::empty", "aten::zeros"]
-    assert pairs["cudaLaunchKernel", "aten::add_"] == 0
-
-
-def test_eight_ranks(traces):
+def test_ranks_and_missing_ones_and_other_programs_that_are_none(traces, refused):
     ranks = read_traces(traces / "dlrm_ddp_8ranks")
     assert [trace.rank for trace in ranks] == list(range(8))
     assert {trace.world_size for trace in ranks} == {8}
     assert all(trace.warnings == () for trace in ranks)
-
-
-def test_missing_ranks_are_noticed_and_other_programs_are_no_ranks(traces):
     for name, said in (
         ("ddp_a100_rank0of2.json.gz", "Of 2 ranks only 0 is here; missing: 1."),
         ("ddp_world128_rank1.json.gz", "Of 128 ranks only 1 is here; missing: 0, 2 to 127."),
     ):
         (trace,) = read_traces(traces / name)
         assert trace.warnings == (said,)
-    with pytest.raises(InputError) as caught:
-        read_traces(traces)
-    assert caught.value.code == "not-one-run"
+    refused("not-one-run", read_traces, traces)
 
 
 def test_cut_off_in_the_middle(traces, tmp_path):

@@ -1,7 +1,5 @@
 """The page of an explanation: safe, whole without a network, and drawn where the numbers say."""
 
-from __future__ import annotations
-
 import json
 import re
 

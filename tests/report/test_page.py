@@ -1,7 +1,5 @@
 """What pages and tables are made of: axes, scales, numbers, blocks of JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Pages of a ranking and of the demo: safe, whole, and what they say is what they were given."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,6 +1,4 @@
-"""A small screen, and genes for the tests of the readers."""
-
-from __future__ import annotations
+"""A small screen."""
 
 import numpy as np
 import pytest
@@ -32,13 +30,4 @@ def screen():
                 StudyCoverage("b", np.array([1]), np.array([0, 1]), np.array([0]), False),
             )
         ),
-    )
-
-
-@pytest.fixture
-def genes():
-    return Genes(
-        ["YAL001C", "YAL002W", "YAL003W", "YAL004W", "YAL005C"],
-        ["TFC3", "VPS8", "EFB1", None, "SSA1"],
-        [["OLD1"], ["SHARED"], ["SHARED"], [], []],
     )

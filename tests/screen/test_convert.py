@@ -1,7 +1,5 @@
 """SQL on a screen, and conversions for other libraries."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import numpy as np
@@ -66,15 +64,7 @@ def test_sql_on_genotypes_and_deleted_genes(screen, tmp_path):
     assert Screen.load(tmp_path / "s").query(sql).equals(screen.query(sql))
 
 
-def test_sql_that_fails_says_what_there_is(screen, refused):
-    error = refused("sql-error", screen.query, "SELECT nope FROM screen")
-    assert "deleted has row, gene, role" in error.fix
-    refused("sql-error", screen.query, "")
-    for sql in ("select 1 as a, 2 as a", "select interval 1 day as d"):
-        refused("sql-error", screen.query, sql)
-
-
-def test_sql_touches_no_file_and_sees_no_variable(screen, tmp_path, refused):
+def test_sql_touches_no_file_sees_no_variable_and_says_what_there_is(screen, tmp_path, refused):
     secret = tmp_path / "secret.csv"
     secret.write_text("a\n1\n")
     hidden = pl.DataFrame({"a": [1]})
@@ -94,3 +84,8 @@ def test_sql_touches_no_file_and_sees_no_variable(screen, tmp_path, refused):
         refused("sql-error", screen.query, sql)
     assert list(tmp_path.iterdir()) == [secret]
     assert len(hidden) == 1
+    error = refused("sql-error", screen.query, "SELECT nope FROM screen")
+    assert "deleted has row, gene, role" in error.fix
+    refused("sql-error", screen.query, "")
+    for sql in ("select 1 as a, 2 as a", "select interval 1 day as d"):
+        refused("sql-error", screen.query, sql)

@@ -1,7 +1,5 @@
 """A screen: building, choosing, drawing, moving to a cell, putting together; keys of gene sets."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -48,7 +46,7 @@ def test_a_number_that_no_measurement_has_is_refused(column, wrong, refused):
     refused("impossible-value", lambda: plain(3, **{column: wrong}))
 
 
-def test_build_fills_in_signs_and_one_value_for_all(screen):
+def test_build_fills_in_signs_and_one_value_for_all_or_refuses(screen, refused):
     signed = plain(4, score=[-1.0, 0.0, 2.0, np.nan], study="s", role="query")
     assert signed.column("sign").tolist() == [-1, 0, 1, 0]
     assert signed.column("study").tolist() == ["s"] * 4
@@ -56,9 +54,6 @@ def test_build_fills_in_signs_and_one_value_for_all(screen):
     assert plain(2, score=[0.5, 0.9], phenotype="fitness").column("sign").tolist() == [0, 0]
     assert screen.kind == ["digenic", "trigenic", "digenic", "single", "digenic", "digenic"]
     assert repr(screen) == "Screen(6 genotypes: 1 single, 4 digenic, 1 trigenic)"
-
-
-def test_what_cannot_be_built(refused):
     for sets, code in (
         ([[0, 0]], "bad-genotypes"),
         ([[0, 9]], "bad-genotypes"),
@@ -69,7 +64,7 @@ def test_what_cannot_be_built(refused):
     refused("column-length", lambda: plain(3, p_value=[0.1, 0.2]))
 
 
-def test_take_rows_or_a_mask(screen, refused):
+def test_take_rows_or_a_mask_or_where_columns_are_so(screen, refused):
     taken = screen.take([3, 1])
     assert sets_of(taken) == [{5}, {2, 3, 4}]
     assert taken.column("score").tolist()[0] == 0.5
@@ -79,9 +74,6 @@ def test_take_rows_or_a_mask(screen, refused):
     with pytest.raises(IndexError):
         screen.take(np.ones(5, dtype=bool))
     refused("empty-screen", lambda: screen.take([]))
-
-
-def test_where_chooses_by_study_kind_and_phenotype(screen, refused):
     assert len(screen.where(kind=["single", "trigenic"])) == 2
     assert len(screen.where(study="a", phenotype="interaction")) == 2
     assert [c.study for c in screen.where(study="b").coverage.studies] == ["b"]
@@ -103,16 +95,13 @@ def on(screen, names, aliases=None):
     return screen.on(Cell(Genes(names, None, aliases), []), on_unknown="drop")
 
 
-def test_on_a_cell_indices_are_those_of_the_cell(screen):
+def test_on_a_cell_indices_are_those_of_the_cell_and_unknown_genes_are_dropped(screen, refused):
     moved = screen.on(Cell(Genes(reversed(screen.genes.systematic)), []))
     assert sets_of(moved) == [{5 - g for g in s} for s in sets_of(screen)]
     assert moved.coverage.studies[0].query_genes.tolist() == [5, 3, 2]
     assert moved.sources == screen.sources
     cell = Cell(Genes(screen.genes.systematic, ["Z"] * 6), [])
     assert screen.on(cell).genes.standard[0] == "Z"
-
-
-def test_on_a_cell_that_lacks_genes_genotypes_are_dropped_and_counted(screen, refused):
     refused("unknown-gene", lambda: screen.on(Cell(Genes(["g1", "g0", "g5"]), [])))
     moved = on(screen, ["g1", "g0", "g5"])
     assert sets_of(moved) == [{0, 1}, {0, 1}, {2}, {0, 1}, {0, 1}]
@@ -210,9 +199,6 @@ def test_merge_by_mean_and_by_p_value(screen):
     assert best.column("source_row").tolist() == [2, 1, 3, 5]
     assert (best.column("score")[0], best.column("p_value")[0]) == (0.25, 0.01)
     assert best.gene_column("allele").tolist()[:2] == ["x5", "x6"]
-
-
-def test_hits_that_disagree_have_no_sign_and_a_missing_deviation_is_missing():
     genes, sets = Genes(["a", "b", "c"]), Genotypes.of([[0, 1], [1, 0], [0, 2], [2, 0]])
     signs = Screen.build(genes, sets, sign=[1, -1, 1, 1]).merge("mean")
     assert signs.column("sign").tolist() == [0, 1]

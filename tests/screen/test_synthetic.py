@@ -1,7 +1,5 @@
 """Synthetic screens: the planted truth, what is measured of it, and that a seed gives one."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 from scipy import stats
 
 from deltacell.cell import Cell
-from deltacell.errors import InputError
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.synthetic import Planted, redundancy_effect
 
@@ -29,7 +26,7 @@ def planted(cell):
     return Planted.of(cell)
 
 
-def test_effects_agree_with_their_definition_on_every_row(screen, planted):
+def test_effects_agree_with_their_definition_on_every_row_and_in_a_subset(screen, planted, cell):
     effect = planted.effect(screen.genotypes)
     assert planted.is_planted(screen.genotypes).tolist() == (effect != 0).tolist()
     assert planted.within.min() > 0 >= planted.between.max()
@@ -42,9 +39,6 @@ def test_effects_agree_with_their_definition_on_every_row(screen, planted):
         else:
             expected = 0.0
         assert found == expected
-
-
-def test_the_truth_follows_the_genes_through_a_subset(cell, planted):
     chosen = [200, 3, 77, 140]
     part = Planted.of(cell.subset(chosen))
     assert np.array_equal(part.pathway, planted.pathway[chosen])
@@ -59,17 +53,7 @@ def residuals(screen, planted):
     return screen.column("score") - expected, deviation
 
 
-def test_a_score_is_effect_nuisance_and_noise_of_the_stated_size(screen, planted):
-    residual, deviation = residuals(screen, planted)
-    assert stats.kstest(residual / deviation, "norm").pvalue > 0.01
-    assert residual.std() == pytest.approx(planted.noise, rel=0.025)
-    assert deviation.max() > 2 * deviation.min()
-    z = np.abs(screen.column("score").astype(np.float64)) / deviation
-    assert screen.column("p_value") == pytest.approx(2 * stats.norm.sf(z), rel=1e-3, abs=1e-12)
-    assert np.array_equal(screen.column("sign"), np.sign(screen.column("score")))
-
-
-def test_the_same_seed_gives_the_same_screen_on_every_machine_and_version(cell, screen):
+def test_a_seed_gives_one_screen_of_effect_nuisance_and_noise(cell, screen, planted):
     # What is measured of the plan is as it was when these checksums were taken.
     assert screen.checksum.startswith("01dbc67d44e8484a")
     assert Screen.synthetic(Cell.synthetic("redundancy")).checksum.startswith("cc190a87a57609cd")
@@ -77,6 +61,13 @@ def test_the_same_seed_gives_the_same_screen_on_every_machine_and_version(cell, 
     assert not other.equals(screen)
     residual, deviation = residuals(other, Planted.of(cell, 1))
     assert stats.kstest(residual / deviation, "norm").pvalue > 0.01
+    residual, deviation = residuals(screen, planted)
+    assert stats.kstest(residual / deviation, "norm").pvalue > 0.01
+    assert residual.std() == pytest.approx(planted.noise, rel=0.025)
+    assert deviation.max() > 2 * deviation.min()
+    z = np.abs(screen.column("score").astype(np.float64)) / deviation
+    assert screen.column("p_value") == pytest.approx(2 * stats.norm.sf(z), rel=1e-3, abs=1e-12)
+    assert np.array_equal(screen.column("sign"), np.sign(screen.column("score")))
 
 
 def test_a_screen_has_as_many_rows_as_were_asked_for_or_there_is_room_for(cell, refused):
@@ -87,8 +78,7 @@ def test_a_screen_has_as_many_rows_as_were_asked_for_or_there_is_room_for(cell, 
     routes = Cell.synthetic("redundancy")
     for small, n in ((part, 9_000), (cell, 0), (cell.subset([0]), None), (routes, 8_000)):
         refused("no-room", Screen.synthetic, small, n=n)
-    with pytest.raises(InputError):
-        Screen.synthetic(Cell(["A", "B"], []))
+    refused("not-synthetic", Screen.synthetic, Cell(["A", "B"], []))
 
 
 def test_redundancy_is_written_in_the_graph():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,13 +27,18 @@ HETERO = (
 Small = Callable[..., Config]
 
 
+@cache
+def _composed(words: tuple[str, ...]) -> Config:
+    return compose(words)
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Small:
     """Configs of a training of DANGO on 150 genotypes into ``tmp_path / "run"``."""
 
     def make(*overrides: str, hetero: bool = False, run: str = "run") -> Config:
-        model = HETERO if hetero else ()
-        return compose([*SMALL, *model, f"directory={tmp_path / run}", *overrides])
+        config = _composed((*SMALL, *(HETERO if hetero else ()), *overrides))
+        return replace(deepcopy(config), directory=str(tmp_path / run))
 
     return make
 

@@ -1,7 +1,5 @@
 """Checkpoints: one as a file, a folder of them, and what faults leave."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
@@ -19,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from deltacell.errors import InputError, StoreError
+from deltacell.errors import StoreError
 from deltacell.files import seal_of
 from deltacell.profile.record import Reached, Status
 from deltacell.store import sha256_of_file
@@ -36,12 +34,6 @@ class Touches:
 
     def __reduce__(self):
         return os.mkdir, (str(self.path),)
-
-
-def code_of(function, *given, **named):
-    with pytest.raises(InputError) as caught:
-        function(*given, **named)
-    return caught.value.code
 
 
 class TestAFile:
@@ -62,45 +54,43 @@ class TestAFile:
         "value",
         [np.float64(1.0), np.zeros(2), Status.failed, b"x", {1}, nn.Linear(1, 1), len, {1.5: 1}],
     )
-    def test_what_cannot_be_saved_is_named(self, tmp_path, value):
+    def test_what_cannot_be_saved_is_named(self, tmp_path, value, refused):
         state = {"loop": {"rows": [0, {"x": value}]}}
-        with pytest.raises(InputError) as caught:
-            write_checkpoint(tmp_path / "a", state, step=1, epoch=0, metric=None)
-        assert (caught.value.code, caught.value.fields["key"]) == ("not-plain", "loop.rows[1].x")
+        given = {"step": 1, "epoch": 0, "metric": None}
+        error = refused("not-plain", write_checkpoint, tmp_path / "a", state, **given)
+        assert error.fields["key"] == "loop.rows[1].x"
 
-    def test_nothing_in_a_file_is_run(self, tmp_path, file):
+    def test_nothing_in_a_file_is_run(self, tmp_path, file, refused):
         payload = torch.load(file, weights_only=True)
         payload["state"]["odd"] = Fraction(1, 2)
         torch.save(payload, file)
         # Others may have allowed PyTorch to read this.
         with torch.serialization.safe_globals([Fraction]):
-            assert code_of(read_checkpoint, file) == "unsafe-checkpoint"
+            refused("unsafe-checkpoint", read_checkpoint, file)
         payload["state"]["odd"] = Touches(tmp_path / "made")
         torch.save(payload, file)
-        assert code_of(read_checkpoint, file) == "unsafe-checkpoint"
+        refused("unsafe-checkpoint", read_checkpoint, file)
         for protocol in (2, 4, 5):
             file.write_bytes(pickle.dumps(payload, protocol=protocol))
-            assert code_of(read_checkpoint, file) == "damaged-checkpoint"
+            refused("damaged-checkpoint", read_checkpoint, file)
         assert not (tmp_path / "made").exists()
 
-    def test_other_files_are_refused(self, file):
-        payload = torch.load(file, weights_only=True)
-        others = [{"state": {}}, [1], torch.zeros(2), {"deltacell_checkpoint": 1}]
-        for other in (*others, {**payload, "deltacell_checkpoint": 2}):
-            torch.save(other, file)
-            assert code_of(read_checkpoint, file) == "not-a-checkpoint"
-        with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr("readme.txt", "x")
-        for rubbish in (file.read_bytes(), b"", b"PK\x03\x04", b"some text", b"\x80"):
-            file.write_bytes(rubbish)
-            assert code_of(read_checkpoint, file) == "damaged-checkpoint"
-
-    def test_a_flipped_bit_of_a_tensor_which_pytorch_reads_without_a_word(self, file):
+    def test_a_flipped_bit_that_pytorch_reads_and_other_files_are_refused(self, file, refused):
         data = bytearray(file.read_bytes())
         data[data.index(STATE["weights"]["a"].numpy().tobytes())] ^= 1
         assert torch.load(io.BytesIO(data), weights_only=True)
         file.write_bytes(data)
-        assert code_of(read_checkpoint, file) == "damaged-checkpoint"
+        refused("damaged-checkpoint", read_checkpoint, file)
+        payload = torch.load(file, weights_only=True)
+        others = [{"state": {}}, [1], torch.zeros(2), {"deltacell_checkpoint": 1}]
+        for other in (*others, {**payload, "deltacell_checkpoint": 2}):
+            torch.save(other, file)
+            refused("not-a-checkpoint", read_checkpoint, file)
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("readme.txt", "x")
+        for rubbish in (file.read_bytes(), b"", b"PK\x03\x04", b"some text", b"\x80"):
+            file.write_bytes(rubbish)
+            refused("damaged-checkpoint", read_checkpoint, file)
 
 
 def state(step):
@@ -153,14 +143,6 @@ class TestSavingAndLoading:
         assert saved.reached()["last"].metric is None
         assert steps(saved) == [10, 40, 50]
 
-    def test_files_of_others_are_left_alone(self, saved, folder):
-        others = {"notes.txt", "step-1.ckpt", "mine-step-00000001.ckpt", "step-00000010.txt"}
-        for name in others:
-            (folder / name).write_text("x")
-        saved.save(state(123_456_789), step=123_456_789, epoch=4)
-        assert others < set(names_in(folder))
-        assert Checkpoints(folder).load("step-123456789.ckpt")["step"] == 123_456_789
-
     @pytest.mark.parametrize("first", [None, 0.0, 0.95])
     @pytest.mark.parametrize("second", [None, 0.3])
     def test_a_step_that_is_saved_twice(self, saved, folder, first, second):
@@ -173,15 +155,21 @@ class TestSavingAndLoading:
         assert (saved.best.metric == 0.95) is (kept and first == 0.95)
         assert_whole(folder, lasts=[40])
 
-    def test_by_name(self, saved, folder):
+    def test_by_name_and_files_of_others_are_left_alone(self, saved, folder, refused):
         assert saved.load("step-00000020.ckpt")["step"] == 20
         assert (saved.load("best")["step"], saved.load()["step"]) == (10, 30)
         for which in ("step-00000099.ckpt", "", "../index.json", "Best"):
-            assert code_of(saved.load, which) == "no-checkpoint"
-        assert code_of(Checkpoints(folder.parent / "none").load) == "no-checkpoint"
+            refused("no-checkpoint", saved.load, which)
+        refused("no-checkpoint", Checkpoints(folder.parent / "none").load)
+        others = {"notes.txt", "step-1.ckpt", "mine-step-00000001.ckpt", "step-00000010.txt"}
+        for name in others:
+            (folder / name).write_text("x")
+        saved.save(state(123_456_789), step=123_456_789, epoch=4)
+        assert others < set(names_in(folder))
+        assert Checkpoints(folder).load("step-123456789.ckpt")["step"] == 123_456_789
 
     @pytest.mark.parametrize("damage", ["middle", "cut", "empty", "another", "missing", "folder"])
-    def test_a_damaged_one_is_named_and_an_earlier_one_is_offered(self, saved, folder, damage):
+    def test_a_damaged_one_is_named_and_an_earlier_offered(self, saved, folder, damage, refused):
         file = folder / "step-00000030.ckpt"
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1
@@ -192,27 +180,23 @@ class TestSavingAndLoading:
             file.mkdir()
         elif damage != "missing":
             file.write_bytes({"middle": data, "cut": data[:-100], "empty": b""}[damage])
-        with pytest.raises(StoreError) as caught:
-            Checkpoints(folder).load()
         read = "unreadable" if damage in ("missing", "folder") else "damaged"
-        assert caught.value.code == f"{read}-checkpoint"
-        assert caught.value.where == file
-        assert "--from step-00000020.ckpt" in caught.value.fix
+        error = refused(f"{read}-checkpoint", Checkpoints(folder).load)
+        assert error.where == file
+        assert "--from step-00000020.ckpt" in error.fix
         assert Checkpoints(folder).load("step-00000020.ckpt")["step"] == 20
         (folder / "step-00000010.ckpt").write_bytes(b"x")
-        with pytest.raises(StoreError) as caught:
-            Checkpoints(folder).load("best")
         # An earlier one is not answered with a later one.
-        assert "--from" not in caught.value.fix
+        assert "--from" not in refused("damaged-checkpoint", Checkpoints(folder).load, "best").fix
 
-    def test_those_of_later_steps_are_given_up(self, saved, folder, monkeypatch):
+    def test_those_of_later_steps_are_given_up(self, saved, folder, monkeypatch, refused):
         def full(*_):
             raise OSError(errno.ENOSPC, "No space left on device")
 
         before = saved.kept
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", full)
-            assert code_of(saved.continue_from, "step-00000010.ckpt") == "not-written"
+            refused("not-written", saved.continue_from, "step-00000010.ckpt")
         saved.continue_from("last")
         assert Checkpoints(folder).kept == saved.kept == before
         saved.continue_from("step-00000020.ckpt")
@@ -223,7 +207,7 @@ class TestSavingAndLoading:
 
 
 class TestTheIndex:
-    def test_its_form_and_that_a_payload_needs_more_than_its_checksum(self, saved, folder):
+    def test_its_form_and_that_a_payload_needs_more_than_its_checksum(self, saved, folder, refused):
         index = json.loads((folder / "index.json").read_text())
         assert (index["schema"], index["best"]) == (1, "step-00000010.ckpt")
         assert index["last"] == "step-00000030.ckpt"
@@ -233,10 +217,10 @@ class TestTheIndex:
         payload = read_checkpoint(file)
         payload["state"]["step"] = Touches(folder / "made")
         torch.save(payload, file)
-        assert code_of(Checkpoints(folder).load) == "damaged-checkpoint"
+        refused("damaged-checkpoint", Checkpoints(folder).load)
         index["checkpoints"][-1]["sha256"] = sha256_of_file(file)
         (folder / "index.json").write_text(json.dumps(index | {"seal": seal_of(index)}))
-        assert code_of(Checkpoints(folder).load) == "unsafe-checkpoint"
+        refused("unsafe-checkpoint", Checkpoints(folder).load)
         assert not (folder / "made").exists()
 
     @pytest.mark.parametrize(
@@ -253,7 +237,7 @@ class TestTheIndex:
             *(b"", b"\x00\xff", b"[]", b"null"),
         ],
     )
-    def test_damaged_or_deleted_it_is_made_again_whatever_the_seal(self, saved, folder, changes):
+    def test_damaged_or_deleted_it_is_made_again(self, saved, folder, changes, refused):
         file = folder / "index.json"
         contents = [changes, None]
         if isinstance(changes, dict):
@@ -266,12 +250,8 @@ class TestTheIndex:
             assert Checkpoints(folder).kept == saved.kept
         # Another one does not silently become the best or the last in place of one that is damaged.
         (folder / "step-00000020.ckpt").write_bytes(b"x")
-        with pytest.raises(StoreError) as caught:
-            _ = Checkpoints(folder).kept
-        assert (caught.value.code, caught.value.where.name) == (
-            "damaged-checkpoint",
-            "step-00000020.ckpt",
-        )
+        error = refused("damaged-checkpoint", lambda: Checkpoints(folder).kept)
+        assert error.where.name == "step-00000020.ckpt"
         (folder / "step-00000020.ckpt").unlink()
         again = Checkpoints(folder)
         assert steps(again) == [10, 30]

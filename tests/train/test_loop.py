@@ -14,7 +14,6 @@ import torch
 from scipy import stats
 from torch import nn
 
-from deltacell.errors import InputError
 from deltacell.models.base import parameter_groups
 from deltacell.screen import Loader
 from deltacell.train.checkpoints import Checkpoints
@@ -30,7 +29,7 @@ Small = Callable[..., Config]
 
 
 def loop_of(config: Config) -> Loop:
-    """Return a loop that has no directory, and so writes nothing."""
+    """Return a loop without a directory, which writes nothing."""
     return Loop(make_fabric(config), config, load_data(config), Path(str(config.directory)))
 
 
@@ -47,7 +46,7 @@ def weights(loop: Loop) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("hetero", [False, True])
 def test_accumulating_equals_a_larger_batch(small, hetero):
     # The last batch of an epoch is short, together with whole ones.
-    plain = ["optimizer.clip=null", "loss=log_cosh", "trainer.precision=64"]
+    plain = ["optimizer.clip=null", "loss=log_cosh", "trainer.precision=64", "trainer.epochs=1"]
     found = []
     for size, accumulate in ((7, 3), (21, 1)):
         given = [f"data.batch_size={size}", f"optimizer.accumulate={accumulate}"]
@@ -58,7 +57,7 @@ def test_accumulating_equals_a_larger_batch(small, hetero):
         n = loop.training.samples_per_epoch
         assert n % 7
         assert n % 21 > 7
-        assert loop.position.step == 2 * -(-n // 21)
+        assert loop.position.step == -(-n // 21)
         assert any(not torch.equal(before[name], found[-1][name]) for name in before)
         assert {w.dtype for w in loop.task.parameters()} == {torch.float64}
     for name, one in found[0].items():
@@ -176,7 +175,7 @@ def test_saves_after_so_much_time_and_not_twice_for_one_question(small):
     assert len(saved) == 3
 
 
-def test_weights_that_are_not_finite_are_never_saved(small, monkeypatch):
+def test_weights_that_are_not_finite_are_never_saved(small, monkeypatch, refused):
     step = torch.optim.AdamW.step
 
     def poison(optimizer: Any, *given: Any) -> None:
@@ -189,15 +188,13 @@ def test_weights_that_are_not_finite_are_never_saved(small, monkeypatch):
     monkeypatch.setattr(torch.optim.AdamW, "step", poison)
     given = ["trainer.checkpoint_every_steps=1", "optimizer.clip=null", "trainer.keep=9"]
     config = small(*given)
-    with pytest.raises(InputError) as caught:
-        train(config)
-    assert caught.value.code == "not-finite"
+    refused("not-finite", train, config)
     kept = Checkpoints(Path(str(config.directory)) / "checkpoints").kept
     assert [one.step for one in kept] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("bad", [1, 5, LOOK_EVERY, LOOK_EVERY + 3])
-def test_a_device_is_asked_seldom_for_losses_and_the_bad_one_is_named(small, bad):
+def test_a_device_is_asked_seldom_for_losses_and_the_bad_one_is_named(small, bad, refused):
     loop = loop_of(small())
     loop.look_every = LOOK_EVERY
 
@@ -207,20 +204,19 @@ def test_a_device_is_asked_seldom_for_losses_and_the_bad_one_is_named(small, bad
             loop._note({"loss": torch.tensor(math.nan if step + 1 == bad else 1.0)}, 1)
         loop._check_finite()
 
-    with pytest.raises(InputError, match=rf"the loss is nan at step {bad} ") as caught:
-        note_all()
-    assert caught.value.code == "not-finite"
+    what = refused("not-finite", note_all).what
+    assert f"the loss is nan at step {bad} " in what
     gene = loop.data.screen.genotypes.take(torch.tensor([(bad - 1) % 150])).genes[0]
-    assert loop.data.cell.genes.label(int(gene)) in caught.value.what
+    assert loop.data.cell.genes.label(int(gene)) in what
 
 
-@pytest.mark.parametrize("hetero", [False, True])
 @pytest.mark.parametrize(
-    ("precision", "weight", "product"),
+    ("precision", "weight", "product", "hetero"),
     [
-        ("32", torch.float32, torch.float32),
-        ("64", torch.float64, torch.float64),
-        ("bf16", torch.float32, torch.bfloat16),
+        ("32", torch.float32, torch.float32, False),
+        ("64", torch.float64, torch.float64, False),
+        ("bf16", torch.float32, torch.bfloat16, False),
+        ("bf16", torch.float32, torch.bfloat16, True),
     ],
 )
 def test_the_precision_of_weights_products_and_losses(small, hetero, precision, weight, product):

@@ -1,7 +1,5 @@
 """A run from its config to its directory: what is recorded, what stops it, what it predicts."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil
@@ -9,7 +7,6 @@ import signal
 import sys
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -21,7 +18,7 @@ import torch
 from scipy.optimize import lsq_linear
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from deltacell.errors import DeltacellError, InputError, MissingExtraError
+from deltacell.errors import DeltacellError, MissingExtraError
 from deltacell.models import LossValue
 from deltacell.models.baselines import BASELINES, Additive
 from deltacell.profile.phase_rows import PHASES, read_phases
@@ -37,12 +34,6 @@ from deltacell.train.predictor import Predictor, build_fitted, build_model
 from deltacell.train.run import run_modes, train
 from deltacell.train.run_directory import metrics_of, resumed_config, write_config
 from deltacell.train.task import Task
-
-
-def error_of(function, *given, **named):
-    with pytest.raises(InputError) as caught:
-        function(*given, **named)
-    return caught.value
 
 
 def test_the_record_and_the_metrics_say_what_was_run(trained):
@@ -101,7 +92,7 @@ def test_phases_add_up_to_the_wall_time_of_the_run(small, monkeypatch):
 
 
 def test_a_loss_that_is_not_finite_names_step_genotypes_and_the_last_good_checkpoint(
-    small, monkeypatch, tmp_path
+    small, monkeypatch, tmp_path, refused
 ):
     config = small("trainer.checkpoint_every_steps=2")
     data = load_data(config)
@@ -114,8 +105,7 @@ def test_a_loss_that_is_not_finite_names_step_genotypes_and_the_last_good_checkp
         return LossValue(found.total * math.nan, found.parts) if bad in batch.rows else found
 
     monkeypatch.setattr(Task, "_loss", broken)
-    error = error_of(train, config)
-    assert error.code == "not-finite"
+    error = refused("not-finite", train, config)
     assert "nan at step 4 (epoch 1)" in error.what
     assert "step-00000002.ckpt, of step 2" in error.fix
     genes = data.screen.genotypes.take(order[3].rows[:1]).genes
@@ -126,13 +116,13 @@ def test_a_loss_that_is_not_finite_names_step_genotypes_and_the_last_good_checkp
     assert "step 4" in record.error
 
 
-def test_a_finished_run_says_how_to_train_longer_and_does(copy):
+def test_a_finished_run_says_how_to_train_longer_and_does(copy, refused):
     before = (copy / "run.json").read_bytes()
-    assert error_of(train, resumed_config(copy), resume=copy).code == "already-finished"
+    refused("already-finished", train, resumed_config(copy), resume=copy)
     assert (copy / "run.json").read_bytes() == before
     config = resumed_config(copy, ["trainer.epochs=3"])
     config.data.synthetic_seed = 5
-    assert error_of(train, config, resume=copy).code in ("other-screen", "other-cell")
+    refused(("other-screen", "other-cell"), train, config, resume=copy)
     train(resumed_config(copy, ["trainer.epochs=3"]), resume=copy)
     record = read_run(copy)
     assert [attempt.from_step for attempt in record.attempts] == [0, 2 * record.steps_per_epoch]
@@ -149,15 +139,17 @@ BAD = {
     "devices": ["trainer.devices=4096", "data.batch_size=5000"],
     "held out": ["split.method=gene", "split.held_out=0.99"],
     "profilers": ["profiler.trace=true", "profiler.with_stack=true", "profiler.kind=memory"],
-    "extra": ["loggers.mlflow=true"],
+    "logger that is not installed": ["loggers.mlflow=true"],
+    "profiler that is not installed": ["profiler.kind=lines"],
 }
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_cannot_be_trained_leaves_no_directory(small, tmp_path, what):
-    if what == "extra" and find_spec("mlflow") is not None:
-        pytest.skip("mlflow is here")
-    with pytest.raises(DeltacellError):
+def test_what_cannot_be_trained_leaves_no_directory(small, tmp_path, what, monkeypatch):
+    missing = "not installed" in what
+    if missing:
+        monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    with pytest.raises(MissingExtraError if missing else DeltacellError):
         train(small(*BAD[what]))
     assert not (tmp_path / "run").exists()
 
@@ -222,14 +214,14 @@ def test_a_loaded_run_predicts_what_was_fitted(made, model):
         assert state["predictor"]["trees"].startswith("tree\n")
 
 
-def test_a_fit_that_is_finished_or_of_other_data(made):
+def test_a_fit_that_is_finished_or_of_other_data(made, refused):
     path = train(made("additive", "model.penalty=50")).path
     run = load_run(path)
     assert run.predictor.model.penalty == 50
-    assert error_of(train, resumed_config(path), resume=path).code == "already-finished"
-    assert error_of(train, made()).code == "run-exists"
+    refused("already-finished", train, resumed_config(path), resume=path)
+    refused("run-exists", train, made())
     write_config(path, made("additive", "data.synthetic_seed=1"))
-    assert error_of(load_run, path).code in ("other-screen", "other-cell")
+    refused(("other-screen", "other-cell"), load_run, path)
 
 
 class _Interrupted(Additive):
@@ -243,7 +235,7 @@ class _Interrupted(Additive):
 
 
 @pytest.mark.parametrize("again", ["rerun", "resume"])
-def test_an_interrupted_fit_leaves_no_checkpoint_and_is_fitted_again(made, monkeypatch, again):
+def test_an_interrupted_fit_is_fitted_again(made, monkeypatch, again, refused):
     config = made()
     with monkeypatch.context() as patched:
         patched.setattr("deltacell.train.run.build_fitted", lambda config: _Interrupted())
@@ -251,12 +243,12 @@ def test_an_interrupted_fit_leaves_no_checkpoint_and_is_fitted_again(made, monke
     assert outcome.signal == signal.SIGTERM
     files = sorted(entry.name for entry in outcome.path.iterdir())
     assert files == [".lock", "config.yaml", "run.json", "split"]
-    assert error_of(load_run, outcome.path).code == "no-checkpoint"
+    refused("no-checkpoint", load_run, outcome.path)
     if again == "rerun":
-        assert error_of(train, replace(config, seed=1)).code == "run-exists"
+        refused("run-exists", train, replace(config, seed=1))
         data = load_data(config)
         other = replace(data, split=Split.random(data.screen, seed=5))
-        assert error_of(train, config, data=other).code == "other-split"
+        refused("other-split", train, config, data=other)
         train(config)
     else:
         train(resumed_config(outcome.path), resume=outcome.path)
@@ -266,22 +258,18 @@ def test_an_interrupted_fit_leaves_no_checkpoint_and_is_fitted_again(made, monke
     assert run.record.metrics().height == 1
 
 
-def test_an_ensemble_is_the_weighted_sum_and_outlives_its_runs(tmp_path):
-    def fitted(name, *overrides):
-        data = ("data.synthetic=demo", "data.synthetic_genotypes=400", "split.method=gene")
-        data = () if overrides[0] == "model=ensemble" else data
-        return train(compose([*data, *overrides, f"directory={tmp_path / name}"])).path
-
+def test_an_ensemble_is_the_weighted_sum_and_outlives_its_runs(runs, tmp_path, refused):
     def ensemble(name, runs):
-        return fitted(name, "model=ensemble", f"model.runs=[{','.join(map(str, runs))}]")
+        words = ["model=ensemble", f"model.runs=[{','.join(map(str, runs))}]"]
+        return train(compose([*words, f"directory={tmp_path / name}"])).path
 
-    trees = fitted("trees", "model=boosted_trees", "model.rounds=5")
-    additive = fitted("additive", "model=additive")
-    other = fitted("other", "model=additive", "split.seed=1")
-    assert error_of(ensemble, "wrong", [trees]).code == "too-few-runs"
+    trees, additive = (shutil.copytree(runs[n], tmp_path / n) for n in ("trees", "additive"))
+    words = ["model=additive", "split.seed=1", f"directory={tmp_path / 'other'}"]
+    other = train(compose([*runs.fitted, *words])).path
+    refused("too-few-runs", ensemble, "wrong", [trees])
     assert not (tmp_path / "wrong").exists()
-    wrong = error_of(ensemble, "wrong", [trees, other]).code
-    assert wrong in ("other-split", "other-screen", "other-cell")
+    codes = ("other-split", "other-screen", "other-cell")
+    refused(codes, ensemble, "wrong", [trees, other])
     path = ensemble("both", [trees, additive])
     parts = [load_run(run) for run in (trees, additive)]
     for run in (trees, additive):
@@ -303,14 +291,6 @@ def test_an_ensemble_is_the_weighted_sum_and_outlives_its_runs(tmp_path):
     assert loaded.config.split == parts[0].config.split
 
 
-def test_runs_are_loaded_once_and_share_their_data(trained, copy):
-    one, two = load_runs([trained, copy])
-    assert one.data is two.data
-    assert load_runs(one) == [one]
-    assert error_of(load_runs, []).code == "no-run"
-    assert error_of(load_runs, [trained, copy / ".." / "copy", copy]).code == "repeated-run"
-
-
 def labelled(folder, *words):
     """Return a run, as far as its label is concerned."""
     config = compose(["model=dango", "data.synthetic=demo", *words])
@@ -318,7 +298,7 @@ def labelled(folder, *words):
     return SimpleNamespace(record=record, config=config)
 
 
-def test_runs_that_differ_in_their_seeds_alone_have_one_label():
+def test_runs_share_their_data_and_those_that_differ_in_their_seeds_a_label(trained, copy, refused):
     several = [labelled(f"s{seed}", "name=mine", f"seed={seed}") for seed in (0, 1)]
     assert labels_of([*several, labelled("h", "name=other")]) == ["mine", "mine", "other"]
     # Other settings, or a seed for the second time: the directory tells them apart.
@@ -326,6 +306,11 @@ def test_runs_that_differ_in_their_seeds_alone_have_one_label():
     assert labels_of([*several, wider]) == ["s0", "s1", "b"]
     assert labels_of([several[0], labelled("again", "name=mine")]) == ["s0", "again"]
     assert labels_of([labelled("a")]) == ["a"]
+    one, two = load_runs([trained, copy])
+    assert one.data is two.data
+    assert load_runs(one) == [one]
+    refused("no-run", load_runs, [])
+    refused("repeated-run", load_runs, [trained, copy / ".." / "copy", copy])
 
 
 ROW = {"epoch": 2, "step": 10, "lr": 0.1, "train_loss": 0.5, "validation_mse": math.nan}

@@ -6,13 +6,24 @@ import os
 import socket
 import subprocess
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from deltacell.errors import InputError
 from deltacell.train.compose import compose
 from deltacell.train.slurm import Job, job_script
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _composed_once():
+    """The same overrides are asked for again and again."""
+    with pytest.MonkeyPatch.context() as patch:
+        known = cache(lambda words, folder: compose(words, folder=folder))
+        patch.setattr(
+            "deltacell.train.slurm.compose", lambda words, folder=None: known(tuple(words), folder)
+        )
+        yield
 
 
 def script(*overrides: str, folder: Path | None = None, **asked: object) -> str:
@@ -48,7 +59,7 @@ def run(text, folder, **environment):
     return started(text, folder, **environment)[1]
 
 
-def test_a_task_is_a_device():
+def test_a_task_is_a_device_and_only_a_requeued_job_comes_back():
     text = script(gpus_per_node=4, nodes=2, partition="gpu,long", mem="64G", account="lab")
     assert text.startswith("#!/bin/bash\n#SBATCH --job-name=demo\n")
     options = head(text)
@@ -66,16 +77,13 @@ def test_a_task_is_a_device():
     assert "srun --kill-on-bad-exit=1 --cpus-per-task=2 --cpu-bind=none" in cpus
     options = head(script("experiment=demo", "trainer.accelerator=cuda", "trainer.devices=2"))
     assert options["gpus-per-node"] == options["ntasks-per-node"] == "2"
-
-
-def test_only_a_requeued_job_comes_back():
     plain, again = script(), script(requeue=True)
     assert head(plain)["signal"] == "B:USR1@120"
     assert ("no-requeue" in head(plain), "scontrol" in plain) == (True, False)
     assert ("requeue" in head(again), "scontrol requeue" in again) == (True, True)
 
 
-def test_the_directory_is_made_of_the_job(tmp_path):
+def test_the_directory_is_made_of_the_job_and_a_saved_run_is_resumed(tmp_path):
     assert run(script(), tmp_path)[-1] == "directory='runs/demo-77'"
     array = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}
     seeds = run(script(seeds="0-4%2"), tmp_path, **array)
@@ -83,12 +91,10 @@ def test_the_directory_is_made_of_the_job(tmp_path):
     # Hydra takes the last of two.
     words = run(script("experiment=demo", "directory='my runs/a'", seeds="3"), tmp_path, **array)
     assert (compose(words[1:]).directory, compose(words[1:]).seed) == ("my runs/a-seed3", 3)
-
-
-def test_a_run_that_was_saved_is_resumed_and_one_that_was_not_starts_again(tmp_path):
     folder = tmp_path / "runs" / "demo-77" / "checkpoints"
     folder.mkdir(parents=True)
     (folder.parent / "run.json").write_text("{}")
+    # Without a checkpoint it starts again.
     assert run(script(), tmp_path)[-1] == "directory='runs/demo-77'"
     (folder / "index.json").write_text("{}")
     assert run(script(), tmp_path) == ["train", "--resume", "runs/demo-77"]
@@ -165,8 +171,6 @@ def test_values_stay_values(override, tmp_path):
         (("seed=2",), {"seeds": "0-4"}),
     ],
 )
-def test_what_slurm_does_not_take_is_refused(overrides, asked):
-    with pytest.raises(InputError) as caught:
-        script("experiment=demo", *overrides, **asked)
+def test_what_slurm_does_not_take_is_refused(overrides, asked, refused):
     codes = ("not-for-slurm", "conflicting-settings", "out-of-range", "unreadable-override")
-    assert caught.value.code in codes
+    refused(codes, script, "experiment=demo", *overrides, **asked)

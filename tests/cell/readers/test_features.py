@@ -1,7 +1,5 @@
 """Features from tables: every form reads alike, and what is wrong is named."""
 
-from __future__ import annotations
-
 import numpy as np
 import openpyxl
 import polars as pl
@@ -58,7 +56,7 @@ def test_every_form_reads_alike(name, write, genes, tmp_path, reader_of):
     assert reader_of(path) == "features_table"
     feature, source = reader.read(path, genes=genes)
     assert (feature.name, feature.columns) == (name.split(".")[0], tuple(HEADER[2:]))
-    expected = np.full((5, 2), NAN, dtype=np.float32)
+    expected = np.full((6, 2), NAN, dtype=np.float32)
     expected[[0, 2, 3]] = [[0.375, 1.5], [0.75, 0], [NAN, -2]]
     assert np.array_equal(feature.values, expected, equal_nan=True)
     assert (source.counts.read, source.counts.kept) == (6, 3)
@@ -149,16 +147,7 @@ def test_order_of_rows_and_genes_does_not_matter_and_missing_stays_missing(write
             assert feature.values[gene, i] == pytest.approx(mean, rel=1e-6, abs=1e-3, nan_ok=True)
 
 
-def test_text_among_numbers_is_counted_by_kind(write, genes, refused):
-    lines = ["gene;fitness;size"]
-    lines += [f"YAL00{i}W;{i},5;1{i}" for i in range(1, 8)]
-    lines += ["HO;high;1", "HO;low;1", "HO;?;2", "HO;1,0;big", ";3,0;4", "TFC3;1e99;5", ";;"]
-    path = write("\n".join(lines), "a.csv")
-    error = refused("bad-rows", lambda: reader.read(path, genes=genes))
-    assert (error.line, [*error.fields["kinds"].values()]) == (9, [4, 1, 1])
-
-
-def test_columns_of_text_of_one_value_and_of_none_are_left_out_and_noted(write, genes):
+def test_text_among_numbers_is_counted_and_columns_of_it_are_left_out(write, genes, refused):
     text = "gene,x,batch,essential,never,remark\nHO,1,7,1,,a\nTFC3,2,7,,,b\nVPS8,,7,,,7\n"
     feature, source = reader.read(write(text, "a.csv"), genes=genes)
     assert feature.columns == ("x",)
@@ -166,6 +155,12 @@ def test_columns_of_text_of_one_value_and_of_none_are_left_out_and_noted(write, 
     assert source.notes["columns_without_a_value"] == "'never'"
     assert source.notes["text_columns_left_out"] == "'remark'"
     assert (source.counts.kept, source.counts.dropped) == (2, {NO_VALUE: 1})
+    lines = ["gene;fitness;size"]
+    lines += [f"YAL00{i}W;{i},5;1{i}" for i in range(1, 8)]
+    lines += ["HO;high;1", "HO;low;1", "HO;?;2", "HO;1,0;big", ";3,0;4", "TFC3;1e99;5", ";;"]
+    path = write("\n".join(lines), "a.csv")
+    error = refused("bad-rows", lambda: reader.read(path, genes=genes))
+    assert (error.line, [*error.fields["kinds"].values()]) == (9, [4, 1, 1])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Files of genes: SGD's features, STRING's names of proteins, and tables of any organism."""
 
-from __future__ import annotations
-
 import pytest
 
 from deltacell.bench.faults_corpus import SAMPLES

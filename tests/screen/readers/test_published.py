@@ -1,7 +1,5 @@
 """Published formats are recognised by content and read right, and bad files name their line."""
 
-from __future__ import annotations
-
 import zipfile
 from itertools import pairwise
 

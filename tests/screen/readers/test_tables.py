@@ -1,7 +1,5 @@
 """Tables of one's own: which headers are understood, what becomes of the rows and names."""
 
-from __future__ import annotations
-
 import csv
 import io
 import tempfile
@@ -219,7 +217,7 @@ def test_names_of_every_kind_resolve(written, genes):
     assert (source.file, source.reader, source.into) == ("screen.tsv", "table", "screen")
 
 
-def test_all_unknown_and_ambiguous_names_are_reported_at_once(written, genes, refused):
+def test_genes_unknown_ambiguous_or_there_twice_are_errors_with_lines(written, genes, refused):
     rows = [f"YAL001C|{name}|1" for name in ("A", "B", "C", "D", "E", "F", "b", "SHARED")]
     error = refused("unknown-gene", written("YAL001C|YAL002W|1", *rows).on, genes)
     assert (error.line, error.where.name) == (3, "screen.tsv")
@@ -227,6 +225,11 @@ def test_all_unknown_and_ambiguous_names_are_reported_at_once(written, genes, re
         "unknown_genes": "B, A, C, D, E and 1 more",
         "ambiguous_gene_names": "SHARED",
     }
+    for again in ("YAL003W|yal003w|2", "OLD1|TFC3|3", "YAL001C|tfc3 |4"):
+        assert refused("gene-twice", written("YAL001C|YAL002W|1", again).on, genes).line == 3
+    screen = written("YAL001C|YAL002W|1")
+    error = refused("empty-screen", screen.on, Genes(["YBR001C"]), "drop")
+    assert error.fix == "unknown genes: YAL001C, YAL002W"
 
 
 def test_dropped_rows_are_counted_by_reason(written, genes):
@@ -253,11 +256,6 @@ def test_dropped_rows_are_counted_by_reason(written, genes):
     }
 
 
-def test_same_gene_twice_is_an_error_with_its_line(written, genes, refused):
-    for again in ("YAL003W|yal003w|2", "OLD1|TFC3|3", "YAL001C|tfc3 |4"):
-        assert refused("gene-twice", written("YAL001C|YAL002W|1", again).on, genes).line == 3
-
-
 @pytest.mark.parametrize("policy", ["error", "drop"])
 def test_one_gene_has_no_interaction_and_has_a_fitness(written, genes, policy):
     rows = ("YAL001C|YAL002W|1", "YAL001C||2", "|NOPE|3")
@@ -266,9 +264,3 @@ def test_one_gene_has_no_interaction_and_has_a_fitness(written, genes, policy):
     assert source.counts.dropped == {"one gene has no interaction": 2}
     screen = written(*rows[:2], phenotype="fitness").on(genes, policy)
     assert screen.stats()["kinds"] == {"digenic": 1, "single": 1}
-
-
-def test_nothing_left_is_an_error_with_the_reasons(written, genes, refused):
-    screen = written("YAL001C|YAL002W|1")
-    error = refused("empty-screen", screen.on, Genes(["YBR001C"]), "drop")
-    assert error.fix == "unknown genes: YAL001C, YAL002W"
