@@ -1,7 +1,5 @@
 """Fixtures that all tests share."""
 
-from __future__ import annotations
-
 import gzip
 import random
 from collections.abc import Callable, Sequence

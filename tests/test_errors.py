@@ -1,7 +1,5 @@
 """Errors as data and as sentences, and which name was meant."""
 
-from __future__ import annotations
-
 import pytest
 
 from deltacell.errors import InputError, did_you_mean

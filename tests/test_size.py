@@ -1,7 +1,5 @@
 """The house does not grow."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

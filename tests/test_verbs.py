@@ -1,7 +1,5 @@
 """The verbs on objects: what a notebook does, and that the command line sees the same runs."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMITS = {"src": {"lines": 30_000, "files": 200}, "tests": {"lines": 22_000}}
 """What the design aims for."""
 
-HELD = {"src": {"lines": 33_270, "files": 162}, "tests": {"lines": 23_170}}
+HELD = {"src": {"lines": 33_260, "files": 162}, "tests": {"lines": 22_000}}
 """What a test holds the totals to. These only ever go down, until they are the limits."""
 
 COLUMNS = ("files", "lines", "code", "docstring", "comment", "blank")

@@ -1,7 +1,5 @@
 """Benchmarks: what they measure and report, on cells small enough for a test."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

@@ -1,7 +1,5 @@
 """A real Chromium, driven by its DevTools protocol through a pipe: no driver and no port."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

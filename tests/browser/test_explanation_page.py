@@ -1,7 +1,5 @@
 """The page of an explanation in a real Chromium: its tables and its timeline."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

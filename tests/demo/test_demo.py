@@ -1,7 +1,5 @@
 """What the demonstration does, where it refuses to, and that it finds what was planted."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import combinations
 from pathlib import Path

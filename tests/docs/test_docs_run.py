@@ -6,8 +6,6 @@ made; lines that are no commands of the program are run by bash. All commands, o
 run too, are held against the program: their options, and the configs they compose.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

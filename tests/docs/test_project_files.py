@@ -1,7 +1,5 @@
 """The citation file and the page of dependencies are complete and of this version."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.metadata import metadata

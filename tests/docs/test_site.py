@@ -1,7 +1,5 @@
 """The docs site builds, every link of it leads somewhere, and nothing is loaded from a network."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess

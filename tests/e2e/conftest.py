@@ -1,7 +1,5 @@
 """Running the program as a user does."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """What goes wrong is told in a line, with what was meant; the stack trace is for `--debug`."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

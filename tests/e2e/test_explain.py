@@ -1,7 +1,5 @@
 """`deltacell explain` and `reconcile` as typed, on runs really trained and on hostile files."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Help, its reference page and completion: an example for every command, and nothing heavy."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Several processes: started, stopped and brought down together."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

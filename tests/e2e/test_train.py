@@ -1,7 +1,5 @@
 """`deltacell train` and `deltacell modes`, as they are typed."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Faults made on purpose leave what was there, an error that says so, or the right result."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """A ranking that a signal stops says so, and rerun it gives the same file; laws/ has the kills."""
 
-from __future__ import annotations
-
 import os
 import signal
 from itertools import count

@@ -1,7 +1,5 @@
 """Contributions add up to what they explain, and what has no part in a score gets none of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import laws

@@ -1,7 +1,5 @@
 """A baseline's prediction depends on the genotype and on nothing around it."""
 
-from __future__ import annotations
-
 import laws
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Laws of a cell, on random cells: each is compared with something slow and obvious."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Save then load is identity, and of any sequence the last few and the best are kept."""
 
-from __future__ import annotations
-
 import math
 
 import laws

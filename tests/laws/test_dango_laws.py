@@ -1,7 +1,5 @@
 """DANGO depends on the genotype and the cell alone; its closed-form loss is the dense one."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from cells import random_cell

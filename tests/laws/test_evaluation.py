@@ -1,7 +1,5 @@
 """Laws of an evaluation: metrics, intervals, what is not additive, and the order of rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gene vectors: complete, on one scale, and the same for a gene wherever it stands."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What must not change a prediction of HeteroCell, and what must."""
 
-from __future__ import annotations
-
 import laws
 import numpy as np
 import torch

@@ -1,7 +1,5 @@
 """The models learn what was planted, on genes they have never seen, and nothing from noise."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

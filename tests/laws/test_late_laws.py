@@ -1,7 +1,5 @@
 """Deletions that the last layers see: exact, whatever the strategy, and with their epistasis."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 from typing import Any

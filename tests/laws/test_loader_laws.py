@@ -1,7 +1,5 @@
 """Laws of the loader: every genotype once an epoch, for any ranks, and resuming is not stopping."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

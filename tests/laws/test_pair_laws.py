@@ -1,7 +1,5 @@
 """No score enters what is said of its own set; votes are what deleting the set really leaves."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

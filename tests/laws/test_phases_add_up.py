@@ -1,7 +1,5 @@
 """Law: the phases of a row add up to its wall time, and rows follow without a gap."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from contextlib import ExitStack

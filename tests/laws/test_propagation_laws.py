@@ -1,7 +1,5 @@
 """Every propagation equals deleting the genes, and a check that cannot fail is no check."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A ranking is what scoring every set and sorting gives, however it was come by."""
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import contextmanager, suppress
 from itertools import combinations, pairwise

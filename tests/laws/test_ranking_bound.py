@@ -1,7 +1,5 @@
 """What a score is taken for while ranking is never further from it than is said."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

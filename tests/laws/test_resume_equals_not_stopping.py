@@ -1,7 +1,5 @@
 """A run that was stopped anywhere and resumed ends with the weights of one that never was."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Laws of a screen: saving, then loading, is the identity; merging gives one row per set."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

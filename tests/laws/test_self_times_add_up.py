@@ -1,7 +1,5 @@
 """Self times add up, whatever the events of a thread look like."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Laws of splits, in which nothing leaks that must not, and of the grid of a list of hits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from functools import partial

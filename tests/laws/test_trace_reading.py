@@ -1,7 +1,5 @@
 """Laws of reading a trace: how it was written changes nothing of what is read."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

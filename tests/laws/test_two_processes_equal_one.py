@@ -1,7 +1,5 @@
 """For losses that are means over samples, two processes are one with the same global batch."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

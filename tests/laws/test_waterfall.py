@@ -1,7 +1,5 @@
 """Waterfalls: bars add up to the gap, A against A is empty, and B to A mirrors A to B."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Random cells, sets of genes and screens, and the memory that a step takes."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import torch

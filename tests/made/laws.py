@@ -1,7 +1,5 @@
 """Small random cells and genotypes, and what laws of propagation are checked with."""
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import contextmanager
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Traces built by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The baselines: each equals its formula, learns what it can, and refuses what it must."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """DANGO and its parts: sizes, formulas, what it returns, what it refuses, compilation."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from cells import random_cell

@@ -1,7 +1,5 @@
 """HeteroCell and its parts: sizes, formulas, what it returns, what it refuses, compilation."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 

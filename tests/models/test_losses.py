@@ -1,7 +1,5 @@
 """The losses: their formulas, schedules and buffer, and what they refuse."""
 
-from __future__ import annotations
-
 import math
 from itertools import permutations
 

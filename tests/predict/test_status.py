@@ -1,7 +1,5 @@
 """Measured, tested or untested, linked, and the evidence, as a slow look at each set finds them."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The window and its arithmetic; the capture: readable traces, and no harm to the training."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """Profilers of the host: what they write, and that they never harm a training."""
 
-from __future__ import annotations
-
 import pstats
 import re
 import sys

@@ -1,7 +1,5 @@
 """The phase timer, its rows and files; what limits a run, in numbers and a sentence."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

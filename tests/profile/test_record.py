@@ -1,7 +1,5 @@
 """The record of a run and its metrics: what is written is read, and damage is noticed."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

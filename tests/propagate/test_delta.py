@@ -1,7 +1,5 @@
 """`shared` and `delta`: what is different in a mutant, memory, precision, and the backward."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 

@@ -1,7 +1,5 @@
 """The ladder: what each rung sends, and what a store refuses."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The sparse product: right, differentiable, and outside autocast."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

@@ -1,7 +1,5 @@
 """A predictor trained on Costanzo 2010 and tested on Kuzmin 2018, as docs/results.md does it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Real traces, against what was checked by hand; their sentences are in `profile/explain`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """A page taken apart."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """A training small enough to be repeated."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from copy import deepcopy

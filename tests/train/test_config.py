@@ -1,7 +1,5 @@
 """Configs: from overrides, from files, what they refuse, and what ships."""
 
-from __future__ import annotations
-
 import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

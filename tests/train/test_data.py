@@ -1,7 +1,5 @@
 """What a config names: the data, the split, the scale, the model and the loss."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

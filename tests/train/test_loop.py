@@ -1,7 +1,5 @@
 """The loop and its parts: what a step is, when it saves, and when it ends."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise

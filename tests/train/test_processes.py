@@ -1,7 +1,5 @@
 """Processes: devices, signals, who starts them, what they exchange, and which died first."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

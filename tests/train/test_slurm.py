@@ -1,7 +1,5 @@
 """The script of a Slurm job: what it asks for, and that no value of a user gets out of it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Runs with phases that are made up, so that what is right is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The first sentence on traces whose cause is known, how far to rely on it, and bad traces."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from dataclasses import replace

@@ -1,9 +1,9 @@
 """Programs that are really run and recorded: the sentence is right, or says that it is noise."""
 
-from __future__ import annotations
-
 import io
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,3 +152,26 @@ def test_what_makes_a_program_slower(tmp_path: Path, programs: str, cause: str) 
     torch.set_num_threads(threads)
     first = re.split(r"\.\s+(?=[A-Z])", explain(*folders).sentence)[0]
     assert re.search(f"{cause}|{NOT_THE_PROGRAM}", first), first
+
+
+def test_the_same_in_two_processes(tmp_path: Path) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen([sys.executable, __file__, folder], **pipes) for folder in folders]
+    for turn in range(TURNS):
+        for process in both[:: -1 if turn % 2 else 1]:
+            process.stdin.write("\n")
+            process.stdin.flush()
+            process.stdout.readline()
+    for process in both:
+        process.communicate()
+    assert [process.returncode for process in both] == [0, 0]
+    sentence = explain(*folders).sentence
+    assert re.search(NOT_THE_PROGRAM, sentence), sentence
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for line, _ in zip(sys.stdin, record(Path(sys.argv[1])), strict=False):
+        sys.stdout.write(line)
+        sys.stdout.flush()

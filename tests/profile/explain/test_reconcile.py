@@ -1,7 +1,5 @@
 """The case of the specification, and measurements that are wrong or incomplete."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

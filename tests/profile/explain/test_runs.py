@@ -1,7 +1,5 @@
 """Runs of this program explained, one and two, where the truth is known; and conditions on them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

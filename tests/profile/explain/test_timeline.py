@@ -1,7 +1,5 @@
 """A typical step as bars: in the step, never over one another, bounded, nothing lost in merging."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from typing import Any

@@ -1,7 +1,5 @@
 """The real traces, against the golden answers of the specification."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Attribution: steps, nesting, categories and names, and one account that adds up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

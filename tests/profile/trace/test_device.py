@@ -1,7 +1,5 @@
 """The device's time: parts that add up, what an idle device waits for, and the critical path."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ranks aligned on their collectives."""
 
-from __future__ import annotations
-
 import pytest
 from traces import Event, make_trace, named, steps
 

@@ -1,7 +1,5 @@
 """Reading a trace, whoever wrote it, and the traces of several ranks."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
