@@ -23,7 +23,8 @@ def dango(cell: Cell) -> tuple[torch.nn.Module, Any]:
 
 def hetero_cell(cell: Cell) -> tuple[torch.nn.Module, Any]:
     options = {"aggregation": "mean", "features": ["expression"], "local_heads": 4}
-    return HeteroCell(cell, ["string_database"], hidden=16, layers=1, **options), LogCosh()
+    relations = ["physical", "string_coexpression", "string_database"]
+    return HeteroCell(cell, relations, hidden=16, layers=1, **options), LogCosh()
 
 
 def pair_cell(cell: Cell) -> tuple[torch.nn.Module, Any]:
@@ -94,7 +95,7 @@ models = pytest.mark.parametrize(
     ("make", "epochs", "few", "batch", "rate"),
     [
         (dango, 12, 5, 128, 2e-2),
-        (hetero_cell, 6, 2, 64, 8e-3),
+        (hetero_cell, 8, 2, 64, 6e-3),
         (pair_cell, 2, 2, 128, 5e-3),
         (pair_trees, 0, 0, 0, 0.0),
     ],
