@@ -13,7 +13,7 @@ LIMITS = {"src": {"lines": 30_000, "files": 200}, "tests": {"lines": 22_000}}
 """What the design aims for."""
 
 HELD = {"src": {"lines": 33_260, "files": 162}, "tests": {"lines": 22_000}}
-"""What a test holds the totals to. These only ever go down, until they are the limits."""
+"""What a test holds the totals to, until they are the limits; the CHANGELOG says why one rose."""
 
 COLUMNS = ("files", "lines", "code", "docstring", "comment", "blank")
 

@@ -122,8 +122,7 @@ class Validation:
 
     def metrics(self) -> dict[str, float]:
         both = pl.DataFrame({"measured": self.measured, "predicted": self.predicted})
-        # Of a constant, also by rounding, there is no correlation.
-        constant = len(both) < 2 or not all(column.std() for column in both)
+        constant = len(both) < 2 or not (self.measured.std() > 0 and self.predicted.std() > 0)
         pearson, spearman = (
             math.nan if constant else both.select(pl.corr(*both.columns, method=method)).item()
             for method in ("pearson", "spearman")

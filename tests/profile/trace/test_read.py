@@ -299,6 +299,7 @@ class TestSeveralProcesses:
         ("good", "other", "rows", "said"),
         [
             ('"name": "op150"', '"name": "}, {\\"ph\\": 1"', 200, 0),
+            ('"traceEvents"', '"more": [' + '{"name": 1}, ' * 999 + '{}], "traceEvents"', 200, 0),
             ('"name": "op150"', '"name": "say "hello" to } ] {"', 199, 1),
             ('{"schemaVersion": 1', '{"deeper": {"schemaVersion": 1', 200, 1),
             ('"op20", "pid": 1, "tid": 2, "ts": 200, "dur": 5, "args": {"External id": 20}}',

@@ -131,14 +131,14 @@ def _read(source: Source, table: Table, is_inside: bool = False) -> Decoder:
 
 
 PART = 16 << 20
-"""Bytes that are worth a process, and at most how many it reads at once."""
+"""The smallest file that several processes read, and the largest part, in bytes."""
 
 
 def _read_in_parts(path: Path, table: Table, progress: Progress | None) -> Decoder | None:
-    """Read a large plain file with all cores; None where one process has to read it.
+    """Read a large plain file with several processes; None if one has to read all of it.
 
-    Of n processes, this one included, each reads every n-th part. A part that is damaged, or does
-    not end between two events, proves nothing about the next.
+    Of n processes, including this one, each reads every n-th part. If a part is damaged or does not
+    end between two events, the parts after it cannot be trusted.
     """
     can_fork = hasattr(os, "sched_getaffinity") and not multiprocessing.current_process().daemon
     n = min(4, len(os.sched_getaffinity(0))) if can_fork else 1
@@ -169,7 +169,7 @@ def _read_in_parts(path: Path, table: Table, progress: Progress | None) -> Decod
             is_good = "traceEvents" in about and not decoder.lost + decoder.repaired
             if not is_good or decoder.goes_on == (end is None):
                 return None
-    except EOFError:
+    except (EOFError, InputError):
         return None
     finally:
         for child, receiver in children:
@@ -192,7 +192,7 @@ def _send(
 
 
 def _places(path: Path, cores: int) -> list[int]:
-    """Return where the parts of a plain file begin, as many for each core."""
+    """Return where the parts of a plain file begin; each core gets the same number of parts."""
     found = [0]
     with suppress(OSError), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
