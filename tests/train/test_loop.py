@@ -294,6 +294,8 @@ class TestTask:
             assert math.isnan(metrics["pearson"])
             assert math.isnan(metrics["spearman"])
             assert math.isnan(metrics["mse"]) is (not few[0])
+        predicted[0] = math.nan
+        assert math.isnan(Validation(measured, predicted, 0.5).metrics()["spearman"])
 
 
 LR, STEPS, EPOCHS = 0.1, 4, 6

@@ -283,9 +283,17 @@ class TestSeveralProcesses:
         return calls
 
     def test_a_large_plain_file_is_read_in_parts(self, read, joined):
-        trace = read(whole(200))
-        assert (len(joined), len(trace), trace.warnings) == (18, 200, ())
+        text = json.loads(whole(200))
+        for i, one in enumerate(text["traceEvents"]):
+            one["args"] |= {"Input Dims": [[i // 2]], "Input type": ["float"]}
+            one["args"]["Call stack"] = f"call{i // 3}"
+        trace = read(json.dumps(text))
+        assert (len(joined), len(trace), trace.warnings) == (30, 200, ())
         assert names(trace) == [f"op{i}" for i in range(200)]
+        assert [trace.shapes[code] for code in trace.shape] == [
+            (f"[[{i // 2}]]", '["float"]') for i in range(200)
+        ]
+        assert [trace.stacks[code] for code in trace.stack] == [f"call{i // 3}" for i in range(200)]
         for text, name in (
             (whole(1), "small"),
             (whole(200), "packed.gz"),
@@ -293,7 +301,7 @@ class TestSeveralProcesses:
         ):
             with suppress(InputError):
                 read(text, name)
-        assert len(joined) == 18
+        assert len(joined) == 30
 
     @pytest.mark.parametrize(
         ("good", "other", "rows", "said"),
