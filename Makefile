@@ -56,8 +56,8 @@ types: setup
 contract: setup
 	$(BIN)/lint-imports --no-cache
 
-wheel: setup
-	bash .ci/wheel
+wheel:
+	PYTHON=$(PYTHON) bash .ci/wheel
 
 check: lint types contract wheel
 
