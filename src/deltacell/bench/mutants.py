@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from deltacell.arrays import Doubles
-from deltacell.bench.process import counted, silent
+from deltacell.bench.process import silent
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.evaluate import Estimate, evaluate
@@ -60,17 +60,16 @@ def run(
         cell, screen, parts = data.cell, data.screen, data.split
         model = {**MODEL, "aggregation": "mean", "relations": RELATIONS}
         settings = {**TRAINING, "data.batch_size": 256, "loss.lambda_w": 0.0}
-    tell = counted(progress, 1 + len(ARMS) * seeds)
-    tell("pair predictor")
+    progress("pair predictor", 0, 1 + len(ARMS) * seeds)
     base = cross_fitted(cell, screen, parts, out)
     residuals = screen.with_scores(screen.column("score") - base)
     target: Doubles = residuals.column("score").astype(np.float64)
     of_residuals = replace(parts, screen_checksum=residuals.checksum)
     predictions: dict[str, Any] = {ALONE: base[parts.test]}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for seed in range(seeds):
         for arm in ARMS:
-            tell(f"{arm} mutants, seed {seed}")
+            progress(f"{arm} mutants, seed {seed}", 1 + len(rows), 1 + len(ARMS) * seeds)
             options = {**model, "mutants": arm, "seed": seed, "epochs": epochs}
             where = cell, residuals, of_residuals, out / f"{arm}{seed}"
             found = _predicted("hetero_cell", *where, **options, settings=settings)

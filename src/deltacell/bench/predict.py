@@ -14,17 +14,14 @@ import numpy as np
 import torch
 
 from deltacell.bench import process
-from deltacell.bench.data import random_triples
-from deltacell.bench.process import silent
-from deltacell.bench.train import CONFIGS, QUICK
+from deltacell.bench.process import random_genotypes, silent
+from deltacell.bench.train import config_of
 from deltacell.models import Dango
-from deltacell.models.base import check_range
 from deltacell.models.hyper_sagnn import OthersAttention
 from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations
 from deltacell.predict.ranking_file import HIGHEST, LOWEST
 from deltacell.predict.search import Kept, first_sets
-from deltacell.train.compose import compose
 from deltacell.train.data import load_data
 from deltacell.train.predictor import Predictor, build_model
 from deltacell.words import Progress
@@ -51,7 +48,6 @@ def run(quick: bool = False, repeats: int = 3, *, progress: Progress = silent) -
     What is done once per cell is in ``setup_s``. ``sets_per_cpu_s`` is by the time that the
     processor worked, which other programs hardly change.
     """
-    check_range("[1, inf)", repeats=repeats)
     rows: list[dict[str, Any]] = []
     for number, model in enumerate(LOOPS):
         progress(model, number, len(LOOPS))
@@ -66,7 +62,7 @@ def run(quick: bool = False, repeats: int = 3, *, progress: Progress = silent) -
 
 
 def measure(*, model: str, quick: bool, repeats: int) -> dict[str, Any]:
-    predictor, (triples, batch) = _predictor(model, quick), LOOPS[model]
+    predictor, (triples, batch) = new_predictor(model, quick), LOOPS[model]
     ways = {"loop": partial(loop, predictor, triples // (8 if quick else 1), batch)}
     for name, (genes, betas) in RANKED[model].items():
         genes = min(genes, 60) if quick else genes
@@ -98,12 +94,8 @@ def shaped(predictor: Predictor, betas: tuple[float, ...]) -> Predictor:
     return replace(predictor, model=model.eval())
 
 
-def _predictor(name: str, quick: bool) -> Predictor:
-    words = list((QUICK if quick else CONFIGS)[name])
-    if not quick:
-        words += ["data.folder=null", "data.screen=null", "data.synthetic=yeast"]
-    words += ["data.synthetic_genotypes=1000", "data.screen_genes_only=false", "data.merge=null"]
-    config = compose([*words, "split.method=random", "seed=0"])
+def new_predictor(model: str, quick: bool) -> Predictor:
+    config = config_of(model, quick, 1000)
     torch.manual_seed(0)
     data = load_data(config)
     return Predictor(build_model(config, data.cell, data.largest).eval(), data.cell, data.standard)
@@ -111,7 +103,7 @@ def _predictor(name: str, quick: bool) -> Predictor:
 
 @torch.no_grad()
 def loop(predictor: Predictor, n: int, batch: int) -> dict[str, Any]:
-    triples = random_triples(predictor.cell, n).genotypes
+    triples = random_genotypes(predictor.cell, n)
     batches = [triples.take(torch.arange(n)[at : at + batch]) for at in range(0, n, batch)]
     began = time.perf_counter()
     model, cell = predictor.model, predictor.cell

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import multiprocessing
 import os
 import platform
@@ -20,10 +19,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from deltacell.errors import DeltacellError
-from deltacell.words import Progress
+import numpy as np
+import torch
 
-Tell = Callable[[str], None]
+from deltacell.cell import Cell
+from deltacell.errors import DeltacellError
+from deltacell.screen import Genotypes
+from deltacell.words import Progress
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -83,12 +85,6 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def counted(progress: Progress, total: int) -> Tell:
-    """Return a function that reports each of `total` turns as it begins."""
-    turns = itertools.count()
-    return lambda what: progress(what, min(next(turns), total - 1), total)
-
-
 def in_turns(
     ways: Mapping[str, Callable[[], Any]], repeats: int, progress: Progress = silent
 ) -> dict[str, list[Any]]:
@@ -110,6 +106,12 @@ def median_row(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def random_genotypes(cell: Cell, n: int, size: int = 3) -> Genotypes:
+    rng = np.random.default_rng(0)
+    sets = [rng.choice(cell.n_genes, size, replace=False).tolist() for _ in range(n)]
+    return Genotypes.of(sets)
+
+
 def bars(
     limits: Mapping[str, Mapping[str, float]], measured: Mapping[str, float]
 ) -> dict[str, dict[str, Any]]:
@@ -122,8 +124,6 @@ def bars(
 
 
 def machine() -> dict[str, Any]:
-    import torch
-
     system = {"machine": platform.machine(), "system": platform.system()}
     packages = {name: version(name) for name in ("numpy", "torch", "torch-geometric")}
     cores = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}

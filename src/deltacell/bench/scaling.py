@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import torch
 
-from deltacell.arrays import Doubles, Ints
+from deltacell.arrays import Ints
 from deltacell.bench.process import in_turns, median_row, silent
 from deltacell.bench.propagation import Bench
 from deltacell.cell import Cell, Relation
 from deltacell.propagate import strategy
 from deltacell.words import Progress
 
-_RECIPES = tomllib.loads(files("deltacell.cell").joinpath("synthetic.toml").read_text("utf-8"))
-#: Edges of the reference's relations, and whether they are directed.
-REFERENCE = {
-    name: (spec["edges"], "regulators" in spec)
-    for name, spec in _RECIPES["yeast"]["relations"].items()
-}
-EDGES = sum(edges for edges, _ in REFERENCE.values())
-
-
 #: For each sweep the size that grows, its values, and those of a quick run. Of a cell the genes
 #: grow with the edges, up to the size of a human one; an undirected edge counts once.
 SWEEPS: Mapping[str, tuple[str, Sequence[int], Sequence[int]]] = {
     "batch": ("batch", (1, 2, 4, 8, 16), (1, 2, 4)),
-    "edges": ("edges", (150_000, 600_000, EDGES, 9_600_000), (450, 900)),
+    "edges": ("edges", (150_000, 600_000, 2_400_000, 9_600_000), (450, 900)),
     "layers": ("layers", (1, 2, 3, 4, 6), (1, 2)),
     "deleted genes": ("deleted", (1, 3, 10, 30, 100), (1, 4)),
     "cell": ("edges", (1_500_000, 3_000_000, 6_000_000, 12_000_000), (480, 960)),
 }
-BASE = {"genes": 6_607, "edges": EDGES, "layers": 3, "batch": 2, "deleted": 3}
+BASE = {"genes": 6_607, "edges": 2_400_000, "layers": 3, "batch": 2, "deleted": 3}
 QUICK_BASE = {"genes": 120, "edges": 900, "layers": 2, "batch": 2, "deleted": 2}
 EDGES_PER_GENE, QUICK_EDGES_PER_GENE = 600, 8
-REPEATS = 2
+RELATIONS, REPEATS = 9, 2
 
 
 def run(
@@ -57,25 +46,19 @@ def run(
     ways = {name: strategy(name) for name in strategies}
     rows: list[dict[str, Any]] = []
     all_points = points(quick)
-    sizes, cell = None, None
     for done, (sweep, size, point) in enumerate(all_points):
         progress(f"{sweep}: {size:,}", done, len(all_points))
-        # Most points of a sweep share their cell; the one before is freed first.
-        if cell is None or sizes != (point["genes"], point["edges"]):
-            cell, sizes = None, (point["genes"], point["edges"])
-            cell = random_cell(*sizes)
         options = {"deleted": point["deleted"], "hidden": 16 if quick else 64}
+        cell = random_cell(point["genes"], point["edges"])
         bench = Bench(cell, point["batch"], point["layers"], **options)
         for way in ways.values():
             # This makes what is kept.
             bench.step(way, bench.genotypes.take(torch.arange(1)))
         steps = {name: partial(bench.step, way, bench.genotypes) for name, way in ways.items()}
-        edges = sum(r.n_edges for r in cell.relations.values())
         for name, taken in in_turns(steps, REPEATS).items():
             times = median_row([step.times for step in taken])
             times["s_per_genotype"] = times["s_per_step"] / point["batch"]
-            row = {"sweep": sweep, "size": size, "strategy": name}
-            rows.append({**row, **point, "edges": edges, **times})
+            rows.append({"sweep": sweep, "size": size, "strategy": name, **point, **times})
     return {"rows": rows, "fits": fits_of(rows)}
 
 
@@ -89,35 +72,21 @@ def points(quick: bool) -> list[tuple[str, int, dict[str, int]]]:
     return found
 
 
-def random_cell(n_genes: int, n_edges: int, seed: int = 0) -> Cell:
-    """Return a cell with nine relations that share edges as those of the reference do.
+def random_cell(n_genes: int, n_edges: int) -> Cell:
+    """Return a cell in which each relation has half the edges of the one before.
 
-    A gene's expected degree falls with its rank, and its rank is the same in all relations.
+    A gene's expected degree falls with the square root of its index, in all relations alike.
     """
-    rng = np.random.default_rng(seed)
-    rank = rng.permutation(n_genes)
-    cumulated = np.cumsum((rank + 1 + n_genes / 40) ** -0.9)
-    relations = []
-    for name, (edges, directed) in REFERENCE.items():
-        ends = _drawn(rng, cumulated, max(1, round(edges / EDGES * n_edges)), directed)
-        relations.append(Relation.from_edges(name, *ends, n_genes=n_genes, directed=directed))
+    rng, relations = np.random.default_rng(0), []
+    for number in range(RELATIONS):
+        n = round(n_edges * 2 ** (RELATIONS - 1 - number) / (2**RELATIONS - 1))
+        keys: Ints = np.zeros(0, dtype=np.int64)
+        while len(keys) < n:
+            a, b = np.sort((n_genes * rng.random((2, n + 9)) ** 2).astype(np.int64), axis=0)
+            keys = np.unique(np.concatenate([keys, (a * n_genes + b)[a != b]]))
+        ends = np.divmod(rng.permutation(keys)[:n], n_genes)
+        relations.append(Relation.from_edges(f"r{number}", *ends, n_genes=n_genes, directed=False))
     return Cell([f"g{i}" for i in range(n_genes)], relations)
-
-
-def _drawn(
-    rng: np.random.Generator, cumulated: Doubles, n: int, directed: bool
-) -> tuple[Ints, Ints]:
-    """Draw n different edges, their ends in proportion to weights."""
-    n_genes = len(cumulated)
-    keys: Ints = np.zeros(0, dtype=np.int64)
-    while len(keys) < n:
-        drawn = rng.random((2, (n - len(keys)) * 5 // 4 + 16)) * cumulated[-1]
-        a, b = np.minimum(np.searchsorted(cumulated, drawn, side="right"), n_genes - 1)
-        if not directed:
-            a, b = np.minimum(a, b), np.maximum(a, b)
-        keys = np.unique(np.concatenate([keys, (a * n_genes + b)[a != b]]))
-    keys = rng.permutation(keys)[:n]
-    return keys // n_genes, keys % n_genes
 
 
 def fits_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

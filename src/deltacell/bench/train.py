@@ -12,7 +12,7 @@ from typing import Any
 
 from deltacell.bench import process
 from deltacell.bench.process import silent
-from deltacell.models.base import check_choice, check_range
+from deltacell.models.base import check_choice
 from deltacell.profile.phase_rows import PHASES, read_phases, steady_steps
 from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.record import PHASES as PHASES_FOLDER
@@ -23,22 +23,13 @@ from deltacell.train.run import train
 from deltacell.words import Progress
 
 _LATE = ("model.mutant_layers=1", "data.run_length=32")
-
-
-def _configs(dango: str, hetero: str, batch: str) -> dict[str, tuple[str, ...]]:
-    return {
-        "dango": (dango, batch),
-        "hetero_cell": (hetero, "data.batch_size=8"),
-        "hetero_cell_late": (hetero, *_LATE, batch),
-        "hetero_cell_epistasis": (hetero, *_LATE, "model.epistasis=true", batch),
-    }
-
-
-#: The models of the reference as the configs that ship have them, with the batch size last.
-CONFIGS = _configs(
-    "experiment=kuzmin2018_dango", "experiment=kuzmin2018_hetero", "data.batch_size=256"
-)
-QUICK = _configs("experiment=demo", "experiment=demo_hetero", "data.batch_size=64")
+#: The genotypes per batch of each model, and its settings beside those of the shipped config.
+MODELS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "dango": (256, ()),
+    "hetero_cell": (8, ()),
+    "hetero_cell_late": (256, _LATE),
+    "hetero_cell_epistasis": (256, (*_LATE, "model.epistasis=true")),
+}
 WARMUP = 3  # steps of a run that are trained beside those that are measured
 
 
@@ -46,7 +37,7 @@ def run(
     quick: bool = False,
     steps: int = 12,
     repeats: int = 5,
-    models: Sequence[str] = tuple(CONFIGS),
+    models: Sequence[str] = tuple(MODELS),
     *,
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -58,10 +49,8 @@ def run(
     calls of the phase timers take by themselves: runs with and without them differ by less than
     noise.
     """
-    check_range("[2, inf)", steps=steps)
-    check_range("[1, inf)", repeats=repeats)
     for model in models:
-        check_choice("model", model, CONFIGS)
+        check_choice("model", model, MODELS)
     own = partial(process.in_own_process, measure, quick=quick, steps=steps)
     turns = process.in_turns({m: partial(own, model=m) for m in models}, repeats, progress)
     rows = [process.median_row(of_model) for of_model in turns.values()]
@@ -79,19 +68,19 @@ def run(
 
 
 def measure(model: str, quick: bool, steps: int) -> dict[str, Any]:
+    batches = steps + WARMUP
+    # Twice what is trained on, and 1,000: none of the runs comes to the end of an epoch.
+    config = config_of(model, quick, 2 * batches * MODELS[model][0] + 1000)
     with tempfile.TemporaryDirectory(prefix="deltacell-bench-") as folder:
         path = Path(folder) / "run"
-        train(with_settings(config_of(model, quick, steps), {"directory": str(path)}))
+        settings = {"directory": str(path), "mode_steps": batches, "trainer.progress": False}
+        train(with_settings(config, settings))
         record, steady = read_run(path), steady_steps(read_phases(path / PHASES_FOLDER))
     peak, seconds, batch_size = process.peak_mib(), median(steady["wall_s"]), record.batch_size or 1
     wait, transfer, wall = (
         float(steady[f"{p}_s"].sum()) for p in ("data_wait", "transfer", "wall")
     )
-    name = None
-    if (propagation := record.propagation) is not None:
-        chosen = propagation["choice"]
-        how = "" if chosen is None else f": {chosen['choice']}"
-        name = f"{propagation['name']}{how}"
+    choice = record.propagation and record.propagation["choice"]
     return {
         "model": model,
         "samples_per_s": batch_size / seconds,
@@ -102,7 +91,7 @@ def measure(model: str, quick: bool, steps: int) -> dict[str, Any]:
         "peak_mib": peak,
         "batch_size": batch_size,
         "parameters": record.n_parameters,
-        "propagation": name,
+        "propagation": choice and choice["choice"],
     }
 
 
@@ -120,13 +109,14 @@ def timer_cost(steps: int = 1000) -> float:
         return (time.perf_counter() - began) / steps
 
 
-def config_of(model: str, quick: bool, steps: int) -> Config:
-    batches = steps + WARMUP
-    words = list((QUICK if quick else CONFIGS)[model])
-    # Twice what is trained on, and 1,000: none of the runs comes to the end of an epoch.
-    genotypes = 2 * batches * int(words[-1].partition("=")[2]) + 1000
-    words += ["seed=0", "split.method=random", f"mode_steps={batches}", "trainer.progress=false"]
-    words += [f"data.synthetic_genotypes={genotypes}", "data.synthetic_seed=0", "data.merge=null"]
-    if not quick:
-        words += ["data.folder=null", "data.screen=null", "data.synthetic=yeast"]
-    return compose(words)
+def config_of(model: str, quick: bool, genotypes: int) -> Config:
+    """Return the config that ships for a model, on a synthetic screen; also for `bench predict`."""
+    batch, words = MODELS[model]
+    if quick:
+        batch = min(batch, 64)
+        words += (f"experiment={'demo' if model == 'dango' else 'demo_hetero'}",)
+    else:
+        words += (f"experiment=kuzmin2018_{model.partition('_')[0]}", "data.synthetic=yeast")
+        words += ("data.folder=null", "data.screen=null", "data.screen_genes_only=false")
+    sizes = (f"data.batch_size={batch}", f"data.synthetic_genotypes={genotypes}")
+    return compose([*words, *sizes, "data.merge=null", "split.method=random", "seed=0"])

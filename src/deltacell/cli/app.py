@@ -11,10 +11,9 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from deltacell.cli import bench, data, explain, predict, start, train
-from deltacell.cli.program import Program, WithSettings, option
+from deltacell.cli.program import Program, option
 from deltacell.errors import DeltacellError
 
 app = typer.Typer(
@@ -59,10 +58,9 @@ for _words, _function in COMMANDS.items():
     _group, _, _name = _words.rpartition(" ")
     # The example that ends a docstring ends the help, below the options.
     _told, _, _example = inspect.cleandoc(_function.__doc__ or "").rpartition("\n\n")
-    _kind = WithSettings if _name == "train" and _group != "bench" else TyperCommand
     # In help a bracket begins a style.
     _epilog = _example.replace("[", "\\[")
-    _groups[_group].command(_name, cls=_kind, help=_told, epilog=_epilog)(_function)
+    _groups[_group].command(_name, help=_told, epilog=_epilog)(_function)
 
 
 def _print_version(wanted: bool) -> None:

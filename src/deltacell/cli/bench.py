@@ -61,8 +61,10 @@ def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> 
             default = inspect.Parameter.empty
         elif default is None:
             kind = kind | None
-        named = option(about["help"], f"--{key.rstrip('_').replace('_', '-')}")
-        info = typer.Argument(help=about["help"]) if "argument" in about else named
+        info: Any = typer.Argument(help=about["help"])
+        if "argument" not in about:
+            named = f"--{key.rstrip('_').replace('_', '-')}"
+            info = option(about["help"], named, min=about.get("min"))
         parameters[key] = Annotated[kind, info], default
     parameters["json"] = Json, None
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

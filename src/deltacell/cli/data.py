@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -91,18 +90,15 @@ def info(
 
     manifest = read_manifest(path)
     kind, meta = manifest["kind"], manifest["meta"]
-    if kind not in ("cell", "screen", "import"):
+    if kind == "import":
+        screens = {name: stats(path / "screens" / name) for name in meta["screens"]}
+        found = {"cell": stats(path / "cell"), "screens": screens}
+        found |= {key: meta[key] for key in ("splits", "left_alone", "notes")}
+    elif kind in ("cell", "screen"):
+        found = {kind: stats(path)}
+    else:
         what = f"its kind is {kind}, and a cell, a screen or an import was expected"
         raise InputError(what, code="wrong-kind", where=path)
-    found = (
-        {kind: stats(path)}
-        if kind != "import"
-        else {
-            "cell": stats(path / "cell"),
-            "screens": {name: stats(path / "screens" / name) for name in meta["screens"]},
-            **{key: meta[key] for key in ("splits", "left_alone", "notes")},
-        }
-    )
     print_data(found, str(path), full=full)
     write_json(json, found)
 
@@ -163,6 +159,7 @@ def query(
     Example: deltacell data query demo "select kind, score from screen limit 5"
     """
     import polars as pl
+    from polars import selectors
 
     from deltacell.report import print_table
     from deltacell.screen.import_folder import open_screen
@@ -172,17 +169,10 @@ def query(
         typer.echo(frame.write_json())
         return
 
-    def text(value: Any) -> str | None:
-        if isinstance(value, list):
-            return " ".join(text(one) or "" for one in value)
-        if isinstance(value, dict):
-            return json_text.dumps(value, default=str, ensure_ascii=False)
-        return None if value is None else str(value)
+    def text(value: Any) -> str:
+        return str(value) if isinstance(value, dict) else " ".join(map(str, value.to_list()))
 
-    nested = [column for column in frame if column.dtype.is_nested()]
-    flat = frame.with_columns(
-        pl.Series(column.name, map(text, column.to_list()), dtype=pl.String) for column in nested
-    )
+    flat = frame.with_columns(selectors.nested().map_elements(text, return_dtype=pl.String))
     if format is Format.csv:
         typer.echo(flat.write_csv(), nl=False)
     else:

@@ -75,7 +75,6 @@ def predict(
     cautious: Annotated[bool, option("Rank by the score less its spread.", "--cautious")] = False,
     distance: Annotated[int, option("Linked are genes with fewer base pairs between.")] = 200_000,
     size: Annotated[int | None, option("Genes of a set, for --sets with.")] = None,
-    best: Annotated[bool, option("Use only the run that validates best.", "--best")] = False,
     weights: Weights = "best",
     out: Annotated[Path | None, option("Parquet file; named after --sets by default.")] = None,
     html: Html = None,
@@ -98,7 +97,6 @@ def predict(
     from deltacell.predict.ranking_file import write_network, write_table
     from deltacell.report.predict import print_ranking, ranking_page
     from deltacell.report.progress import progress_bar
-    from deltacell.train.loaded_run import best_by_validation
 
     given = sets
     if sets.split()[:1] == ["with"]:
@@ -116,8 +114,7 @@ def predict(
     options |= {"genes": genes, "size": size, "distance": distance, "linked": linked}
     options |= {"cautious": cautious, "out": out, "overwrite": overwrite, "weights": weights}
     try:
-        chosen = [best_by_validation(runs)] if best else runs
-        ranking = verbs.rank(chosen, given, tell=tell, **options)
+        ranking = verbs.rank(runs, given, tell=tell, **options)
     except verbs.Stopped as stopped:
         raise typer.Exit(128 + stopped.args[0]) from None
     if ranking is None:

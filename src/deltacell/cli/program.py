@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from deltacell.errors import InputError
 from deltacell.files import write_text as write_whole
 
-STOPPED = 130
-"""The exit code of a command that Ctrl-C stopped, as shells have it."""
+STOPPED = 130  # the exit code of a command that Ctrl-C stopped, as in shells
 
 
 class Program(TyperGroup):
-    """The commands: `--debug` may stand anywhere, and Ctrl-C ends with a word, not with a trace."""
+    """The commands: `--debug` may stand anywhere, and Ctrl-C shows no stack trace."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options = args[: args.index("--")] if "--" in args else args
@@ -36,50 +35,13 @@ class Program(TyperGroup):
             raise typer.Exit(STOPPED) from None
 
 
-class WithSettings(TyperCommand):
-    """A command that shows how a setting is written if it was typed as an option."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            from deltacell.train.config import ANY_KEYS, nearest
-
-            # The parser's errors have no name that typer promises to keep.
-            option = str(getattr(error, "option_name", ""))
-            name = option.lstrip("-").replace("-", "_")
-            is_key = name in {key.rpartition(".")[2] for key in ANY_KEYS}
-            is_near_option = bool(getattr(error, "possibilities", None)) and not is_key
-            meant = None if not name or is_near_option else nearest(name, list(ANY_KEYS))
-            if meant is None:
-                raise
-            what = f"there is no option {option}; settings are written as key=value"
-            fix = f"Such as: {ctx.command_path} {meant}=..."
-            raise InputError(what, code="setting-as-option", fix=fix) from None
-
-
-def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the words that a begun override may become.
-
-    Bash takes ``experiment=de`` for three words, the last of them ``de``.
-    """
+def complete_override(incomplete: str) -> list[str]:
     from deltacell.train.config import ANY_KEYS, GROUPS
 
-    def names(group: str) -> list[str]:
-        found = (entry.name for entry in (files("deltacell.conf") / group).iterdir())
-        # A loss "of" a model is the model's default.
-        shipped = (n for n in found if n.endswith(".yaml") and not n.startswith("of_"))
-        return sorted(name.removesuffix(".yaml") for name in shipped)
-
-    before = list(ctx.params.get("overrides") or [])
-    if before and before[-1] in GROUPS:
-        # The begun word is the sign alone, which click takes for nothing.
-        before.append("=")
-    if len(before) > 1 and before[-1] == "=":
-        words = names(before[-2]) if before[-2] in GROUPS else []
-    else:
-        words = [f"{group}={name}" for group in GROUPS for name in names(group)]
-        words += [f"{key}=" for key in ANY_KEYS if incomplete]
+    words = [f"{key}=" for key in ANY_KEYS]
+    for group in GROUPS:
+        found = sorted(entry.name for entry in (files("deltacell.conf") / group).iterdir())
+        words += [f"{group}={n.removesuffix('.yaml')}" for n in found if n.endswith(".yaml")]
     return [word for word in words if word.startswith(incomplete)]
 
 
