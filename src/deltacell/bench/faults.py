@@ -29,7 +29,7 @@ import time
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.resources import files
@@ -172,15 +172,20 @@ def take_turn(base: Path, kind: str, seed: str, seconds: float) -> tuple[Counter
     """Run cases of one kind for some seconds; return how many had which outcome, and failures."""
     found, failures, until = Counter[str](), list[str](), time.monotonic() + seconds
     how, _, what = kind.partition(" ")
-    with tempfile.TemporaryDirectory(dir=base) as folder:
-        shutil.copytree(base / "artefacts", folder, dirs_exist_ok=True)
-        for call, expected in CASES[how](Path(folder), what, random.Random(f"{kind} {seed}")):
+    with copied(base / "artefacts") as folder:
+        for call, expected in CASES[how](folder, what, random.Random(f"{kind} {seed}")):
             outcome, said = outcome_of(call, expected)
             found[outcome] += 1
             failures += [f"case {found.total()}: {said}"] if said else []
             if time.monotonic() >= until:
                 break
     return found, failures
+
+
+@contextmanager
+def copied(artefacts: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=artefacts.parent) as folder:
+        yield Path(shutil.copytree(artefacts, Path(folder, "copy")))
 
 
 def outcome_of(call: Callable[[], Any], expected: Any = None) -> tuple[str, str]:
@@ -420,8 +425,7 @@ def workbook(lines: bytes) -> bytes:
 class Command(NamedTuple):
     """A command that is failed at its file operations: what it starts from and leaves behind."""
 
-    words: tuple[str, ...]
-    start: Mapping[str, str]  # names of artefacts, and the names of their copies
+    words: tuple[str, ...]  # as typed in a folder with a copy of all artefacts
     out: str  # what it makes
     result: Reader  # gives a key of what it left in a folder; raises if that is damaged
     resume: tuple[str, ...] = ()  # what a user runs after a fault, where run.json exists
@@ -429,7 +433,7 @@ class Command(NamedTuple):
 
 def injections(artefacts: Path, name: str, rng: random.Random) -> Cases:
     command = COMMANDS[name]
-    with copied(artefacts, command) as folder:
+    with copied(artefacts) as folder:
         before = result_of(command, folder)
         code, said, operations = carry_out(folder, command.words)
         right = result_of(command, folder)
@@ -443,7 +447,7 @@ def injections(artefacts: Path, name: str, rng: random.Random) -> Cases:
             if not holds:
                 raise AssertionError(f"{fault} at operation {at} of {operations}: {problem}")
 
-        with copied(artefacts, command) as folder:
+        with copied(artefacts) as folder:
             code, said, _ = carry_out(folder, command.words, at, FAULTS[fault])
             ends = code in (-signal.SIGKILL, 0) if fault == "kill" else code >= 0
             check(ends, f"it ended with {code}: {said[-200:]}")
@@ -454,7 +458,7 @@ def injections(artefacts: Path, name: str, rng: random.Random) -> Cases:
             check(found in allowed, f"it ended with {code} and left another result: {found}")
             if code == 0:
                 return
-            begun = command.resume and (folder / "run" / "run.json").exists()
+            begun = command.resume and (folder / command.out).exists()
             code, said, _ = carry_out(folder, command.resume if begun else command.words)
             again = code == 0 and result_of(command, folder) == right
             check(again, f"rerun it ended with {code}, or in another result: {said[-200:]}")
@@ -464,14 +468,6 @@ def injections(artefacts: Path, name: str, rng: random.Random) -> Cases:
 
     while True:
         yield partial(injection, 1 + rng.randrange(operations), rng.choice(list(FAULTS))), None
-
-
-@contextmanager
-def copied(artefacts: Path, command: Command) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=artefacts) as folder:
-        for source, target in command.start.items():
-            shutil.copytree(artefacts / source, Path(folder) / target)
-        yield Path(folder)
 
 
 def result_of(command: Command, folder: Path) -> str | None:
@@ -523,9 +519,8 @@ def inject(folder: Path, at: int, number: int | None) -> Callable[[], int]:
                 return
         elif event not in WATCHED:
             return
-        path = arguments[0]
-        path = os.fsdecode(path) if isinstance(path, bytes) else path
-        if isinstance(path, str) and (path.startswith(inside) or not path.startswith("/")):
+        path = os.fsdecode(arguments[0]) if isinstance(arguments[0], str | bytes) else "/"
+        if path.startswith(inside) or not path.startswith("/"):
             operation()
 
     def watched_fsync(handle: Any) -> None:
@@ -538,15 +533,15 @@ def inject(folder: Path, at: int, number: int | None) -> Callable[[], int]:
 
 
 def _import_result(folder: Path) -> str:
-    found = Imported.load(folder / "out")
+    found = Imported.load(folder / "import")
     return " ".join([found.cell.checksum, *(s.checksum for s in found.screens.values())])
 
 
 def _train_result(folder: Path) -> str:
-    if read_run(folder / "run").status is not Status.finished:
+    path = folder / "new"
+    if read_run(path).status is not Status.finished:
         return "unfinished"
-    run = load_run(folder / "run", "last")
-    state = Checkpoints(folder / "run" / "checkpoints").load("last")
+    run, state = load_run(path, "last"), Checkpoints(path / "checkpoints").load("last")
     return f"{hash_of_state([state['model'], state['optimizer']])} {run.data.split.checksum}"
 
 
@@ -560,19 +555,17 @@ def _evaluation_result(folder: Path) -> str:
 
 
 TRAIN = (
-    *("train", *training(Path("data")), "trainer.epochs=2", "trainer.figures_every=2"),
-    *("trainer.checkpoint_every_steps=2", "directory=run"),
+    *("train", *training(Path()), "trainer.epochs=2", "trainer.figures_every=2"),
+    *("trainer.checkpoint_every_steps=2", "directory=new"),
 )
-IMPORT = ("data", "import", "sources", "--out", "out", "--overwrite")
+IMPORT = ("data", "import", "sources", "--out", "import", "--overwrite")
 PREDICT = ("predict", "trained", "--sets", "pairs", "--top", "50", "--out", "out.parquet")
 EVALUATE = ("evaluate", "trained", "--baselines", "additive", "--json", "out.json")
-DATA = {"cell": "data/cell", "screen": "data/screen"}
-TRAINED = {"trained": "trained"}
 COMMANDS = {
-    "data import": Command(IMPORT, {"sources": "sources", "import": "out"}, "out", _import_result),
-    "train": Command(TRAIN, DATA, "run/run.json", _train_result, ("train", "--resume", "run")),
-    "predict": Command(PREDICT, TRAINED, "out.parquet", _ranking_result),
-    "evaluate": Command(EVALUATE, TRAINED, "out.json", _evaluation_result),
+    "data import": Command(IMPORT, "import", _import_result),
+    "train": Command(TRAIN, "new/run.json", _train_result, ("train", "--resume", "new")),
+    "predict": Command(PREDICT, "out.parquet", _ranking_result),
+    "evaluate": Command(EVALUATE, "out.json", _evaluation_result),
 }
 
 CASES = {"flip": flips, "fuzz": fuzzes, "inject": injections}

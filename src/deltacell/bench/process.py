@@ -35,7 +35,7 @@ def silent(what: str, done: int, total: int) -> None:
 class PeakMemory:
     """The peak memory of this process since the object was made, above what it held then.
 
-    On Linux the system's own peak is reset first; elsewhere that cannot be done.
+    The system's own peak can be reset, and is, on Linux only.
     """
 
     def __init__(self) -> None:

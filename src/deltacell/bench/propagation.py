@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
 from deltacell.bench import process
 from deltacell.bench.process import random_genotypes, silent
 from deltacell.cell import Cell
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import STRATEGIES, Deleted, Propagation, strategy
-from deltacell.propagate.hop import ALL, sizes_of
+from deltacell.propagate.hop import sizes_of
 from deltacell.propagate.ladder import Stored
 from deltacell.screen import Genotypes
 from deltacell.words import Progress
@@ -212,9 +211,15 @@ def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> dict[str, An
     def least_time(work: Callable[[], object]) -> float:
         return min(repeat(work, number=1, repeat=repeats + 1))
 
-    matrices = [a.matrix for hop in model.hops(cell) for a in hop.aggregates]
-    hidden = model.encoder.embedding.shape[1]
-    flop, entries = _row_wise_flop(model, cell), 2 * sum(m.n_entries for m in matrices)
+    def weights(parameters: Iterable[torch.Tensor]) -> int:
+        return sum(p.numel() for p in parameters if p.dim() > 1)
+
+    hops, hidden = model.hops(cell), model.encoder.embedding.shape[1]
+    sizes, matrices = sizes_of(hops), [a.matrix for hop in hops for a in hop.aggregates]
+    products = sum(sizes[hop.target] * weights(hop.parameters) for hop in hops)
+    products += cell.n_genes * weights(model.pooling.parameters())
+    # A product and its two gradients, of two FLOP for each of its terms.
+    flop, entries = 6 * products, 2 * sum(m.n_entries for m in matrices)
     largest = max(matrices, key=lambda m: m.n_entries)
     csr, x = largest.csr(device="cpu", dtype=torch.float32), torch.randn(largest.shape[1], hidden)
     a, b = torch.randn(2, GEMM_SIZE, GEMM_SIZE).unbind()
@@ -223,19 +228,3 @@ def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> dict[str, An
     seconds = flop / gemm_rate + entries * hidden / csr_rate
     found = {"s_per_genotype": seconds, "flop": flop, "gemm_flop_per_s": gemm_rate}
     return {**found, "entries": entries, "hidden": hidden, "csr_entries_hidden_per_s": csr_rate}
-
-
-def _row_wise_flop(model: HeteroCell, cell: Cell) -> int:
-    """Count the FLOP of all updates and of the readout, forward and backward."""
-    embedding, hops = model.encoder.embedding, model.hops(cell)
-    sizes = sizes_of(hops)
-    with FlopCounterMode(display=False) as counter:
-        for hop in hops:
-            shape = sizes[hop.target], embedding.shape[1]
-            vectors = embedding.new_zeros(shape, requires_grad=True)
-            received = embedding.new_zeros(len(hop.aggregates), *shape, requires_grad=True)
-            torch.autograd.backward(hop.update(vectors, received.unbind(), ALL).sum())
-        gate, value = model.pooling.terms(torch.zeros_like(embedding, requires_grad=True), ALL)
-        torch.autograd.backward(gate.sum() + value.sum())
-    model.zero_grad()
-    return int(counter.get_total_flops())

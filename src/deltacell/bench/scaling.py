@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,19 +17,17 @@ from deltacell.cell import Cell, Relation
 from deltacell.propagate import strategy
 from deltacell.words import Progress
 
-#: For each sweep the size that grows, its values, and those of a quick run. Of a cell the genes
-#: grow with the edges, up to the size of a human one; an undirected edge counts once.
-SWEEPS: Mapping[str, tuple[str, Sequence[int], Sequence[int]]] = {
-    "batch": ("batch", (1, 2, 4, 8, 16), (1, 2, 4)),
-    "edges": ("edges", (150_000, 600_000, 2_400_000, 9_600_000), (450, 900)),
-    "layers": ("layers", (1, 2, 3, 4, 6), (1, 2)),
-    "deleted genes": ("deleted", (1, 3, 10, 30, 100), (1, 4)),
-    "cell": ("edges", (1_500_000, 3_000_000, 6_000_000, 12_000_000), (480, 960)),
+#: For each sweep the size that grows, and its values. Of a cell the genes grow with the edges, up
+#: to the size of a human one.
+SWEEPS: Mapping[str, tuple[str, Sequence[int]]] = {
+    "batch": ("batch", (1, 2, 4, 8, 16)),
+    "edges": ("edges", (150_000, 600_000, 2_400_000, 9_600_000)),
+    "layers": ("layers", (1, 2, 3, 4, 6)),
+    "deleted genes": ("deleted", (1, 3, 10, 30, 100)),
+    "cell": ("edges", (1_500_000, 3_000_000, 6_000_000, 12_000_000)),
 }
 BASE = {"genes": 6_607, "edges": 2_400_000, "layers": 3, "batch": 2, "deleted": 3}
-QUICK_BASE = {"genes": 120, "edges": 900, "layers": 2, "batch": 2, "deleted": 2}
-EDGES_PER_GENE, QUICK_EDGES_PER_GENE = 600, 8
-RELATIONS, REPEATS = 9, 2
+EDGES_PER_GENE, RELATIONS, REPEATS = 600, 9, 2
 
 
 def run(
@@ -45,31 +44,33 @@ def run(
     """
     ways = {name: strategy(name) for name in strategies}
     rows: list[dict[str, Any]] = []
-    all_points = points(quick)
-    for done, (sweep, size, point) in enumerate(all_points):
-        progress(f"{sweep}: {size:,}", done, len(all_points))
-        options = {"deleted": point["deleted"], "hidden": 16 if quick else 64}
-        cell = random_cell(point["genes"], point["edges"])
-        bench = Bench(cell, point["batch"], point["layers"], **options)
-        for way in ways.values():
-            # This makes what is kept.
-            bench.step(way, bench.genotypes.take(torch.arange(1)))
-        steps = {name: partial(bench.step, way, bench.genotypes) for name, way in ways.items()}
-        for name, taken in in_turns(steps, REPEATS).items():
-            times = median_row([step.times for step in taken])
-            times["s_per_genotype"] = times["s_per_step"] / point["batch"]
-            rows.append({"sweep": sweep, "size": size, "strategy": name, **point, **times})
-    return {"rows": rows, "fits": fits_of(rows)}
-
-
-def points(quick: bool) -> list[tuple[str, int, dict[str, int]]]:
-    found = []
-    base, per_gene = (QUICK_BASE, QUICK_EDGES_PER_GENE) if quick else (BASE, EDGES_PER_GENE)
-    for sweep, (field, full, few) in SWEEPS.items():
-        for size in few if quick else full:
-            genes = size // per_gene if sweep == "cell" else base["genes"]
-            found.append((sweep, size, {**base, "genes": genes, field: size}))
-    return found
+    fits: list[dict[str, Any]] = []
+    for done, (sweep, (field, sizes)) in enumerate(SWEEPS.items()):
+        sizes = sizes[:2] if quick else sizes
+        found: dict[str, list[float]] = {name: [] for name in ways}
+        for size in sizes:
+            progress(f"{sweep}: {size:,}", done, len(SWEEPS))
+            point = {**BASE, field: size}
+            genes = size // EDGES_PER_GENE if sweep == "cell" else point["genes"]
+            shrunk = (20, 2000) if quick else (1, 1)
+            cell = random_cell(genes // shrunk[0], point["edges"] // shrunk[1])
+            options = {"deleted": point["deleted"], "hidden": 16 if quick else 64}
+            bench = Bench(cell, point["batch"], point["layers"], **options)
+            for way in ways.values():
+                # This makes what is kept.
+                bench.step(way, bench.genotypes.take(torch.arange(1)))
+            steps = {name: partial(bench.step, way, bench.genotypes) for name, way in ways.items()}
+            for name, taken in in_turns(steps, REPEATS).items():
+                times = median_row([step.times for step in taken])
+                times["s_per_genotype"] = times["s_per_step"] / point["batch"]
+                found[name].append(times["s_per_step"])
+                row = {"sweep": sweep, "size": size, "strategy": name, **point, "genes": genes}
+                rows.append({**row, **times})
+        for name, seconds in found.items():
+            exponent, log_factor = np.polyfit(np.log(sizes), np.log(seconds), 1).tolist()
+            fit = {"exponent": exponent, "factor": math.exp(log_factor)}
+            fits.append({"sweep": sweep, "strategy": name, **fit})
+    return {"rows": rows, "fits": fits}
 
 
 def random_cell(n_genes: int, n_edges: int) -> Cell:
@@ -87,14 +88,3 @@ def random_cell(n_genes: int, n_edges: int) -> Cell:
         ends = np.divmod(rng.permutation(keys)[:n], n_genes)
         relations.append(Relation.from_edges(f"r{number}", *ends, n_genes=n_genes, directed=False))
     return Cell([f"g{i}" for i in range(n_genes)], relations)
-
-
-def fits_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    fits = []
-    for sweep, name in dict.fromkeys((row["sweep"], row["strategy"]) for row in rows):
-        of_it = [r for r in rows if (r["sweep"], r["strategy"]) == (sweep, name)]
-        x, y = (np.log([r[key] for r in of_it]) for key in ("size", "s_per_step"))
-        exponent, log_factor = np.polyfit(x, y, 1)
-        fit = {"exponent": float(exponent), "factor": float(np.exp(log_factor))}
-        fits.append({"sweep": sweep, "strategy": name, **fit})
-    return fits

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.program import Html, Json, Markdown, option, write_json, write_text
+from deltacell.cli.program import Html, Json, Markdown, option, write_json, write_rendered
 
 
 def explain(
@@ -38,10 +38,8 @@ def explain(
     result = explanation.to_json()
     # Files first: a reader of the output that goes away, as `head` does, must not cost them.
     write_json(json, result)
-    if markdown is not None:
-        write_text(markdown, markdown_explanation(result), what="the explanation")
-    if html is not None:
-        write_text(html, explanation_page(result), what="the page")
+    write_rendered(markdown, markdown_explanation, result)
+    write_rendered(html, explanation_page, result)
     print_explanation(result, full=full)
     if condition is not None:
         holds, said = condition.check(explanation)
@@ -66,5 +64,4 @@ def reconcile(
     result = made_consistent(file)
     print_reconciliation(result)
     write_json(json, result)
-    if markdown is not None:
-        write_text(markdown, markdown_reconciliation(result), what="the tables")
+    write_rendered(markdown, markdown_reconciliation, result)

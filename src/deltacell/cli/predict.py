@@ -18,7 +18,7 @@ from deltacell.cli.program import (
     split_names,
     tell,
     write_json,
-    write_text,
+    write_rendered,
 )
 from deltacell.errors import InputError
 
@@ -55,8 +55,7 @@ def evaluate(
     result = found.evaluation.to_json()
     # Files first: a reader of the output that goes away, as `head` does, must not cost them.
     write_json(json, result)
-    if markdown is not None:
-        write_text(markdown, markdown_evaluation(result), what="the tables")
+    write_rendered(markdown, markdown_evaluation, result)
     if figures is not None:
         data = found.data.cell, found.data.screen, found.split
         draw_figures(*data, found.predictions, figures, weights=found.weights)
@@ -123,8 +122,7 @@ def predict(
         result = ranking.page_data(link, bar) if html or json else ranking.to_json()
     # Files first: a reader of the output that goes away, as `head` does, must not cost them.
     write_json(json, result)
-    if html is not None:
-        write_text(html, ranking_page(result), what="the page")
+    write_rendered(html, ranking_page, result)
     for table in (csv, xlsx):
         if table is not None:
             write_table(ranking.path, table)

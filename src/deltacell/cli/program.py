@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from deltacell.errors import InputError
-from deltacell.files import write_text as write_whole
+from deltacell.files import write_text
 
 STOPPED = 130  # the exit code of a command that Ctrl-C stopped, as in shells
 
@@ -69,19 +69,20 @@ def split_names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def write_json(path: Path | None, data: Mapping[str, Any]) -> None:
-    if path is not None:
-        write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n", what="the result")
+def write_json(path: Path | None, data: Any) -> None:
+    write_rendered(path, lambda one: json.dumps(one, indent=1, ensure_ascii=False) + "\n", data)
 
 
-def write_text(path: Path, text: str, *, what: str) -> None:
-    """Write a text file and create its folder; ``what`` names it in errors."""
+def write_rendered(path: Path | None, render: Callable[[Any], str], data: Any) -> None:
+    """Write a result as a text file, if a path is given, and create its folder."""
+    if path is None:
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        what = f"{what} could not be written: its folder cannot be created: {error.strerror}"
+        what = f"the folder of the result cannot be created: {error.strerror}"
         raise InputError(what, code="not-written", where=path) from error
-    write_whole(path, text, what=what)
+    write_text(path, render(data), what="the result")
 
 
 def tell(sentence: str) -> None:
