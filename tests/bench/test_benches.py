@@ -1,12 +1,10 @@
 """Benchmarks: what they measure and report, on cells small enough for a test."""
 
-import contextlib
 import gzip
 import json
 import os
 import subprocess
 import sys
-import time
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -17,9 +15,8 @@ import pytest
 from cells import random_cell
 from typer.testing import CliRunner
 
-from deltacell.bench import data, mutants, predict, process, propagation, scaling, start
+from deltacell.bench import data, models, mutants, process, propagation, start
 from deltacell.bench import trace as trace_bench
-from deltacell.bench import train as train_bench
 from deltacell.cell import Cell
 from deltacell.cli.app import app
 from deltacell.errors import DeltacellError, InputError
@@ -65,34 +62,6 @@ def test_peak_memory_sees_what_was_given_back() -> None:
     assert 60 < float(done.stdout) < 200
 
 
-SLOW = """
-import os, time
-from deltacell.bench.process import in_own_process
-def work():
-    print(os.getpid(), flush=True)
-    time.sleep(600)
-if __name__ == "__main__":
-    import slow
-    in_own_process(slow.work)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who runs")
-def test_a_process_of_its_own_ends_with_the_one_that_asked(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW)
-    found = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    words, options = [sys.executable, str(tmp_path / "slow.py")], {"PYTHONPATH": found}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, env=os.environ | options) as asking:
-        assert asking.stdout is not None
-        pid = int(asking.stdout.readline())
-        asking.kill()
-    stat, until = Path(f"/proc/{pid}/stat"), time.monotonic() + 60
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        while stat.read_text().rpartition(")")[2].split()[0] != "Z":
-            assert time.monotonic() < until
-            time.sleep(0.05)
-
-
 def test_a_process_of_its_own_fails_and_dies(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         process.in_own_process(trace_bench.measure, file=tmp_path / "no.json")
@@ -117,9 +86,9 @@ def test_bars_are_limits_that_are_met_or_not_and_medians_are_over_turns() -> Non
 @pytest.mark.parametrize(
     ("run", "options", "code"),
     [
-        (train_bench.run, {"models": ["dago"]}, "unknown-choice"),
+        (models.train, {"models": ["dago"]}, "unknown-choice"),
         (propagation.run, {"strategies": ["fast"]}, "unknown-propagation"),
-        (scaling.run, {"strategies": ["fast"]}, "unknown-propagation"),
+        (propagation.scaling, {"strategies": ["fast"]}, "unknown-propagation"),
     ],
 )
 def test_what_cannot_be_measured(refused: Any, run: Any, options: Any, code: str) -> None:
@@ -147,12 +116,12 @@ def test_the_three_pipelines_load_the_same_genotypes() -> None:
             assert np.array_equal(part.living.numpy(), ~touched)
 
 
-PREDICT = [name for model in predict.LOOPS for name in ("loop", *predict.RANKED[model])]
+PREDICT = [name for model in models.LOOPS for name in ("loop", *models.RANKED[model])]
 QUICK = {
     "data": ("name", ["columnar", "per_record", "lazy"], "bytes_per_sample"),
     "dango --batch 5 --steps 2": ("variant", ["dense", "closed_form"], "loss"),
     "pairs": ("name", ["columns", "train", "score_all_pairs"], "seconds pairs"),
-    "train --steps 2 --repeats 1": ("model", [*train_bench.MODELS], "phase_overhead"),
+    "train --steps 2 --repeats 1": ("model", [*models.MODELS], "phase_overhead"),
     "predict --repeats 1": ("variant", PREDICT, "sets_per_s times_the_loop"),
     "propagation --strategies subgraph,shared --batch 3 --layers 1 --repeats 1": (
         *("strategy", ["subgraph", "shared", "wild_type"], "s_per_genotype"),
@@ -244,13 +213,13 @@ def test_ratios_are_of_turns_side_by_side(monkeypatch: pytest.MonkeyPatch) -> No
         return {"model": model, "s_per_sample": next(seconds[model]), **facts}
 
     monkeypatch.setattr(process, "in_own_process", measured)
-    found = train_bench.run(repeats=3, models=["dango", "hetero_cell_late"])
+    found = models.train(repeats=3, models=["dango", "hetero_cell_late"])
     assert found["ratios"] == {"hetero_cell_late_over_dango_s_per_sample": pytest.approx(3.1)}
     assert [row["s_per_sample"] for row in found["rows"]] == [1.0, 9.0]
     bars = process.bars(BENCHES["train"]["bars"], {**found["ratios"], **found["measured"]})
     assert bars["hetero_cell_late_over_dango_s_per_sample"]["met"]
     assert not bars["dango_data_wait_share"]["met"]
-    assert train_bench.timer_cost(20) > 0
+    assert models.timer_cost(20) > 0
 
 
 # --- propagation and scaling ---
@@ -301,10 +270,10 @@ def test_the_roofline_counts_what_a_mutant_takes():
 
 
 def test_a_quick_run_of_scaling():
-    result = scaling.run(["shared"], quick=True)
-    assert list(dict.fromkeys(row["sweep"] for row in result["rows"])) == list(scaling.SWEEPS)
+    result = propagation.scaling(["shared"], quick=True)
+    assert list(dict.fromkeys(row["sweep"] for row in result["rows"])) == list(propagation.SWEEPS)
     assert [(fit["sweep"], fit["strategy"]) for fit in result["fits"]] == [
-        (sweep, "shared") for sweep in scaling.SWEEPS
+        (sweep, "shared") for sweep in propagation.SWEEPS
     ]
     for row in result["rows"]:
         assert row["s_per_step"] == pytest.approx(row["s_per_genotype"] * row["batch"])
@@ -316,14 +285,14 @@ def test_a_quick_run_of_scaling():
 
 
 def test_full_sweeps_grow_up_to_a_human_cell():
-    edges = scaling.SWEEPS["cell"][1][-1]
-    assert (edges // scaling.EDGES_PER_GENE, edges) == (20_000, 12_000_000)
-    cell = scaling.random_cell(500, 20_000)
+    edges = propagation.SWEEPS["cell"][1][-1]
+    assert (edges // propagation.EDGES_PER_GENE, edges) == (20_000, 12_000_000)
+    cell = propagation.random_cell(500, 20_000)
     edges = {name: r.n_edges for name, r in cell.relations.items()}
     assert abs(sum(edges.values()) - 20_000) < 10
     degree = cell.relation("r0").in_degree
     assert degree.max() > 4 * np.median(degree)
-    assert cell.equals(scaling.random_cell(500, 20_000))
+    assert cell.equals(propagation.random_cell(500, 20_000))
 
 
 # --- traces ---

@@ -14,13 +14,13 @@ from torch.utils.data import Dataset
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import DataLoader
 
-from deltacell.bench.process import in_turns, random_genotypes, silent
+from deltacell.bench import process
+from deltacell.bench.process import in_turns, random_genotypes
 from deltacell.cell import Cell
 from deltacell.screen import Loader, Screen
-from deltacell.words import Progress
 
 
-def run(quick: bool = False, *, progress: Progress = silent) -> dict[str, Any]:
+def run(quick: bool = False) -> dict[str, Any]:
     """Measure three ways of loading the same random triples, side by side.
 
     ``columnar`` is the `Loader`. Through PyG's DataLoader, ``per_record`` makes a `Data` per
@@ -37,7 +37,7 @@ def run(quick: bool = False, *, progress: Progress = silent) -> dict[str, Any]:
     }
     repeats, seconds = (3, 0.3) if quick else (5, 1.0)
     rates = {name: partial(rate, batches, seconds) for name, batches in ways.items()}
-    turns = in_turns(rates, repeats + 1, progress)
+    turns = in_turns(rates, repeats + 1, process.progress)
     speed = {name: median(of_turns[1:]) for name, of_turns in turns.items()}
     rows = [
         {

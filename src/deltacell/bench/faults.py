@@ -42,7 +42,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from deltacell import store
-from deltacell.bench.process import silent
+from deltacell.bench import process
 from deltacell.cell import Cell, Genes
 from deltacell.errors import DeltacellError, InputError
 from deltacell.predict.gene_sets import Scored
@@ -61,7 +61,6 @@ from deltacell.train.loaded_run import load_run
 from deltacell.train.run import train
 from deltacell.train.run_directory import metrics_of, read_config
 from deltacell.verbs import rank
-from deltacell.words import Progress
 
 Reader = Callable[[Path], Any]
 Cases = Iterator[tuple[Callable[[], Any], Any]]  # calls, and what they must return if not None
@@ -74,9 +73,7 @@ HANGS = 600  # seconds after which a command or the cases of a turn are killed
 FORK = multiprocessing.get_context("fork")
 
 
-def run(
-    minutes: float = 1.0, seed: int = 0, only: str = "", *, progress: Progress = silent
-) -> dict[str, Any]:
+def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
     """Make faults for some minutes, one process per core, of kinds that begin as ``only`` says.
 
     The kinds take turns of the same length, so that cheap ones get more tries.
@@ -100,7 +97,7 @@ def run(
         for fork in [Fork(partial(work, first), hangs=0) for first in range(workers)]:
             while not fork.result.poll(0.2):
                 done = min(time.monotonic() - began, seconds)
-                progress("faults", round(done), round(seconds))
+                process.progress("faults", round(done), round(seconds))
             counted, failed = fork.must()
             found.update(counted)
             failures += failed

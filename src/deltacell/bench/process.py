@@ -11,7 +11,6 @@ import re
 import resource
 import statistics
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -30,6 +29,10 @@ from deltacell.words import Progress
 
 def silent(what: str, done: int, total: int) -> None:
     """Show no progress."""
+
+
+progress: Progress = silent
+"""What benchmarks report to; `deltacell bench` replaces it with its bar."""
 
 
 class PeakMemory:
@@ -67,22 +70,10 @@ def in_own_process(function: Callable[..., dict[str, Any]], **settings: Any) -> 
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([function.__module__])
     try:
-        with ProcessPoolExecutor(1, server, _end_with_parent) as pool:
+        with ProcessPoolExecutor(1, server) as pool:
             return pool.submit(function, **settings).result()
     except BrokenProcessPool as error:
         raise DeltacellError(f"the process of {function.__module__} died") from error
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that asked is gone, however that ended."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def in_turns(

@@ -1,28 +1,30 @@
-"""What a mutant costs by each way of propagating it, all on the same weights and genotypes."""
+"""What a mutant costs by each way of propagating it, and how that grows with the sizes."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from pathlib import Path
 from timeit import repeat
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.nn import functional
 
+from deltacell.arrays import Ints
 from deltacell.bench import process
-from deltacell.bench.process import random_genotypes, silent
-from deltacell.cell import Cell
+from deltacell.bench.process import random_genotypes
+from deltacell.cell import Cell, Relation
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import STRATEGIES, Deleted, Propagation, strategy
 from deltacell.propagate.hop import sizes_of
 from deltacell.propagate.ladder import Stored
 from deltacell.screen import Genotypes
-from deltacell.words import Progress
 
 WILD_TYPE = "wild_type"
 REFERENCES = ("subgraph", "edge_mask")
@@ -38,8 +40,6 @@ def run(
     repeats: int = 3,
     max_bytes: int | None = None,
     quick: bool = False,
-    *,
-    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Measure a forward and backward pass of HeteroCell by each strategy.
 
@@ -55,13 +55,13 @@ def run(
         strategy(name)  # raises an error that lists those there are
     settings: dict[str, Any] = {"cell": "demo" if quick else "yeast", "batch": batch}
     settings |= {"layers": layers, "mutant_layers": mutant_layers, "max_bytes": max_bytes}
-    progress("times", 0, len(strategies) + 2)
+    process.progress("times", 0, len(strategies) + 2)
     timed = process.in_own_process(
         measure_times, strategies=strategies, repeats=repeats, **settings
     )
     least = timed["roofline"]["s_per_genotype"]
     for number, row in enumerate(timed["rows"], 1):
-        progress(f"memory of {row['strategy']}", number, len(strategies) + 2)
+        process.progress(f"memory of {row['strategy']}", number, len(strategies) + 2)
         row |= process.in_own_process(measure_memory, name=row["strategy"], **settings)
         row["times_roofline"] = row["s_per_genotype"] / least
     return {**timed, "ratios": ratios_of(timed["rows"]), "roofline_s_per_genotype": least}
@@ -228,3 +228,71 @@ def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> dict[str, An
     seconds = flop / gemm_rate + entries * hidden / csr_rate
     found = {"s_per_genotype": seconds, "flop": flop, "gemm_flop_per_s": gemm_rate}
     return {**found, "entries": entries, "hidden": hidden, "csr_entries_hidden_per_s": csr_rate}
+
+
+#: For each sweep the size that grows, and its values. Of a cell the genes grow with the edges, up
+#: to the size of a human one.
+SWEEPS: Mapping[str, tuple[str, Sequence[int]]] = {
+    "batch": ("batch", (1, 2, 4, 8, 16)),
+    "edges": ("edges", (150_000, 600_000, 2_400_000, 9_600_000)),
+    "layers": ("layers", (1, 2, 3, 4, 6)),
+    "deleted genes": ("deleted", (1, 3, 10, 30, 100)),
+    "cell": ("edges", (1_500_000, 3_000_000, 6_000_000, 12_000_000)),
+}
+BASE = {"genes": 6_607, "edges": 2_400_000, "layers": 3, "batch": 2, "deleted": 3}
+EDGES_PER_GENE, RELATIONS, REPEATS = 600, 9, 2
+
+
+def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False) -> dict[str, Any]:
+    """Measure a forward and backward pass of HeteroCell while one size grows and all others stay.
+
+    The cells are random, with heavy-tailed degrees; the strategies take turns, and medians count.
+    Each fit is the exponent k of ``seconds = factor * size^k`` over the rows of one sweep. With
+    ``quick`` the cells are tiny, and exponents mean nothing.
+    """
+    ways = {name: strategy(name) for name in strategies}
+    rows: list[dict[str, Any]] = []
+    fits: list[dict[str, Any]] = []
+    for done, (sweep, (field, sizes)) in enumerate(SWEEPS.items()):
+        sizes = sizes[:2] if quick else sizes
+        found: dict[str, list[float]] = {name: [] for name in ways}
+        for size in sizes:
+            process.progress(f"{sweep}: {size:,}", done, len(SWEEPS))
+            point = {**BASE, field: size}
+            genes = size // EDGES_PER_GENE if sweep == "cell" else point["genes"]
+            shrunk = (20, 2000) if quick else (1, 1)
+            cell = random_cell(genes // shrunk[0], point["edges"] // shrunk[1])
+            options = {"deleted": point["deleted"], "hidden": 16 if quick else 64}
+            bench = Bench(cell, point["batch"], point["layers"], **options)
+            for way in ways.values():
+                # This makes what is kept.
+                bench.step(way, bench.genotypes.take(torch.arange(1)))
+            steps = {name: partial(bench.step, way, bench.genotypes) for name, way in ways.items()}
+            for name, taken in process.in_turns(steps, REPEATS).items():
+                times = process.median_row([step.times for step in taken])
+                times["s_per_genotype"] = times["s_per_step"] / point["batch"]
+                found[name].append(times["s_per_step"])
+                row = {"sweep": sweep, "size": size, "strategy": name, **point, "genes": genes}
+                rows.append({**row, **times})
+        for name, seconds in found.items():
+            exponent, log_factor = np.polyfit(np.log(sizes), np.log(seconds), 1).tolist()
+            fit = {"exponent": exponent, "factor": math.exp(log_factor)}
+            fits.append({"sweep": sweep, "strategy": name, **fit})
+    return {"rows": rows, "fits": fits}
+
+
+def random_cell(n_genes: int, n_edges: int) -> Cell:
+    """Return a cell in which each relation has half the edges of the one before.
+
+    A gene's expected degree falls with the square root of its index, in all relations alike.
+    """
+    rng, relations = np.random.default_rng(0), []
+    for number in range(RELATIONS):
+        n = round(n_edges * 2 ** (RELATIONS - 1 - number) / (2**RELATIONS - 1))
+        keys: Ints = np.zeros(0, dtype=np.int64)
+        while len(keys) < n:
+            a, b = np.sort((n_genes * rng.random((2, n + 9)) ** 2).astype(np.int64), axis=0)
+            keys = np.unique(np.concatenate([keys, (a * n_genes + b)[a != b]]))
+        ends = np.divmod(rng.permutation(keys)[:n], n_genes)
+        relations.append(Relation.from_edges(f"r{number}", *ends, n_genes=n_genes, directed=False))
+    return Cell([f"g{i}" for i in range(n_genes)], relations)

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deltacell.bench.process import in_turns, silent
-from deltacell.words import Progress
+from deltacell.bench import process
+from deltacell.bench.process import in_turns
 
 PROGRAM = [sys.executable, "-m", "deltacell"]
 
 
-def run(times: int = 5, data: Path | None = None, *, progress: Progress = silent) -> dict[str, Any]:
+def run(times: int = 5, data: Path | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         if data is None:
             data = Path(folder, "demo")
@@ -27,7 +27,9 @@ def run(times: int = 5, data: Path | None = None, *, progress: Progress = silent
             "data info": [*PROGRAM, "data", "info", str(data)],
         }
         ways = {name: partial(processor_time, command) for name, command in commands.items()}
-        seconds = {name: min(took) for name, took in in_turns(ways, times, progress).items()}
+        seconds = {
+            name: min(took) for name, took in in_turns(ways, times, process.progress).items()
+        }
     rows, measured = [], dict[str, float]()
     for name, took in seconds.items():
         ratio = took / seconds["import numpy"]

@@ -13,20 +13,16 @@ from typing import Any
 
 import msgspec
 
-from deltacell.bench.process import in_own_process, peak_mib, silent
+from deltacell.bench import process
+from deltacell.bench.process import in_own_process, peak_mib
 from deltacell.errors import InputError
 from deltacell.files import new_file
-from deltacell.words import Progress
 
 GB = 1000  # MB; the bars apply to traces of at least that
 
 
 def run(
-    files: Sequence[Path],
-    make: float | None = None,
-    from_: Path | None = None,
-    *,
-    progress: Progress = silent,
+    files: Sequence[Path], make: float | None = None, from_: Path | None = None
 ) -> dict[str, Any]:
     """Measure reading and explaining of traces, each in a process of its own.
 
@@ -40,11 +36,11 @@ def run(
         if len(files) != 1 or from_ is None:
             what = "--make writes one trace from another, which --from names"
             raise InputError(what, code="one-file")
-        events = make_trace(from_, files[0], round(make * 1e6), progress=progress)
+        events = make_trace(from_, files[0], round(make * 1e6))
         return {"rows": [{"name": files[0].name, "events": events, "from": from_.name}]}
     rows = []
     for number, file in enumerate(files):
-        progress(f"measuring {file.name}", number, len(files))
+        process.progress(f"measuring {file.name}", number, len(files))
         rows.append(in_own_process(measure, file=file))
     large = [row for row in rows if row["mb"] >= GB]
     measured = {
@@ -78,7 +74,7 @@ _MOVED = re.compile(
 )
 
 
-def make_trace(source: Path, path: Path, size: int, *, progress: Progress = silent) -> int:
+def make_trace(source: Path, path: Path, size: int) -> int:
     """Write a trace of about a size and return its number of events.
 
     Each copy of the source's events is as much later as the source is long, and the numbers that
@@ -111,7 +107,7 @@ def make_trace(source: Path, path: Path, size: int, *, progress: Progress = sile
         written = out.write(head + b'"traceEvents":[\n' + b",\n".join([*names, text]))
         while written < size:
             copies += 1
-            progress(f"writing {path.name}", written, size)
+            process.progress(f"writing {path.name}", written, size)
             written += out.write(b",\n" + _MOVED.sub(moved, text))
         out.write(b"\n]}\n")
     return len(names) + (1 + copies) * len(again)
