@@ -12,12 +12,12 @@ from deltacell.cli.program import Html, Json, Markdown, option, write_json, writ
 
 def explain(
     a: Annotated[Path, typer.Argument(help="A run, a trace or a directory of traces.")],
-    b: Annotated[Path | None, typer.Argument(help="A second one: why does it take longer?")] = None,
+    b: Annotated[Path | None, typer.Argument(help="A second one, which takes longer.")] = None,
     json: Json = None,
     markdown: Markdown = None,
     html: Html = None,
     full: Annotated[bool, option("Print all lists and tables.", "--full")] = False,
-    fail_if: Annotated[str | None, option("Exit with 1 if it is so: 'slower > 10%'.")] = None,
+    fail_if: Annotated[str | None, option("Exit with 1 if this holds: 'slower > 10%'.")] = None,
 ) -> None:
     """Explain where the time goes, or why B takes longer than A: the cause, then the numbers.
 
@@ -54,7 +54,7 @@ def reconcile(
     json: Json = None,
     markdown: Markdown = None,
 ) -> None:
-    """Make one account of measurements that disagree: what each supports, and what is wrong.
+    """Reconcile measurements that disagree: what each supports, and which is wrong.
 
     Example: deltacell reconcile docs/how-to/dango-against-hetero.yaml
     """

@@ -1,4 +1,4 @@
-"""What all commands share: how arguments, settings and errors are taken, and results written."""
+"""What all commands share: options, completion, and how results are written."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def option(about: str, *names: str, **settings: Any) -> Any:
 
 Json = Annotated[Path | None, option("Also write the result as JSON.")]
 Markdown = Annotated[Path | None, option("Also write the tables as Markdown.")]
-Html = Annotated[Path | None, option("Also write a page: self-contained HTML.")]
+Html = Annotated[Path | None, option("Also write a self-contained HTML page.")]
 Seed = Annotated[int, option("Random seed.")]
-Weights = Annotated[str, option("best, chosen by validation, or last.")]
+Weights = Annotated[str, option("Checkpoint: best (by validation) or last.")]
 ConfigDir = Annotated[Path | None, option("Your own configs, such as DIR/experiment/mine.yaml.")]
-Overwrite = Annotated[bool, option("Replace what an earlier command made.", "--overwrite")]
+Overwrite = Annotated[bool, option("Replace the output of an earlier command.", "--overwrite")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -86,7 +86,7 @@ def write_rendered(path: Path | None, render: Callable[[Any], str], data: Any) -
 
 
 def tell(sentence: str) -> None:
-    """Say something beside the output, in characters that are safe on a terminal."""
+    """Print to stderr, in characters that are safe on a terminal."""
     from deltacell.report.terminal import printable
 
     typer.secho(printable(sentence), err=True)
