@@ -39,14 +39,10 @@ def run(quick: bool = False) -> dict[str, Any]:
     rates = {name: partial(rate, batches, seconds) for name, batches in ways.items()}
     turns = in_turns(rates, repeats + 1, process.progress)
     speed = {name: median(of_turns[1:]) for name, of_turns in turns.items()}
-    rows = [
-        {
-            "name": name,
-            "samples_per_s": speed[name],
-            "bytes_per_sample": bytes_per_sample(next(iter(batches))),
-        }
-        for name, batches in ways.items()
-    ]
+    rows = []
+    for name, batches in ways.items():
+        size = bytes_per_sample(next(iter(batches)))
+        rows.append({"name": name, "samples_per_s": speed[name], "bytes_per_sample": size})
     ratios = {f"columnar_over_{k}": speed["columnar"] / speed[k] for k in ("per_record", "lazy")}
     return {"rows": rows, "ratios": ratios}
 

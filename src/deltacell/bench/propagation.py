@@ -84,10 +84,7 @@ def measure_times(
         times = process.median_row([step.times for step in taken])
         row = {"strategy": name, "batch": n, **times, "s_per_genotype": times.pop("s_per_step") / n}
         rows.append(row | differences(taken[0], None if name == WILD_TYPE else reference))
-    edges = sum(r.n_edges for r in bench.cell.relations.values())
-    parameters = sum(p.numel() for p in bench.model.parameters())
-    sizes = {"genes": bench.cell.n_genes, "edges": edges, "parameters": parameters}
-    return {"rows": rows, "roofline": roofline(bench.model, bench.cell), "cell": sizes}
+    return {"rows": rows, "roofline": roofline(bench.model, bench.cell)}
 
 
 def measure_memory(*, cell: str, batch: int, name: str, **settings: Any) -> dict[str, Any]:
@@ -259,9 +256,11 @@ def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False
         for size in sizes:
             process.progress(f"{sweep}: {size:,}", done, len(SWEEPS))
             point = {**BASE, field: size}
-            genes = size // EDGES_PER_GENE if sweep == "cell" else point["genes"]
-            shrunk = (20, 2000) if quick else (1, 1)
-            cell = random_cell(genes // shrunk[0], point["edges"] // shrunk[1])
+            if sweep == "cell":
+                point["genes"] = size // EDGES_PER_GENE
+            if quick:
+                point |= {"genes": point["genes"] // 20, "edges": point["edges"] // 2000}
+            cell = random_cell(point["genes"], point["edges"])
             options = {"deleted": point["deleted"], "hidden": 16 if quick else 64}
             bench = Bench(cell, point["batch"], point["layers"], **options)
             for way in ways.values():
@@ -272,8 +271,7 @@ def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False
                 times = process.median_row([step.times for step in taken])
                 times["s_per_genotype"] = times["s_per_step"] / point["batch"]
                 found[name].append(times["s_per_step"])
-                row = {"sweep": sweep, "size": size, "strategy": name, **point, "genes": genes}
-                rows.append({**row, **times})
+                rows.append({"sweep": sweep, "size": size, "strategy": name, **point, **times})
         for name, seconds in found.items():
             exponent, log_factor = np.polyfit(np.log(sizes), np.log(seconds), 1).tolist()
             fit = {"exponent": exponent, "factor": math.exp(log_factor)}
@@ -288,7 +286,7 @@ def random_cell(n_genes: int, n_edges: int) -> Cell:
     """
     rng, relations = np.random.default_rng(0), []
     for number in range(RELATIONS):
-        n = round(n_edges * 2 ** (RELATIONS - 1 - number) / (2**RELATIONS - 1))
+        n = max(1, round(n_edges * 2 ** (RELATIONS - 1 - number) / (2**RELATIONS - 1)))
         keys: Ints = np.zeros(0, dtype=np.int64)
         while len(keys) < n:
             a, b = np.sort((n_genes * rng.random((2, n + 9)) ** 2).astype(np.int64), axis=0)

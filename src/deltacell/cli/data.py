@@ -125,7 +125,7 @@ def import_(
     overwrite: Overwrite = False,
     json: Json = None,
 ) -> None:
-    """Read a folder of networks, genes, metabolism and screens; each file is recognised by its content.
+    """Read a folder of networks, genes, metabolism and screens, whatever the files are called.
 
     For each file it reports what was read, resolved, kept and dropped, and why. A file that is not
     recognised is left alone; one that is damaged stops the import, and nothing is written.

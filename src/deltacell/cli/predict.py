@@ -40,8 +40,8 @@ def evaluate(
 ) -> None:
     """Test runs and baselines on the same rows: metrics with intervals, and which one is best.
 
-    Baselines are fitted on the same training part. For a list of hits, non-hits are drawn as if every
-    query gene had been crossed with every array gene.
+    Baselines are fitted on the same training part. For a list of hits, non-hits are drawn as if
+    every query gene had been crossed with every array gene.
 
     Example: deltacell evaluate runs/demo-seed0 runs/demo-seed1 --figures figures
     """
