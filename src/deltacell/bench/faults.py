@@ -121,6 +121,7 @@ class Fork:
 
     def _run(self, work: Callable[[], Any], result: Any, hangs: int) -> None:
         signal.alarm(hangs)
+        self.result.close()  # Otherwise a fork whose parent is gone waits for itself to read.
         for printed in (1, 2):
             os.dup2(self._said.fileno(), printed)
         result.send((work(), list(sys.modules)))
