@@ -38,7 +38,7 @@ With `--debug`, anywhere in a command, an error comes with its stack trace. The 
 all went well, 2 where what was given is wrong, 1 where something else is, and 128 and the number of
 the signal where one stopped it.
 
-`deltacell --install-completion` has the shell complete commands, options and the keys of a config.
+`deltacell --install-completion` has the shell complete commands, options and the keys and groups of a config.
 Colours are left out where `NO_COLOR` is set and where no one watches, and so are progress bars.
 
 This page is written by `python tools/command_reference.py`; a test holds it to the code."""

@@ -190,7 +190,7 @@ def test_any_result_of_a_query_is_shown(deltacell, small):
     # A title is not folded to the width of a narrow table.
     assert deltacell("data", "query", "out", "select 1 as a").stdout.startswith("1 rows\n")
     sql = "select [1, 2] as a, [[1], [2, 3]] as b, {'x': 1} as c, null::int[] as d, 2 as e"
-    table = 'a,b,c,d,e\n1 2,1 2 3,"{""x"": 1}",,2\n'
+    table = "a,b,c,d,e\n1 2,\"[1] [2, 3]\",{'x': 1},,2\n"
     assert deltacell("data", "query", "out", sql, "--format", "csv").stdout == table
     path = "out/screens/costanzo2010"
     error = deltacell("data", "query", path, "select 1", "--screen", "x", code=2).stderr

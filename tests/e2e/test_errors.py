@@ -26,8 +26,6 @@ DEMO = ("train", "experiment=demo")
         (["train", "experiment=demmo"], "did you mean 'demo'?"),
         ([*DEMO, "trainer.epohs=3"], "trainer.epochs"),
         ([*DEMO, "data.relations=[physicl]"], "(did you mean 'physical'?)"),
-        (["train", "--epochs", "3"], "deltacell train trainer.epochs="),
-        (["slurm", "train", "--batch-size", "4"], "deltacell slurm train data.batch_size="),
         (["bench", "propagation", "--strategies", "deltas"], "(did you mean 'delta'?)"),
     ],
 )

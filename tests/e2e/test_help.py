@@ -54,8 +54,7 @@ COMPLETED = {
     "deltacell tra": ["train"],
     "deltacell bench propa": ["propagation"],
     "deltacell explain --ht": ["--html"],
-    # Bash splits at the sign.
-    "deltacell train experiment = demo_": ["demo_hetero", "demo_pairs"],
+    "deltacell train experiment=demo_": ["experiment=demo_hetero", "experiment=demo_pairs"],
     "deltacell modes trainer.epo": ["trainer.epochs="],
 }
 COMPLETE = """

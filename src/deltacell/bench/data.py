@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import Dataset
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import DataLoader
 
-from deltacell.bench.process import in_turns, silent
+from deltacell.bench import process
+from deltacell.bench.process import in_turns, random_genotypes
 from deltacell.cell import Cell
-from deltacell.screen import Genotypes, Loader, Screen
-from deltacell.words import Progress
+from deltacell.screen import Loader, Screen
 
 
-def run(quick: bool = False, *, progress: Progress = silent) -> dict[str, Any]:
+def run(quick: bool = False) -> dict[str, Any]:
     """Measure three ways of loading the same random triples, side by side.
 
     ``columnar`` is the `Loader`. Through PyG's DataLoader, ``per_record`` makes a `Data` per
@@ -26,13 +28,17 @@ def run(quick: bool = False, *, progress: Progress = silent) -> dict[str, Any]:
     the cell and masks of what lives. They take turns, and the median after the first turn counts.
     """
     cell = Cell.synthetic("demo" if quick else "yeast")
-    ways = pipelines(cell, random_triples(cell, 20_000 if quick else 100_000))
-    repeats, seconds = (3, 0.3) if quick else (5, 1.0)
-    rates = {name: partial(_rate, batches, seconds) for name, batches in ways.items()}
-    speed = {
-        name: median(of_turns[1:])
-        for name, of_turns in in_turns(rates, repeats + 1, progress).items()
+    screen = random_triples(cell, 20_000 if quick else 100_000)
+    shuffled: Any = {"shuffle": True, "generator": torch.Generator().manual_seed(0)}
+    ways: dict[str, Iterable[Any]] = {
+        "columnar": Loader(screen, batch_size=64, seed=0),
+        "per_record": DataLoader(Records(screen), batch_size=64, **shuffled),
+        "lazy": DataLoader(Mutants(cell, screen), batch_size=8, **shuffled),
     }
+    repeats, seconds = (3, 0.3) if quick else (5, 1.0)
+    rates = {name: partial(rate, batches, seconds) for name, batches in ways.items()}
+    turns = in_turns(rates, repeats + 1, process.progress)
+    speed = {name: median(of_turns[1:]) for name, of_turns in turns.items()}
     rows = []
     for name, batches in ways.items():
         size = bytes_per_sample(next(iter(batches)))
@@ -41,25 +47,9 @@ def run(quick: bool = False, *, progress: Progress = silent) -> dict[str, Any]:
     return {"rows": rows, "ratios": ratios}
 
 
-def random_triples(cell: Cell, n: int, seed: int = 0) -> Screen:
-    rng = np.random.default_rng(seed)
-    drawn = rng.integers(cell.n_genes, size=(2 * n + 100, 3))
-    a, b, c = drawn.T
-    genes = drawn[(a != b) & (a != c) & (b != c)][:n].ravel()
-    genotypes = Genotypes(torch.from_numpy(genes), torch.arange(0, 3 * n + 1, 3))
-    score = rng.normal(scale=0.05, size=n).astype(np.float32)
-    return Screen.build(cell.genes, genotypes, score=score)
-
-
-def pipelines(cell: Cell, screen: Screen) -> dict[str, Iterable[Any]]:
-    from torch_geometric.loader import DataLoader
-
-    shuffled: Any = {"shuffle": True, "generator": torch.Generator().manual_seed(0)}
-    return {
-        "columnar": Loader(screen, batch_size=64, seed=0),
-        "per_record": DataLoader(_Records(screen), batch_size=64, **shuffled),
-        "lazy": DataLoader(_Mutants(cell, screen), batch_size=8, **shuffled),
-    }
+def random_triples(cell: Cell, n: int) -> Screen:
+    score = np.random.default_rng(0).normal(scale=0.05, size=n).astype(np.float32)
+    return Screen.build(cell.genes, random_genotypes(cell, n), score=score)
 
 
 def bytes_per_sample(batch: Any) -> float:
@@ -70,20 +60,20 @@ def bytes_per_sample(batch: Any) -> float:
     return float(held / batch.num_graphs)
 
 
-def _rate(batches: Iterable[Any], seconds: float) -> float:
+def rate(batches: Iterable[Any], seconds: float) -> float:
     """Return samples per second, over whole epochs of the loader, or at least one batch."""
-    begin, samples = time.perf_counter(), 0
-    while True:
+    begin, samples, took = time.perf_counter(), 0, 0.0
+    while took < seconds:
         for batch in batches:
             samples += getattr(batch, "num_graphs", None) or len(batch)
+            took = time.perf_counter() - begin
             # The loader gathers a whole epoch at once, so a part of one would be too cheap.
-            if not isinstance(batches, Loader) and time.perf_counter() >= begin + seconds:
+            if took >= seconds and not isinstance(batches, Loader):
                 break
-        if time.perf_counter() >= begin + seconds:
-            return samples / (time.perf_counter() - begin)
+    return samples / took
 
 
-class _Records(Dataset[Any]):
+class Records(Dataset[Any]):
     """A record per genotype, made into a `Data` when asked for, as DANGO does."""
 
     def __init__(self, screen: Screen) -> None:
@@ -94,14 +84,12 @@ class _Records(Dataset[Any]):
         return len(self.records)
 
     def __getitem__(self, index: int) -> Any:
-        from torch_geometric.data import Data
-
         deleted, score = self.records[index]
         # With as many nodes as deleted genes, PyG's `batch` vector says whose each of them is.
         return Data(deleted=torch.tensor(deleted), y=torch.tensor([score]), num_nodes=len(deleted))
 
 
-class _Mutants(_Records):
+class Mutants(Records):
     """A whole mutant per genotype: all edges of the cell with masks of what lives."""
 
     def __init__(self, cell: Cell, screen: Screen) -> None:
@@ -113,8 +101,6 @@ class _Mutants(_Records):
         }
 
     def __getitem__(self, index: int) -> Any:
-        from torch_geometric.data import HeteroData
-
         deleted, score = self.records[index]
         living = torch.ones(self.n_genes, dtype=torch.bool)
         living[deleted] = False

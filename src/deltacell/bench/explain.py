@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import yaml  # type: ignore[import-untyped]
 
-from deltacell.bench.process import silent
+from deltacell.bench import process
 from deltacell.bench.simulate import Program, write
 from deltacell.profile.explain import explain
-from deltacell.words import Progress
 
 NOISE = (0.02, 0.05, 0.15)  # spread of the time per step of pairs that differ by noise alone
 
@@ -38,13 +37,13 @@ class Case:
     seed: int = 0
 
 
-def run(seed: int = 0, only: str | None = None, *, progress: Progress = silent) -> dict[str, Any]:
+def run(seed: int = 0, only: str | None = None) -> dict[str, Any]:
     chosen = [case for case in cases(seed) if only is None or only in case.kind]
     rows: dict[str, dict[str, Any]] = {}
     missed = []
     with tempfile.TemporaryDirectory() as folder:
         for number, case in enumerate(chosen):
-            progress(case.kind, number, len(chosen))
+            process.progress(case.kind, number, len(chosen))
             a, b = (Path(folder) / str(number) / name for name in ("one", "two"))
             one = write(case.a, a, 2 * case.seed)
             other = None if case.b is None else write(case.b, b, 2 * case.seed + 1)

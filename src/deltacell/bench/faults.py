@@ -1,18 +1,21 @@
 """Faults, made on purpose: damaged files, hostile input, and commands that are killed or refused.
 
-A *flip* damages a file that the program wrote and reads it: the answer has to be an error or what
-was written. A *fuzz* changes a file that somebody else wrote: the answer has to be an error or a
+A *flip* damages a file that the program wrote and reads it: the outcome must be an error or what
+was written. A *fuzz* changes a file that somebody else wrote: the outcome must be an error or a
 result. An *injection* kills a command, or fails it, at one of its file operations: what was there
-before has to be whole, and the command given again has to end as if nothing had happened.
+before must be whole, and the command must end as if nothing had happened when it is rerun.
 
-Every case runs in a forked process, so that a crash is counted and not suffered. The processes that
+Cases run in forked processes, so that a crash is counted and does not end the bench. Processes that
 fork only import: a library that has started threads does not survive a fork.
 """
 
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
+import importlib.util
+import io
 import json
 import multiprocessing
 import os
@@ -23,132 +26,104 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
+import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from importlib import import_module
+from functools import partial
+from importlib.resources import files
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch.utils._pytree import tree_flatten
 
-from deltacell.bench.faults_corpus import (
-    Cases,
-    flipped,
-    flips,
-    fuzzed,
-    fuzzes,
-    hash_of_state,
-    training,
-    write_artefacts,
-)
-from deltacell.bench.process import silent
+from deltacell import store
+from deltacell.bench import process
+from deltacell.cell import Cell, Genes
 from deltacell.errors import DeltacellError, InputError
-from deltacell.models.base import check_range
+from deltacell.predict.gene_sets import Scored
 from deltacell.predict.ranking_file import Ranking
+from deltacell.predict.request import GeneNames, read_sets
+from deltacell.predict.search import read_scored, write_scored
+from deltacell.profile.explain import explain
 from deltacell.profile.record import Status, read_run
-from deltacell.screen.import_folder import Imported
+from deltacell.profile.trace.read import read_traces
+from deltacell.screen import Screen, Split
+from deltacell.screen.import_folder import READERS, Imported, import_folder
+from deltacell.table import File
 from deltacell.train.checkpoints import Checkpoints
+from deltacell.train.compose import compose, from_yaml
 from deltacell.train.loaded_run import load_run
-from deltacell.words import Progress
+from deltacell.train.run import train
+from deltacell.train.run_directory import metrics_of, read_config
+from deltacell.verbs import rank
+
+Reader = Callable[[Path], Any]
+Cases = Iterator[tuple[Callable[[], Any], Any]]  # calls, and what they must return if not None
 
 FAULTS = {"kill": None, "ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errno.EACCES}
 OUTCOMES = ("clean", "right", "failures")
 WATCHED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
 MEMORY = Path("/dev/shm")  # a folder that no disk slows down, where there is one
-HANGS = 600  # seconds more than its turn after which a process is given up
-
-CASES = {"flip": flips, "fuzz": fuzzes}
+HANGS = 600  # seconds after which a command or the cases of a turn are killed
 FORK = multiprocessing.get_context("fork")
 
 
-@dataclass
-class Row:
-    """What became of the cases of one kind of damaged file or failed command.
+def run(minutes: float = 1.0, seed: int = 0, only: str = "") -> dict[str, Any]:
+    """Make faults for some minutes, one process per core, of kinds that begin as ``only`` says.
 
-    ``clean`` cases ended in an error that says what is wrong, and rerunning a command worked;
-    ``right`` ones in the right result; all others are ``failures``.
+    The kinds take turns of the same length, so that cheap ones get more tries.
+
+    A case is ``clean`` if it ended in an error that says what is wrong, and rerunning a command
+    worked; ``right`` if it ended in the right result; all others are ``failures``.
     """
-
-    kind: str
-    outcomes: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0  # of one process
-    examples: list[str] = field(default_factory=list)  # of failures, with the seed to repeat them
-
-    def add(self, outcome: str, example: str = "") -> None:
-        self.outcomes[outcome] += 1
-        self.examples += [example] if example else []
-
-    def update(self, other: Row) -> None:
-        self.outcomes.update(other.outcomes)
-        self.seconds += other.seconds
-        self.examples += other.examples
-
-    def counts(self) -> dict[str, int]:
-        return {"tries": self.outcomes.total(), **{name: self.outcomes[name] for name in OUTCOMES}}
-
-
-def run(
-    minutes: float,
-    seed: int = 0,
-    only: str = "",
-    workers: int | None = None,
-    *,
-    progress: Progress = silent,
-) -> dict[str, Any]:
-    """Make faults for some minutes, with kinds that begin as ``only`` names them in turn.
-
-    Every kind gets the same time, so that cheap ones get more tries. Ctrl-C ends it after the
-    present turns, with what was found until then.
-    """
-    began = time.monotonic()
-    workers = (os.cpu_count() or 1) if workers is None else workers
-    check_range("[1, inf)", workers=workers)
+    kinds = [f"flip {kind}" for kind in flipped()] + [f"fuzz {kind}" for kind in fuzzed()]
+    kinds += [f"inject {name}" for name in COMMANDS]
+    chosen = [kind for kind in kinds if kind.startswith(tuple(only.split(",")))]
+    if not chosen:
+        raise InputError(f"no kind begins with {only}: {', '.join(kinds)}", code="no-kind")
     torch.set_num_threads(1)
     os.environ["POLARS_MAX_THREADS"] = "1"
+    began, seconds, workers = time.monotonic(), 60 * minutes, os.cpu_count() or 1
+    found, failures = Counter[tuple[str, str]](), list[dict[str, str]]()
     place = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="deltacell-faults-", dir=place) as folder:
-        bench = Bench(Path(folder), 60 * minutes, seed, only)
-        Fork(partial(write_artefacts, bench.base / "artefacts"), bench.base / "said").must()
-        folders = [bench.base / f"worker{i}" for i in range(workers)]
-        forks = [Fork(partial(bench.work, one), one.with_suffix(".said")) for one in folders]
-        rows = [Row(kind) for kind in bench.kinds]
-        for fork in forks:
-            try:
-                while not fork.result.poll(0.2):
-                    done = min(time.monotonic() - began, 60 * minutes)
-                    progress("faults", round(done), round(60 * minutes))
-            except KeyboardInterrupt:
-                bench.until.value = 0.0
-            for row, more in zip(rows, fork.must(), strict=True):
-                row.update(more)
-    total = Row("all")
-    for row in rows:
-        total.update(row)
-    return {
-        "rows": [{"kind": row.kind, **row.counts(), "seconds": row.seconds} for row in rows],
-        "examples": [{"kind": row.kind, "failure": e} for row in rows for e in row.examples[:5]],
-        "total": total.counts(),
-        "seconds": round(time.monotonic() - began, 1),
-    }
+        Fork(partial(write_artefacts, Path(folder, "artefacts"))).must()
+        work = partial(take_turns, Path(folder), chosen, seconds, seed, workers)
+        for fork in [Fork(partial(work, first), hangs=0) for first in range(workers)]:
+            while not fork.result.poll(0.2):
+                done = min(time.monotonic() - began, seconds)
+                process.progress("faults", round(done), round(seconds))
+            counted, failed = fork.must()
+            found.update(counted)
+            failures += failed
+    rows: list[dict[str, Any]] = []
+    for kind in chosen:
+        row = {outcome: found[kind, outcome] for outcome in OUTCOMES}
+        rows.append({"kind": kind, "tries": sum(row.values()), **row})
+    total = {key: sum(row[key] for row in rows) for key in ("tries", *OUTCOMES)}
+    return {"rows": rows, "examples": failures[:50], "total": total}
 
 
 class Fork:
-    """Something that runs in a fork; what it prints goes to a file."""
+    """A call in a forked process: its exit code, its result, and what it printed."""
 
-    def __init__(self, work: Callable[[], Any], said: Path) -> None:
-        self.said = said
+    def __init__(self, work: Callable[[], Any], hangs: int = HANGS) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self.result, theirs = FORK.Pipe(duplex=False)
-        self._process = FORK.Process(target=self._run, args=(work, theirs))
+        self._process = FORK.Process(target=self._run, args=(work, theirs, hangs))
         self._process.start()
         theirs.close()
 
-    def _run(self, work: Callable[[], Any], result: Any) -> None:
-        target = os.open(self.said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.dup2(target, 1)
-        os.dup2(target, 2)
+    def _run(self, work: Callable[[], Any], result: Any, hangs: int) -> None:
+        signal.alarm(hangs)
+        self.result.close()  # Otherwise a fork whose parent is gone waits for itself to read.
+        for printed in (1, 2):
+            os.dup2(self._said.fileno(), printed)
         result.send((work(), list(sys.modules)))
 
     def end(self) -> tuple[int, Any, str]:
@@ -160,8 +135,10 @@ class Fork:
         # What one fork took time to import, the next will find.
         for name in set(imported) - set(sys.modules):
             with suppress(Exception):
-                import_module(name)
-        return self._process.exitcode or 0, result, self.said.read_text(errors="replace").strip()
+                importlib.import_module(name)
+        with self._said as said:
+            said.seek(0)
+            return self._process.exitcode or 0, result, said.read().decode(errors="replace").strip()
 
     def must(self) -> Any:
         code, result, said = self.end()
@@ -170,64 +147,43 @@ class Fork:
         return result
 
 
-class Bench:
-    """The turns of all kinds, which workers take one after the other."""
-
-    def __init__(self, base: Path, seconds: float, seed: int, only: str) -> None:
-        self.base, self.seed, self.slice = base, seed, min(5.0, max(0.2, seconds / 120))
-        self.until, self._turns = FORK.Value("d", time.monotonic() + seconds), FORK.Value("q")
-        kinds = [f"flip {kind}" for kind in flipped()] + [f"fuzz {kind}" for kind in fuzzed()]
-        kinds += [f"inject {name}" for name in COMMANDS]
-        self.kinds = [kind for kind in kinds if kind.startswith(tuple(only.split(",")))]
-        if not self.kinds:
-            raise InputError(f"no kind begins with {only}: {', '.join(kinds)}", code="no-kind")
-
-    def work(self, folder: Path) -> list[Row]:
-        """Take turns until the time is over and every kind had one."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        parent = os.getppid()
-        shutil.copytree(self.base / "artefacts", folder)
-        artefacts = self.base / "artefacts"
-        commands = {n: replace(one, artefacts=artefacts, own=folder) for n, one in COMMANDS.items()}
-        rows = {kind: Row(kind) for kind in self.kinds}
-        while True:
-            with self._turns.get_lock():
-                turn = self._turns.value
-                self._turns.value += 1
-            began = time.monotonic()
-            if os.getppid() != parent:
-                os._exit(1)  # There is nobody left to tell.
-            if turn >= len(self.kinds) and began > self.until.value:
-                return list(rows.values())
-            kind = self.kinds[turn % len(self.kinds)]
-            how, _, what = kind.partition(" ")
-            seed = f"{self.seed}.{turn}"
-            if how == "inject":
-                found = commands[what].row(seed, self.slice)
-            else:
-                found = in_fork(folder, CASES[how], what, self.slice, seed)
-            found.seconds = time.monotonic() - began
-            rows[kind].update(found)
+def take_turns(
+    base: Path, kinds: list[str], seconds: float, seed: int, workers: int, first: int
+) -> tuple[Counter[tuple[str, str]], list[dict[str, str]]]:
+    """Take every n-th turn until the time is over and every kind had one."""
+    found, failures = Counter[tuple[str, str]](), list[dict[str, str]]()
+    until, parent = time.monotonic() + seconds, os.getppid()
+    for turn in count(first, workers):
+        if os.getppid() != parent or (turn >= len(kinds) and time.monotonic() > until):
+            break
+        kind, seeded = kinds[turn % len(kinds)], f"{seed}.{turn // len(kinds)}"
+        lasts = min(5.0, max(0.2, seconds / 120))
+        code, outcomes, said = Fork(partial(take_turn, base, kind, seeded, lasts)).end()
+        if outcomes is None:
+            outcomes = {"failures": 1}, [f"the process ended with {code}: {said[-300:]}"]
+        found.update({(kind, outcome): n for outcome, n in outcomes[0].items()})
+        failures += [{"kind": kind, "failure": f"seed {seeded}, {one}"} for one in outcomes[1]]
+    return found, failures
 
 
-def in_fork(folder: Path, cases: Callable[..., Cases], kind: str, seconds: float, seed: str) -> Row:
-    """Run cheap cases one after the other in one fork for some seconds, and count them."""
-
-    def work() -> Row:
-        row, until = Row(kind), time.monotonic() + seconds
-        signal.alarm(round(seconds) + HANGS)
-        for read, expected in cases(folder, kind, random.Random(seed)):
-            what, said = outcome_of(read, expected)
-            row.add(what, said and f"seed {seed}, case {row.outcomes.total() + 1}: {said}")
+def take_turn(base: Path, kind: str, seed: str, seconds: float) -> tuple[Counter[str], list[str]]:
+    """Run cases of one kind for some seconds; return how many had which outcome, and failures."""
+    found, failures, until = Counter[str](), list[str](), time.monotonic() + seconds
+    how, _, what = kind.partition(" ")
+    with copied(base / "artefacts") as folder:
+        for call, expected in CASES[how](folder, what, random.Random(f"{kind} {seed}")):
+            outcome, said = outcome_of(call, expected)
+            found[outcome] += 1
+            failures += [f"case {found.total()}: {said}"] if said else []
             if time.monotonic() >= until:
                 break
-        return row
+    return found, failures
 
-    code, found, said = Fork(work, folder / "said").end()
-    row: Row = found or Row(kind)
-    if found is None:
-        row.add("failures", f"seed {seed}: the process ended with {code}: {said[-300:]}")
-    return row
+
+@contextmanager
+def copied(artefacts: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=artefacts.parent) as folder:
+        yield Path(shutil.copytree(artefacts, Path(folder, "copy")))
 
 
 def outcome_of(call: Callable[[], Any], expected: Any = None) -> tuple[str, str]:
@@ -238,99 +194,305 @@ def outcome_of(call: Callable[[], Any], expected: Any = None) -> tuple[str, str]
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        return "failures", f"{type(error).__name__}: {str(error)[:200]}"
+        return "failures", f"{type(error).__name__}: {str(error)[:300]}"
     if expected is None or found == expected:
         return "right", ""
     return "failures", "accepted, and it is not what was written"
 
 
-@dataclass
-class Command:
+# --- the files ---
+
+#: A file of each format, by the name of its reader; of a workbook, a line per file in it.
+SAMPLES = {
+    Path(file.name).stem: file.read_text("utf-8")
+    for file in sorted(files("deltacell.bench").joinpath("samples").iterdir(), key=str)
+}
+
+
+def write_artefacts(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    cell = Cell.synthetic("demo").subset(range(20)).with_relations(["physical", "regulatory"])
+    cell.save(folder / "cell")
+    screen = Screen.synthetic(cell, n=60)
+    screen.save(folder / "screen")
+    Split.random(screen, seed=1).save(folder / "split")
+    train(compose([*training(folder), "trainer.epochs=1", f"directory={folder / 'trained'}"]))
+    shutil.copytree(folder / "trained", folder / "run")
+    shutil.copytree(folder / "trained" / "checkpoints", folder / "alone" / "checkpoints")
+    (folder / "alone" / "checkpoints" / "index.json").unlink()
+    rng = np.random.default_rng(0)
+    score, spread = rng.normal(size=(2, 40)).astype(np.float32)
+    scored = Scored(rng.integers(0, 99, (40, 3)), score, spread)
+    write_scored(folder / "work.arrow", scored, {"done": 3})
+    rank(folder / "trained", top=5, out=folder / "ranking.parquet", progress=False)
+    (folder / "sources").mkdir()
+    for name in ("biogrid", "string_physical", "table", "gene_table"):
+        (folder / "sources" / f"{name}.txt").write_text(SAMPLES[name])
+        if name == "biogrid":  # What the command replaces was imported from less.
+            import_folder(folder / "sources").save(folder / "import")
+
+
+def training(artefacts: Path) -> list[str]:
+    """Return the settings of a training that takes a fraction of a second."""
+    return [
+        *("experiment=demo", "data.synthetic=null", "data.batch_size=16", "model.hidden=4"),
+        *(f"data.cell={artefacts / 'cell'}", f"data.screen={artefacts / 'screen'}"),
+        *("model.relations=[physical,regulatory]", "+model.lambdas.physical=0.1"),
+        *("+model.lambdas.regulatory=1", "split.method=random"),
+        *("trainer.figures_every=0", "trainer.progress=false", "trainer.keep=1"),
+        "loggers.tensorboard=false",
+    ]
+
+
+def hash_of_state(state: Any) -> str:
+    """Return a key of a checkpoint's state, in which every bit of its tensors counts."""
+    leaves, structure = tree_flatten(state)
+    plain = [
+        (one.dtype, one.shape, one.numpy().tobytes()) if isinstance(one, torch.Tensor) else one
+        for one in leaves
+    ]
+    return hashlib.sha256(repr((structure, plain)).encode()).hexdigest()
+
+
+# --- flips and fuzzes ---
+
+#: Kinds of fuzzes whose sample, or whose reader's package, has another name.
+SAMPLE_OF = {"gene sets": "sets", "any file": "table", "explanation": "trace"}
+NEEDS = {"sbml": "cobra", "xlsx": "fastexcel"}
+
+#: What stands in fields of files that somebody made by hand, by accident or on purpose.
+NASTY: tuple[bytes, ...] = (
+    *(b"", b" ", b"NA", b"nan", b"inf", b"-inf", b"1e39", b"-1e39", b"1e400", b"-1e-400", b"0x1p3"),
+    *(b"-0.0", b"1,5", b"1_000", b"9" * 400, b"-1", b"2", b"18446744073709551616", b"1e", b"--"),
+    *(b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", "Δ".encode(), "ε\u202e".encode()),
+    *(b'"', b"'", b'"a\tb"', b"\\", b"#", b"\r", b"\x1f", b"\x0b", b"\t\t\t", b",,,", b";"),
+    *(b"YAL001C", b"yal001c", b"TFC3", b"YAL001C+YAL001C", b"HO", b"YDL227C", b"x" * 5000),
+    *(b"=1+1", b"${oc.env:HOME}", b"&a [*a]", b"*a", b"!!python/object:os.system", b"{", b"[" * 60),
+    *(b"null", b"true", b"- x", b"%s%n", b"../../etc/passwd", b"\x1f\x8b\x08", b"PK\x03\x04"),
+    *(b"<!DOCTYPE x [<!ENTITY y SYSTEM 'file:///etc/passwd'>]>", b"&y;", b"XFD1048576", b"]}"),
+)
+SEPARATORS = (b"\t", b",", b" ", b'"', b":", b"<", b">")
+
+
+def flipped() -> dict[str, tuple[str, Reader]]:
+    """Return the files of `write_artefacts` by kind, and what reads them, to be compared."""
+
+    def stored(kind: str, folder: Path) -> Any:
+        found = store.read(folder / kind, kind)
+        return found.checksum, found.meta, {n: t.to_pydict() for n, t in found.parts.items()}
+
+    def index(folder: Path) -> Any:
+        found = Checkpoints(folder / "run" / "checkpoints")
+        return repr((found.kept, found.best, found.last))
+
+    def state(run: str, folder: Path) -> Any:
+        return hash_of_state(Checkpoints(folder / run / "checkpoints").load())
+
+    def work(folder: Path) -> Any:
+        scored, about = read_scored(folder / "work.arrow")
+        return scored.sets.tolist(), scored.score.tolist(), scored.spread.tolist(), about
+
+    return {
+        "cell": ("cell/*", lambda f: (Cell.load(f / "cell").checksum, stored("cell", f))),
+        "screen": ("screen/*", partial(stored, "screen")),
+        "split": ("split/*", partial(stored, "split")),
+        "run.json": ("run/run.json", lambda f: repr(read_run(f / "run"))),
+        "config.yaml": ("run/config.yaml", lambda f: repr(read_config(f / "run"))),
+        "metrics.csv": ("run/metrics.csv", lambda f: repr(metrics_of(f / "run"))),
+        "index of checkpoints": ("run/checkpoints/index.json", index),
+        "checkpoint": ("run/checkpoints/*.ckpt", partial(state, "run")),
+        "checkpoint without index": ("alone/checkpoints/*.ckpt", partial(state, "alone")),
+        "ranking": ("ranking.parquet", lambda f: Ranking.read(f / "ranking.parquet").to_json()),
+        "work on a ranking": ("work.arrow", work),
+    }
+
+
+def fuzzed() -> dict[str, tuple[bytes, Reader]]:
+    """Return a sample and the reader of every source format whose packages are installed."""
+    genes = Genes(
+        ["YAL001C", "YAL002W", "YAL003W", "YAL004W", "YDL227C"],
+        ["TFC3", "VPS8", "EFB1", None, "HO"],
+    )
+
+    def reading(reader: Any, file: Path) -> Any:
+        if reader.gives == "feature":
+            return reader.read(file, genes=genes)
+        found = reader.read(file)
+        found = found if isinstance(found, list) else [found]
+        return [one.on(genes, "drop") for one in found if hasattr(one, "on")]
+
+    # Of two readers of one name, the first is that of the sample.
+    by_name = {reader.name: reader for reader in reversed(READERS)}
+    found: dict[str, Reader] = {
+        **{name: partial(reading, reader) for name, reader in by_name.items()},
+        "xlsx": partial(reading, by_name["table"]),
+        "gene sets": lambda file: read_sets(file, GeneNames(genes)),
+        "config": lambda file: from_yaml(file.read_text(errors="replace"), where=file),
+        "any file": lambda file: [bool(reader.find(File(file))) for reader in READERS],
+        "trace": read_traces,
+        "explanation": explain,
+    }
+    return {
+        name: (SAMPLES[SAMPLE_OF.get(name, name)].encode(), read)
+        for name, read in found.items()
+        if name not in NEEDS or importlib.util.find_spec(NEEDS[name])
+    }
+
+
+def flips(artefacts: Path, kind: str, rng: random.Random) -> Cases:
+    pattern, read = flipped()[kind]
+    expected = read(artefacts)
+    whole = {file: file.read_bytes() for file in sorted(artefacts.glob(pattern))}
+    while True:
+        file = rng.choice(list(whole))
+        changed = damaged(rng, whole[file])
+        if changed != whole[file]:
+            file.write_bytes(changed)
+            yield partial(read, artefacts), expected
+            file.write_bytes(whole[file])
+
+
+def fuzzes(artefacts: Path, kind: str, rng: random.Random) -> Cases:
+    sample, read = fuzzed()[kind]
+    folder, others = artefacts / "fuzzed", [one.encode() for one in SAMPLES.values()]
+    folder.mkdir()
+    (folder / "genes.txt").write_text(SAMPLES["string_genes"])
+    file = folder / f"file.{kind}"
+    file.write_bytes(workbook(sample) if kind == "xlsx" else sample)
+    # The sample itself is read, or all its changes would be refused for another reason.
+    read(file)
+    while True:
+        data = changed_by_hand(rng, sample, others)
+        if kind == "xlsx" or rng.randrange(20) == 0:
+            data = workbook(data) if kind == "xlsx" else gzip.compress(data, 1)
+            data = damaged(rng, data) if rng.randrange(4) == 0 else data
+        file.write_bytes(data)
+        yield partial(read, file), None
+
+
+def damaged(rng: random.Random, data: bytes) -> bytes:
+    """Return bytes as a bad disk, cable or transfer leaves them."""
+    at, length = rng.randrange(len(data)), 1 + rng.randrange(512)
+    flip = bytes([data[at] ^ 1 << rng.randrange(8)])
+    holes = [*[flip] * 5, rng.randbytes(1), bytes(length), rng.randbytes(length)]
+    kind = rng.randrange(10)
+    if kind == 8:
+        return data[:at]
+    if kind == 9:
+        return data + rng.randbytes(1 + rng.randrange(9))
+    hole = holes[kind][: len(data) - at]
+    return data[:at] + hole + data[at + len(hole) :]
+
+
+def changed_by_hand(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
+    """Return a file as somebody else may have written it."""
+    for _ in range(1 + rng.randrange(3)):
+        kind, lines = rng.randrange(8), data.split(b"\n")
+        line = rng.randrange(len(lines))
+        if kind < 2 and data:
+            lines = [damaged(rng, data)]
+        elif kind < 5:
+            between = rng.choice([one for one in SEPARATORS if one in lines[line]] or SEPARATORS)
+            fields = lines[line].split(between)
+            fields[rng.randrange(len(fields))] = rng.choice(NASTY)
+            lines[line] = between.join(fields)
+        elif kind == 5:
+            lines.insert(line, rng.choice(lines))
+        elif kind == 6:
+            del lines[line]
+        else:
+            lines[line] = rng.choice(rng.choice(others).split(b"\n"))
+        data = b"\n".join(lines)
+    return data
+
+
+def workbook(lines: bytes) -> bytes:
+    """Return a zip with a file per line: its name, a tab and its text."""
+    packed = io.BytesIO()
+    with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(packed, "w") as archive:
+        for line in lines.splitlines():
+            name, _, text = line.partition(b"\t")
+            # A file in a zip has a name, which ends at a NUL.
+            archive.writestr(name.decode(errors="replace").lstrip("\0") or "?", text)
+    return packed.getvalue()
+
+
+# --- injections ---
+
+
+class Command(NamedTuple):
     """A command that is failed at its file operations: what it starts from and leaves behind."""
 
-    words: Sequence[str]
-    start: Mapping[str, str]  # names of artefacts, and the names of their copies
+    words: tuple[str, ...]  # as typed in a folder with a copy of all artefacts
     out: str  # what it makes
-    result: Callable[[Path], str]  # a key of what it left in a folder; raises if that is damaged
-    # What a user runs after a fault, where run.json exists; otherwise the same again.
-    resume: Sequence[str] = ()
-    artefacts: Path = Path()
-    own: Path = Path()  # the folder of the worker
-    operations: int = 0  # of the last command
+    result: Reader  # gives a key of what it left in a folder; raises if that is damaged
+    resume: tuple[str, ...] = ()  # what a user runs after a fault, where run.json exists
 
-    @cached_property
-    def undisturbed(self) -> tuple[int, set[str | None], str | None]:
-        """The number of operations, all results that a fault may leave, and the right one."""
-        with self._copied() as folder:
-            before = self._result(folder)
-            code, said = self._command(folder, self.words)
-            if code:
-                raise DeltacellError(f"a command failed without a fault: {said}")
-            operations, right = self.operations, self._result(folder)
-        return operations, {before, right, "unfinished"}, right
 
-    def row(self, seed: str, seconds: float) -> Row:
-        row, rng, until = Row(""), random.Random(seed), time.monotonic() + seconds
-        operations = self.undisturbed[0]
-        while not row.outcomes or time.monotonic() < until:
-            at, fault = 1 + rng.randrange(operations), rng.choice(list(FAULTS))
-            with self._copied() as folder:
-                code, said = self._command(folder, self.words, at, FAULTS[fault])
-                problem = self._problem(folder, code, said, fault)
-            if problem is None:
-                row.add("clean" if code else "right")
-            else:
-                row.add("failures", f"{fault} at operation {at} of {operations}: {problem}")
-        return row
+def injections(artefacts: Path, name: str, rng: random.Random) -> Cases:
+    command = COMMANDS[name]
+    with copied(artefacts) as folder:
+        before = result_of(command, folder)
+        code, said, operations = carry_out(folder, command.words)
+        right = result_of(command, folder)
+    if code:
+        raise DeltacellError(f"the command failed without a fault: {said}")
 
-    def _problem(self, folder: Path, code: int, said: str, fault: str) -> str | None:
-        _, allowed, right = self.undisturbed
-        if code not in (-signal.SIGKILL, 0) if fault == "kill" else code < 0:
-            return f"it ended with {code}: {said[-200:]}"
-        if "a fault of deltacell" in said or "Traceback" in said:
-            return f"it blames itself: {said[-300:]}"
-        found = self._result(folder)
-        if found not in allowed or (code == 0 and found != right):
-            return f"it ended with {code} and left another result, or part of one: {found}"
-        if code == 0:
-            return None
-        begun = (folder / "run" / "run.json").exists()
-        words = self.resume if self.resume and begun else self.words
-        code, said = self._command(folder, words)
-        if code != 0 or self._result(folder) != right:
-            return f"run again it ended with {code}, or in another result: {said[-200:]}"
-        left = [path.name for path in folder.rglob(".*.tmp")]
-        return f"{left[0]} was left behind" if left else None
+    def injection(at: int, fault: str) -> None:
+        """Raise a `DeltacellError` if the command failed as it should and could be rerun."""
 
-    def _result(self, folder: Path) -> str | None:
-        if not (folder / self.out).exists():
-            return None
-        code, found, said = Fork(partial(self.result, folder), self.own / "looked").end()
-        return f"damaged: {said[-200:]}" if code else str(found)
+        def check(holds: bool, problem: str) -> None:
+            if not holds:
+                raise AssertionError(f"{fault} at operation {at} of {operations}: {problem}")
 
-    def _command(
-        self, folder: Path, words: Sequence[str], at: int = 0, number: int | None = None
-    ) -> tuple[int, str]:
-        def work() -> Any:
-            os.chdir(folder)
-            operations = inject(folder, at, number)
-            sys.argv = ["deltacell", *words]
-            try:
-                runpy.run_module("deltacell", run_name="__main__")
-            except SystemExit as end:
-                return operations(), end.code
-            return operations(), 0
+        with copied(artefacts) as folder:
+            code, said, _ = carry_out(folder, command.words, at, FAULTS[fault])
+            ends = code in (-signal.SIGKILL, 0) if fault == "kill" else code >= 0
+            check(ends, f"it ended with {code}: {said[-200:]}")
+            blames = "a fault of deltacell" in said or "Traceback" in said
+            check(not blames, f"it blames itself: {said[-300:]}")
+            found = result_of(command, folder)
+            allowed = (right,) if code == 0 else (before, right, "unfinished")
+            check(found in allowed, f"it ended with {code} and left another result: {found}")
+            if code == 0:
+                return
+            begun = command.resume and (folder / command.out).exists()
+            code, said, _ = carry_out(folder, command.resume if begun else command.words)
+            again = code == 0 and result_of(command, folder) == right
+            check(again, f"rerun it ended with {code}, or in another result: {said[-200:]}")
+            left = [path.name for path in folder.rglob(".*.tmp")]
+            check(not left, f"left behind: {left}")
+        raise DeltacellError("failed, and rerun")
 
-        code, result, said = Fork(work, self.own / "said").end()
-        self.operations, ended = result or (0, code)
-        return ended or code, said
+    while True:
+        yield partial(injection, 1 + rng.randrange(operations), rng.choice(list(FAULTS))), None
 
-    @contextmanager
-    def _copied(self) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(dir=self.own) as folder:
-            for source, target in self.start.items():
-                shutil.copytree(self.artefacts / source, Path(folder) / target)
-            yield Path(folder)
+
+def result_of(command: Command, folder: Path) -> str | None:
+    if not (folder / command.out).exists():
+        return None
+    code, found, said = Fork(partial(command.result, folder)).end()
+    return f"damaged: {said[-200:]}" if code else str(found)
+
+
+def carry_out(
+    folder: Path, words: tuple[str, ...], at: int = 0, number: int | None = None
+) -> tuple[int, str, int]:
+    """Run a command with a fault at operation `at`; return its exit code, output, operations."""
+
+    def work() -> tuple[Any, int]:
+        os.chdir(folder)
+        operations, ended = inject(folder, at, number), None
+        sys.argv = ["deltacell", *words]
+        try:
+            runpy.run_module("deltacell", run_name="__main__")
+        except SystemExit as end:
+            ended = end.code
+        return ended, operations()
+
+    code, result, said = Fork(work).end()
+    ended, operations = result or (code, 0)
+    return ended or code, said, operations
 
 
 def inject(folder: Path, at: int, number: int | None) -> Callable[[], int]:
@@ -355,9 +517,8 @@ def inject(folder: Path, at: int, number: int | None) -> Callable[[], int]:
                 return
         elif event not in WATCHED:
             return
-        path = arguments[0]
-        path = os.fsdecode(path) if isinstance(path, bytes) else path
-        if isinstance(path, str) and (path.startswith(inside) or not path.startswith("/")):
+        path = os.fsdecode(arguments[0]) if isinstance(arguments[0], str | bytes) else "/"
+        if path.startswith(inside) or not path.startswith("/"):
             operation()
 
     def watched_fsync(handle: Any) -> None:
@@ -370,15 +531,15 @@ def inject(folder: Path, at: int, number: int | None) -> Callable[[], int]:
 
 
 def _import_result(folder: Path) -> str:
-    found = Imported.load(folder / "out")
+    found = Imported.load(folder / "import")
     return " ".join([found.cell.checksum, *(s.checksum for s in found.screens.values())])
 
 
 def _train_result(folder: Path) -> str:
-    if read_run(folder / "run").status is not Status.finished:
+    path = folder / "new"
+    if read_run(path).status is not Status.finished:
         return "unfinished"
-    run = load_run(folder / "run", "last")
-    state = Checkpoints(folder / "run" / "checkpoints").load("last")
+    run, state = load_run(path, "last"), Checkpoints(path / "checkpoints").load("last")
     return f"{hash_of_state([state['model'], state['optimizer']])} {run.data.split.checksum}"
 
 
@@ -392,17 +553,17 @@ def _evaluation_result(folder: Path) -> str:
 
 
 TRAIN = (
-    *("train", *training(Path("data")), "trainer.epochs=2", "trainer.figures_every=2"),
-    *("trainer.checkpoint_every_steps=2", "directory=run"),
+    *("train", *training(Path()), "trainer.epochs=2", "trainer.figures_every=2"),
+    *("trainer.checkpoint_every_steps=2", "directory=new"),
 )
-IMPORT = ("data", "import", "sources", "--out", "out", "--overwrite")
+IMPORT = ("data", "import", "sources", "--out", "import", "--overwrite")
 PREDICT = ("predict", "trained", "--sets", "pairs", "--top", "50", "--out", "out.parquet")
 EVALUATE = ("evaluate", "trained", "--baselines", "additive", "--json", "out.json")
-DATA = {"cell": "data/cell", "screen": "data/screen"}
-TRAINED = {"trained": "trained"}
 COMMANDS = {
-    "data import": Command(IMPORT, {"sources": "sources", "import": "out"}, "out", _import_result),
-    "train": Command(TRAIN, DATA, "run/run.json", _train_result, ("train", "--resume", "run")),
-    "predict": Command(PREDICT, TRAINED, "out.parquet", _ranking_result),
-    "evaluate": Command(EVALUATE, TRAINED, "out.json", _evaluation_result),
+    "data import": Command(IMPORT, "import", _import_result),
+    "train": Command(TRAIN, "new/run.json", _train_result, ("train", "--resume", "new")),
+    "predict": Command(PREDICT, "out.parquet", _ranking_result),
+    "evaluate": Command(EVALUATE, "out.json", _evaluation_result),
 }
+
+CASES = {"flip": flips, "fuzz": fuzzes, "inject": injections}

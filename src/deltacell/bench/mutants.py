@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from deltacell.arrays import Doubles
-from deltacell.bench.process import counted, silent
+from deltacell.bench import process
 from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.evaluate import Estimate, evaluate
@@ -24,7 +24,6 @@ from deltacell.screen import Screen, Split
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
 from deltacell.verbs import Run, fit
-from deltacell.words import Progress
 
 ARMS = ("true", "matched", "none")
 ALONE = "pairs alone"
@@ -41,7 +40,6 @@ def run(
     epochs: int = 3,
     *,
     genotypes: int | None = None,
-    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Train all arms on a planted screen, or on Costanzo 2010 of a folder, and compare them.
 
@@ -60,17 +58,16 @@ def run(
         cell, screen, parts = data.cell, data.screen, data.split
         model = {**MODEL, "aggregation": "mean", "relations": RELATIONS}
         settings = {**TRAINING, "data.batch_size": 256, "loss.lambda_w": 0.0}
-    tell = counted(progress, 1 + len(ARMS) * seeds)
-    tell("pair predictor")
+    process.progress("pair predictor", 0, 1 + len(ARMS) * seeds)
     base = cross_fitted(cell, screen, parts, out)
     residuals = screen.with_scores(screen.column("score") - base)
     target: Doubles = residuals.column("score").astype(np.float64)
     of_residuals = replace(parts, screen_checksum=residuals.checksum)
     predictions: dict[str, Any] = {ALONE: base[parts.test]}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for seed in range(seeds):
         for arm in ARMS:
-            tell(f"{arm} mutants, seed {seed}")
+            process.progress(f"{arm} mutants, seed {seed}", 1 + len(rows), 1 + len(ARMS) * seeds)
             options = {**model, "mutants": arm, "seed": seed, "epochs": epochs}
             where = cell, residuals, of_residuals, out / f"{arm}{seed}"
             found = _predicted("hetero_cell", *where, **options, settings=settings)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from deltacell.bench import process
-from deltacell.bench.process import silent
 from deltacell.models.baselines.baseline import Part
 from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.models.pairs import Known, Measured, PairColumns, PairTrees
@@ -18,17 +17,12 @@ from deltacell.predict.gene_sets import Pairs
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import draw_zeros, load_data
 from deltacell.train.predictor import WHOLE_BLOCK
-from deltacell.words import Progress
 
 
 def run(
-    folder: Path | None = None,
-    screen: str | None = None,
-    quick: bool = False,
-    *,
-    progress: Progress = silent,
+    folder: Path | None = None, screen: str | None = None, quick: bool = False
 ) -> dict[str, Any]:
-    progress("columns, training, scores", 0, 1)
+    process.progress("columns, training, scores", 0, 1)
     result = process.in_own_process(measure, folder=folder, screen=screen, quick=quick)
     # The bars are for Costanzo 2010.
     rows = result["rows"] if folder else ()

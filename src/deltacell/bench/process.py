@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import multiprocessing
 import os
 import platform
@@ -12,7 +11,6 @@ import re
 import resource
 import statistics
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -20,20 +18,27 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from deltacell.errors import DeltacellError
-from deltacell.words import Progress
+import numpy as np
+import torch
 
-Tell = Callable[[str], None]
+from deltacell.cell import Cell
+from deltacell.errors import DeltacellError
+from deltacell.screen import Genotypes
+from deltacell.words import Progress
 
 
 def silent(what: str, done: int, total: int) -> None:
     """Show no progress."""
 
 
+progress: Progress = silent
+"""What benchmarks report to; `deltacell bench` replaces it with its bar."""
+
+
 class PeakMemory:
     """The peak memory of this process since the object was made, above what it held then.
 
-    On Linux the system's own peak is reset first; elsewhere that cannot be done.
+    The system's own peak can be reset, and is, on Linux only.
     """
 
     def __init__(self) -> None:
@@ -65,28 +70,10 @@ def in_own_process(function: Callable[..., dict[str, Any]], **settings: Any) -> 
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([function.__module__])
     try:
-        with ProcessPoolExecutor(1, server, _end_with_parent) as pool:
+        with ProcessPoolExecutor(1, server) as pool:
             return pool.submit(function, **settings).result()
     except BrokenProcessPool as error:
         raise DeltacellError(f"the process of {function.__module__} died") from error
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that asked is gone, however that ended."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def counted(progress: Progress, total: int) -> Tell:
-    """Return a function that reports each of `total` turns as it begins."""
-    turns = itertools.count()
-    return lambda what: progress(what, min(next(turns), total - 1), total)
 
 
 def in_turns(
@@ -110,6 +97,12 @@ def median_row(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def random_genotypes(cell: Cell, n: int, size: int = 3) -> Genotypes:
+    rng = np.random.default_rng(0)
+    sets = [rng.choice(cell.n_genes, size, replace=False).tolist() for _ in range(n)]
+    return Genotypes.of(sets)
+
+
 def bars(
     limits: Mapping[str, Mapping[str, float]], measured: Mapping[str, float]
 ) -> dict[str, dict[str, Any]]:
@@ -122,8 +115,6 @@ def bars(
 
 
 def machine() -> dict[str, Any]:
-    import torch
-
     system = {"machine": platform.machine(), "system": platform.system()}
     packages = {name: version(name) for name in ("numpy", "torch", "torch-geometric")}
     cores = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}

@@ -1,33 +1,33 @@
-"""What a mutant costs by each way of propagating it, all on the same weights and genotypes."""
+"""What a mutant costs by each way of propagating it, and how that grows with the sizes."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from pathlib import Path
+from timeit import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
+from deltacell.arrays import Ints
 from deltacell.bench import process
-from deltacell.bench.process import silent
-from deltacell.cell import Cell
-from deltacell.models.base import check_range
+from deltacell.bench.process import random_genotypes
+from deltacell.cell import Cell, Relation
 from deltacell.models.hetero_cell import HeteroCell
 from deltacell.propagate import STRATEGIES, Deleted, Propagation, strategy
-from deltacell.propagate.hop import ALL, sizes_of
+from deltacell.propagate.hop import sizes_of
 from deltacell.propagate.ladder import Stored
 from deltacell.screen import Genotypes
-from deltacell.words import Progress
 
 WILD_TYPE = "wild_type"
-LADDER = ("subgraph", "edge_mask", "stored_edges", "stored_masks", "device_mask")
+REFERENCES = ("subgraph", "edge_mask")
 NEGLIGIBLE = 1e-5  # gradients below this part of the largest are rounding, and not compared
 GEMM_SIZE = 1024
 
@@ -40,8 +40,6 @@ def run(
     repeats: int = 3,
     max_bytes: int | None = None,
     quick: bool = False,
-    *,
-    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Measure a forward and backward pass of HeteroCell by each strategy.
 
@@ -50,65 +48,53 @@ def run(
     For memory each has a process of its own. Scores and gradients are compared with those of
     `subgraph`, or of the first strategy where that is not among them.
     """
-    check_range("[1, inf)", batch=batch, layers=layers, repeats=repeats)
     if strategies is None:
-        out = () if (mutant_layers or layers) == 1 else ("late",)
-        strategies = [*LADDER, *(n for n in STRATEGIES if n not in (*LADDER, *out))]
-    names = list(dict.fromkeys(strategies))
-    for name in names or [""]:
+        late = (mutant_layers or layers) == 1
+        strategies = [name for name in STRATEGIES if late or name != "late"]
+    for name in strategies:
         strategy(name)  # raises an error that lists those there are
     settings: dict[str, Any] = {"cell": "demo" if quick else "yeast", "batch": batch}
     settings |= {"layers": layers, "mutant_layers": mutant_layers, "max_bytes": max_bytes}
-    tell = process.counted(progress, len(names) + 2)
-    tell("times")
-    timed = process.in_own_process(measure_times, strategies=names, repeats=repeats, **settings)
+    process.progress("times", 0, len(strategies) + 2)
+    timed = process.in_own_process(
+        measure_times, strategies=strategies, repeats=repeats, **settings
+    )
     least = timed["roofline"]["s_per_genotype"]
-    rows = []
-    for row in timed["rows"]:
-        tell(f"memory of {row['strategy']}")
+    for number, row in enumerate(timed["rows"], 1):
+        process.progress(f"memory of {row['strategy']}", number, len(strategies) + 2)
         row |= process.in_own_process(measure_memory, name=row["strategy"], **settings)
-        rows.append({**row, "times_roofline": row["s_per_genotype"] / least})
-    more = {"roofline_s_per_genotype": least, "roofline": timed["roofline"]}
-    return {"rows": rows, "ratios": ratios_of(rows), **more, "cell": timed["cell"]}
+        row["times_roofline"] = row["s_per_genotype"] / least
+    return {**timed, "ratios": ratios_of(timed["rows"]), "roofline_s_per_genotype": least}
 
 
 def measure_times(
     *, cell: str, strategies: Sequence[str], repeats: int, **settings: Any
 ) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Cell.synthetic(cell), **settings)
-        ways = {name: bench.way(name, Path(folder)) for name in (*strategies, WILD_TYPE)}
-        for name, way in ways.items():
-            bench.step(way, bench.genotypes_of(name, most=1))
-        steps = process.in_turns(
-            {
-                name: partial(bench.step, way, bench.genotypes_of(name))
-                for name, way in ways.items()
-            },
-            repeats,
-        )
-    reference = steps[LADDER[0] if LADDER[0] in strategies else strategies[0]][0]
+    bench = Bench(Cell.synthetic(cell), **settings)
+    ways = {}
+    for name in (*strategies, WILD_TYPE):
+        way, genotypes = bench.way(name), bench.genotypes_of(name)
+        bench.step(way, genotypes.take(torch.arange(len(genotypes))[:1]))
+        ways[name] = partial(bench.step, way, genotypes)
+    steps = process.in_turns(ways, repeats)
+    reference = steps["subgraph" if "subgraph" in strategies else strategies[0]][0]
     rows = []
     for name, taken in steps.items():
-        n = 1 if name == WILD_TYPE else len(bench.genotypes)
+        n = 1 if name == WILD_TYPE else settings["batch"]
         times = process.median_row([step.times for step in taken])
         row = {"strategy": name, "batch": n, **times, "s_per_genotype": times.pop("s_per_step") / n}
         rows.append(row | differences(taken[0], None if name == WILD_TYPE else reference))
-    edges = sum(r.n_edges for r in bench.cell.relations.values())
-    parameters = sum(p.numel() for p in bench.model.parameters())
-    sizes = {"genes": bench.cell.n_genes, "edges": edges, "parameters": parameters}
-    return {"rows": rows, "roofline": roofline(bench.model, bench.cell), "cell": sizes}
+    return {"rows": rows, "roofline": roofline(bench.model, bench.cell)}
 
 
 def measure_memory(*, cell: str, batch: int, name: str, **settings: Any) -> dict[str, Any]:
     """Return the peak of one step above the memory before it, in this process."""
-    with tempfile.TemporaryDirectory() as folder:
-        # The first only loads what is loaded once per process.
-        for size in (("demo", 2), (cell, batch)):
-            bench = Bench(Cell.synthetic(size[0]), size[1], **settings)
-            way = bench.way(name, Path(tempfile.mkdtemp(dir=folder)))
-            memory = process.PeakMemory()
-            bench.step(way, bench.genotypes_of(name))
+    # The first step, of a small cell, only loads what is loaded once per process.
+    for kind, size in (("demo", 2), (cell, batch)):
+        bench = Bench(Cell.synthetic(kind), size, **settings)
+        way = bench.way(name)
+        memory = process.PeakMemory()
+        bench.step(way, bench.genotypes_of(name))
     return {"peak_mib": memory.mib()}
 
 
@@ -142,19 +128,17 @@ class Bench:
         with torch.no_grad():
             # z is about one n-th of a gene's vector; scores would differ by little but rounding.
             self.model.global_head.inner.weight.mul_(cell.n_genes)
-        rng = np.random.default_rng(0)
-        sets = [rng.choice(cell.n_genes, deleted, replace=False).tolist() for _ in range(batch)]
-        self.genotypes, self.targets = Genotypes.of(sets), torch.randn(batch)
+        self.genotypes, self.targets = random_genotypes(cell, batch, deleted), torch.randn(batch)
+        self._stores = tempfile.TemporaryDirectory()
 
-    def genotypes_of(self, name: str, most: int | None = None) -> Genotypes:
-        n = 0 if name == WILD_TYPE else len(self.genotypes)
-        return self.genotypes.take(torch.arange(n)[:most])
+    def genotypes_of(self, name: str) -> Genotypes:
+        return Genotypes.of([]) if name == WILD_TYPE else self.genotypes
 
-    def way(self, name: str, folder: Path) -> Propagation:
+    def way(self, name: str) -> Propagation:
         if name == WILD_TYPE:
             return strategy("shared")
         takes = signature(STRATEGIES[name]).parameters
-        given = {"store": folder / name, "max_bytes": self.max_bytes}
+        given = {"store": Path(self._stores.name, name), "max_bytes": self.max_bytes}
         made = strategy(name, **{k: v for k, v in given.items() if k in takes and v is not None})
         if isinstance(made, Stored):
             made.fill(self.model.mutant_hops(self.cell), Deleted.of(self.cell, self.genotypes))
@@ -203,12 +187,11 @@ def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     by_name = {row["strategy"]: row for row in rows if row["strategy"] != WILD_TYPE}
     best = min(by_name.values(), key=lambda row: float(row["s_per_genotype"]))
     ratios: dict[str, Any] = {"best": best["strategy"]}
-    for name in [name for name in ("subgraph", "edge_mask") if name in by_name]:
-        faster = by_name[name]["s_per_genotype"] / best["s_per_genotype"]
+    for name in [name for name in REFERENCES if name in by_name]:
+        other, peak = by_name[name], max(by_name[name]["peak_mib"], 1e-9)
+        faster = other["s_per_genotype"] / best["s_per_genotype"]
         ratios[f"best_times_faster_than_{name}"] = faster
-    if "edge_mask" in by_name:
-        peak = max(by_name["edge_mask"]["peak_mib"], 1e-9)
-        ratios["best_peak_over_edge_mask_peak"] = best["peak_mib"] / peak
+        ratios[f"best_peak_over_{name}_peak"] = best["peak_mib"] / peak
     largest = max(row["score_diff_over_std"] for row in by_name.values())
     ratios["largest_score_diff_over_std"] = largest
     return {**ratios, "best_times_roofline": best["times_roofline"]}
@@ -221,39 +204,93 @@ def roofline(model: HeteroCell, cell: Cell, *, repeats: int = 5) -> dict[str, An
     FLOP of the row-wise parts, and the entries of all products in both directions. The rates are
     those of a square dense product, and of the largest relation with one mutant's vectors.
     """
-    matrices = [a.matrix for hop in model.hops(cell) for a in hop.aggregates]
-    hidden = model.encoder.embedding.shape[1]
-    flop, entries = _row_wise_flop(model, cell), 2 * sum(m.n_entries for m in matrices)
+
+    def least_time(work: Callable[[], object]) -> float:
+        return min(repeat(work, number=1, repeat=repeats + 1))
+
+    def weights(parameters: Iterable[torch.Tensor]) -> int:
+        return sum(p.numel() for p in parameters if p.dim() > 1)
+
+    hops, hidden = model.hops(cell), model.encoder.embedding.shape[1]
+    sizes, matrices = sizes_of(hops), [a.matrix for hop in hops for a in hop.aggregates]
+    products = sum(sizes[hop.target] * weights(hop.parameters) for hop in hops)
+    products += cell.n_genes * weights(model.pooling.parameters())
+    # A product and its two gradients, of two FLOP for each of its terms.
+    flop, entries = 6 * products, 2 * sum(m.n_entries for m in matrices)
     largest = max(matrices, key=lambda m: m.n_entries)
     csr, x = largest.csr(device="cpu", dtype=torch.float32), torch.randn(largest.shape[1], hidden)
     a, b = torch.randn(2, GEMM_SIZE, GEMM_SIZE).unbind()
-    gemm_rate = 2 * GEMM_SIZE**3 / _least_time(lambda: a @ b, repeats)
-    csr_rate = max(largest.n_entries, 1) * hidden / _least_time(lambda: csr @ x, repeats)
+    gemm_rate = 2 * GEMM_SIZE**3 / least_time(lambda: a @ b)
+    csr_rate = largest.n_entries * hidden / least_time(lambda: csr @ x)
     seconds = flop / gemm_rate + entries * hidden / csr_rate
     found = {"s_per_genotype": seconds, "flop": flop, "gemm_flop_per_s": gemm_rate}
     return {**found, "entries": entries, "hidden": hidden, "csr_entries_hidden_per_s": csr_rate}
 
 
-def _row_wise_flop(model: HeteroCell, cell: Cell) -> int:
-    """Count the FLOP of all updates and of the readout, forward and backward."""
-    embedding, hops = model.encoder.embedding, model.hops(cell)
-    sizes = sizes_of(hops)
-    with FlopCounterMode(display=False) as counter:
-        for hop in hops:
-            shape = sizes[hop.target], embedding.shape[1]
-            vectors = embedding.new_zeros(shape, requires_grad=True)
-            received = embedding.new_zeros(len(hop.aggregates), *shape, requires_grad=True)
-            torch.autograd.backward(hop.update(vectors, received.unbind(), ALL).sum())
-        gate, value = model.pooling.terms(torch.zeros_like(embedding, requires_grad=True), ALL)
-        torch.autograd.backward(gate.sum() + value.sum())
-    model.zero_grad()
-    return int(counter.get_total_flops())
+#: For each sweep the size that grows, and its values. Of a cell the genes grow with the edges, up
+#: to the size of a human one.
+SWEEPS: Mapping[str, tuple[str, Sequence[int]]] = {
+    "batch": ("batch", (1, 2, 4, 8, 16)),
+    "edges": ("edges", (150_000, 600_000, 2_400_000, 9_600_000)),
+    "layers": ("layers", (1, 2, 3, 4, 6)),
+    "deleted genes": ("deleted", (1, 3, 10, 30, 100)),
+    "cell": ("edges", (1_500_000, 3_000_000, 6_000_000, 12_000_000)),
+}
+BASE = {"genes": 6_607, "edges": 2_400_000, "layers": 3, "batch": 2, "deleted": 3}
+EDGES_PER_GENE, RELATIONS, REPEATS = 600, 9, 2
 
 
-def _least_time(work: Callable[[], object], repeats: int) -> float:
-    seconds = []
-    for _ in range(repeats + 1):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds[1:])
+def scaling(strategies: Sequence[str] = ("shared", "delta"), quick: bool = False) -> dict[str, Any]:
+    """Measure a forward and backward pass of HeteroCell while one size grows and all others stay.
+
+    The cells are random, with heavy-tailed degrees; the strategies take turns, and medians count.
+    Each fit is the exponent k of ``seconds = factor * size^k`` over the rows of one sweep. With
+    ``quick`` the cells are tiny, and exponents mean nothing.
+    """
+    ways = {name: strategy(name) for name in strategies}
+    rows: list[dict[str, Any]] = []
+    fits: list[dict[str, Any]] = []
+    for done, (sweep, (field, sizes)) in enumerate(SWEEPS.items()):
+        sizes = sizes[:2] if quick else sizes
+        found: dict[str, list[float]] = {name: [] for name in ways}
+        for size in sizes:
+            process.progress(f"{sweep}: {size:,}", done, len(SWEEPS))
+            point = {**BASE, field: size}
+            if sweep == "cell":
+                point["genes"] = size // EDGES_PER_GENE
+            if quick:
+                point |= {"genes": point["genes"] // 20, "edges": point["edges"] // 2000}
+            cell = random_cell(point["genes"], point["edges"])
+            options = {"deleted": point["deleted"], "hidden": 16 if quick else 64}
+            bench = Bench(cell, point["batch"], point["layers"], **options)
+            for way in ways.values():
+                # This makes what is kept.
+                bench.step(way, bench.genotypes.take(torch.arange(1)))
+            steps = {name: partial(bench.step, way, bench.genotypes) for name, way in ways.items()}
+            for name, taken in process.in_turns(steps, REPEATS).items():
+                times = process.median_row([step.times for step in taken])
+                times["s_per_genotype"] = times["s_per_step"] / point["batch"]
+                found[name].append(times["s_per_step"])
+                rows.append({"sweep": sweep, "size": size, "strategy": name, **point, **times})
+        for name, seconds in found.items():
+            exponent, log_factor = np.polyfit(np.log(sizes), np.log(seconds), 1).tolist()
+            fit = {"exponent": exponent, "factor": math.exp(log_factor)}
+            fits.append({"sweep": sweep, "strategy": name, **fit})
+    return {"rows": rows, "fits": fits}
+
+
+def random_cell(n_genes: int, n_edges: int) -> Cell:
+    """Return a cell in which each relation has half the edges of the one before.
+
+    A gene's expected degree falls with the square root of its index, in all relations alike.
+    """
+    rng, relations = np.random.default_rng(0), []
+    for number in range(RELATIONS):
+        n = max(1, round(n_edges * 2 ** (RELATIONS - 1 - number) / (2**RELATIONS - 1)))
+        keys: Ints = np.zeros(0, dtype=np.int64)
+        while len(keys) < n:
+            a, b = np.sort((n_genes * rng.random((2, n + 9)) ** 2).astype(np.int64), axis=0)
+            keys = np.unique(np.concatenate([keys, (a * n_genes + b)[a != b]]))
+        ends = np.divmod(rng.permutation(keys)[:n], n_genes)
+        relations.append(Relation.from_edges(f"r{number}", *ends, n_genes=n_genes, directed=False))
+    return Cell([f"g{i}" for i in range(n_genes)], relations)

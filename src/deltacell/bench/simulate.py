@@ -68,24 +68,20 @@ def write(program: Program, folder: Path, seed: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for cycle in range(program.cycles):
-        simulated = _simulate(program, np.random.default_rng([seed, cycle]), cycle)
-        for rank in program.ranks or range(program.world):
+        rng = np.random.default_rng([seed, cycle])
+        factors: list[float] = np.exp(rng.normal(0, program.noise, program.steps)).tolist()
+        ranks = [_Rank(program, number, factors, rng, cycle) for number in range(program.world)]
+        trainings = [rank.train() for rank in ranks]
+        # A training yields the length of each collective; all ranks meet in it.
+        while lengths := [length for one in trainings if (length := next(one, None)) is not None]:
+            begins = [max(rank.now, *rank.free.values()) + 3 for rank in ranks]
+            for rank, begin, length in zip(ranks, begins, lengths, strict=True):
+                rank.collective(begin, max(begins) + length)
+        for number in program.ranks or range(program.world):
             end = f"_cycle{cycle}" if program.cycles > 1 else ""
-            files.append(folder / f"{folder.name}_rank{rank}{end}.json")
-            files[-1].write_bytes(msgspec.json.encode(simulated[rank].trace()))
+            files.append(folder / f"{folder.name}_rank{number}{end}.json")
+            files[-1].write_bytes(msgspec.json.encode(ranks[number].trace()))
     return files[0] if len(files) == 1 else folder
-
-
-def _simulate(program: Program, rng: np.random.Generator, cycle: int) -> list[_Rank]:
-    factors: list[float] = np.exp(rng.normal(0, program.noise, program.steps)).tolist()
-    ranks = [_Rank(program, number, factors, rng, cycle) for number in range(program.world)]
-    trainings = [rank.train() for rank in ranks]
-    # A training yields the length of each collective; all ranks meet in it.
-    while lengths := [length for one in trainings if (length := next(one, None)) is not None]:
-        begins = [max(rank.now, *rank.free.values()) + 3 for rank in ranks]
-        for rank, begin, length in zip(ranks, begins, lengths, strict=True):
-            rank.collective(begin, max(begins) + length)
-    return ranks
 
 
 class _Rank:

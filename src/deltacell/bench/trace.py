@@ -7,28 +7,22 @@ import os
 import re
 import resource
 import time
-import zlib
 from collections.abc import Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from deltacell.bench.process import in_own_process, peak_mib, silent
+from deltacell.bench import process
+from deltacell.bench.process import in_own_process, peak_mib
 from deltacell.errors import InputError
 from deltacell.files import new_file
-from deltacell.words import Progress
 
 GB = 1000  # MB; the bars apply to traces of at least that
 
 
 def run(
-    files: Sequence[Path],
-    make: float | None = None,
-    from_: Path | None = None,
-    *,
-    progress: Progress = silent,
+    files: Sequence[Path], make: float | None = None, from_: Path | None = None
 ) -> dict[str, Any]:
     """Measure reading and explaining of traces, each in a process of its own.
 
@@ -42,11 +36,11 @@ def run(
         if len(files) != 1 or from_ is None:
             what = "--make writes one trace from another, which --from names"
             raise InputError(what, code="one-file")
-        events = make_trace(from_, files[0], round(make * 1e6), progress=progress)
+        events = make_trace(from_, files[0], round(make * 1e6))
         return {"rows": [{"name": files[0].name, "events": events, "from": from_.name}]}
     rows = []
     for number, file in enumerate(files):
-        progress(f"measuring {file.name}", number, len(files))
+        process.progress(f"measuring {file.name}", number, len(files))
         rows.append(in_own_process(measure, file=file))
     large = [row for row in rows if row["mb"] >= GB]
     measured = {
@@ -67,21 +61,12 @@ def measure(file: Path) -> dict[str, Any]:
     read_mib = peak_mib() + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     Attribution(trace)
     explain_s, events = time.perf_counter() - begin, len(trace)
-    return {
-        "name": file.name,
-        "events": events,
-        "mb": trace.text_bytes / 1e6,
-        "read_s": read_s,
-        "read_cpu_s": read_cpu_s,
-        "explain_s": explain_s,
-        "events_per_s": events / explain_s,
-        "read_events_per_s": events / read_s,
-        "read_mib": read_mib,
-        "peak_mib": max(read_mib, peak_mib()),
-    }
+    row = {"name": file.name, "events": events, "mb": trace.text_bytes / 1e6, "read_s": read_s}
+    row |= {"read_cpu_s": read_cpu_s, "explain_s": explain_s, "events_per_s": events / explain_s}
+    row["read_events_per_s"] = events / read_s
+    return {**row, "read_mib": read_mib, "peak_mib": max(read_mib, peak_mib())}
 
 
-_UNREADABLE = (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError)
 #: Numbers that go on from copy to copy: times, steps, and what joins events.
 _MOVED = re.compile(
     rb'("ts":|ProfilerStep#|"(?:id|correlation|[Ee]xternal id|Ev Idx|Python id|Python parent id'
@@ -89,19 +74,12 @@ _MOVED = re.compile(
 )
 
 
-def make_trace(
-    source: str | PathLike[str],
-    path: str | PathLike[str],
-    size: int,
-    *,
-    progress: Progress = silent,
-) -> int:
+def make_trace(source: Path, path: Path, size: int) -> int:
     """Write a trace of about a size and return its number of events.
 
     Each copy of the source's events is as much later as the source is long, and the numbers that
     join events (correlation, external, flow, sequence and Python ids, steps) go on counting.
     """
-    path, source = Path(path), Path(source)
     try:
         read = source.read_bytes()
         whole = msgspec.json.decode(gzip.decompress(read) if read[:2] == b"\x1f\x8b" else read)
@@ -109,7 +87,7 @@ def make_trace(
         # The profiler's own span and the marks around it are there once, and so are the names.
         again = [e for e in events if e.get("cat") != "Trace" and e["ph"] in "XBEsf" and "ts" in e]
         span = max(e["ts"] + e.get("dur", 0) for e in again) - min(e["ts"] for e in again) + 100
-    except _UNREADABLE as error:
+    except Exception as error:
         what = f"this cannot be read as a whole trace with events: {error}"
         raise InputError(what, code="not-a-trace", where=source) from error
     names = [msgspec.json.encode(event) for event in events if event["ph"] == "M"]
@@ -129,7 +107,7 @@ def make_trace(
         written = out.write(head + b'"traceEvents":[\n' + b",\n".join([*names, text]))
         while written < size:
             copies += 1
-            progress(f"writing {path.name}", written, size)
+            process.progress(f"writing {path.name}", written, size)
             written += out.write(b",\n" + _MOVED.sub(moved, text))
         out.write(b"\n]}\n")
     return len(names) + (1 + copies) * len(again)

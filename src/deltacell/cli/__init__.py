@@ -1,4 +1,4 @@
-"""The command line: one file a command."""
+"""The command line: one file per group of commands."""
 
 from deltacell.cli.app import main
 

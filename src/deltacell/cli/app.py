@@ -1,4 +1,4 @@
-"""The program `deltacell`: its commands put together, and errors as sentences."""
+"""The program `deltacell`: its commands, and errors as sentences."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from deltacell.cli import bench, data, explain, predict, start, train
-from deltacell.cli.program import Program, WithSettings, option
+from deltacell.cli.program import Program, option
 from deltacell.errors import DeltacellError
 
 app = typer.Typer(
     name="deltacell",
     cls=Program,
-    help="Models of gene-deletion phenotypes: the wild type once, every mutant as a difference.",
+    help="Train, test, explain and apply models of gene-deletion phenotypes.",
     epilog="Example: deltacell train experiment=demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -59,10 +58,9 @@ for _words, _function in COMMANDS.items():
     _group, _, _name = _words.rpartition(" ")
     # The example that ends a docstring ends the help, below the options.
     _told, _, _example = inspect.cleandoc(_function.__doc__ or "").rpartition("\n\n")
-    _kind = WithSettings if _name == "train" and _group != "bench" else TyperCommand
     # In help a bracket begins a style.
     _epilog = _example.replace("[", "\\[")
-    _groups[_group].command(_name, cls=_kind, help=_told, epilog=_epilog)(_function)
+    _groups[_group].command(_name, help=_told, epilog=_epilog)(_function)
 
 
 def _print_version(wanted: bool) -> None:
@@ -74,7 +72,7 @@ def _print_version(wanted: bool) -> None:
 _VERSION = option(
     "Print the version and stop.", "--version", callback=_print_version, is_eager=True
 )
-_DEBUG = option("Show the stack trace of errors; anywhere in a command.", "--debug")
+_DEBUG = option("Show the stack trace of errors; may stand anywhere.", "--debug")
 
 
 @app.callback()
@@ -86,15 +84,15 @@ def options(
 
 
 def main() -> None:
-    """Run a command; an error is a sentence.
+    """Run a command and print an error as a sentence.
 
-    The exit code is 2 where the user can act on it, 1 where the fault is not his. The stack trace
-    is shown with `--debug`.
+    The exit code is 2 for errors that the user can correct, and 1 for all others. `--debug` shows
+    the stack trace.
     """
     try:
         app()
     except BrokenPipeError:
-        # The reader of a pipe went away, as `head` does; there is no one left to tell.
+        # The reader of a pipe has closed it, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:

@@ -1,6 +1,6 @@
 """`deltacell bench ...`: speed, memory and accuracy, measured on this machine.
 
-A command is a table of ``bench.toml``; what it runs is the module of its name in `deltacell.bench`.
+A command is a table of ``bench.toml``; what it runs is in `deltacell.bench`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KINDS: dict[str, Any] = {
 
 def measure(name: str, bench: Mapping[str, Any], json: Path | None, **options: Any) -> None:
     """Run a benchmark under a progress bar, then write and print its result."""
-    from deltacell.bench.process import bars, machine
+    from deltacell.bench import process
     from deltacell.report.bench import print_bench
     from deltacell.report.progress import progress_bar
 
@@ -34,13 +34,14 @@ def measure(name: str, bench: Mapping[str, Any], json: Path | None, **options: A
     for key in given:
         if bench["options"][key].get("kind") == "names":
             given[key] = split_names(given[key])
-    with progress_bar() as report:
-        found = import_module(f"deltacell.bench.{name}").run(**given, progress=report)
+    module, _, function = bench.get("runs", f"{name}.run").partition(".")
+    with progress_bar() as process.progress:
+        found = getattr(import_module(f"deltacell.bench.{module}"), function)(**given)
     command = shlex.join(["deltacell", *sys.argv[1:]])
     measured = {**found.get("ratios", {}), **found.pop("measured", {})}
     limits = {} if given.get("quick") else bench.get("bars", {})
-    found["bars"] = bars(limits, measured)
-    result = {"benchmark": name, "command": command, **found, "machine": machine()}
+    found["bars"] = process.bars(limits, measured)
+    result = {"benchmark": name, "command": command, **found, "machine": process.machine()}
     write_json(json, result)
     print_bench(result, bench["title"])
     if found.get("total", {}).get("failures"):
@@ -53,7 +54,12 @@ def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> 
     def command(json: Path | None, **options: Any) -> None:
         measure(name, bench, json, **options)
 
-    parameters: dict[str, tuple[Any, Any]] = {}
+    parameters = []
+
+    def add(key: str, annotation: Any, default: Any) -> None:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(key, kind, default=default, annotation=annotation))
+
     for key, own in bench["options"].items():
         about = {**shared.get(key, {}), **own}
         kind, default = KINDS[about["kind"]], about.get("default")
@@ -61,21 +67,17 @@ def _command(name: str, bench: Mapping[str, Any], shared: Mapping[str, Any]) -> 
             default = inspect.Parameter.empty
         elif default is None:
             kind = kind | None
-        named = option(about["help"], f"--{key.rstrip('_').replace('_', '-')}")
-        info = typer.Argument(help=about["help"]) if "argument" in about else named
-        parameters[key] = Annotated[kind, info], default
-    parameters["json"] = Json, None
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            for n, (kind, default) in parameters.items()
-        ]
-    )
-    command.__annotations__ = {name: kind for name, (kind, _) in parameters.items()}
+        named = f"--{key.rstrip('_').replace('_', '-')}"
+        info: Any = option(about["help"], named, min=about.get("min"))
+        if "argument" in about:
+            info = typer.Argument(help=about["help"])
+        add(key, Annotated[kind, info], default)
+    add("json", Json, None)
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
     command.__name__ = name
-    command.__doc__ = (
-        f"{bench['help'].strip()}\n\nExample: deltacell bench {name} {bench['example']}"
-    )
+    example = f"Example: deltacell bench {name} {bench['example']}"
+    command.__doc__ = f"{bench['help'].strip()}\n\n{example}"
     return command
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,10 +13,10 @@ from deltacell.errors import InputError, did_you_mean
 
 
 def get(
-    names: Annotated[list[str] | None, typer.Argument(help="Without, all are listed.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Downloads; if none, list all.")] = None,
     out: Annotated[Path, option("Folder to put the files into.")] = Path("downloads"),
 ) -> None:
-    """Download public files from their official places.
+    """Download public files from their official locations.
 
     Example: deltacell data get sgd-features string-links costanzo2010
     """
@@ -55,7 +54,7 @@ def synthetic(
     genotypes: Annotated[int | None, option("Number of genotypes.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Make a cell and a screen with planted interactions, the same for the same random seed.
+    """Make a cell and a screen with planted interactions, reproducibly from a random seed.
 
     Example: deltacell data synthetic demo --out demo
     """
@@ -72,12 +71,12 @@ def synthetic(
 
 def info(
     path: Annotated[Path, typer.Argument(help="A cell, a screen, or an import of both.")],
-    full: Annotated[bool, option("Also show what became of every file's rows.", "--full")] = False,
+    full: Annotated[bool, option("Also show how the rows of files were used.", "--full")] = False,
     json: Json = None,
 ) -> None:
-    """Show what a directory holds, on a page.
+    """Summarise a cell, a screen or an import.
 
-    What became of every file of an import is in its account.json, and shown with --full.
+    With --full, also show how the rows of every imported file were used, as in its account.json.
 
     Example: deltacell data info yeast --json info.json
     """
@@ -91,18 +90,15 @@ def info(
 
     manifest = read_manifest(path)
     kind, meta = manifest["kind"], manifest["meta"]
-    if kind not in ("cell", "screen", "import"):
+    if kind == "import":
+        screens = {name: stats(path / "screens" / name) for name in meta["screens"]}
+        found = {"cell": stats(path / "cell"), "screens": screens}
+        found |= {key: meta[key] for key in ("splits", "left_alone", "notes")}
+    elif kind in ("cell", "screen"):
+        found = {kind: stats(path)}
+    else:
         what = f"its kind is {kind}, and a cell, a screen or an import was expected"
         raise InputError(what, code="wrong-kind", where=path)
-    found = (
-        {kind: stats(path)}
-        if kind != "import"
-        else {
-            "cell": stats(path / "cell"),
-            "screens": {name: stats(path / "screens" / name) for name in meta["screens"]},
-            **{key: meta[key] for key in ("splits", "left_alone", "notes")},
-        }
-    )
     print_data(found, str(path), full=full)
     write_json(json, found)
 
@@ -116,22 +112,22 @@ def import_(
     folder: Annotated[Path, typer.Argument(help="Folder of files; subfolders are read too.")],
     out: Annotated[Path, option("Directory to make: OUT/cell and OUT/screens/STUDY.")],
     unknown: Annotated[OnUnknown, option("What to do with unknown genes.")] = OnUnknown.drop,
-    phenotype: Annotated[Phenotype | None, option("The score, where a file has both.")] = None,
+    phenotype: Annotated[Phenotype | None, option("Which score to read.")] = None,
     columns: Annotated[
         list[str] | None,
         option(
-            "Which columns of a table with other headers are what: gene1=…,gene2=…,score=… for a "
-            "screen, weight=… for a network; by number where there is no header. For each table "
-            "with such columns; can be given more than once.",
+            "Columns of a table with other headers: gene1=…,gene2=…,score=… for a screen, "
+            "weight=… for a network; by number if there is no header. Applies to each table with "
+            "such columns; may be repeated.",
             metavar="KEY=COLUMN,…",
         ),
     ] = None,
     overwrite: Overwrite = False,
     json: Json = None,
 ) -> None:
-    """Read a folder of networks, genes, metabolism and screens; files are told by their content.
+    """Read a folder of networks, genes, metabolism and screens, whatever the files are called.
 
-    For each file it says what was read, resolved, kept and dropped, and why. A file that is not
+    For each file it reports what was read, resolved, kept and dropped, and why. A file that is not
     recognised is left alone; one that is damaged stops the import, and nothing is written.
 
     Example: deltacell data import downloads --out yeast
@@ -154,15 +150,16 @@ def import_(
 
 def query(
     path: Annotated[Path, typer.Argument(help="A screen, or an import that holds one.")],
-    sql: Annotated[str, typer.Argument(help="Over the tables `screen` and `deleted`.")],
+    sql: Annotated[str, typer.Argument(help="SQL over `screen` and `deleted`.")],
     format: Annotated[Format, option("How to print the result.")] = Format.table,
-    screen: Annotated[str | None, option("Which screen, of an import with several.")] = None,
+    screen: Annotated[str | None, option("Screen of an import with several.")] = None,
 ) -> None:
     """Run SQL on the memory-mapped columns of a screen.
 
     Example: deltacell data query demo "select kind, score from screen limit 5"
     """
     import polars as pl
+    from polars import selectors
 
     from deltacell.report import print_table
     from deltacell.screen.import_folder import open_screen
@@ -172,17 +169,10 @@ def query(
         typer.echo(frame.write_json())
         return
 
-    def text(value: Any) -> str | None:
-        if isinstance(value, list):
-            return " ".join(text(one) or "" for one in value)
-        if isinstance(value, dict):
-            return json_text.dumps(value, default=str, ensure_ascii=False)
-        return None if value is None else str(value)
+    def text(value: Any) -> str:
+        return str(value) if isinstance(value, dict) else " ".join(map(str, value.to_list()))
 
-    nested = [column for column in frame if column.dtype.is_nested()]
-    flat = frame.with_columns(
-        pl.Series(column.name, map(text, column.to_list()), dtype=pl.String) for column in nested
-    )
+    flat = frame.with_columns(selectors.nested().map_elements(text, return_dtype=pl.String))
     if format is Format.csv:
         typer.echo(flat.write_csv(), nl=False)
     else:

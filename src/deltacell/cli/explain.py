@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from deltacell.cli.program import Html, Json, Markdown, option, write_json, write_text
+from deltacell.cli.program import Html, Json, Markdown, option, write_json, write_rendered
 
 
 def explain(
     a: Annotated[Path, typer.Argument(help="A run, a trace or a directory of traces.")],
-    b: Annotated[Path | None, typer.Argument(help="A second one: why does it take longer?")] = None,
+    b: Annotated[Path | None, typer.Argument(help="A second one, which takes longer.")] = None,
     json: Json = None,
     markdown: Markdown = None,
     html: Html = None,
     full: Annotated[bool, option("Print all lists and tables.", "--full")] = False,
-    fail_if: Annotated[str | None, option("Exit with 1 if it is so: 'slower > 10%'.")] = None,
+    fail_if: Annotated[str | None, option("Exit with 1 if this holds: 'slower > 10%'.")] = None,
 ) -> None:
     """Explain where the time goes, or why B takes longer than A: the cause, then the numbers.
 
@@ -38,10 +38,8 @@ def explain(
     result = explanation.to_json()
     # Files first: a reader of the output that goes away, as `head` does, must not cost them.
     write_json(json, result)
-    if markdown is not None:
-        write_text(markdown, markdown_explanation(result), what="the explanation")
-    if html is not None:
-        write_text(html, explanation_page(result), what="the page")
+    write_rendered(markdown, markdown_explanation, result)
+    write_rendered(html, explanation_page, result)
     print_explanation(result, full=full)
     if condition is not None:
         holds, said = condition.check(explanation)
@@ -56,7 +54,7 @@ def reconcile(
     json: Json = None,
     markdown: Markdown = None,
 ) -> None:
-    """Make one account of measurements that disagree: what each supports, and what is wrong.
+    """Reconcile measurements that disagree: what each supports, and which is wrong.
 
     Example: deltacell reconcile docs/how-to/dango-against-hetero.yaml
     """
@@ -66,5 +64,4 @@ def reconcile(
     result = made_consistent(file)
     print_reconciliation(result)
     write_json(json, result)
-    if markdown is not None:
-        write_text(markdown, markdown_reconciliation(result), what="the tables")
+    write_rendered(markdown, markdown_reconciliation, result)

@@ -18,7 +18,7 @@ from deltacell.cli.program import (
     split_names,
     tell,
     write_json,
-    write_text,
+    write_rendered,
 )
 from deltacell.errors import InputError
 
@@ -26,22 +26,22 @@ BASELINES = "global_mean,additive,boosted_trees"
 
 
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories; seeds of a name join.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run directories; seeds are grouped.")],
     baselines: Annotated[str, option("Comma-separated names.")] = BASELINES,
     weights: Weights = "best",
     samples: Annotated[int | None, option("Test rows to draw; all by default.")] = None,
     threshold: Annotated[float, option("Scores at or below it are hits, for AUROC.")] = -0.08,
-    on: Annotated[Path | None, option("Test on this screen, less what was trained on.")] = None,
-    beyond: Annotated[float, option("With --on: also test rows this far from 0.")] = 0.08,
-    zeros: Annotated[int, option("Non-hits to draw beside a list of hits.")] = 100_000,
+    on: Annotated[Path | None, option("Test on this screen, without training rows.")] = None,
+    beyond: Annotated[float, option("With --on: also test rows so far from 0.")] = 0.08,
+    zeros: Annotated[int, option("Non-hits to draw for a list of hits.")] = 100_000,
     json: Json = None,
     markdown: Markdown = None,
     figures: Annotated[Path | None, option("Also draw figures into this directory.")] = None,
 ) -> None:
     """Test runs and baselines on the same rows: metrics with intervals, and which one is best.
 
-    Baselines are fitted on the same training part. Of a list of hits, pairs without a hit are drawn
-    as if every query gene had been crossed with every array gene.
+    Baselines are fitted on the same training part. For a list of hits, non-hits are drawn as if
+    every query gene had been crossed with every array gene.
 
     Example: deltacell evaluate runs/demo-seed0 runs/demo-seed1 --figures figures
     """
@@ -55,8 +55,7 @@ def evaluate(
     result = found.evaluation.to_json()
     # Files first: a reader of the output that goes away, as `head` does, must not cost them.
     write_json(json, result)
-    if markdown is not None:
-        write_text(markdown, markdown_evaluation(result), what="the tables")
+    write_rendered(markdown, markdown_evaluation, result)
     if figures is not None:
         data = found.data.cell, found.data.screen, found.split
         draw_figures(*data, found.predictions, figures, weights=found.weights)
@@ -66,29 +65,28 @@ def evaluate(
 def predict(
     runs: Annotated[list[str], typer.Argument(help="Run directories; several give a spread.")],
     sets: Annotated[str, option("pairs, triples, with GENE..., or a file with a set per line.")],
-    genes: Annotated[str, option("Genes of sets: of the screen, all, or a file.")] = "screen",
-    top: Annotated[int | None, option("Sets to keep of each end.", show_default="1000")] = None,
-    above: Annotated[float | None, option("Keep all with this score or more.")] = None,
-    below: Annotated[float | None, option("Keep all with this score or less.")] = None,
+    genes: Annotated[str, option("Genes to combine: screen, all, or a file.")] = "screen",
+    top: Annotated[int | None, option("Sets to keep at each end.", show_default="1000")] = None,
+    above: Annotated[float | None, option("Keep all with at least this score.")] = None,
+    below: Annotated[float | None, option("Keep all with at most this score.")] = None,
     status: Annotated[str | None, option("Some of untested,tested,measured; or any.")] = None,
-    linked: Annotated[bool, option("Keep sets of linked genes too, marked.", "--linked")] = False,
+    linked: Annotated[bool, option("Also keep sets of linked genes, marked.", "--linked")] = False,
     cautious: Annotated[bool, option("Rank by the score less its spread.", "--cautious")] = False,
-    distance: Annotated[int, option("Linked are genes with fewer base pairs between.")] = 200_000,
-    size: Annotated[int | None, option("Genes of a set, for --sets with.")] = None,
-    best: Annotated[bool, option("Use only the run that validates best.", "--best")] = False,
+    distance: Annotated[int, option("Genes closer than these base pairs are linked.")] = 200_000,
+    size: Annotated[int | None, option("Genes per set, for --sets with.")] = None,
     weights: Weights = "best",
     out: Annotated[Path | None, option("Parquet file; named after --sets by default.")] = None,
     html: Html = None,
     csv: Annotated[Path | None, option("Also write all rows as .csv or .tsv.")] = None,
     xlsx: Annotated[Path | None, option("Also write all rows as a workbook, .xlsx.")] = None,
-    cytoscape: Annotated[Path | None, option("Prefix of two tables for Cytoscape.")] = None,
+    cytoscape: Annotated[Path | None, option("Also write PREFIX.*.tsv for Cytoscape.")] = None,
     json: Json = None,
-    link: Annotated[str | None, option("A gene's page, with {gene} or {name} in it.")] = None,
+    link: Annotated[str | None, option("URL of a gene, with {gene} or {name}.")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Rank gene sets by their predicted score, with the evidence for each.
 
-    The lowest and the highest untested sets of the screen's genes, unless asked for others.
+    By default it ranks the untested sets of the screen's genes and keeps both ends.
 
     Rerun the command to resume one that was stopped. Under torchrun, processes share the work.
 
@@ -98,7 +96,6 @@ def predict(
     from deltacell.predict.ranking_file import write_network, write_table
     from deltacell.report.predict import print_ranking, ranking_page
     from deltacell.report.progress import progress_bar
-    from deltacell.train.loaded_run import best_by_validation
 
     given = sets
     if sets.split()[:1] == ["with"]:
@@ -116,8 +113,7 @@ def predict(
     options |= {"genes": genes, "size": size, "distance": distance, "linked": linked}
     options |= {"cautious": cautious, "out": out, "overwrite": overwrite, "weights": weights}
     try:
-        chosen = [best_by_validation(runs)] if best else runs
-        ranking = verbs.rank(chosen, given, tell=tell, **options)
+        ranking = verbs.rank(runs, given, tell=tell, **options)
     except verbs.Stopped as stopped:
         raise typer.Exit(128 + stopped.args[0]) from None
     if ranking is None:
@@ -126,8 +122,7 @@ def predict(
         result = ranking.page_data(link, bar) if html or json else ranking.to_json()
     # Files first: a reader of the output that goes away, as `head` does, must not cost them.
     write_json(json, result)
-    if html is not None:
-        write_text(html, ranking_page(result), what="the page")
+    write_rendered(html, ranking_page, result)
     for table in (csv, xlsx):
         if table is not None:
             write_table(ranking.path, table)
@@ -139,12 +134,12 @@ def predict(
 
 
 def why(
-    runs: Annotated[list[str], typer.Argument(help='Runs, then the genes: "RAD52 RAD51".')],
+    runs: Annotated[list[str], typer.Argument(help='Run directories, then genes: "RAD52 RAD51".')],
     weights: Weights = "best",
     html: Html = None,
     json: Json = None,
 ) -> None:
-    """Explain the score of one gene set: what carries it, and the measured sets next to it.
+    """Explain the score of one gene set: what contributes to it, and the closest measured sets.
 
     Several runs are explained together.
 

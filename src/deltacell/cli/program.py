@@ -1,25 +1,24 @@
-"""What all commands share: how arguments, settings and errors are taken, and results written."""
+"""What all commands share: options, completion, and how results are written."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from deltacell.errors import InputError
-from deltacell.files import write_text as write_whole
+from deltacell.files import write_text
 
-STOPPED = 130
-"""The exit code of a command that Ctrl-C stopped, as shells have it."""
+STOPPED = 130  # the exit code of a command that Ctrl-C stopped, as in shells
 
 
 class Program(TyperGroup):
-    """The commands: `--debug` may stand anywhere, and Ctrl-C ends with a word, not with a trace."""
+    """The commands: `--debug` may stand anywhere, and Ctrl-C shows no stack trace."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options = args[: args.index("--")] if "--" in args else args
@@ -36,50 +35,13 @@ class Program(TyperGroup):
             raise typer.Exit(STOPPED) from None
 
 
-class WithSettings(TyperCommand):
-    """A command that shows how a setting is written if it was typed as an option."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            from deltacell.train.config import ANY_KEYS, nearest
-
-            # The parser's errors have no name that typer promises to keep.
-            option = str(getattr(error, "option_name", ""))
-            name = option.lstrip("-").replace("-", "_")
-            is_key = name in {key.rpartition(".")[2] for key in ANY_KEYS}
-            is_near_option = bool(getattr(error, "possibilities", None)) and not is_key
-            meant = None if not name or is_near_option else nearest(name, list(ANY_KEYS))
-            if meant is None:
-                raise
-            what = f"there is no option {option}; settings are written as key=value"
-            fix = f"Such as: {ctx.command_path} {meant}=..."
-            raise InputError(what, code="setting-as-option", fix=fix) from None
-
-
-def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the words that a begun override may become.
-
-    Bash takes ``experiment=de`` for three words, the last of them ``de``.
-    """
+def complete_override(incomplete: str) -> list[str]:
     from deltacell.train.config import ANY_KEYS, GROUPS
 
-    def names(group: str) -> list[str]:
-        found = (entry.name for entry in (files("deltacell.conf") / group).iterdir())
-        # A loss "of" a model is the model's default.
-        shipped = (n for n in found if n.endswith(".yaml") and not n.startswith("of_"))
-        return sorted(name.removesuffix(".yaml") for name in shipped)
-
-    before = list(ctx.params.get("overrides") or [])
-    if before and before[-1] in GROUPS:
-        # The begun word is the sign alone, which click takes for nothing.
-        before.append("=")
-    if len(before) > 1 and before[-1] == "=":
-        words = names(before[-2]) if before[-2] in GROUPS else []
-    else:
-        words = [f"{group}={name}" for group in GROUPS for name in names(group)]
-        words += [f"{key}=" for key in ANY_KEYS if incomplete]
+    words = [f"{key}=" for key in ANY_KEYS]
+    for group in GROUPS:
+        found = sorted(entry.name for entry in (files("deltacell.conf") / group).iterdir())
+        words += [f"{group}={n.removesuffix('.yaml')}" for n in found if n.endswith(".yaml")]
     return [word for word in words if word.startswith(incomplete)]
 
 
@@ -89,11 +51,11 @@ def option(about: str, *names: str, **settings: Any) -> Any:
 
 Json = Annotated[Path | None, option("Also write the result as JSON.")]
 Markdown = Annotated[Path | None, option("Also write the tables as Markdown.")]
-Html = Annotated[Path | None, option("Also write a page: self-contained HTML.")]
+Html = Annotated[Path | None, option("Also write a self-contained HTML page.")]
 Seed = Annotated[int, option("Random seed.")]
-Weights = Annotated[str, option("best, chosen by validation, or last.")]
+Weights = Annotated[str, option("Checkpoint: best (by validation) or last.")]
 ConfigDir = Annotated[Path | None, option("Your own configs, such as DIR/experiment/mine.yaml.")]
-Overwrite = Annotated[bool, option("Replace what an earlier command made.", "--overwrite")]
+Overwrite = Annotated[bool, option("Replace the output of an earlier command.", "--overwrite")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -107,23 +69,24 @@ def split_names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def write_json(path: Path | None, data: Mapping[str, Any]) -> None:
-    if path is not None:
-        write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n", what="the result")
+def write_json(path: Path | None, data: Any) -> None:
+    write_rendered(path, lambda one: json.dumps(one, indent=1, ensure_ascii=False) + "\n", data)
 
 
-def write_text(path: Path, text: str, *, what: str) -> None:
-    """Write a text file and create its folder; ``what`` names it in errors."""
+def write_rendered(path: Path | None, render: Callable[[Any], str], data: Any) -> None:
+    """Write a result as a text file, if a path is given, and create its folder."""
+    if path is None:
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        what = f"{what} could not be written: its folder cannot be created: {error.strerror}"
+        what = f"the folder of the result cannot be created: {error.strerror}"
         raise InputError(what, code="not-written", where=path) from error
-    write_whole(path, text, what=what)
+    write_text(path, render(data), what="the result")
 
 
 def tell(sentence: str) -> None:
-    """Say something beside the output, in characters that are safe on a terminal."""
+    """Print to stderr, in characters that are safe on a terminal."""
     from deltacell.report.terminal import printable
 
     typer.secho(printable(sentence), err=True)

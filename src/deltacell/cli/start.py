@@ -16,13 +16,13 @@ from deltacell.cli.program import Seed, option, tell
 
 def start(
     folder: Annotated[Path, typer.Argument(help="Your tables: a screen, and networks if any.")],
-    settings: Annotated[list[str] | None, typer.Argument(help="As of train: key=value.")] = None,
-    out: Annotated[Path | None, option("Directory; by default FOLDER-results.")] = None,
-    top: Annotated[int, option("Sets to keep of each end of the ranking.")] = 100,
+    settings: Annotated[list[str] | None, typer.Argument(help="Settings, as for train.")] = None,
+    out: Annotated[Path | None, option("Directory to write; by default FOLDER-results.")] = None,
+    top: Annotated[int, option("Sets to keep at each end of the ranking.")] = 100,
 ) -> None:
     """Import tables, fit a predictor that suits them, test it, rank untested sets, make a page.
 
-    It says first how long it will take. Rerun the command to resume one that was stopped.
+    It first estimates how long that takes. Rerun the command to resume one that was stopped.
 
     Example: deltacell start tables --out results
     """
@@ -51,7 +51,7 @@ def _carry_out(command: Sequence[str]) -> None:
 
 
 def demo(
-    out: Annotated[Path, option("Directory; that of an earlier demo is replaced.")] = Path("demo"),
+    out: Annotated[Path, option("Directory; replaces an earlier demo there.")] = Path("demo"),
     seed: Seed = 0,
 ) -> None:
     """Train models on a synthetic cell, test, explain and rank; all of it on one page.

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 def train(
     overrides: Overrides = None,
     resume: Annotated[Path | None, option("Resume this run from its last checkpoint.")] = None,
-    from_: Annotated[str, option("With --resume: best, or a checkpoint.", "--from")] = "last",
-    cfg: Annotated[str | None, option("Print the whole config and exit: job.")] = None,
+    from_: Annotated[str, option("Checkpoint to resume from, or best.", "--from")] = "last",
+    cfg: Annotated[str | None, option("Print the whole config and exit; always job.")] = None,
     config_dir: ConfigDir = None,
 ) -> None:
-    """Train or fit a predictor; the run is a directory that explains itself and can be resumed.
+    """Train or fit a predictor; the run is a directory that can be explained and resumed.
 
     With data.folder=FOLDER alone, the model and its settings are chosen to suit the data.
 
-    A signal (Ctrl-C, Slurm's pre-emption) saves first; the exit code is then 128 + its number. A
+    On a signal (Ctrl-C, Slurm's pre-emption) it saves first and exits with 128 + the signal. A
     predictor that is fitted in one call (model=boosted_trees) is fitted again when resumed.
 
     Example: deltacell train experiment=demo trainer.epochs=5 seed=1
@@ -135,7 +135,7 @@ def _run(config: Config, resume: Path | None, which: str) -> int:
 def modes(
     overrides: Overrides, steps: Annotated[int, option("Batches per mode.")] = 30, json: Json = None
 ) -> None:
-    """Run every execution mode of a config briefly: rates, marginal costs, exposed times.
+    """Run every execution mode of a config briefly, and compare rates and costs.
 
     Example: deltacell modes experiment=demo --steps 20
     """
@@ -155,16 +155,16 @@ def modes(
 
 def slurm(
     overrides: Overrides = None,
-    nodes: Annotated[int | None, option("Nodes; trainer.nodes.")] = None,
-    gpus_per_node: Annotated[int | None, option("GPUs, one process each; else CPUs.")] = None,
+    nodes: Annotated[int | None, option("Number of nodes.")] = None,
+    gpus_per_node: Annotated[int | None, option("GPUs, one process each; CPUs if absent.")] = None,
     cpus_per_task: Annotated[int | None, option("Cores and threads per process.")] = None,
-    time: Annotated[str, option("Time limit; it saves two minutes before.")] = "24:00:00",
-    partition: Annotated[str | None, option("One or more, with commas.")] = None,
+    time: Annotated[str, option("Time limit; it saves two minutes earlier.")] = "24:00:00",
+    partition: Annotated[str | None, option("Partitions, comma-separated.")] = None,
     account: Annotated[str | None, option("The account to charge.")] = None,
     mem: Annotated[str | None, option("Memory per node: 32G.")] = None,
     seeds: Annotated[str | None, option("An array of jobs, one per seed: 0-4 or 1,5,7.")] = None,
     requeue: Annotated[bool, option("Requeue and resume when stopped.", "--requeue")] = False,
-    job_name: Annotated[str | None, option("By default the config's name.")] = None,
+    job_name: Annotated[str | None, option("Job name; by default the config's.")] = None,
     config_dir: ConfigDir = None,
 ) -> None:
     """Write the script of a Slurm job that trains to the standard output.

@@ -115,16 +115,6 @@ def _shared(runs: Iterable[LoadedRun], path: Path) -> TrainingData | None:
     return None
 
 
-def best_by_validation(paths: Sequence[str | os.PathLike[str]]) -> Path:
-    best: dict[Path, float] = {}
-    for record in map(read_run, paths):
-        if record.best is None or record.best.value is None:
-            what = "the run has no validation metric to compare; leave it out, or leave out --best"
-            raise InputError(what, code="no-metric", where=record.path)
-        best[record.path] = record.best.value
-    return max(best, key=best.__getitem__)
-
-
 def labels_of(runs: Sequence[LoadedRun]) -> list[str]:
     """Return the name of each run, or its directory's if runs of a name are more than seeds."""
     labels = []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deltacell.bench.faults_corpus import SAMPLES
+from deltacell.bench.faults import SAMPLES
 from deltacell.cell.readers.genes import GENE_READERS
 
 READERS = {reader.name: reader for reader in GENE_READERS}

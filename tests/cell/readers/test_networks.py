@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltacell.bench.faults_corpus import SAMPLES
+from deltacell.bench.faults import SAMPLES
 from deltacell.cell import Genes
 from deltacell.cell.readers import CELL_READERS
 from deltacell.cell.readers.networks import NamedEdges, unclear

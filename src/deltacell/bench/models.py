@@ -1,0 +1,302 @@
+"""What models cost: training from end to end, ranking triples, and a step of DANGO."""
+
+from __future__ import annotations
+
+import copy
+import math
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from deltacell.bench import process
+from deltacell.cell import Cell
+from deltacell.models import Dango, DangoLoss
+from deltacell.models.base import check_choice
+from deltacell.models.hyper_sagnn import OthersAttention
+from deltacell.models.reconstruction import dense_loss
+from deltacell.predict.ensemble import scorer_of_predictors
+from deltacell.predict.gene_sets import Combinations
+from deltacell.predict.ranking_file import HIGHEST, LOWEST
+from deltacell.predict.search import Kept, first_sets
+from deltacell.profile.phase_rows import PHASES, read_phases, steady_steps
+from deltacell.profile.phases import PhaseTimer
+from deltacell.profile.record import PHASES as PHASES_FOLDER
+from deltacell.profile.record import read_run
+from deltacell.propagate import SparseMatrix
+from deltacell.train.compose import compose, with_settings
+from deltacell.train.config import Config
+from deltacell.train.data import load_data
+from deltacell.train.predictor import Predictor, build_model
+from deltacell.train.run import train as run_training
+
+# --- training ---
+
+_LATE = ("model.mutant_layers=1", "data.run_length=32")
+#: The genotypes per batch of each model, and its settings beside those of the shipped config.
+MODELS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "dango": (256, ()),
+    "hetero_cell": (8, ()),
+    "hetero_cell_late": (256, _LATE),
+    "hetero_cell_epistasis": (256, (*_LATE, "model.epistasis=true")),
+}
+WARMUP = 3  # steps of a run that are trained beside those that are measured
+
+
+def train(
+    quick: bool = False, steps: int = 12, repeats: int = 5, models: Sequence[str] = tuple(MODELS)
+) -> dict[str, Any]:
+    """Train models for some steps, by the loop and the configs that users have.
+
+    The models take turns, each in a process of its own, and medians over the turns count.
+    ``samples_per_s`` is by the median time of a steady step. ``data_wait_share`` is what the phases
+    say of waiting for data and of transfer. ``phase_overhead`` is the share of a step that the
+    calls of the phase timers take by themselves: runs with and without them differ by less than
+    noise.
+    """
+    for model in models:
+        check_choice("model", model, MODELS)
+    own = partial(process.in_own_process, measure_training, quick=quick, steps=steps)
+    turns = process.in_turns({m: partial(own, model=m) for m in models}, repeats, process.progress)
+    rows = [process.median_row(of_model) for of_model in turns.values()]
+    ratios = {
+        f"{model}_over_dango_s_per_sample": median(
+            turn["s_per_sample"] / dango["s_per_sample"]
+            for turn, dango in zip(of_model, turns["dango"], strict=True)
+        )
+        for model, of_model in turns.items()
+        if model != "dango" and "dango" in turns
+    }
+    shares = ("data_wait_share", "phase_overhead", "peak_mib")
+    measured = {f"{row['model']}_{what}": row[what] for row in rows for what in shares}
+    return {"rows": rows, "ratios": ratios, "measured": measured}
+
+
+def measure_training(model: str, quick: bool, steps: int) -> dict[str, Any]:
+    batches = steps + WARMUP
+    # Twice what is trained on, and 1,000: none of the runs comes to the end of an epoch.
+    config = config_of(model, quick, 2 * batches * MODELS[model][0] + 1000)
+    with tempfile.TemporaryDirectory(prefix="deltacell-bench-") as folder:
+        path = Path(folder) / "run"
+        settings = {"directory": str(path), "mode_steps": batches, "trainer.progress": False}
+        run_training(with_settings(config, settings))
+        record, steady = read_run(path), steady_steps(read_phases(path / PHASES_FOLDER))
+    peak, seconds, batch_size = process.peak_mib(), median(steady["wall_s"]), record.batch_size or 1
+    wait, transfer, wall = (
+        float(steady[f"{p}_s"].sum()) for p in ("data_wait", "transfer", "wall")
+    )
+    choice = record.propagation and record.propagation["choice"]
+    return {
+        "model": model,
+        "samples_per_s": batch_size / seconds,
+        "data_wait_share": (wait + transfer) / wall,
+        "phase_overhead": timer_cost() / seconds,
+        "s_per_step": seconds,
+        "s_per_sample": seconds / batch_size,
+        "peak_mib": peak,
+        "batch_size": batch_size,
+        "parameters": record.n_parameters,
+        "propagation": choice and choice["choice"],
+    }
+
+
+def timer_cost(steps: int = 1000) -> float:
+    """Return the seconds per step that the phase timers take, writing their rows included."""
+    timer = PhaseTimer()
+    with tempfile.TemporaryDirectory(prefix="deltacell-bench-") as folder:
+        began = time.perf_counter()
+        for step in range(steps):
+            # A training step switches as often as there are phases.
+            for phase in PHASES:
+                timer.switch(phase)
+            timer.end_step(0, step, 1)
+        timer.flush(folder, rank=0, attempt=0)
+        return (time.perf_counter() - began) / steps
+
+
+def config_of(model: str, quick: bool, genotypes: int) -> Config:
+    """Return the config that ships for a model, on a synthetic screen; also for `bench predict`."""
+    batch, words = MODELS[model]
+    if quick:
+        batch = min(batch, 64)
+        words += (f"experiment={'demo' if model == 'dango' else 'demo_hetero'}",)
+    else:
+        words += (f"experiment=kuzmin2018_{model.partition('_')[0]}", "data.synthetic=yeast")
+        words += ("data.folder=null", "data.screen=null", "data.screen_genes_only=false")
+    sizes = (f"data.batch_size={batch}", f"data.synthetic_genotypes={genotypes}")
+    return compose([*words, *sizes, "data.merge=null", "split.method=random", "seed=0"])
+
+
+# --- ranking ---
+
+TOP = 1000  # triples kept at each end
+#: Triples of the loop, and its batch.
+LOOPS = {"dango": (40_960, 1024), "hetero_cell": (64, 8)}
+#: Genes whose triples are all ranked, and betas of the attention layers, whose logits then have
+#: deviation 1: far from uniform, where new weights are nearly uniform.
+RANKED: dict[str, dict[str, tuple[int, tuple[float, ...]]]] = {
+    "dango": {
+        "ranked": (800, ()),
+        "ranked_trained": (500, (0.25, 0.001)),
+        "ranked_unpruned": (130, (0.25, 0.25)),
+    },
+    "hetero_cell": {"ranked": (9, ())},
+}
+
+
+def predict(quick: bool = False, repeats: int = 3) -> dict[str, Any]:
+    """Rank the triples of some genes by both models, the variants in turns; medians count.
+
+    A ranking keeps the 1,000 highest and lowest; the loop scores random triples and keeps nothing.
+    What is done once per cell is in ``setup_s``. ``sets_per_cpu_s`` is by the time that the
+    processor worked, which other programs hardly change.
+    """
+    rows: list[dict[str, Any]] = []
+    for number, model in enumerate(LOOPS):
+        process.progress(model, number, len(LOOPS))
+        settings = {"model": model, "quick": quick, "repeats": repeats}
+        rows += process.in_own_process(measure_ranking, **settings)["rows"]
+    dango = {row["variant"]: row for row in rows if row["model"] == "dango"}
+    measured = {
+        "dango_ranked_sets_per_s": dango["ranked"]["sets_per_s"],
+        "dango_ranked_over_loop": dango["ranked"]["times_the_loop"],
+        "dango_unpruned_over_loop": dango["ranked_unpruned"]["times_the_loop"],
+    }
+    return {"rows": rows, "measured": measured}
+
+
+def measure_ranking(*, model: str, quick: bool, repeats: int) -> dict[str, Any]:
+    predictor, (triples, batch) = new_predictor(model, quick), LOOPS[model]
+    ways = {"loop": partial(loop, predictor, triples // (8 if quick else 1), batch)}
+    for name, (genes, betas) in RANKED[model].items():
+        genes = min(genes, 60) if quick else genes
+        ways[name] = partial(ranked, shaped(predictor, betas), genes)
+    rows = []
+    for name, turns in process.in_turns(ways, repeats).items():
+        rows.append({"model": model, "variant": name, **process.median_row(turns)})
+        rows[-1]["times_the_loop"] = rows[-1]["sets_per_s"] / rows[0]["sets_per_s"]
+    return {"rows": rows}
+
+
+def shaped(predictor: Predictor, betas: tuple[float, ...]) -> Predictor:
+    if not betas:
+        return predictor
+    model = cast(Dango, copy.deepcopy(predictor.model))
+    with torch.no_grad():
+        genes = model.encode(predictor.cell).genes
+        for part, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
+            layer = cast(OthersAttention, part)
+            layer.beta.fill_(beta)
+            hidden, heads = genes.shape[1], layer.heads
+            query, key, _ = layer.query_key_value(genes[:512]).chunk(3, -1)
+            by_head = torch.einsum(
+                "ihx,jhx->hij", *(p.unflatten(-1, (heads, -1)) for p in (query, key))
+            )
+            deviation = float(by_head.std(-1).mean()) / math.sqrt(hidden // heads)
+            for weights in (layer.query_key_value.weight, layer.query_key_value.bias):
+                weights[:hidden] /= deviation
+    return replace(predictor, model=model.eval())
+
+
+def new_predictor(model: str, quick: bool) -> Predictor:
+    config = config_of(model, quick, 1000)
+    torch.manual_seed(0)
+    data = load_data(config)
+    return Predictor(build_model(config, data.cell, data.largest).eval(), data.cell, data.standard)
+
+
+@torch.no_grad()
+def loop(predictor: Predictor, n: int, batch: int) -> dict[str, Any]:
+    triples = process.random_genotypes(predictor.cell, n)
+    batches = [triples.take(torch.arange(n)[at : at + batch]) for at in range(0, n, batch)]
+    began = time.perf_counter()
+    model, cell = predictor.model, predictor.cell
+    score: Callable[[Any], Any] = partial(model, cell)
+    if isinstance(model, Dango):
+        score = partial(model.hyper_sagnn, model.encode(cell).genes)
+    score(batches[0])
+    ready, cpu = time.perf_counter(), time.process_time()
+    for genotypes in batches:
+        score(genotypes)
+    return _rates(n, began, ready, cpu)
+
+
+def ranked(predictor: Predictor, n_genes: int) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    genes = np.sort(rng.choice(predictor.cell.n_genes, n_genes, replace=False))
+    began = time.perf_counter()
+    scorer = scorer_of_predictors([predictor])
+    sets = Combinations(genes, 3)
+    # What is made for all triples is made with the first.
+    scorer.candidates(next(Combinations(genes[:3], 3).pieces(0, 1)), np.inf, -np.inf)
+    ready, cpu = time.perf_counter(), time.process_time()
+    kept = Kept(3, {LOWEST: None, HIGHEST: None}, TOP)
+    for some in first_sets(sets, kept) if scorer.prunes else ():
+        kept.offer(scorer.score(some))
+    for block in sets.pieces(0, 1):
+        kept.offer(scorer.candidates(block, kept.above, kept.below))
+    return _rates(sets.n_sets, began, ready, cpu)
+
+
+def _rates(sets: int, began: float, ready: float, cpu: float) -> dict[str, Any]:
+    rates = {"sets_per_s": sets / (time.perf_counter() - ready)}
+    rates["sets_per_cpu_s"] = sets / (time.process_time() - cpu)
+    return {**rates, "sets": sets, "setup_s": ready - began}
+
+
+# --- a step of DANGO ---
+
+VARIANTS = ("dense", "closed_form")
+
+
+def dango(batch: int = 64, steps: int = 5, quick: bool = False) -> dict[str, Any]:
+    """Measure full DANGO steps with both forms of the loss, each in a separate process.
+
+    A step is forward, loss, backward and AdamW on random triples of a synthetic cell, the same for
+    both. The dense form has its adjacencies ready before the first step; they count neither as time
+    nor as memory. The median of the steps after the first one counts.
+    """
+    settings = {"cell": "demo" if quick else "yeast", "batch": batch, "steps": steps}
+    rows = []
+    for number, variant in enumerate(VARIANTS):
+        process.progress(variant, number, len(VARIANTS))
+        rows.append(process.in_own_process(measure_dango, variant=variant, **settings))
+    dense, closed = rows
+    ratios = {
+        "times_faster": dense["step_s"] / closed["step_s"],
+        "part_of_the_memory": closed["peak_mib"] / max(dense["peak_mib"], 1e-9),
+        "relative_difference_of_loss": abs(closed["loss"] - dense["loss"]) / abs(dense["loss"]),
+    }
+    return {"rows": rows, "ratios": ratios}
+
+
+def measure_dango(*, variant: str, cell: str, batch: int, steps: int) -> dict[str, Any]:
+    wild_type = Cell.synthetic(cell)
+    genotypes = process.random_genotypes(wild_type, batch)
+    torch.manual_seed(0)
+    targets = 0.05 * torch.randn(batch)
+    model = Dango(wild_type)
+    if variant == "dense":
+        matrices = [SparseMatrix.of(wild_type.relation(name)) for name in model.relations]
+        adjacency = {m: m.csr(device="cpu", dtype=torch.float32).to_dense() for m in matrices}
+        model.reconstruction.loss = lambda z, w, b, m, x: dense_loss(z, w, b, adjacency[m], x)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=1e-6)
+    criterion = DangoLoss()
+    memory, seconds = process.PeakMemory(), []
+    for _ in range(steps + 1):
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        loss = criterion(model(wild_type, genotypes), targets, epoch=5).total
+        torch.autograd.backward(loss)
+        optimizer.step()
+        last = float(loss.detach())
+        seconds.append(time.perf_counter() - began)
+    step_s, peak = median(seconds[1:]), memory.mib()
+    return {"variant": variant, "step_s": step_s, "peak_mib": peak, "loss": last}
