@@ -154,9 +154,9 @@ FORMS = ("", "slower", "slower > ", "slower > ten", "> 10%", "slower == 1", "slo
     ("text", "of", "code"),
     [
         *((text, ONE, "form") for text in (*FORMS, "slower > 10% and more", "__import__('os')")),
-        ("data loading > 2x", ONE, "unit"),
+        ("data loading > 2x", ONE, "form"),
         ("slowr > 10%", ONE, "about"),
-        ("slower > 1%", ONE, "needs-two"),
+        ("slower > 1%", ONE, "unknown"),
         ("slower per sample > 1%", two(TRACE, TRACE), "unknown"),
         ("slower per epoch > 1%", two(TRACE, TRACE), "unknown"),
     ],

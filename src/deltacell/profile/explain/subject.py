@@ -65,15 +65,17 @@ class RunTimes:
         }
         return {c: s / epochs for c, s in found.items() if math.isfinite(s) and s > 0}
 
-    def doubt(self, name: str) -> str | None:
+    def doubt(self) -> str | None:
         """Return why a run whose steps became slower in every part says little, or None."""
         uneven = self.summary.uneven
         if uneven is None or not uneven.is_everywhere:
             return None
-        return say("uneven", name=name, **_stretches(uneven))
+        return say("uneven", **_stretches(uneven))
 
     def warnings(self) -> Iterator[str]:
         record, summary, uneven = self.record, self.summary, self.summary.uneven
+        if record.mode != "train":
+            yield say("mode", mode=record.mode)
         if record.status is not Status.finished:
             yield say("unfinished", status=record.status)
         if summary.steps < 5:
@@ -138,7 +140,8 @@ def open_subject(
     has_traces = inside.is_dir() and any(f.suffix in (".json", ".gz") for f in inside.iterdir())
     found = RanksAttribution(read_traces(folder, progress=progress)) if has_traces else None
     if times.summary.steps or found is None:
-        return Subject(folder, _run_account(times, name), times, found)
+        notices = tuple(f"Trace: {notice}" for notice in (found.notices if found else ()))
+        return Subject(folder, _run_account(times, name, notices), times, found)
     account = _trace_account(found, name)
     known = {fact: value for fact, value in account.facts.items() if value is not None}
     facts = {**_run_facts(record), **known, "steps per epoch": record.steps_per_epoch}
@@ -156,7 +159,7 @@ def run_name(path: Path) -> str:
     return short_name(name)
 
 
-def _run_account(times: RunTimes, name: str) -> Account:
+def _run_account(times: RunTimes, name: str, notices: tuple[str, ...]) -> Account:
     record, summary = times.record, times.summary
     if not summary.steps or not summary.wall_s > 0:
         what = "no training step of this run was timed"
@@ -172,7 +175,7 @@ def _run_account(times: RunTimes, name: str) -> Account:
         outside=times.outside(),
         residual=summary.residual,
         facts=_run_facts(record) | measured,
-        warnings=tuple(times.warnings()),
+        warnings=(*times.warnings(), *notices),
     )
 
 
