@@ -7,10 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from deltacell.report.page import Axis, ScoreScale, is_known, json_block, page
-from deltacell.report.terminal import few, print_line, print_table
+from deltacell.report.terminal import Piece, few, print_line, print_pieces, print_table
 from deltacell.words import count_text
-
-Table = tuple[str, list[str], list[list[Any]]]
 
 MOST_ROWS = 2000  # rows that are on the page; all of them are in the Parquet file
 MOST_SETS = 20  # sets of the head of a ranking that are on the page of the demonstration
@@ -72,10 +70,7 @@ def print_explained_set(result: Mapping[str, Any]) -> None:
         name = count_text(rest["genes"], "other gene")
         genes.append([name, "", "no", _signed(rest["contribution"])])
     columns = ["name", "gene", "deleted", "contribution"]
-    for table in [*_tables(result), ("What the genes' vectors contribute", columns, genes)]:
-        if table[2]:
-            print_line("")
-            print_table(*table)
+    print_pieces([*_tables(result), Piece("What the genes' vectors contribute", columns, genes)])
 
 
 def explained_page(result: Mapping[str, Any]) -> str:
@@ -85,12 +80,12 @@ def explained_page(result: Mapping[str, Any]) -> str:
         result=result,
         runs=count_text(len(result["runs"]), "run"),
         lines=evidence_lines(result),
-        tables=[table for table in _tables(result) if table[2]],
+        tables=[table for table in _tables(result) if table.rows],
         numbers={"measured", "weight", "distance", "predicted", "seed", "score", "contribution"},
     )
 
 
-def _tables(result: Mapping[str, Any]) -> list[Table]:
+def _tables(result: Mapping[str, Any]) -> list[Piece]:
     votes = [
         [
             *(" ".join(vote["names"]), _signed(vote["score"])),
@@ -113,10 +108,10 @@ def _tables(result: Mapping[str, Any]) -> list[Table]:
     of_votes = ["genes", "measured", "in place of", "relation", "weight", "run"]
     of_nearest = ["genes", "distance", "measured", "predicted", "part"]
     return [
-        ("The measured sets it rests on", of_votes, votes),
-        ("The nearest measured sets", of_nearest, nearest),
-        ("What the relations contribute", ["relation", "links", "contribution"], relations),
-        ("What each run says", ["run", "seed", "model", "score"], runs),
+        Piece("The measured sets it rests on", of_votes, votes),
+        Piece("The nearest measured sets", of_nearest, nearest),
+        Piece("What the relations contribute", ["relation", "links", "contribution"], relations),
+        Piece("What each run says", ["run", "seed", "model", "score"], runs),
     ]
 
 
