@@ -383,21 +383,18 @@ def _known(one: Attribution, other: Attribution) -> float:
 
 def _category_table(account: Account) -> pl.DataFrame:
     samples, steps, epoch = account.samples_per_step, account.steps_per_epoch, account.epoch_s
-    rows = []
+    rows: list[dict[str, Any]] = []
     for part in dict.fromkeys([*CATEGORIES, *account.parts, *account.outside]):
         seconds, outside = account.parts.get(part, 0.0), account.outside.get(part, 0.0)
-        if not seconds and not outside:
-            continue
-        in_epoch = steps * seconds + outside if steps else None
-        row = {
-            "category": part,
-            "ms per step": 1e3 * seconds,
-            "µs per sample": 1e6 * seconds / samples if samples else None,
-            "share of a step": seconds / account.step_s if account.step_s else 0.0,
-            "s per epoch": in_epoch,
-            "share of an epoch": in_epoch / epoch if in_epoch is not None and epoch else None,
-        }
-        rows.append({name: value for name, value in row.items() if value is not None})
+        row: dict[str, Any] = {"category": part, "ms per step": 1e3 * seconds}
+        if samples:
+            row["µs per sample"] = 1e6 * seconds / samples
+        row["share of a step"] = seconds / (account.step_s or 1.0)
+        if steps and epoch:
+            row["s per epoch"] = steps * seconds + outside
+            row["share of an epoch"] = (steps * seconds + outside) / epoch
+        if seconds or outside:
+            rows.append(row)
     return pl.DataFrame(rows)
 
 
@@ -423,22 +420,11 @@ def _trace_tables(traces: RanksAttribution) -> list[Table]:
 
     Of several ranks, tables of one host or device are those of the first.
     """
-    one, found = traces.ranks[0], []
-    rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
-
-    def add(key: str, title: str, frame: pl.DataFrame, *, share: str = "", steps: int = 1) -> None:
-        shown = []
-        for column in frame.columns:
-            name = _COLUMNS.get(column, column)
-            scale = (1e6 if name.startswith("ms") else 1) * (steps if "per step" in name else 1)
-            shown.append((pl.col(column) / scale if scale > 1 else pl.col(column)).alias(name))
-        if share:
-            shown.append((pl.col("time") / pl.max_horizontal(pl.sum("time"), 1)).alias(share))
-        if len(frame):
-            found.append(Table(key, title, frame.select(shown).head(ROWS)))
-
+    one, aligned = traces.ranks[0], traces.alignment
     idle = pl.DataFrame() if one.device is None else one.device.idle
-    for key, title, frame, share in (
+    of_rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
+    # The key, the title, the rows, and the column of shares of the time, if there is one.
+    found = [
         ("operators", "device time by operator", one.work.operators, ""),
         ("kernels", "device time by kernel", one.work.kernels, "share of device time"),
         ("modules", "time by module", one.work.modules, ""),
@@ -448,18 +434,33 @@ def _trace_tables(traces: RanksAttribution) -> list[Table]:
         ("syncs", "where the host waits for the device", one.syncs, ""),
         ("steps", "steps", one.per_step, ""),
         ("workers", "threads of the loader", one.loader.workers, ""),
-    ):
-        add(key, f"{title}{rank}", frame, share=share, steps=one.n_counted)
-    title = f"critical path of a typical step{rank}"
-    add("critical_path", title, one.critical_path, share="share of the step")
-    title = "the device of each rank, from its first event to its last"
+        (
+            "critical_path",
+            "critical path of a typical step",
+            one.critical_path,
+            "share of the step",
+        ),
+    ]
+    found = [(key, f"{title}{of_rank}", frame, share) for key, title, frame, share in found]
     shares = [(pl.col(part) / pl.col("wall")).alias(f"share {part}") for part in PARTS]
-    add("device", title, traces.device.select("rank", "wall", *shares))
-    if traces.alignment is not None:
-        add("waited_for", "ranks: who is waited for", traces.alignment.ranks)
-        late = traces.alignment.collectives.drop("came").sort("late_by", descending=True)
-        add("collectives", "collectives by how late the last rank comes", late)
-    return found
+    title = "the device of each rank, from its first event to its last"
+    found.append(("device", title, traces.device.select("rank", "wall", *shares), ""))
+    if aligned is not None:
+        late = aligned.collectives.drop("came").sort("late_by", descending=True)
+        found.append(("waited_for", "ranks: who is waited for", aligned.ranks, ""))
+        found.append(("collectives", "collectives by how late the last rank comes", late, ""))
+    tables = []
+    for key, title, frame, share in found:
+        steps, shown = 1 if key == "critical_path" else one.n_counted, []
+        for column in frame.columns:
+            name = _COLUMNS.get(column, column)
+            scale = (1e6 if name.startswith("ms") else 1) * (steps if "per step" in name else 1)
+            shown.append((pl.col(column) / scale if scale > 1 else pl.col(column)).alias(name))
+        if share:
+            shown.append((pl.col("time") / pl.max_horizontal(pl.sum("time"), 1)).alias(share))
+        if len(frame):
+            tables.append(Table(key, title, frame.select(shown).head(ROWS)))
+    return tables
 
 
 _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
