@@ -84,12 +84,11 @@ def _main_table(result: Mapping[str, Any]) -> Piece:
         short = ["A", "B"] if max(map(len, names)) > 20 else names
         return _waterfall(result["waterfalls"][0], *short)
     if any(cause["kind"] == "idle" for cause in result["causes"]):
-        causes = [
-            (cause["kind"], _time(cause["seconds"]), _share(cause["share"]), cause["name"])
-            for cause in result["causes"]
-        ]
+        keys = ("kind", "seconds_s", "share", "name")
+        causes = [{**one, "seconds_s": one["seconds"]} for one in result["causes"]]
+        rows = [[_cell(key, one[key]) for key in keys] for one in causes]
         columns = ("what", "per step", "share", "most of it")
-        return Piece("where a step goes, by the device", columns, causes)
+        return Piece("where a step goes, by the device", columns, rows)
     first = result["tables"][0]
     rows = _cells({**first, "rows": sorted(first["rows"], key=lambda row: -(row[1] or 0.0))})
     # What stands per epoch would fold the names of the rows on a narrow terminal.
@@ -110,6 +109,7 @@ def _cut(value: Any) -> Any:
     return f"{value[:44]}…{value[-19:]}" if is_long else value
 
 
+_BAR = ("part", "a_s", "b_s", "change_s", "share_of_gap")
 _LISTS = {
     "unequal": "not equal in both",
     "evidence": "evidence",
@@ -128,11 +128,15 @@ def _explanation(result: Mapping[str, Any], tables: Iterable[Mapping[str, Any]])
 
 
 def _cells(table: Mapping[str, Any]) -> list[list[Any]]:
-    shares = [name.startswith("share") for name in table["columns"]]
-    return [
-        [_share(value) if share else value for value, share in zip(row, shares, strict=True)]
-        for row in table["rows"]
-    ]
+    return [list(map(_cell, table["columns"], row)) for row in table["rows"]]
+
+
+def _cell(column: str, value: Any) -> Any:
+    """Return a value as it is shown: times and shares are known by the names of their columns."""
+    if value is not None and column.endswith("_s"):
+        return change_text(value) if column == "change_s" else seconds_text(value)
+    is_share = value is not None and column.startswith("share")
+    return f"{100 * value:.1f} %" if is_share else value
 
 
 def _reconciliation(result: Mapping[str, Any]) -> Iterator[Piece]:
@@ -148,9 +152,9 @@ def _reconciliation(result: Mapping[str, Any]) -> Iterator[Piece]:
         if one["supports"] is not None:
             supports = f"{ratio_text(one['supports'])} per {one['per']}, of {one['of']}"
         rows.append((one["name"], claimed, supports))
-        taken = [_time(one[side][f"{per}_s"]) for per in pers for side in ("a", "b")]
-        if set(taken) != {"-"}:
-            times.append((one["name"], *taken))
+        taken = [one[side][f"{per}_s"] for per in pers for side in ("a", "b")]
+        if any(taken):
+            times.append((one["name"], *(_cell("_s", seconds) for seconds in taken)))
     title = f"what each measurement supports, {b} by {a}"
     yield Piece(title, ("measurement", "claimed", "supports"), rows)
     columns = ("measurement", *(f"{per}, {side}" for per in pers for side in (a, b)))
@@ -165,20 +169,6 @@ def _waterfall(fall: Mapping[str, Any], a: str, b: str) -> Piece:
     ratio = "" if fall["ratio"] is None else f": {ratio_text(fall['ratio'])}"
     share = 1.0 if fall["gap_s"] else None
     whole = {**fall, "part": "all", "change_s": fall["gap_s"], "share_of_gap": share}
-    rows = [
-        (
-            *(bar["part"], _time(bar["a_s"]), _time(bar["b_s"])),
-            *(change_text(bar["change_s"]), _share(bar["share_of_gap"])),
-        )
-        for bar in [*fall["bars"], whole]
-    ]
+    rows = [[_cell(key, bar[key]) for key in _BAR] for bar in [*fall["bars"], whole]]
     columns = ("part", a, b, "change", "share of the gap")
     return Piece(f"from {a} to {b} per {fall['per']}{ratio}", columns, rows, total=True)
-
-
-def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else seconds_text(seconds)
-
-
-def _share(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from deltacell.words import Progress, listed, short_name
 
 CATEGORY_OF = {phase: category.title for phase, category in CATEGORY_OF_PHASE.items()}
 CATEGORIES = tuple(CATEGORY_OF.values())  # in the order in which a step goes through them
-THREADS = "threads of a process"  # with how many threads a process computes on a CPU
 BEHIND = "device behind the host"  # the host has finished a step and the device has not
 DEVICE_PARTS = {
     "compute": "computing",
@@ -132,20 +131,13 @@ def open_subject(
         traces = RanksAttribution(read_traces(path, progress=progress))
         return Subject(path, _trace_account(traces, name), traces=traces)
     record = read_run(folder)
-    # A run without phases has no steps, but may have a trace.
     has_phases = (folder / PHASES_FOLDER).is_dir()
     rows = record.phases() if has_phases else pl.DataFrame(schema=COLUMNS)
     times = RunTimes(record, rows, PhaseSummary(rows))
-    inside = folder / TRACES
-    has_traces = inside.is_dir() and any(f.suffix in (".json", ".gz") for f in inside.iterdir())
+    has_traces = any(file.suffix in (".json", ".gz") for file in (folder / TRACES).glob("*"))
     found = RanksAttribution(read_traces(folder, progress=progress)) if has_traces else None
-    if times.summary.steps or found is None:
-        notices = tuple(f"Trace: {notice}" for notice in (found.notices if found else ()))
-        return Subject(folder, _run_account(times, name, notices), times, found)
-    account = _trace_account(found, name)
-    known = {fact: value for fact, value in account.facts.items() if value is not None}
-    facts = {**_run_facts(record), **known, "steps per epoch": record.steps_per_epoch}
-    return Subject(folder, replace(account, facts=facts), None, found)
+    notices = tuple(f"Trace: {notice}" for notice in (found.notices if found else ()))
+    return Subject(folder, _run_account(times, name, notices), times, found)
 
 
 def run_name(path: Path) -> str:
@@ -163,9 +155,8 @@ def _run_account(times: RunTimes, name: str, notices: tuple[str, ...]) -> Accoun
     record, summary = times.record, times.summary
     if not summary.steps or not summary.wall_s > 0:
         what = "no training step of this run was timed"
-        fix = "Train with profiler.phases=true (the default), or give a trace."
+        fix = f"Train with profiler.phases=true (the default), or explain {record.path / TRACES}."
         raise InputError(what, code="no-timed-step", where=record.path, fix=fix)
-    measured = {"steps measured": summary.steps, "profiler on": times.is_profiled}
     return Account(
         name,
         "run",
@@ -174,30 +165,28 @@ def _run_account(times: RunTimes, name: str, notices: tuple[str, ...]) -> Accoun
         steps_per_epoch=record.steps_per_epoch,
         outside=times.outside(),
         residual=summary.residual,
-        facts=_run_facts(record) | measured,
+        facts={
+            "batch": record.batch_size,
+            "ranks": record.world_size,
+            "accumulated batches": record.accumulate,
+            "precision": record.precision,
+            "device": record.device,
+            "threads of a process": record.threads,  # with which it computes on a CPU
+            "torch": record.versions.get("torch"),
+            "mode": record.mode,
+            "parameters": record.n_parameters,
+            "propagation": None if record.propagation is None else _chosen(record.propagation),
+            "cell": None if record.cell is None else record.cell.checksum[:12],
+            "screen": None if record.screen is None else record.screen.checksum[:12],
+            "training samples": None if record.samples is None else record.samples.train,
+            "steps measured": summary.steps,
+            "profiler on": times.is_profiled,
+        },
         warnings=(*times.warnings(), *notices),
     )
 
 
-def _run_facts(record: RunRecord) -> dict[str, Any]:
-    return {
-        "batch": record.batch_size,
-        "ranks": record.world_size,
-        "accumulated batches": record.accumulate,
-        "precision": record.precision,
-        "device": record.device,
-        THREADS: record.threads,
-        "torch": record.versions.get("torch"),
-        "mode": record.mode,
-        "parameters": record.n_parameters,
-        "propagation": None if record.propagation is None else chosen(record.propagation),
-        "cell": None if record.cell is None else record.cell.checksum[:12],
-        "screen": None if record.screen is None else record.screen.checksum[:12],
-        "training samples": None if record.samples is None else record.samples.train,
-    }
-
-
-def chosen(propagation: dict[str, Any]) -> str:
+def _chosen(propagation: dict[str, Any]) -> str:
     name, choice = propagation.get("name"), propagation.get("choice")
     inner = choice.get("choice") if isinstance(choice, dict) else None
     return f"{inner} (by {name})" if isinstance(inner, str) else str(name)
