@@ -21,30 +21,26 @@ _ENDS = {
     "highest": "highest scores: the fittest",
 }
 _PARTS = ("training", "validation", "test")
+_COLUMNS = (
+    *("rank", "genes", "score", "spread", "status", "measured", "linked"),
+    *("relations", "pathways", "complexes"),
+)
 
 
 def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
-    def numbers(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
-        return ["" if row[key] is None else f"{row[key]:.4f}" for row in rows]
-
     for end, title in _ENDS.items():
-        rows = [row for row in result["rows"] if row["end"] == end][:most]
-        columns = {
-            "rank": [row["rank"] for row in rows],
-            "genes": [" ".join(row["names"]) for row in rows],
-            "score": numbers(rows, "score"),
-            "spread": numbers(rows, "spread"),
-            "status": [row["status"] for row in rows],
-            "measured": numbers(rows, "measured"),
-            "linked": ["yes" if row["linked"] else "" for row in rows],
-        }
-        for key in ("relations", "pathways", "complexes"):
-            columns[key] = [few(row[key], 3) for row in rows]
+        rows = []
+        for row in [row for row in result["rows"] if row["end"] == end][:most]:
+            keys = ("score", "spread", "measured")
+            known = {key: "" if row[key] is None else f"{row[key]:.4f}" for key in keys}
+            known |= {key: few(row[key], 3) for key in ("relations", "pathways", "complexes")}
+            linked, genes = "yes" if row["linked"] else "", " ".join(row["names"])
+            rows.append({**row, **known, "linked": linked, "genes": genes})
         # An empty column would take the place of one that says something.
-        shown = {name: values for name, values in columns.items() if any(values)}
+        columns = [key for key in _COLUMNS if any(row[key] for row in rows)]
         if rows:
             title += f" ({len(rows):,} of {result['counts'][end or 'listed']:,})"
-            print_table(title, list(shown), list(zip(*shown.values(), strict=True)))
+            print_table(title, columns, [[row[key] for key in columns] for row in rows])
     if not result["rows"]:
         print_line("No set is left of those that were asked for.")
     for sentence in result["sentences"]:
