@@ -117,10 +117,7 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     if isinstance(value, Mapping):
-        items = [f"{shown(number)} {name}" for name, number in list(value.items())[:5]]
-        rest = list(value.values())[5:]
-        more = [f"{shown(sum(rest))} for {len(rest)} other reasons"] if rest else []
-        return ", ".join(items + more) or "-"
+        return few([f"{shown(number)} {name}" for name, number in value.items()], 5) or "-"
     return printable(str(value))
 
 

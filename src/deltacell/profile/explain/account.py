@@ -123,13 +123,12 @@ class Waterfall:
         return cls(per, whole_a, whole_b, gap, ratio, tuple(bars))
 
     def frame(self) -> pl.DataFrame:
-        rows = [astuple(bar) for bar in self.bars]
-        rows.append(("all", self.a, self.b, self.gap, 1.0 if self.gap else None))
         numbers = dict.fromkeys(("a_s", "b_s", "change_s", "share of the gap"), pl.Float64())
-        return pl.DataFrame(rows, schema={"part": pl.String(), **numbers}, orient="row")
+        schema = {"part": pl.String(), **numbers}
+        return pl.DataFrame([astuple(bar) for bar in self.bars], schema=schema, orient="row")
 
     def to_json(self) -> dict[str, Any]:
-        bars = self.frame().rename({"share of the gap": "share_of_gap"}).to_dicts()[:-1]
+        bars = self.frame().rename({"share of the gap": "share_of_gap"}).to_dicts()
         whole = {"a_s": self.a, "b_s": self.b, "gap_s": self.gap, "ratio": self.ratio}
         return {"per": self.per, **whole, "bars": bars}
 

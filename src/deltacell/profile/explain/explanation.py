@@ -244,7 +244,7 @@ def _changes(a: View, b: View) -> list[Table]:
     ):
         in_a, in_b = (view.by(key, group) for view in (a, b))
         if in_a or in_b:
-            changes = Waterfall.between("step", in_a, in_b).frame()[:-1].head(ROWS)
+            changes = Waterfall.between("step", in_a, in_b).frame().head(ROWS)
             title = f"{title}, by change, seconds per step"
             tables.append(Table(key, title, changes.rename({"part": "name"})))
     return tables

@@ -221,12 +221,9 @@ def _on_host(view: View, parts: Mapping[str, float]) -> list[Cause]:
 def causes_of_two(a: View, b: View, fall: Waterfall) -> list[Cause]:
     if not a.parts or not b.parts:
         return _host_changes(a, b, fall)
-    times = []
-    for view in (a, b):
-        idle = {f"idle {reason}": seconds for reason, seconds in view.by("idle").items()}
-        times.append({**view.parts, **idle})
-        times[-1].pop("idle")
-    device = Waterfall.between("step", *times)
+    busy = [{part: s for part, s in v.parts.items() if part != "idle"} for v in (a, b)]
+    idle = [{f"idle {reason}": s for reason, s in v.by("idle").items()} for v in (a, b)]
+    device = Waterfall.between("step", busy[0] | idle[0], busy[1] | idle[1])
     loading = next((bar for bar in fall.bars if bar.part == "data loading"), None)
     found = []
     for bar in device.bars:
