@@ -273,13 +273,13 @@ def _shares(account: Account, view: View | None, causes: list[Cause]) -> dict[st
     shares: dict[str, float] = {}
     parts = sorted(account.parts, key=lambda name: -account.parts[name])[:3]
     if view is not None and view.parts:
-        whole = sum(view.parts.values())
+        whole = sum(view.parts.values()) or 1.0
         shares |= {f"idle {reason}": s / whole for reason, s in view.by("idle").items()}
         shares["communication"] = view.parts["communication"] / whole
         shares["computing"] = 1.0 if view.parts["compute"] > 0.7 * whole else 0.0
         parts = parts if account.source == "run" else ["data loading"]
     shares["rank"] = sum(cause.share for cause in causes if cause.kind == "rank")
-    shares |= {part: account.parts.get(part, 0.0) / account.step_s for part in parts}
+    shares |= {part: account.parts.get(part, 0.0) / (account.step_s or 1.0) for part in parts}
     outside = sorted(account.outside, key=lambda name: -account.outside[name])
     return shares | {part: account.outside[part] / (account.epoch_s or 1.0) for part in outside}
 
