@@ -5,6 +5,7 @@ They are read from a YAML file in which people wrote down two trainings and what
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -93,8 +94,7 @@ class Reading(Conditions, forbid_unknown_fields=True, kw_only=True):
     @property
     def is_mean_with_warmup(self) -> bool:
         """Whether the value is the average of all readings, those of the warm-up included."""
-        mean = float(np.mean(self.readings)) if self.warmup else 0.0
-        return bool(self.warmup) and abs(mean - self.value) <= 0.02 * self.value
+        return self.warmup > 0 and math.isclose(np.mean(self.readings), self.value, rel_tol=0.02)
 
 
 class Measurement(Conditions, forbid_unknown_fields=True, kw_only=True):
@@ -231,8 +231,8 @@ class Figure:
             yield "no_loader", {"batches": batches}
         if m.measured == "loader+model" and m.mode != "train":
             yield "forward_only" if m.mode == "forward" else "not_whole", {}
-        ratios = [self.raw_ratio, *map(self.ratio, PERS)]
-        if m.claimed is not None and not any(r and _is_close(m.claimed, r) for r in ratios):
+        ratios = [ratio for ratio in (self.raw_ratio, *map(self.ratio, PERS)) if ratio]
+        if m.claimed and not any(math.isclose(m.claimed, x, rel_tol=CLOSE) for x in ratios):
             yield "claim_differs", {}
 
 
@@ -316,7 +316,7 @@ def reconcile(path: str | os.PathLike[str]) -> dict[str, Any]:
         if min(outside) < 0:
             account = accounts[0] if outside[0] < 0 else accounts[1]
             found.append((None, "steps_longer_than_epoch", {"account": account}))
-        elif not _is_close(ratio.of_steps, ratio.epoch):
+        elif not math.isclose(ratio.of_steps, ratio.epoch, rel_tol=CLOSE):
             found.append((None, "outside_the_steps", {"ratio": ratio, "outside": outside}))
     is_outside = ratio is not None and max(ratio.outside_share_a, ratio.outside_share_b) > 0.1
     advice = {"time outside": is_outside, "measure epoch": epoch is None}
@@ -338,10 +338,6 @@ def reconcile(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _first(figures: list[Figure], *kinds: str) -> Figure | None:
     return next((one for one in figures if one.measurement.measured in kinds), None)
-
-
-def _is_close(a: float, b: float) -> bool:
-    return abs(a - b) <= CLOSE * max(abs(a), abs(b))
 
 
 def _accounts(figures: list[Figure], epoch: Figure | None, whole: Figure | None) -> list[Account]:

@@ -13,8 +13,7 @@ import polars as pl
 
 from deltacell.errors import InputError
 from deltacell.profile.explain.account import Account
-from deltacell.profile.phase_rows import COLUMNS, PhaseSummary, Uneven
-from deltacell.profile.record import PHASES as PHASES_FOLDER
+from deltacell.profile.phase_rows import PhaseSummary, Uneven
 from deltacell.profile.record import RUN_FILE, TRACES, RunRecord, Status, read_run
 from deltacell.profile.say import say
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
@@ -131,8 +130,7 @@ def open_subject(
         traces = RanksAttribution(read_traces(path, progress=progress))
         return Subject(path, _trace_account(traces, name), traces=traces)
     record = read_run(folder)
-    has_phases = (folder / PHASES_FOLDER).is_dir()
-    rows = record.phases() if has_phases else pl.DataFrame(schema=COLUMNS)
+    rows = record.phases()
     times = RunTimes(record, rows, PhaseSummary(rows))
     has_traces = any(file.suffix in (".json", ".gz") for file in (folder / TRACES).glob("*"))
     found = RanksAttribution(read_traces(folder, progress=progress)) if has_traces else None

@@ -118,12 +118,12 @@ def _lanes(rank: Attribution, rows: Ints) -> tuple[list[int], list[str]]:
 
 def _lane_name(trace: Trace, lane: int, mine: int) -> str:
     thread = trace.threads[lane % len(trace.threads)]
-    word = "stream" if thread.is_device else "thread"
-    name = thread.tid if thread.tid.startswith(word) else f"{word} {thread.tid}"
     if thread.is_device:
-        return short_name(f"device {thread.device or 0}, {name}")
+        stream = thread.tid.removeprefix("stream ")
+        return short_name(f"device {thread.device or 0}, stream {stream}")
     # PyTorch's names of threads have the number in them already.
-    name = thread.name if thread.tid in thread.name else f"{name} {thread.name}".strip()
+    name = f"thread {thread.tid.removeprefix('thread ')} {thread.name}".strip()
+    name = thread.name if thread.tid in thread.name else name
     if lane >= len(trace.threads):
         return short_name(f"collectives beside {name}")
     return short_name(f"{name}, where the steps are" if lane == mine else name)
