@@ -75,7 +75,7 @@ def test_hostile_names_are_only_ever_text(parsed, hostile):
     text = explained(ONE, timeline=timeline(*names))
     (block,) = re.findall(r'<script type="application/json" [^>]*>(.*?)</script>', text)
     drawn = json.loads(block)
-    assert [drawn["names"][found[4]] for found in drawn["ranks"][0]["bars"]] == names
+    assert [found[4] for found in drawn["ranks"][0]["bars"]] == names
     plain = {tag for tag, _ in of("plain").elements}
     for name in (*hostile, "\x1b[31m\n"):
         page = of(name)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deltacell.report.page import sentences
-from deltacell.report.terminal import markdown_table, markdown_text, print_line, print_table
+from deltacell.report.terminal import Piece, markdown, print_pieces
 from deltacell.words import count_text
 
 _TITLES = {
@@ -16,78 +16,67 @@ _TITLES = {
     "beyond": "beyond a threshold",
 }
 _TESTED = {("score", "hit"): "scores, and hits of either sign", ("negative",): "hits of one sign"}
-_MAIN = "pearson"
-
-
-Table = tuple[str, list[str], list[list[str]]]
+_MAIN, _WHATS = "pearson", ("predicted", "measured")
+# A mean square has the units of the score, and may be of any size.
+_STYLES = {"mse": ".3g", "not_additive": ".1%"}
 
 
 def print_evaluation(result: Mapping[str, Any]) -> None:
     """Print an evaluation, from `Evaluation.to_json`, and how calibrated the best one is."""
     best = result["verdicts"][0]["best"]
-    for table in _tables(result, calibration_of=[] if best is None else [best]):
-        print_table(*table)
-    for sentence in _sentences(result):
-        print_line(sentence)
+    print_pieces(_pieces(result, calibration_of=[] if best is None else [best]))
 
 
 def markdown_evaluation(result: Mapping[str, Any]) -> str:
-    parts = [
-        f"**{markdown_text(title)}**\n\n{markdown_table(columns, rows)}"
-        for title, columns, rows in _tables(result, calibration_of=list(result["predictors"]))
-    ]
-    parts.append("\n".join(f"- {markdown_text(said)}" for said in _sentences(result)))
-    return "\n\n".join(parts) + "\n"
+    return markdown("", _pieces(result, calibration_of=list(result["predictors"])))
 
 
-def _tables(result: Mapping[str, Any], calibration_of: Sequence[str]) -> Iterator[Table]:
+def _pieces(result: Mapping[str, Any], calibration_of: Sequence[str]) -> Iterator[Piece]:
     metrics, test, tested = result["metrics"], result["groups"][0], result["tested"]
     level = f"{100 * result['bootstrap']['level']:g} % interval"
-    titles = [_metric_title(metric) for metric in metrics.values()]
-    rows = [
-        [
-            _predictor(name, result),
-            *(_shown(scores[metric], metric) for metric in metrics),
-            _number(result["not_additive"][name]["value"], ".1%"),
-        ]
-        for name, scores in test["scores"].items()
-    ]
+
+    def table(title: str, columns: Mapping[str, tuple[Mapping[str, Any], str]]) -> Piece:
+        """Return a table with a row per predictor, and of each column the scores and the metric."""
+        rows = []
+        for name in next(iter(columns.values()))[0]:
+            seeds = len(result["predictors"][name])
+            shown = [_shown(scores[name][metric], metric) for scores, metric in columns.values()]
+            rows.append([name if seeds == 1 else f"{name} ({seeds} seeds)", *shown])
+        return Piece(title, ["predictor", *columns], rows)
+
+    not_additive = {name: {"not_additive": one} for name, one in result["not_additive"].items()}
+    columns = {_title(one): (test["scores"], metric) for metric, one in metrics.items()}
+    columns["not additive"] = (not_additive, "not_additive")
     sizes = f"{count_text(test['rows'], 'row')}, {count_text(test['gene_sets'], 'gene set')}"
-    yield f"test: {sizes} ({level})", ["predictor", *titles, "not additive"], rows
+    yield table(f"test: {sizes} ({level})", columns)
     for by, title in _TITLES.items():
-        groups = [group for group in result["groups"] if group["by"] == by]
-        if len(groups) < (1 if by == "beyond" else 2):
-            continue
-        labels = [f"{group['label']} ({count_text(group['rows'], 'row')})" for group in groups]
-        rows = [
-            [_predictor(name, result), *(_shown(g["scores"][name][_MAIN], _MAIN) for g in groups)]
-            for name in test["scores"]
-        ]
-        yield f"{metrics[_MAIN]['title']} {title} ({level})", ["predictor", *labels], rows
-    if tested is None:
-        return
-    for of, title in _TESTED.items():
-        chosen = {name: m for name, m in tested["metrics"].items() if m["of"] in of}
-        rows = [
-            [_predictor(name, result), *(_shown(scores[metric], metric) for metric in chosen)]
-            for name, scores in tested["scores"].items()
-        ]
-        title = f"among all tested sets: {title} ({tested['hit_share']:.2%} hits, {level})"
-        yield title, ["predictor", *(_metric_title(metric) for metric in chosen.values())], rows
-    whats = ("predicted", "measured")
-    columns = ["sets", *(f"{what}, {of}" for of in ("score", "hits") for what in whats)]
-    for name in calibration_of:
+        columns = {
+            f"{group['label']} ({count_text(group['rows'], 'row')})": (group["scores"], _MAIN)
+            for group in result["groups"]
+            if group["by"] == by
+        }
+        if len(columns) >= (1 if by == "beyond" else 2):
+            yield table(f"{metrics[_MAIN]['title']} {title} ({level})", columns)
+    for of, title in _TESTED.items() if tested else ():
+        chosen = {name: one for name, one in tested["metrics"].items() if one["of"] in of}
+        columns = {_title(one): (tested["scores"], metric) for metric, one in chosen.items()}
+        hits = f"{tested['hit_share']:.2%} hits, {level}"
+        yield table(f"among all tested sets: {title} ({hits})", columns)
+    for name in calibration_of if tested else ():
         for by, title in (("by_score", "score"), ("by_hit", "probability of a hit")):
-            rows = [
+            yield Piece(
+                f"calibration of {name}: all tested sets by predicted {title}",
+                ["sets", *(f"{what}, {of}" for of in ("score", "hits") for what in _WHATS)],
                 [
-                    f"{one['sets']:,.0f}",
-                    *(_number(one[f"{what}_score"], ".4f") for what in whats),
-                    *(_number(one[f"{what}_hits"], ".2%") for what in whats),
-                ]
-                for one in tested["calibration"].get(name, {}).get(by) or ()
-            ]
-            if rows:
-                yield f"calibration of {name}: all tested sets by predicted {title}", columns, rows
+                    [
+                        f"{one['sets']:,.0f}",
+                        *(_number(one[f"{what}_score"], ".4f") for what in _WHATS),
+                        *(_number(one[f"{what}_hits"], ".2%") for what in _WHATS),
+                    ]
+                    for one in tested["calibration"].get(name, {}).get(by) or ()
+                ],
+            )
+    yield Piece("in words", (), _sentences(result))
 
 
 def _sentences(result: Mapping[str, Any]) -> list[str]:
@@ -100,26 +89,17 @@ def _sentences(result: Mapping[str, Any]) -> list[str]:
     return sentences("evaluation.txt", **result, missing=missing)
 
 
-def _metric_title(metric: Mapping[str, str]) -> str:
+def _title(metric: Mapping[str, str]) -> str:
     arrow = {"higher": " ↑", "lower": " ↓"}.get(metric["better"], "")
     return f"{metric['title']}{arrow}"
 
 
-def _predictor(name: str, result: Mapping[str, Any]) -> str:
-    seeds = result["predictors"][name]
-    return name if len(seeds) == 1 else f"{name} ({len(seeds)} seeds)"
-
-
 def _shown(estimate: Mapping[str, Any], metric: str) -> str:
-    # A mean square has the units of the score, and may be of any size.
-    style = ".3g" if metric == "mse" else ".3f"
-    value, low, high = estimate["value"], estimate["low"], estimate["high"]
-    if value is None:
-        return "-"
-    deviation = estimate["seed_deviation"]
+    style, value = _STYLES.get(metric, ".3f"), estimate["value"]
+    low, high, deviation = (estimate[name] for name in ("low", "high", "seed_deviation"))
     spread = "" if deviation is None else f" ± {deviation:{style}}"
     interval = "" if low is None else f" ({low:{style}} to {high:{style}})"
-    return f"{value:{style}}{spread}{interval}"
+    return "-" if value is None else f"{value:{style}}{spread}{interval}"
 
 
 def _number(value: float | None, style: str) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from deltacell.report.terminal import (
+    Piece,
     console,
-    markdown_table,
-    markdown_text,
+    markdown,
     print_line,
+    print_pieces,
     print_table,
     printable,
 )
@@ -20,21 +21,13 @@ MOST_LINES = 25  # lines of an explanation on the terminal, unless all of it is 
 MOST_ROWS = 12  # rows of a table on the terminal where all of it is asked for
 
 
-class _Piece(NamedTuple):
-    """A table, or without columns a list of sentences."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Any]
-    total: bool = False
-
-
 def print_reconciliation(result: Mapping[str, Any]) -> None:
-    _print(result["sentence"], _reconciliation(result))
+    print_line(result["sentence"], style="bold")
+    print_pieces(_reconciliation(result))
 
 
 def markdown_reconciliation(result: Mapping[str, Any]) -> str:
-    return _markdown(result["sentence"], _reconciliation(result))
+    return markdown(result["sentence"], _reconciliation(result))
 
 
 def print_explanation(result: Mapping[str, Any], *, full: bool = False) -> None:
@@ -43,73 +36,64 @@ def print_explanation(result: Mapping[str, Any], *, full: bool = False) -> None:
     Without ``full`` in at most `MOST_LINES` lines.
     """
     if full:
-        _print(result["sentence"], _explanation(result, _short_tables(result)))
+        print_line(result["sentence"], style="bold")
+        print_pieces(_explanation(result, _short_tables(result)))
     else:
         _print_brief(result)
 
 
 def markdown_explanation(result: Mapping[str, Any]) -> str:
-    return _markdown(result["sentence"], _explanation(result, result["tables"]))
+    return markdown(result["sentence"], _explanation(result, result["tables"]))
 
 
 def _print_brief(result: Mapping[str, Any]) -> None:
-    """Print the sentence, how far to rely on it, one table, what to try, and where to look.
-
-    What is left of the lines is for the evidence.
-    """
+    """Print the sentence, how far to rely on it, one table, what to try, and where to look."""
     wide = console().width
-
-    def lines(text: str) -> int:
-        return max(len(textwrap.wrap(printable(text), wide)), 1)
 
     def one_line(text: str) -> str:
         plain = printable(text)
         return plain if len(plain) <= wide else f"{plain[: wide - 1]}…"
 
     doubts = {"Confidence is low": result["doubts"], "Not equal in both": result["unequal"]}
-    head = [one_line(f"{name}: {'; '.join(of)}.") for name, of in doubts.items() if of]
-    advice = [one_line(f"- {one}") for one in result["advice"][:2]]
-    hint = "Use --full for everything, or --html page.html."
+    above = [f"{name}: {'; '.join(of)}." for name, of in doubts.items() if of]
+    above += [f"- {one}" for one in result["evidence"][:3]]
+    below = ["what to try", *(f"- {one}" for one in result["advice"][:2])]
+    below = [
+        *(below if result["advice"] else ()),
+        "Use --full for everything, or --html page.html.",
+    ]
     if result["timeline"] is not None:
         path = result["facts"][-1]["path"]
-        hint += f" To see the events themselves, drop {path} on https://ui.perfetto.dev."
-    table = _main_table(result)
-    rows, total = (table.rows[:-1], table.rows[-1:]) if table.total else (table.rows, [])
-    left = MOST_LINES - lines(result["sentence"]) - len(head) - lines(hint)
-    left -= 1 + len(advice) if advice else 0
-    # A table has two lines above its rows, and one above its sum.
-    rows = [*rows[: max(min(len(rows), 8, left - 4), 2)], *total]
-    left -= len(rows) + 3
+        below.append(f"To see the events themselves, drop {path} on https://ui.perfetto.dev.")
+    title, columns, rows, total = _main_table(result)
+    rows, last = (rows[:-1], rows[-1:]) if total else (rows, [])
+    # A table has two lines above its rows, and a sum below them.
+    sentence = len(textwrap.wrap(printable(result["sentence"]), wide))
+    left = MOST_LINES - sentence - len(above) - len(below) - 3
     print_line(result["sentence"], style="bold")
-    for line in head:
-        print_line(line)
-    for one in result["evidence"]:
-        if lines(f"- {one}") <= left:
-            print_line(f"- {one}")
-            left -= lines(f"- {one}")
-    print_table(table.title, table.columns, rows, total=table.total)
-    for line in ["what to try", *advice] if advice else ():
-        print_line(line)
-    print_line(hint, style="dim")
+    for line in above:
+        print_line(one_line(line))
+    print_table(title, columns, [*rows[: max(min(left, 8), 2)], *last], total=total)
+    for line in below:
+        print_line(line if "perfetto" in line else one_line(line), soft_wrap=True)
 
 
-def _main_table(result: Mapping[str, Any]) -> _Piece:
+def _main_table(result: Mapping[str, Any]) -> Piece:
     names = [account["name"] for account in result["accounts"]]
     if len(names) == 2:
         short = ["A", "B"] if max(map(len, names)) > 20 else names
         return _waterfall(result["waterfalls"][0], *short)
     if any(cause["kind"] == "idle" for cause in result["causes"]):
-        causes = [
-            (cause["kind"], _time(cause["seconds"]), _share(cause["share"]), cause["name"])
-            for cause in result["causes"]
-        ]
+        keys = ("kind", "seconds_s", "share", "name")
+        causes = [{**one, "seconds_s": one["seconds"]} for one in result["causes"]]
+        rows = [[_cell(key, one[key]) for key in keys] for one in causes]
         columns = ("what", "per step", "share", "most of it")
-        return _Piece("where a step goes, by the device", columns, causes)
+        return Piece("where a step goes, by the device", columns, rows)
     first = result["tables"][0]
     rows = _cells({**first, "rows": sorted(first["rows"], key=lambda row: -(row[1] or 0.0))})
     # What stands per epoch would fold the names of the rows on a narrow terminal.
     kept = len(first["columns"]) if console().width >= 100 else 4
-    return _Piece(first["title"], first["columns"][:kept], [row[:kept] for row in rows])
+    return Piece(first["title"], first["columns"][:kept], [row[:kept] for row in rows])
 
 
 def _short_tables(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -125,6 +109,7 @@ def _cut(value: Any) -> Any:
     return f"{value[:44]}…{value[-19:]}" if is_long else value
 
 
+_BAR = ("part", "a_s", "b_s", "change_s", "share_of_gap")
 _LISTS = {
     "unequal": "not equal in both",
     "evidence": "evidence",
@@ -133,30 +118,32 @@ _LISTS = {
 }
 
 
-def _explanation(
-    result: Mapping[str, Any], tables: Iterable[Mapping[str, Any]]
-) -> Iterator[_Piece]:
-    yield from (_Piece(title, (), result[key]) for key, title in _LISTS.items())
+def _explanation(result: Mapping[str, Any], tables: Iterable[Mapping[str, Any]]) -> Iterator[Piece]:
+    yield from (Piece(title, (), result[key]) for key, title in _LISTS.items())
     names = [account["name"] for account in result["accounts"]]
     yield from (_waterfall(fall, *names) for fall in result["waterfalls"])
-    yield from (_Piece(table["title"], table["columns"], _cells(table)) for table in tables)
+    yield from (Piece(table["title"], table["columns"], _cells(table)) for table in tables)
     for name, facts in zip(names, result["facts"], strict=True):
-        yield _Piece(f"facts of {name}", ("fact", "value"), list(facts.items()))
+        yield Piece(f"facts of {name}", ("fact", "value"), list(facts.items()))
 
 
 def _cells(table: Mapping[str, Any]) -> list[list[Any]]:
-    shares = [name.startswith("share") for name in table["columns"]]
-    return [
-        [_share(value) if share else value for value, share in zip(row, shares, strict=True)]
-        for row in table["rows"]
-    ]
+    return [list(map(_cell, table["columns"], row)) for row in table["rows"]]
 
 
-def _reconciliation(result: Mapping[str, Any]) -> Iterator[_Piece]:
+def _cell(column: str, value: Any) -> Any:
+    """Return a value as it is shown: times and shares are known by the names of their columns."""
+    if value is not None and column.endswith("_s"):
+        return change_text(value) if column == "change_s" else seconds_text(value)
+    is_share = value is not None and column.startswith("share")
+    return f"{100 * value:.1f} %" if is_share else value
+
+
+def _reconciliation(result: Mapping[str, Any]) -> Iterator[Piece]:
     a, b, compared = result["a"], result["b"], result["comparison"]
-    yield _Piece("evidence", (), result["evidence"])
+    yield Piece("evidence", (), result["evidence"])
     wrong = [one["sentence"] for one in result["contradictions"]]
-    yield _Piece("what is wrong or missing", (), wrong)
+    yield Piece("what is wrong or missing", (), wrong)
     pers = ("step", "sample", "epoch")
     rows, times = [], []
     for one in result["measurements"]:
@@ -165,58 +152,23 @@ def _reconciliation(result: Mapping[str, Any]) -> Iterator[_Piece]:
         if one["supports"] is not None:
             supports = f"{ratio_text(one['supports'])} per {one['per']}, of {one['of']}"
         rows.append((one["name"], claimed, supports))
-        taken = [_time(one[side][f"{per}_s"]) for per in pers for side in ("a", "b")]
-        if set(taken) != {"-"}:
-            times.append((one["name"], *taken))
+        taken = [one[side][f"{per}_s"] for per in pers for side in ("a", "b")]
+        if any(taken):
+            times.append((one["name"], *(_cell("_s", seconds) for seconds in taken)))
     title = f"what each measurement supports, {b} by {a}"
-    yield _Piece(title, ("measurement", "claimed", "supports"), rows)
+    yield Piece(title, ("measurement", "claimed", "supports"), rows)
     columns = ("measurement", *(f"{per}, {side}" for per in pers for side in (a, b)))
-    yield _Piece("times of each; an epoch is its samples at this rate", columns, times)
+    yield Piece("times of each; an epoch is its samples at this rate", columns, times)
     if compared is not None:
         yield from (_waterfall(fall, a, b) for fall in compared["waterfalls"])
-        yield _Piece("not equal in both", (), compared["unequal"])
-    yield _Piece("what to measure next", (), result["advice"])
+        yield Piece("not equal in both", (), compared["unequal"])
+    yield Piece("what to measure next", (), result["advice"])
 
 
-def _waterfall(fall: Mapping[str, Any], a: str, b: str) -> _Piece:
+def _waterfall(fall: Mapping[str, Any], a: str, b: str) -> Piece:
     ratio = "" if fall["ratio"] is None else f": {ratio_text(fall['ratio'])}"
     share = 1.0 if fall["gap_s"] else None
     whole = {**fall, "part": "all", "change_s": fall["gap_s"], "share_of_gap": share}
-    rows = [
-        (
-            *(bar["part"], _time(bar["a_s"]), _time(bar["b_s"])),
-            *(change_text(bar["change_s"]), _share(bar["share_of_gap"])),
-        )
-        for bar in [*fall["bars"], whole]
-    ]
+    rows = [[_cell(key, bar[key]) for key in _BAR] for bar in [*fall["bars"], whole]]
     columns = ("part", a, b, "change", "share of the gap")
-    return _Piece(f"from {a} to {b} per {fall['per']}{ratio}", columns, rows, total=True)
-
-
-def _print(sentence: str, pieces: Iterator[_Piece]) -> None:
-    print_line(sentence, style="bold")
-    for piece in (piece for piece in pieces if piece.rows):
-        print_line("")
-        if piece.columns:
-            print_table(*piece[:3], total=piece.total)
-            continue
-        print_line(piece.title, style="bold")
-        for one in piece.rows:
-            print_line(f"- {one}")
-
-
-def _markdown(sentence: str, pieces: Iterator[_Piece]) -> str:
-    parts = [f"**{markdown_text(sentence)}**"]
-    for piece in (piece for piece in pieces if piece.rows):
-        listed = "\n".join(f"- {markdown_text(one)}" for one in piece.rows if not piece.columns)
-        body = markdown_table(piece.columns, piece.rows) if piece.columns else listed
-        parts.append(f"## {markdown_text(piece.title)}\n\n{body}")
-    return "\n\n".join(parts) + "\n"
-
-
-def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else seconds_text(seconds)
-
-
-def _share(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
+    return Piece(f"from {a} to {b} per {fall['per']}{ratio}", columns, rows, total=True)

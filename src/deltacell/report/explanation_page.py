@@ -31,9 +31,8 @@ def explanation_page(data: Mapping[str, Any]) -> str:
     ranks = [rank for rank in (data["timeline"] or {"ranks": ()})["ranks"] if rank["bars"]]
     tables = [table for table in data["tables"] if table["rows"]]
     facts = {name: [one.get(name) for one in data["facts"]] for f in data["facts"] for name in f}
-    legend: dict[str, list[str]] = {}
-    for category in sorted({bar["category"] for rank in ranks for bar in rank["bars"]}, key=_order):
-        legend.setdefault(_colour(category), []).append(category)
+    seen = sorted({bar["category"] for rank in ranks for bar in rank["bars"]}, key=_order)
+    legend = {_colour(x): [y for y in seen if _colour(y) == _colour(x)] for x in seen}
     return page(
         "explanation",
         scripts=("table.js", "explanation.js"),
@@ -43,7 +42,7 @@ def explanation_page(data: Mapping[str, Any]) -> str:
         falls=[_fall(fall) for fall in data["waterfalls"]],
         ranks=ranks,
         legend=[(colour, ", ".join(named)) for colour, named in legend.items()],
-        drawing=_drawing(ranks) if ranks else None,
+        drawing=_drawing(ranks, seen) if ranks else None,
         tables=[_table(table, names) for table in tables],
         most=MOST_ROWS,
         facts={name: [shown(x) for x in cells] for name, cells in facts.items()},
@@ -73,13 +72,11 @@ def _stacks(data: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any] | N
     for name, of, total in zip(names, parts, totals, strict=True):
         pieces, reached = [], 0.0
         for part in (part for part in order if part in of):
-            piece = {"part": part, "colour": _colour(part), "seconds": of[part]}
-            place = {"x": reached / widest, "width": of[part] / widest}
-            pieces.append({**piece, **place, "share": of[part] / total})
+            place = {"x": reached / widest, "width": of[part] / widest, "share": of[part] / total}
+            pieces.append({"part": part, "colour": _colour(part), "seconds": of[part], **place})
             reached += of[part]
         stacked.append({"name": name, "total": total, "pieces": pieces})
-    seen = [p for p in order if max(of.get(p, 0.0) for of in parts) >= 0.002 * widest]
-    return {"per": per, "bars": stacked, "legend": [(_colour(part), part) for part in seen]}
+    return {"per": per, "bars": stacked, "legend": [(_colour(part), part) for part in order]}
 
 
 def _fall(fall: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,25 +93,16 @@ def _fall(fall: Mapping[str, Any]) -> dict[str, Any]:
     return {**fall, "begin": base, "a_width": at[0], "b_width": at[-1], "rows": rows}
 
 
-def _drawing(ranks: Sequence[Mapping[str, Any]]) -> Markup:
-    names: dict[str, int] = {}
-    categories: dict[str, int] = {}
-    drawn = []
-    for rank in ranks:
-        bars = [
-            [
-                *(bar["lane"], bar["depth"]),
-                *(round(bar[name], 6) for name in ("begin_ms", "duration_ms")),
-                names.setdefault(bar["name"], len(names)),
-                categories.setdefault(bar["category"], len(categories)),
-                *(bar["count"], round(bar["busy_ms"], 6)),
-            ]
-            for bar in rank["bars"]
-        ]
-        place = {"begin": rank["begin_ms"], "length": rank["step_ms"], "lanes": rank["lanes"]}
-        drawn.append({"name": rank["name"], **place, "bars": bars})
-    coloured = [[name, _colour(name)] for name in categories]
-    return json_block({"ranks": drawn, "names": list(names), "categories": coloured})
+def _drawing(ranks: Sequence[Mapping[str, Any]], categories: Sequence[str]) -> Markup:
+    keys = ("lane", "depth", "begin_ms", "duration_ms", "name", "category", "count", "busy_ms")
+    drawn = [
+        {
+            **{key: rank[key] for key in ("name", "begin_ms", "step_ms", "lanes")},
+            "bars": [[bar[key] for key in keys] for bar in rank["bars"]],
+        }
+        for rank in ranks
+    ]
+    return json_block({"ranks": drawn, "colours": {name: _colour(name) for name in categories}})
 
 
 def _table(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

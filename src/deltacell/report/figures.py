@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 
 from deltacell.files import write_figure
@@ -34,11 +33,6 @@ def drawn(
     write_figure(figure, path, dpi=dpi)
 
 
-def draw_learning(rows: Sequence[Mapping[str, float | None]], path: Path) -> None:
-    with drawn(path, 6, 3.6) as axes:
-        plot_learning(rows, axes)
-
-
 def plot_learning(rows: Sequence[Mapping[str, float | None]], axes: Axes | None = None) -> Axes:
     if axes is None:
         from matplotlib import pyplot
@@ -56,16 +50,7 @@ def plot_learning(rows: Sequence[Mapping[str, float | None]], axes: Axes | None 
     return axes
 
 
-def draw_scores(
-    measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float64], path: Path
-) -> None:
-    with drawn(path, 4.6, 4.2) as axes:
-        plot_scores(axes, measured, predicted)
-
-
-def plot_scores(
-    axes: Any, measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float64]
-) -> None:
+def plot_scores(axes: Any, measured: npt.ArrayLike, predicted: npt.ArrayLike) -> None:
     shown = axes.hexbin(measured, predicted, gridsize=50, bins="log", cmap="viridis_r", mincnt=1)
     axes.figure.colorbar(shown, ax=axes, label="genotypes")
     axes.axline((0.0, 0.0), slope=1, color="#8a8a8a", linestyle=":", linewidth=1)

@@ -7,10 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from deltacell.report.page import Axis, ScoreScale, is_known, json_block, page
-from deltacell.report.terminal import few, print_line, print_table
+from deltacell.report.terminal import Piece, few, print_line, print_pieces, print_table
 from deltacell.words import count_text
-
-Table = tuple[str, list[str], list[list[Any]]]
 
 MOST_ROWS = 2000  # rows that are on the page; all of them are in the Parquet file
 MOST_SETS = 20  # sets of the head of a ranking that are on the page of the demonstration
@@ -23,30 +21,26 @@ _ENDS = {
     "highest": "highest scores: the fittest",
 }
 _PARTS = ("training", "validation", "test")
+_COLUMNS = (
+    *("rank", "genes", "score", "spread", "status", "measured", "linked"),
+    *("relations", "pathways", "complexes"),
+)
 
 
 def print_ranking(result: Mapping[str, Any], most: int = 10) -> None:
-    def numbers(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
-        return ["" if row[key] is None else f"{row[key]:.4f}" for row in rows]
-
     for end, title in _ENDS.items():
-        rows = [row for row in result["rows"] if row["end"] == end][:most]
-        columns = {
-            "rank": [row["rank"] for row in rows],
-            "genes": [" ".join(row["names"]) for row in rows],
-            "score": numbers(rows, "score"),
-            "spread": numbers(rows, "spread"),
-            "status": [row["status"] for row in rows],
-            "measured": numbers(rows, "measured"),
-            "linked": ["yes" if row["linked"] else "" for row in rows],
-        }
-        for key in ("relations", "pathways", "complexes"):
-            columns[key] = [few(row[key], 3) for row in rows]
+        rows = []
+        for row in [row for row in result["rows"] if row["end"] == end][:most]:
+            keys = ("score", "spread", "measured")
+            known = {key: "" if row[key] is None else f"{row[key]:.4f}" for key in keys}
+            known |= {key: few(row[key], 3) for key in ("relations", "pathways", "complexes")}
+            linked, genes = "yes" if row["linked"] else "", " ".join(row["names"])
+            rows.append({**row, **known, "linked": linked, "genes": genes})
         # An empty column would take the place of one that says something.
-        shown = {name: values for name, values in columns.items() if any(values)}
+        columns = [key for key in _COLUMNS if any(row[key] for row in rows)]
         if rows:
             title += f" ({len(rows):,} of {result['counts'][end or 'listed']:,})"
-            print_table(title, list(shown), list(zip(*shown.values(), strict=True)))
+            print_table(title, columns, [[row[key] for key in columns] for row in rows])
     if not result["rows"]:
         print_line("No set is left of those that were asked for.")
     for sentence in result["sentences"]:
@@ -72,10 +66,7 @@ def print_explained_set(result: Mapping[str, Any]) -> None:
         name = count_text(rest["genes"], "other gene")
         genes.append([name, "", "no", _signed(rest["contribution"])])
     columns = ["name", "gene", "deleted", "contribution"]
-    for table in [*_tables(result), ("What the genes' vectors contribute", columns, genes)]:
-        if table[2]:
-            print_line("")
-            print_table(*table)
+    print_pieces([*_tables(result), Piece("What the genes' vectors contribute", columns, genes)])
 
 
 def explained_page(result: Mapping[str, Any]) -> str:
@@ -85,12 +76,12 @@ def explained_page(result: Mapping[str, Any]) -> str:
         result=result,
         runs=count_text(len(result["runs"]), "run"),
         lines=evidence_lines(result),
-        tables=[table for table in _tables(result) if table[2]],
+        tables=[table for table in _tables(result) if table.rows],
         numbers={"measured", "weight", "distance", "predicted", "seed", "score", "contribution"},
     )
 
 
-def _tables(result: Mapping[str, Any]) -> list[Table]:
+def _tables(result: Mapping[str, Any]) -> list[Piece]:
     votes = [
         [
             *(" ".join(vote["names"]), _signed(vote["score"])),
@@ -113,10 +104,10 @@ def _tables(result: Mapping[str, Any]) -> list[Table]:
     of_votes = ["genes", "measured", "in place of", "relation", "weight", "run"]
     of_nearest = ["genes", "distance", "measured", "predicted", "part"]
     return [
-        ("The measured sets it rests on", of_votes, votes),
-        ("The nearest measured sets", of_nearest, nearest),
-        ("What the relations contribute", ["relation", "links", "contribution"], relations),
-        ("What each run says", ["run", "seed", "model", "score"], runs),
+        Piece("The measured sets it rests on", of_votes, votes),
+        Piece("The nearest measured sets", of_nearest, nearest),
+        Piece("What the relations contribute", ["relation", "links", "contribution"], relations),
+        Piece("What each run says", ["run", "seed", "model", "score"], runs),
     ]
 
 

@@ -54,25 +54,21 @@ class TrainingBar:
         self._look, self._watched = look, watched
         told = progress.TextColumn("{task.fields[told]}", markup=False)
         self._bar = _bar(progress.MofNCompleteColumn(), told)
-        self._task: Any = None
+        self._task = self._bar.add_task("", told="")
         self._row = {"train_loss": math.nan}
-        self._genotypes, self._name = 0, ""
-        self._since = self._looked = time.monotonic()
+        self._genotypes, self._name, self._since, self._looked = 0, "", 0.0, 0.0
 
     def begin(self, epoch: int, epochs: int, step: int, steps: int) -> None:
         self._name = f"epoch {epoch + 1}/{epochs}"
         self._genotypes, self._since = 0, time.monotonic()
-        if not self._watched:
-            return
-        if self._task is None:
+        if self._watched:
             self._bar.start()
-            self._task = self._bar.add_task("", told="")
-        done, total = epoch * steps + step, steps * epochs
-        self._bar.update(self._task, description=self._name, completed=done, total=total)
+            done, total = epoch * steps + step, steps * epochs
+            self._bar.update(self._task, description=self._name, completed=done, total=total)
 
     def step(self, loss: Any, genotypes: int) -> None:
         self._genotypes += genotypes
-        if self._task is None or self._bar.disable:
+        if not self._watched or self._bar.disable:
             return
         now = time.monotonic()
         if now - self._looked >= REFRESH:

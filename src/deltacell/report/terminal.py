@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from contextvars import ContextVar
 from html import escape as html_escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -117,10 +117,7 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     if isinstance(value, Mapping):
-        items = [f"{shown(number)} {name}" for name, number in list(value.items())[:5]]
-        rest = list(value.values())[5:]
-        more = [f"{shown(sum(rest))} for {len(rest)} other reasons"] if rest else []
-        return ", ".join(items + more) or "-"
+        return few([f"{shown(number)} {name}" for name, number in value.items()], 5) or "-"
     return printable(str(value))
 
 
@@ -147,7 +144,33 @@ def markdown_text(text: str) -> str:
     return printable(text).translate(str.maketrans(_MARKS))
 
 
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [[markdown_text(shown(cell)) for cell in line] for line in (columns, *rows)]
-    lines.insert(1, ["---"] * len(columns))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+class Piece(NamedTuple):
+    """A table, or without columns a list of sentences."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Any]
+    total: bool = False
+
+
+def print_pieces(pieces: Iterable[Piece]) -> None:
+    for piece in (piece for piece in pieces if piece.rows):
+        print_line("")
+        if piece.columns:
+            print_table(*piece[:3], total=piece.total)
+            continue
+        print_line(piece.title, style="bold")
+        for one in piece.rows:
+            print_line(f"- {one}")
+
+
+def markdown(sentence: str, pieces: Iterable[Piece]) -> str:
+    parts = [f"**{markdown_text(sentence)}**"] if sentence else []
+    for piece in (piece for piece in pieces if piece.rows):
+        body = [f"- {markdown_text(one)}" for one in piece.rows if not piece.columns]
+        if piece.columns:
+            cells = [[markdown_text(shown(x)) for x in row] for row in (piece.columns, *piece.rows)]
+            cells.insert(1, ["---"] * len(piece.columns))
+            body = [f"| {' | '.join(line)} |" for line in cells]
+        parts.append("\n".join([f"## {markdown_text(piece.title)}\n", *body]))
+    return "\n\n".join(parts) + "\n"

@@ -24,7 +24,7 @@ from deltacell.profile.capture import Capture
 from deltacell.profile.host_profilers import HostProfiler
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.profile.record import CHECKPOINTS, FIGURES, PHASES, TENSORBOARD
-from deltacell.report.figures import draw_learning, draw_scores
+from deltacell.report.figures import drawn, plot_learning, plot_scores
 from deltacell.report.progress import TrainingBar
 from deltacell.screen import Batch, Genotypes, Loader
 from deltacell.train.checkpoints import Checkpoints
@@ -422,10 +422,11 @@ class Loop:
             if self.directory is not None and every and done % every == 0:
                 folder = self.path / FIGURES
                 folder.mkdir(exist_ok=True)
-                draw_learning(self.rows, folder / "learning.svg")
+                with drawn(folder / "learning.svg", 6, 3.6) as axes:
+                    plot_learning(self.rows, axes)
                 if validation is not None:
-                    file = folder / f"validation-epoch{done:04d}.png"
-                    draw_scores(validation.measured, validation.predicted, file)
+                    with drawn(folder / f"validation-epoch{done:04d}.png", 4.6, 4.2) as axes:
+                        plot_scores(axes, validation.measured, validation.predicted)
         timer.switch("logging")
         self.bar.epoch(row, at.step)
         if self.loggers is not None:

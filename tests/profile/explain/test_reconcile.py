@@ -109,7 +109,6 @@ def given(tmp_path, text):
         ("- {name: m, measured: loader only, a: 9, b: 3}", set(), 3),
         (f"{EPOCH.replace('3', '2')}\n{MS}", {"steps_longer_than_epoch"}, 2),
         (TRACE % " sum: self,", {"unequal_windows"}, 4),
-        (TRACE % "", {"unequal_windows", "sum_not_said"}, None),
         ("- {name: m, measured: it/s, claimed: 5, a: 9, b: 3}", {"claim_differs"}, 3),
         # Only a mean that includes the warm-up is not a steady ratio.
         (f"- {{name: m, measured: it/s, a: {{{READINGS}}}, b: 3}}", {"warmup_average"}, 3),
@@ -135,14 +134,17 @@ def test_epochs_of_different_data(tmp_path):
 
 
 ROW = HEAD + "- {name: m, measured: it/s, "
-SUM = HEAD + "- {name: m, measured: trace sum, startup_seconds: 9, window_steps: 2, a: 1, b: 1}"
-KEY = "wrong-key"
+SUM = (
+    HEAD
+    + "- {name: m, measured: trace sum, sum: self, startup_seconds: 9, window_steps: 2, a: 1, b: 1}"
+)
+KEY = "not-measurements"
 
 
 @pytest.mark.parametrize(
     ("text", "code", "about"),
     [
-        ("a: [", "not-yaml", "line "),
+        ("a: [", KEY, "line "),
         ("a: {nam: x}\n", KEY, "(did you mean 'name'?)"),
         (HEAD, KEY, "measurements"),
         (HEAD + "- {name: m, measured: loader-only, a: 1, b: 1}", KEY, "measurements[0].measured"),
@@ -152,13 +154,12 @@ KEY = "wrong-key"
         (ROW + "a: {batch: 1}, b: 1}", "wrong-measurement", "'a'"),
         (ROW + "sum: self, a: 1, b: 1}", "wrong-measurement", "'sum'"),
         (ROW + "unit: ms, a: 1, b: 1}", "wrong-measurement", "expected it/s"),
-        (ROW + "a: !!python/name:os.system , b: 1}", "not-yaml", "line 4"),
+        (ROW + "a: !!python/name:os.system , b: 1}", KEY, "line 4"),
         (SUM, "wrong-measurement", "'startup_seconds'"),
-        (f"{ROW}a: 1, b: 1}}\n- {{name: m, measured: it/s, a: 1, b: 1}}", "same-name", ""),
-        ("a: {name: x}\nb: {name: x}\nmeasurements:\n" + MS, "same-name", ""),
-        (None, "unreadable", ""),
-        (b"\xff\xfe\x00", "not-yaml", ""),
-        (b"#" * (1 << 21), "file-too-large", ""),
+        (HEAD + TRACE % "", "wrong-measurement", "'sum'"),
+        (None, KEY, ""),
+        (b"\xff\xfe\x00", KEY, ""),
+        (b"#" * (1 << 21), KEY, "larger than"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(refused, tmp_path, text, code, about):

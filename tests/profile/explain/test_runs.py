@@ -113,13 +113,6 @@ def test_a_run_without_phases(refused, make_run):
     for part in (path / "phases").iterdir():
         part.unlink()
     refused("no-timed-step", explain, path)
-    (path / "traces").mkdir()
-    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 9}
-    trace = json.dumps({"schemaVersion": 1, "traceEvents": [event]})
-    (path / "traces" / "trace-rank0-window0.json").write_text(trace)
-    found = explain(path)
-    assert found.accounts[0].source == "trace"
-    assert (found.facts[0]["mode"], found.facts[0]["torch"]) == ("train", "2.13.0")
 
 
 def two(a: Account, b: Account) -> Explanation:
@@ -154,9 +147,9 @@ FORMS = ("", "slower", "slower > ", "slower > ten", "> 10%", "slower == 1", "slo
     ("text", "of", "code"),
     [
         *((text, ONE, "form") for text in (*FORMS, "slower > 10% and more", "__import__('os')")),
-        ("data loading > 2x", ONE, "unit"),
+        ("data loading > 2x", ONE, "form"),
         ("slowr > 10%", ONE, "about"),
-        ("slower > 1%", ONE, "needs-two"),
+        ("slower > 1%", ONE, "unknown"),
         ("slower per sample > 1%", two(TRACE, TRACE), "unknown"),
         ("slower per epoch > 1%", two(TRACE, TRACE), "unknown"),
     ],

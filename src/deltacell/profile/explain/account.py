@@ -85,16 +85,13 @@ class Account:
 
 @dataclass(frozen=True)
 class Bar:
-    """Seconds of one part in A and in B, 0 where one does not have it, and the change.
-
-    ``share`` is that of the gap: above 1 or negative where bars cancel, None where there is no gap.
-    """
+    """Seconds of one part in A and in B, 0 where one does not have it, and the change."""
 
     part: str
     a: float
     b: float
     change: float
-    share: float | None
+    share: float | None  # of the gap: above 1 or negative where bars cancel, None without a gap
 
 
 @dataclass(frozen=True)
@@ -126,13 +123,12 @@ class Waterfall:
         return cls(per, whole_a, whole_b, gap, ratio, tuple(bars))
 
     def frame(self) -> pl.DataFrame:
-        rows = [astuple(bar) for bar in self.bars]
-        rows.append(("all", self.a, self.b, self.gap, 1.0 if self.gap else None))
         numbers = dict.fromkeys(("a_s", "b_s", "change_s", "share of the gap"), pl.Float64())
-        return pl.DataFrame(rows, schema={"part": pl.String(), **numbers}, orient="row")
+        schema = {"part": pl.String(), **numbers}
+        return pl.DataFrame([astuple(bar) for bar in self.bars], schema=schema, orient="row")
 
     def to_json(self) -> dict[str, Any]:
-        bars = self.frame().rename({"share of the gap": "share_of_gap"}).to_dicts()[:-1]
+        bars = self.frame().rename({"share of the gap": "share_of_gap"}).to_dicts()
         whole = {"a_s": self.a, "b_s": self.b, "gap_s": self.gap, "ratio": self.ratio}
         return {"per": self.per, **whole, "bars": bars}
 
@@ -157,18 +153,15 @@ class EpochRatio:
 
     @classmethod
     def between(cls, a: Account, b: Account) -> EpochRatio | None:
-        steps_a, steps_b = a.steps_per_epoch, b.steps_per_epoch
-        epoch_a, epoch_b = a.epoch_s, b.epoch_s
-        if not (steps_a and steps_b and epoch_a and epoch_b and min(epoch_a, epoch_b) > 0):
+        epochs = (a.epoch_s or 0.0, b.epoch_s or 0.0)
+        if min(*epochs, a.step_s, b.step_s) <= 0:
             return None
-        if min(a.step_s, b.step_s) <= 0:
-            return None
-        steps, step = steps_b / steps_a, b.step_s / a.step_s
-        outside = (epoch_b / (steps_b * b.step_s)) / (epoch_a / (steps_a * a.step_s))
-        epoch = steps * step * outside
+        steps, step = (b.steps_per_epoch or 0) / (a.steps_per_epoch or 1), b.step_s / a.step_s
+        epoch = epochs[1] / epochs[0]
+        outside = epoch / (steps * step)
         line = f"epoch {ratio_text(epoch)} = steps {steps:.3g}x * time per step {step:.3g}x"
         line += f" * outside the steps {outside:.3g}x"
-        shares = (a.outside_s / epoch_a, b.outside_s / epoch_b)
+        shares = (a.outside_s / epochs[0], b.outside_s / epochs[1])
         return cls(epoch, steps, step, outside, *shares, steps * step, line)
 
 
@@ -200,18 +193,17 @@ class Comparison:
 
 
 def compare(a: Account, b: Account) -> Comparison:
-    per_sample = a.samples_per_step and b.samples_per_step
+    samples, per = (a.samples_per_step, b.samples_per_step), "sample"
+    if not all(samples):
+        samples, per = (1, 1), "step"
     parts = [
-        {
-            part: s / (one.samples_per_step or 1) if per_sample else s
-            for part, s in one.parts.items()
-        }
-        for one in (a, b)
+        {part: seconds / (size or 1) for part, seconds in one.parts.items()}
+        for one, size in zip((a, b), samples, strict=True)
     ]
-    steps = Waterfall.between("sample" if per_sample else "step", *parts)
     epochs = None
     if a.steps_per_epoch and b.steps_per_epoch:
         epochs = Waterfall.between("epoch", a.epoch_parts, b.epoch_parts)
+    steps = Waterfall.between(per, *parts)
     return Comparison(a, b, steps, epochs, EpochRatio.between(a, b), _unequal(a, b))
 
 
@@ -225,19 +217,12 @@ def _unequal(a: Account, b: Account) -> tuple[str, ...]:
         in_a, in_b = facts_a.get(name), facts_b.get(name)
         # The last batch of an epoch is short, so the mean depends on which steps were counted.
         near = name == SAMPLES and in_a and in_b and abs(in_a - in_b) <= 0.05 * max(in_a, in_b)
-        if in_a == in_b or near:
-            continue
-        if in_a is None or in_b is None:
-            only, value = (a, in_a) if in_b is None else (b, in_b)
-            found.append(f"{name}: known for {only.name} only ({_fact(value)})")
-        else:
+        if in_a != in_b and not near:
             found.append(f"{name}: {_fact(in_a)} against {_fact(in_b)}")
     return tuple(found)
 
 
 def _fact(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
-        return f"{int(value):,}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if value is None or isinstance(value, bool):
+        return {None: "unknown", True: "yes", False: "no"}[value]
+    return f"{round(value, 2):,.12g}" if isinstance(value, int | float) else str(value)

@@ -24,16 +24,7 @@ from deltacell.profile.explain.account import (
     Waterfall,
     compare,
 )
-from deltacell.profile.explain.judge import (
-    FEW,
-    MUCH,
-    Cause,
-    Difference,
-    Seconds,
-    View,
-    difference,
-    late_rank,
-)
+from deltacell.profile.explain.judge import FEW, MUCH, Cause, Difference, View, difference
 from deltacell.profile.explain.subject import CATEGORIES, DEVICE_PARTS, Subject, device_means
 from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.say import has, say
@@ -122,85 +113,57 @@ def explain(
 def _explain_one(subject: Subject) -> Explanation:
     account, traces, run = subject.account, subject.traces, subject.run
     tables = [Table("categories", "where the time goes", _category_table(account))]
-    said: list[str] = []
-    warnings, causes, sentence = list(_warnings(account)), [], ""
+    evidence, causes, sentence, view = [], [], "", None
     if traces is not None:
-        causes = judge.causes_of_one(subject.name, traces, account.parts)
+        view, late = View(subject.name, traces.ranks), judge.late_rank(traces)
+        causes = judge.causes_of_one(view, account.parts, late)
         lead = [cause.text for i, cause in enumerate(causes[:2]) if i == 0 or cause.share > MUCH]
         sentence = f"{capital('; '.join(lead))}."
         tables += _trace_tables(traces)
         about = "" if run is None else "By its trace, with the profiler on: "
-        said += [f"{about}{one}" for one in _trace_evidence(traces)]
+        evidence = [f"{about}{one}" for one in _trace_evidence(traces, view, late)]
     if run is not None:
         sentence, by_rank = run.summary.sentence, run.by_rank()
-        late = judge.straggler(by_rank)
-        if late is not None and late[0] > MUCH:
-            sentence = f"{capital(late[1])}. {sentence}"
-        elif late is not None:
-            said.append(f"{capital(late[1])}.")
+        if (late_in_run := judge.straggler(by_rank)) is not None:
+            sentence = f"{capital(late_in_run)}. {sentence}"
         empty = [part for part in CATEGORIES if not by_rank[part].sum()]
         tables.append(Table("ranks", "ms per step of each rank", by_rank.drop(empty)))
-        warnings += [f"Trace: {notice}" for notice in (traces.notices if traces else ())]
     return _explanation(
         [subject],
         sentence=sentence,
-        evidence=said,
-        advice=list(_advice_on_one(subject)),
-        doubts=_doubts_of_one(subject),
-        warnings=warnings,
+        evidence=evidence,
+        advice=_advice(_shares(account, view, causes), of_run=run is not None),
         causes=causes[:5],
         tables=tables,
     )
 
 
-def _explanation(
-    given: list[Subject], *, advice: list[str], doubts: list[str], warnings: list[str], **rest: Any
-) -> Explanation:
-    runs = [one.run.doubt(one.name) for one in given if one.run is not None]
-    if uneven := [doubt for doubt in runs if doubt is not None]:
-        advice, doubts = [*advice, _advice_on("the machine")], [*uneven, *doubts]
-    low = [f"Confidence is low: {doubt}." for doubt in doubts]
-    traces = [(one.name, one.traces) for one in given if one.traces is not None]
-    return Explanation(
-        **rest,
-        accounts=[one.account for one in given],
-        advice=advice,
-        doubts=doubts,
-        warnings=list(dict.fromkeys([*low, *warnings])),
-        facts=[one.facts for one in given],
-        timeline=typical_steps(traces),
-    )
-
-
-def _warnings(account: Account) -> Iterator[str]:
-    yield from account.warnings
-    mode = account.facts.get("mode")
-    if mode not in (None, "train"):
-        yield say("mode", name=account.name, mode=mode)
-
-
 def _explain_two(a: Subject, b: Subject) -> Explanation:
-    compared = compare(a.account, b.account)
+    compared, tables = compare(a.account, b.account), []
     views = [View(one.name, one.traces.ranks) for one in (a, b) if one.traces is not None]
     only_traces = len(views) == 2 and a.run is None and b.run is None
     causes = judge.causes_of_two(views[0], views[1], compared.steps) if only_traces else []
     noise = _noise(a, b, views if only_traces else [])
-    sentence = _pair_sentence(compared, noise, causes)
-    if (ranks := _rank_difference(a, b)) is not None:
+    sentence, ranks = _pair_sentence(compared, noise, causes), _rank_difference(a, b)
+    if ranks is not None:
         sentence += f" {say('ranks differ', ranks=ranks)}"
-    tables = []
     for one, key in ((a, "categories_a"), (b, "categories_b")):
         title = f"where the time of {one.name} goes"
         tables.append(Table(key, title, _category_table(one.account)))
     if len(views) == 2:
         tables += _changes(views[0], views[1])
+    slower: dict[str, float] = {}
+    if noise is None or noise.is_beyond:
+        slower |= {cause.kind: 1.0 for cause in causes[:1] if cause.seconds > 0}
+        for fall in compared.falls:
+            if fall.gap > 0 and fall.gap >= SAME * fall.a:
+                slower |= {bar.part: bar.share or 0.0 for bar in fall.bars[:4]}
     return _explanation(
         [a, b],
         sentence=sentence,
         evidence=list(_pair_evidence(compared, noise, views)),
-        advice=_pair_advice(compared, causes, noise, of_run=b.run is not None),
-        doubts=list(_doubts_of_two(a, b, compared.steps, noise)),
-        warnings=[f"{one.name}: {w}" for one in (a, b) for w in _warnings(one.account)],
+        advice=_advice(slower, of_run=b.run is not None),
+        doubts=list(_pair_doubts(a, b, compared.steps, noise)),
         causes=causes[:5],
         noise=noise,
         comparison=compared,
@@ -208,45 +171,62 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
     )
 
 
+def _explanation(
+    given: list[Subject], *, advice: list[str], doubts: Sequence[str] = (), **rest: Any
+) -> Explanation:
+    doubts, warnings = [*doubts], []
+    for one in given:
+        about = f"{one.name}: " if len(given) > 1 else ""
+        if one.run is not None and (uneven := one.run.doubt()) is not None:
+            doubts.insert(0, f"{about}{uneven}")
+            advice = [*advice, *_advice({"the machine": 1.0})]
+        doubts += [f"{about}{doubt}" for doubt in _doubts(one)]
+        warnings += [f"{about}{warning}" for warning in one.account.warnings]
+    low = [f"Confidence is low: {doubt}." for doubt in doubts]
+    traces = [(one.name, one.traces) for one in given if one.traces is not None]
+    return Explanation(
+        **rest,
+        accounts=[one.account for one in given],
+        advice=list(dict.fromkeys(advice)),
+        doubts=doubts,
+        warnings=list(dict.fromkeys([*low, *warnings])),
+        facts=[one.facts for one in given],
+        timeline=typical_steps(traces),
+    )
+
+
 def _noise(a: Subject, b: Subject, views: list[View]) -> Difference | None:
-    if a.run is not None and b.run is not None:
-        if any(one.summary.samples_per_s is None for one in (a.run, b.run)):
-            return None
-        in_a, in_b = (
-            run.summary.steady["wall_s"].to_numpy() / (one.account.samples_per_step or 1.0)
-            for one, run in ((a, a.run), (b, b.run))
-        )
-        return difference(in_a, in_b)
-    if not views:
+    if views:
+        paced_by = "device" if views[0].parts and views[1].parts else "host"
+        return difference(views[0].times, views[1].times, paced_by=paced_by)
+    runs = [(one.run.summary, one.account) for one in (a, b) if one.run is not None]
+    if len(runs) < 2 or any(summary.samples_per_s is None for summary, _ in runs):
         return None
-    paced_by = "device" if views[0].parts and views[1].parts else "host"
-    return difference(views[0].times, views[1].times, paced_by=paced_by)
+    return difference(
+        *(x.steady["wall_s"].to_numpy() / (of.samples_per_step or 1.0) for x, of in runs)
+    )
 
 
 def _pair_sentence(compared: Comparison, noise: Difference | None, causes: list[Cause]) -> str:
     fall, names = compared.steps, {"a": compared.a.name, "b": compared.b.name}
     is_noise = noise is not None and not noise.is_beyond
     if fall.ratio is None:
-        said = say("no time", **names)
-    elif is_noise or abs(fall.ratio - 1) <= SAME:
+        return f"{say('no time', **names)}."
+    if is_noise or abs(fall.ratio - 1) <= SAME:
         said = say("noise", fall=fall, noise=noise, **names)
     else:
         lead, *others = [bar for bar in fall.bars if bar.change * fall.gap > 0]
         cause = judge.of_gap(lead, fall.gap) + say("others", lead=lead, others=others[:2])
         cause = causes[0].text if causes else cause
         said = say("slower", fall=fall, noise=noise, cause=cause, **names)
-    return f"{said}.{_epochs(compared, close=0.25 if is_noise else SAME)}"
-
-
-def _epochs(compared: Comparison, *, close: float) -> str:
-    ratio, fall, of_steps = compared.epoch_ratio, compared.epochs, compared.steps.ratio
-    if ratio is None or fall is None or fall.ratio is None or of_steps is None:
-        return ""
-    if abs(fall.ratio / of_steps - 1) <= close:
-        return ""
-    lead = max(fall.bars, key=lambda bar: bar.change * (1 if fall.gap >= 0 else -1))
-    is_most = lead.part.startswith(OUTSIDE) and abs(lead.change) > abs(fall.gap) / 2 > 0
-    return f" {say('epochs', fall=fall, ratio=ratio, most=lead if is_most else None)}"
+    epochs, ratio, close = compared.epochs, compared.epoch_ratio, 0.25 if is_noise else SAME
+    if epochs is None or epochs.ratio is None or ratio is None:
+        return f"{said}."
+    if abs(epochs.ratio / fall.ratio - 1) <= close:
+        return f"{said}."
+    most = max(epochs.bars, key=lambda bar: bar.change * (1 if epochs.gap >= 0 else -1))
+    is_most = most.part.startswith(OUTSIDE) and abs(most.change) > abs(epochs.gap) / 2 > 0
+    return f"{said}. {say('epochs', fall=epochs, ratio=ratio, most=most if is_most else None)}"
 
 
 def _changes(a: View, b: View) -> list[Table]:
@@ -256,25 +236,18 @@ def _changes(a: View, b: View) -> list[Table]:
         in_a, in_b = ({DEVICE_PARTS[part]: s for part, s in v.parts.items()} for v in (a, b))
         title = f"the device, from {a.name} to {b.name}, seconds per step"
         tables.append(Table("device", title, Waterfall.between("step", in_a, in_b).frame()))
-    kernels_a, kernels_b = (view.by("kernels", "compute") for view in (a, b))
-    for key, title, in_a, in_b in (
-        ("operations", "what the host does", _by_name(a), _by_name(b)),
-        ("operators", "device time by operator", a.by("operators"), b.by("operators")),
-        ("kernels", "device time by kernel", kernels_a, kernels_b),
-        ("modules", "time by module", a.by("modules"), b.by("modules")),
+    for key, title, group in (
+        ("operations", "what the host does", ""),
+        ("operators", "device time by operator", ""),
+        ("kernels", "device time by kernel", "compute"),
+        ("modules", "time by module", ""),
     ):
+        in_a, in_b = (view.by(key, group) for view in (a, b))
         if in_a or in_b:
-            changes = Waterfall.between("step", in_a, in_b).frame()[:-1].head(ROWS)
+            changes = Waterfall.between("step", in_a, in_b).frame().head(ROWS)
             title = f"{title}, by change, seconds per step"
             tables.append(Table(key, title, changes.rename({"part": "name"})))
     return tables
-
-
-def _by_name(view: View) -> Seconds:
-    found: Seconds = {}
-    for (_, name), seconds in view.host.items():
-        found[name] = found.get(name, 0.0) + seconds
-    return found
 
 
 def _pair_evidence(
@@ -292,64 +265,42 @@ def _pair_evidence(
         yield say("kernels", a=kernels[0], b=kernels[1])
 
 
-def _pair_advice(
-    compared: Comparison, causes: list[Cause], noise: Difference | None, *, of_run: bool
-) -> list[str]:
-    if noise is not None and not noise.is_beyond:
-        return []
-    found = []
-    if causes and causes[0].seconds > 0 and has(f"advice {causes[0].kind}"):
-        found.append(_advice_on(causes[0].kind))
-    for fall in compared.falls:
-        if fall.gap and fall.gap >= SAME * fall.a:
-            parts = [bar.part for bar in fall.bars[:4] if bar.change > 0.1 * fall.gap]
-            found += [_advice_on(part.removeprefix(OUTSIDE), of_run=of_run) for part in parts]
-    return list(dict.fromkeys(found))
-
-
-def _advice_on(part: str, *, of_run: bool = False) -> str:
-    keys = [f"run advice {part}", f"advice {part}", "run advice other"][0 if of_run else 1 :]
-    key = next((key for key in keys if has(key)), "advice other")
-    return f"{part}: {say(key)}"
-
-
-def _advice_on_one(subject: Subject) -> Iterator[str]:
-    """Return what to try: by what the device waits for, then in the largest categories.
+def _shares(account: Account, view: View | None, causes: list[Cause]) -> dict[str, float]:
+    """Return the shares of what could be made faster: of the device, then of the largest parts.
 
     With a device, what the host is busy with is not what takes the time, except for the loader.
     """
-    account, traces, of_run = subject.account, subject.traces, subject.run is not None
+    shares: dict[str, float] = {}
     parts = sorted(account.parts, key=lambda name: -account.parts[name])[:3]
-    if traces is not None and traces.ranks[0].device is not None:
-        one, device = traces.ranks[0], device_means(traces.ranks, PARTS)
-        wall = sum(device.values())
-        for reason, time in traces.ranks[0].device.idle.select("reason", "time").rows():
-            if time / 1e9 / one.n_counted > MUCH * wall and has(f"advice idle {reason}"):
-                yield f"idle device: {say(f'advice idle {reason}')}"
-        if device["communication"] > MUCH * wall:
-            yield _advice_on("communication")
-        if device["compute"] > 0.7 * wall:
-            yield _advice_on("computing")
-        parts = parts if of_run else ["data loading"]
-    late = None if traces is None else late_rank(traces)
-    if late is not None and late.share > MUCH / 2:
-        yield f"rank {late.name}: {say('advice rank')}"
-    worth = [part for part in parts if account.parts.get(part, 0.0) > MUCH * account.step_s]
-    if account.epoch_s:
-        outside = sorted(account.outside, key=lambda name: -account.outside[name])
-        worth += [part for part in outside if account.outside[part] > MUCH * account.epoch_s]
-    yield from (_advice_on(part, of_run=of_run) for part in dict.fromkeys(worth))
+    if view is not None and view.parts:
+        whole = sum(view.parts.values()) or 1.0
+        shares |= {f"idle {reason}": s / whole for reason, s in view.by("idle").items()}
+        shares["communication"] = view.parts["communication"] / whole
+        shares["computing"] = 1.0 if view.parts["compute"] > 0.7 * whole else 0.0
+        parts = parts if account.source == "run" else ["data loading"]
+    shares["rank"] = sum(cause.share for cause in causes if cause.kind == "rank")
+    shares |= {part: account.parts.get(part, 0.0) / (account.step_s or 1.0) for part in parts}
+    outside = sorted(account.outside, key=lambda name: -account.outside[name])
+    return shares | {part: account.outside[part] / (account.epoch_s or 1.0) for part in outside}
 
 
-def _trace_evidence(traces: RanksAttribution) -> Iterator[str]:
-    loader, parts = traces.ranks[0].loader, device_means(traces.ranks, PARTS)
-    late = late_rank(traces)
-    if parts:
-        whole = sum(parts.values())
-        named = [(DEVICE_PARTS[part], s, s / whole) for part, s in parts.items()]
+def _advice(shares: Mapping[str, float], *, of_run: bool = False) -> list[str]:
+    """Return what to try about what takes much, where there is something to try."""
+    found = []
+    for part in (part.removeprefix(OUTSIDE) for part, share in shares.items() if share > MUCH):
+        keys = [f"run advice {part}"] if of_run else []
+        known = [key for key in (*keys, f"advice {part}") if has(key)]
+        found += [f"{part}: {say(key)}" for key in known[:1]]
+    return found
+
+
+def _trace_evidence(traces: RanksAttribution, view: View, late: Cause | None) -> Iterator[str]:
+    loader, whole = traces.ranks[0].loader, sum(view.parts.values())
+    if view.parts:
+        named = [(DEVICE_PARTS[part], s, s / whole) for part, s in view.parts.items()]
         said = [say("device part", part=part, seconds=s, share=x) for part, s, x in named]
         yield say("device parts", parts=said)
-    if parts and len(traces.ranks) > 1:
+    if view.parts and len(traces.ranks) > 1:
         shares = traces.device.select(pl.col(part) / pl.col("wall") for part in PARTS)
         yield say("device of ranks", x=shares.mean().row(0, named=True))
     if late is not None and 0.01 < late.share <= MUCH:
@@ -357,39 +308,29 @@ def _trace_evidence(traces: RanksAttribution) -> Iterator[str]:
     yield say("loader" if loader.names else "no loader", x=loader)
 
 
-def _doubts_of_one(subject: Subject) -> list[str]:
-    found = []
-    if subject.account.residual > WITHIN:
-        found.append(say("parts miss", x=subject.account))
-    if subject.traces is not None and subject.run is None:
-        found += dict.fromkeys(d for one in subject.traces.ranks for d in _trace_doubts(one))
-    return found
-
-
-def _doubts_of_two(
+def _pair_doubts(
     a: Subject, b: Subject, fall: Waterfall, noise: Difference | None
 ) -> Iterator[str]:
     accounts = {"a": a.account, "b": b.account}
     if a.account.source != b.account.source:
         yield say("sources differ", **accounts)
-    else:
-        if a.account.facts.get("mode") != b.account.facts.get("mode"):
-            yield say("modes differ", **accounts)
-        if a.run is None and a.traces is not None and b.traces is not None:
-            one, other = a.traces.ranks[0], b.traces.ranks[0]
-            if min(_known(one, other), _known(other, one)) < ONE_PROGRAM:
-                yield say("programs differ", **accounts)
-            devices = (one.trace.device_name, other.trace.device_name)
-            if devices[0] != devices[1] and None not in devices:
-                yield say("devices differ", a=devices[0], b=devices[1])
-            if ranks := _rank_difference(a, b):
-                yield ranks
-            on_host = one.device is None and other.device is None
-            against = sum(abs(bar.change) for bar in fall.bars if bar.change * fall.gap < 0)
-            if on_host and noise and noise.is_beyond and against > AGAINST * abs(fall.gap):
-                yield say("both ways", against=against, gap=abs(fall.gap))
-    for subject in (a, b):
-        yield from (f"{subject.name}: {doubt}" for doubt in _doubts_of_one(subject))
+        return
+    if a.account.facts.get("mode") != b.account.facts.get("mode"):
+        yield say("modes differ", **accounts)
+    if a.run is not None or a.traces is None or b.traces is None:
+        return
+    one, other = a.traces.ranks[0], b.traces.ranks[0]
+    if min(_known(one, other), _known(other, one)) < ONE_PROGRAM:
+        yield say("programs differ", **accounts)
+    devices = (one.trace.device_name, other.trace.device_name)
+    if devices[0] != devices[1] and None not in devices:
+        yield say("devices differ", a=devices[0], b=devices[1])
+    if ranks := _rank_difference(a, b):
+        yield ranks
+    on_host = one.device is None and other.device is None
+    against = sum(abs(bar.change) for bar in fall.bars if bar.change * fall.gap < 0)
+    if on_host and noise and noise.is_beyond and against > AGAINST * abs(fall.gap):
+        yield say("both ways", against=against, gap=abs(fall.gap))
 
 
 def _rank_difference(a: Subject, b: Subject) -> str | None:
@@ -398,6 +339,15 @@ def _rank_difference(a: Subject, b: Subject) -> str | None:
     seen = [(v.world_size, [o.trace.rank for o in v.ranks]) for v in (a.traces, b.traces)]
     which = [say("which ranks", size=size, ranks=ranks) for size, ranks in seen]
     return None if seen[0] == seen[1] else f"{a.name} is {which[0]}, {b.name} is {which[1]}"
+
+
+def _doubts(subject: Subject) -> list[str]:
+    found = []
+    if subject.account.residual > WITHIN:
+        found.append(say("parts miss", x=subject.account))
+    if subject.traces is not None and subject.run is None:
+        found += dict.fromkeys(d for one in subject.traces.ranks for d in _trace_doubts(one))
+    return found
 
 
 def _trace_doubts(one: Attribution) -> Iterator[str]:
@@ -433,21 +383,18 @@ def _known(one: Attribution, other: Attribution) -> float:
 
 def _category_table(account: Account) -> pl.DataFrame:
     samples, steps, epoch = account.samples_per_step, account.steps_per_epoch, account.epoch_s
-    rows = []
+    rows: list[dict[str, Any]] = []
     for part in dict.fromkeys([*CATEGORIES, *account.parts, *account.outside]):
         seconds, outside = account.parts.get(part, 0.0), account.outside.get(part, 0.0)
-        if not seconds and not outside:
-            continue
-        in_epoch = steps * seconds + outside if steps else None
-        row = {
-            "category": part,
-            "ms per step": 1e3 * seconds,
-            "µs per sample": 1e6 * seconds / samples if samples else None,
-            "share of a step": seconds / account.step_s if account.step_s else 0.0,
-            "s per epoch": in_epoch,
-            "share of an epoch": in_epoch / epoch if in_epoch is not None and epoch else None,
-        }
-        rows.append({name: value for name, value in row.items() if value is not None})
+        row: dict[str, Any] = {"category": part, "ms per step": 1e3 * seconds}
+        if samples:
+            row["µs per sample"] = 1e6 * seconds / samples
+        row["share of a step"] = seconds / (account.step_s or 1.0)
+        if steps and epoch:
+            row["s per epoch"] = steps * seconds + outside
+            row["share of an epoch"] = (steps * seconds + outside) / epoch
+        if seconds or outside:
+            rows.append(row)
     return pl.DataFrame(rows)
 
 
@@ -473,22 +420,11 @@ def _trace_tables(traces: RanksAttribution) -> list[Table]:
 
     Of several ranks, tables of one host or device are those of the first.
     """
-    one, found = traces.ranks[0], []
-    rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
-
-    def add(key: str, title: str, frame: pl.DataFrame, *, share: str = "", steps: int = 1) -> None:
-        shown = []
-        for column in frame.columns:
-            name = _COLUMNS.get(column, column)
-            scale = (1e6 if name.startswith("ms") else 1) * (steps if "per step" in name else 1)
-            shown.append((pl.col(column) / scale if scale > 1 else pl.col(column)).alias(name))
-        if share:
-            shown.append((pl.col("time") / pl.max_horizontal(pl.sum("time"), 1)).alias(share))
-        if len(frame):
-            found.append(Table(key, title, frame.select(shown).head(ROWS)))
-
+    one, aligned = traces.ranks[0], traces.alignment
     idle = pl.DataFrame() if one.device is None else one.device.idle
-    for key, title, frame, share in (
+    of_rank = f", rank {one.trace.rank}" if len(traces.ranks) > 1 else ""
+    # The key, the title, the rows, and the column of shares of the time, if there is one.
+    found = [
         ("operators", "device time by operator", one.work.operators, ""),
         ("kernels", "device time by kernel", one.work.kernels, "share of device time"),
         ("modules", "time by module", one.work.modules, ""),
@@ -498,24 +434,38 @@ def _trace_tables(traces: RanksAttribution) -> list[Table]:
         ("syncs", "where the host waits for the device", one.syncs, ""),
         ("steps", "steps", one.per_step, ""),
         ("workers", "threads of the loader", one.loader.workers, ""),
-    ):
-        add(key, f"{title}{rank}", frame, share=share, steps=one.n_counted)
-    title = f"critical path of a typical step{rank}"
-    add("critical_path", title, one.critical_path, share="share of the step")
-    title = "the device of each rank, from its first event to its last"
+        (
+            "critical_path",
+            "critical path of a typical step",
+            one.critical_path,
+            "share of the step",
+        ),
+    ]
+    found = [(key, f"{title}{of_rank}", frame, share) for key, title, frame, share in found]
     shares = [(pl.col(part) / pl.col("wall")).alias(f"share {part}") for part in PARTS]
-    add("device", title, traces.device.select("rank", "wall", *shares))
-    if traces.alignment is not None:
-        add("waited_for", "ranks: who is waited for", traces.alignment.ranks)
-        late = traces.alignment.collectives.drop("came").sort("late_by", descending=True)
-        add("collectives", "collectives by how late the last rank comes", late)
-    return found
+    title = "the device of each rank, from its first event to its last"
+    found.append(("device", title, traces.device.select("rank", "wall", *shares), ""))
+    if aligned is not None:
+        late = aligned.collectives.drop("came").sort("late_by", descending=True)
+        found.append(("waited_for", "ranks: who is waited for", aligned.ranks, ""))
+        found.append(("collectives", "collectives by how late the last rank comes", late, ""))
+    tables = []
+    for key, title, frame, share in found:
+        steps, shown = 1 if key == "critical_path" else one.n_counted, []
+        for column in frame.columns:
+            name = _COLUMNS.get(column, column)
+            scale = (1e6 if name.startswith("ms") else 1) * (steps if "per step" in name else 1)
+            shown.append((pl.col(column) / scale if scale > 1 else pl.col(column)).alias(name))
+        if share:
+            shown.append((pl.col("time") / pl.max_horizontal(pl.sum("time"), 1)).alias(share))
+        if len(frame):
+            tables.append(Table(key, title, frame.select(shown).head(ROWS)))
+    return tables
 
 
 _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _CONDITION = re.compile(
-    r"\s*(?P<what>[A-Za-z][A-Za-z _]{0,60}?)\s*(?P<sign>>=|<=|>|<)\s*"
-    r"(?P<number>[+-]?[0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(?P<unit>%|x)?\s*"
+    r"([a-z][a-z _]{0,60}?) ?(>=|<=|>|<) ?([+-]?\d{1,12}(?:\.\d{1,12})?) ?(%|x)?"
 )
 
 
@@ -533,49 +483,36 @@ class Condition:
 
     def check(self, explanation: Explanation) -> tuple[bool, str]:
         """Return whether it holds, so that a check fails, and a sentence; noise never holds."""
-        value, noise = self._value(explanation), None
-        if self.what in SLOWER[:3]:
-            noise = explanation.noise
+        compared, account = explanation.comparison, explanation.accounts[-1]
+        value, noise = account.parts.get(self.what, 0.0) / (account.step_s or 1.0), None
+        if self.what in SLOWER:
+            ratios: dict[str, float | None] = {}
+            if compared is not None and compared.a.step_s > 0:
+                ratios = {"step": compared.b.step_s / compared.a.step_s}
+                ratios |= {fall.per: fall.ratio for fall in compared.falls}
+                ratios[""] = compared.steps.ratio
+            per = self.what.removeprefix("slower").removeprefix(" per ")
+            if (ratio := ratios.get(per)) is None:
+                what = f"'{self.text}' is unknown for what was given"
+                fix = "It needs two, and traces do not record samples or epochs."
+                raise InputError(what, code="condition-unknown", fix=fix)
+            value, noise = ratio - 1, None if per == "epoch" else explanation.noise
         is_noise = noise is not None and not noise.is_beyond and self.sign in (">", ">=")
         uniform = [c for c in explanation.causes[:1] if c.kind in ("machine", "uniform")]
         said = say("condition", text=self.text, value=value, noise=noise, uniform=uniform)
         return not is_noise and bool(_SIGNS[self.sign](value, self.limit)), said
 
-    def _value(self, explanation: Explanation) -> float:
-        compared, account = explanation.comparison, explanation.accounts[-1]
-        if self.what not in SLOWER:
-            return account.parts.get(self.what, 0.0) / account.step_s if account.step_s else 0.0
-        if compared is None:
-            fix = "Give A and B, or a condition on a category, such as 'data loading > 20%'."
-            raise _wrong(f"'{self.text}' compares two, and one was given", "needs-two", fix)
-        per = self.what.removeprefix("slower").removeprefix(" per ") or compared.steps.per
-        ratios = {fall.per: fall.ratio for fall in compared.falls}
-        if compared.a.step_s > 0:
-            ratios.setdefault("step", compared.b.step_s / compared.a.step_s)
-        if (ratio := ratios.get(per)) is None:
-            what = f"'{self.text}' is unknown: the {per} of one of the two is not recorded"
-            fix = "Traces do not record samples or epochs: use 'slower per step'."
-            raise _wrong(what, "unknown", fix)
-        return ratio - 1
-
-
-def _wrong(what: str, code: str, fix: str) -> InputError:
-    return InputError(what, code=f"condition-{code}", fix=fix)
-
 
 def read_condition(text: str) -> Condition:
-    found = _CONDITION.fullmatch(text)
-    if found is None:
+    text = " ".join(text.split())
+    found = _CONDITION.fullmatch(text.lower())
+    if found is None or (found[4] == "x" and found[1] not in SLOWER):
         fix = 'Write what, a sign and a number, such as --fail-if "slower > 10%".'
-        raise _wrong(f"'{text}' is not a condition", "form", fix)
-    what = " ".join(found["what"].lower().split()).replace("_", " ")
-    known = [*SLOWER, *CATEGORIES]
+        raise InputError(f"'{text}' is not a condition", code="condition-form", fix=fix)
+    what, known, number = found[1].replace("_", " "), [*SLOWER, *CATEGORIES], float(found[3])
     if what not in known:
-        near = did_you_mean(what, known)
-        about = f"'{text}' is about '{what}', which is unknown{near}"
-        raise _wrong(about, "about", f"Use one of: {', '.join(known)}.")
-    number, unit = float(found["number"]), found["unit"]
-    if unit == "x" and what not in SLOWER:
-        raise _wrong(f"'{text}' gives a share in x", "unit", "Use %.")
-    limit = number / 100 if unit == "%" else number - 1 if unit == "x" else number
-    return Condition(" ".join(text.split()), what, found["sign"], limit)
+        about = f"'{text}' is about '{what}', which is unknown{did_you_mean(what, known)}"
+        fix = f"Use one of: {', '.join(known)}."
+        raise InputError(about, code="condition-about", fix=fix)
+    limit = {"%": number / 100, "x": number - 1}.get(found[4], number)
+    return Condition(text, what, found[2], limit)

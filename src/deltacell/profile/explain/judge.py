@@ -119,7 +119,8 @@ class View:
         self._sums: dict[tuple[str, str], Seconds] = defaultdict(lambda: defaultdict(float))
         for one in ranks:
             steps = one.n_counted * len(ranks) * 1e9
-            frames = {"host category": one.doing, "kernels part": one.work.kernels}
+            frames = {"host category": one.doing, "operations": one.doing}
+            frames |= {"kernels part": one.work.kernels}
             frames |= {"operators": one.work.operators, "modules": one.work.modules}
             if one.device is not None:
                 frames |= {"idle": one.device.idle.rename({"reason": "name"})}
@@ -144,11 +145,9 @@ def _largest(found: Mapping[str, float]) -> str | None:
     return max(found, key=lambda key: (found[key], key), default=None)
 
 
-def causes_of_one(name: str, traces: RanksAttribution, host: Mapping[str, float]) -> list[Cause]:
-    view = View(name, traces.ranks)
+def causes_of_one(view: View, host: Mapping[str, float], late: Cause | None) -> list[Cause]:
     causes = _on_device(view) if view.parts else _on_host(view, host)
     causes.sort(key=lambda cause: -cause.seconds)
-    late = late_rank(traces)
     if late is not None and late.share > MUCH:
         computing = next((c.share for c in causes if c.kind in ("compute", "host")), 0.0)
         causes.insert(0 if late.share >= min(computing, 0.25) else 1, late)
@@ -222,12 +221,9 @@ def _on_host(view: View, parts: Mapping[str, float]) -> list[Cause]:
 def causes_of_two(a: View, b: View, fall: Waterfall) -> list[Cause]:
     if not a.parts or not b.parts:
         return _host_changes(a, b, fall)
-    times = []
-    for view in (a, b):
-        idle = {f"idle {reason}": seconds for reason, seconds in view.by("idle").items()}
-        times.append({**view.parts, **idle})
-        times[-1].pop("idle")
-    device = Waterfall.between("step", *times)
+    busy = [{part: s for part, s in v.parts.items() if part != "idle"} for v in (a, b)]
+    idle = [{f"idle {reason}": s for reason, s in v.by("idle").items()} for v in (a, b)]
+    device = Waterfall.between("step", busy[0] | idle[0], busy[1] | idle[1])
     loading = next((bar for bar in fall.bars if bar.part == "data loading"), None)
     found = []
     for bar in device.bars:
@@ -397,11 +393,11 @@ def kernel_name(name: str) -> str:
     return short_name(plain if not short or plain.startswith(("Memcpy", "Memset")) else short)
 
 
-def straggler(by_rank: pl.DataFrame) -> tuple[float, str] | None:
-    """Return the rank of a run that the others wait for: the share of a step, and a clause.
+def straggler(by_rank: pl.DataFrame) -> str | None:
+    """Return a clause on the rank of a run that the others wait for, if that takes much of a step.
 
     The barrier makes every rank's step equally long, so ranks are compared by the time until they
-    arrive at it: the step without its communication. None where none is worth naming.
+    arrive at it: the step without its communication.
     """
     if len(by_rank) < 2:
         return None
@@ -410,11 +406,10 @@ def straggler(by_rank: pl.DataFrame) -> tuple[float, str] | None:
     parts = [part for part in CATEGORIES if part != WAITING]
     times = by_rank.select(parts).to_numpy()
     late, more = (x[last] - np.delete(x, last, 0).mean(axis=0) for x in (arrival, times))
-    step = float(by_rank["ms per step"].to_numpy().mean())
-    if not step or late < WORTH_NAMING * step:
+    if late <= MUCH * by_rank["ms per step"].to_numpy().mean():
         return None
     parts_of = {"part": parts[more.argmax()], "more": more.max() / 1e3, "late": late / 1e3}
-    return float(late / step), say("straggler", rank=by_rank["rank"][last], **parts_of)
+    return say("straggler", rank=by_rank["rank"][last], **parts_of)
 
 
 def late_rank(traces: RanksAttribution) -> Cause | None:

@@ -5,6 +5,7 @@ They are read from a YAML file in which people wrote down two trainings and what
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -17,11 +18,12 @@ import numpy as np
 from deltacell.errors import InputError, did_you_mean
 from deltacell.profile.explain.account import Account, compare
 from deltacell.profile.say import say
-from deltacell.words import ratio_text
+from deltacell.words import listed, ratio_text
 
 LARGEST_FILE = 1 << 20
 CLOSE = 0.04  # ratios that differ by less than this share are equal but for rounding
 NOT_MEASURED = "not measured (validation, figures, checkpoints)"  # what its steps leave over
+PERS = ("step", "sample", "epoch")
 
 Unit = Literal["s", "ms", "it/s", "epochs per day"]
 Mode = Literal["train", "step", "forward", "data", "fixed", "empty"]
@@ -36,7 +38,6 @@ MEASURED: dict[str, tuple[tuple[Unit, ...], Mode | None, str]] = {
 }
 """What can be measured: its units, the default first, the mode where none is given, and what a
 ratio of it is a ratio of."""
-_OF_MODE = {"forward": "loader and forward", "step": "loader, forward and backward"}
 _RATES = {"it/s": 1.0, "epochs per day": 86_400.0}  # and seconds in which they are counted
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e300)]
@@ -65,7 +66,7 @@ class Side(Conditions, forbid_unknown_fields=True, kw_only=True):
     steps_per_epoch: Count | None = None
 
     @property
-    def samples_per_epoch(self) -> float | None:
+    def samples_per_epoch(self) -> int | None:
         """Steps times batch times ranks, the last step counted as full."""
         samples = self.samples_per_step
         return self.steps_per_epoch * samples if self.steps_per_epoch and samples else None
@@ -79,11 +80,7 @@ class Reading(Conditions, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def warmup(self) -> int:
-        """How many of the readings are warm-up.
-
-        Leading readings are, as long as they lie 1.5 times above or below the median of the
-        second half, up to half of them.
-        """
+        """How many of the readings are warm-up: those far from the median of the second half."""
         half = len(self.readings) // 2
         usual = float(np.median(self.readings[half:])) if half else 0.0
         steady = (i for i in range(half) if usual / 1.5 <= self.readings[i] <= 1.5 * usual)
@@ -97,8 +94,7 @@ class Reading(Conditions, forbid_unknown_fields=True, kw_only=True):
     @property
     def is_mean_with_warmup(self) -> bool:
         """Whether the value is the average of all readings, those of the warm-up included."""
-        mean = float(np.mean(self.readings)) if self.warmup else 0.0
-        return bool(self.warmup) and abs(mean - self.value) <= 0.02 * self.value
+        return self.warmup > 0 and math.isclose(np.mean(self.readings), self.value, rel_tol=0.02)
 
 
 class Measurement(Conditions, forbid_unknown_fields=True, kw_only=True):
@@ -118,13 +114,15 @@ class Measurement(Conditions, forbid_unknown_fields=True, kw_only=True):
             return _RATES[self.unit] / value
         return value / 1e3 if self.unit == "ms" else value
 
-    def sum_per_step(self, reading: Reading) -> float | None:
-        """Return the sum of a trace per step, without the step of the profiler's start."""
-        if reading.window_steps is None:
-            return None
+    def seconds_per_step(self, reading: Reading) -> float | None:
+        """Return the time of a step, of a trace without the one in which the profiler starts."""
+        seconds = self.seconds(reading.steady if reading.is_mean_with_warmup else reading.value)
+        if self.measured != "trace sum":
+            return None if self.measured == "epoch seconds" else seconds
         start, steps = reading.startup_seconds, reading.window_steps
-        seconds = self.seconds(reading.value) - (start or 0.0)
-        return seconds / (steps if start is None else steps - 1)
+        if steps is None:
+            return None
+        return seconds / steps if start is None else (seconds - start) / (steps - 1)
 
 
 class Measurements(msgspec.Struct, forbid_unknown_fields=True):
@@ -133,15 +131,6 @@ class Measurements(msgspec.Struct, forbid_unknown_fields=True):
     a: Side
     b: Side
     measurements: Annotated[tuple[Measurement, ...], msgspec.Meta(min_length=1)]
-
-    @property
-    def has_same_data(self) -> bool | None:
-        """Whether both epochs go through the same data; None where it is unknown."""
-        a, b = self.a.samples_per_epoch, self.b.samples_per_epoch
-        if a is None or b is None:
-            return None
-        # The last step of an epoch may be cut short, so each number is known up to one step.
-        return a - (self.a.samples_per_step or 0) < b and b - (self.b.samples_per_step or 0) < a
 
 
 class Figure:
@@ -154,65 +143,51 @@ class Figure:
 
     def __init__(self, measurement: Measurement, given: Measurements) -> None:
         self.measurement = m = measurement
-        self.sides = (given.a, given.b)
-        self.readings = tuple(x for x in (m.a, m.b) if isinstance(x, Reading))
-        self.pairs = list(zip(self.sides, self.readings, strict=True))
+        self.readings = [one for one in (m.a, m.b) if isinstance(one, Reading)]
+        self.pairs = list(zip((given.a, given.b), self.readings, strict=True))
         self.times = [self._times(side, reading) for side, reading in self.pairs]
+        a, b = (m.seconds(reading.value) for reading in self.readings)
+        self.raw_ratio = b / a  # of the values as they were given
+        self.claim = f"{m.claimed:g}x" if m.claimed else ratio_text(self.raw_ratio)
         self.of, self.per = MEASURED[m.measured][2], None
-        if m.measured == "trace sum" and m.sum != "self":
-            nested = "a sum of nested events is not a time"
-            self.of = nested if m.sum else "it may add up nested events"
+        others = [s.name for s, r in self.pairs if s.parameters not in (None, r.parameters)]
+        trained = [(s.batch, s.parameters) for s, _ in self.pairs]
+        self.is_as_trained = trained == [(r.batch, r.parameters) for r in self.readings]
+        if m.sum == "nested":
+            self.of = "a sum of nested events is not a time"
         elif any(reading.is_mean_with_warmup for reading in self.readings):
             self.of = "the average includes warm-up"
         else:
-            if m.measured == "loader+model":
-                self.of = _OF_MODE.get(m.mode or "", self.of)
-            others = [s.name for s, r in self.pairs if s.parameters not in (None, r.parameters)]
+            if m.measured == "loader+model" and m.mode is not None:
+                self.of += f" in mode '{m.mode}'"
             if others:
-                self.of += (
-                    f", with another model of {' and '.join(others)} than the one that trained"
-                )
+                self.of += f", with another model of {listed(others)} than the one that trained"
             pers = ("epoch",) if m.measured == "epoch seconds" else ("sample", "step")
             self.per = next((per for per in pers if self.ratio(per) is not None), None)
         self.supports = None if self.per is None else self.ratio(self.per)
 
     def _times(self, side: Side, reading: Reading) -> dict[str, Any]:
-        m, samples = self.measurement, side.samples_per_epoch
-        step = sample = epoch = None
+        m, samples, sample = self.measurement, side.samples_per_epoch, None
         if m.measured == "epoch seconds":
             epoch = m.seconds(reading.value)
             sample = epoch / samples if samples else None
-        elif m.measured != "trace sum":
-            step = m.seconds(reading.steady if reading.is_mean_with_warmup else reading.value)
-        elif m.sum == "self":
-            step = m.sum_per_step(reading)
+            return {"step": None, "sample": sample, "epoch": epoch}
+        step = None if m.sum == "nested" else m.seconds_per_step(reading)
         if step is not None and reading.samples_per_step:
             sample = step / reading.samples_per_step
-            epoch = sample * samples if samples else None
-        return {"step": step, "sample": sample, "epoch": epoch}
+        return {"step": step, "sample": sample, "epoch": sample and samples and sample * samples}
 
     def ratio(self, per: str) -> float | None:
         a, b = (times[per] for times in self.times)
         return None if a is None or b is None else b / a
 
-    @property
-    def raw_ratio(self) -> float:
-        """The ratio of the values as they were given, B by A; of rates A by B."""
-        a, b = (self.measurement.seconds(reading.value) for reading in self.readings)
-        return b / a
-
-    @property
-    def claim(self) -> str:
-        claimed = self.measurement.claimed
-        return ratio_text(self.raw_ratio) if claimed is None else f"{claimed:g}x"
-
     def to_json(self) -> dict[str, Any]:
-        m, (a, b) = self.measurement, self.times
+        m = self.measurement
+        times = [{f"{per}_s": value for per, value in of.items()} for of in self.times]
         return {
             **{name: getattr(m, name) for name in ("name", "measured", "mode", "claimed")},
-            "a": {f"{per}_s": value for per, value in a.items()},
-            "b": {f"{per}_s": value for per, value in b.items()},
-            **{f"{per}_ratio": self.ratio(per) for per in ("step", "sample", "epoch")},
+            **dict(zip("ab", times, strict=True)),
+            **{f"{per}_ratio": self.ratio(per) for per in PERS},
             **{"supports": self.supports, "per": self.per, "of": self.of},
         }
 
@@ -227,12 +202,12 @@ class Figure:
             in_a, in_b = getattr(ra, what), getattr(rb, what)
             return bool(in_a and in_b and in_a != in_b)
 
-        if m.measured == "trace sum" and m.sum is None:
-            yield "sum_not_said", {}
-        elif m.sum == "nested":
-            steps = (None, None) if whole is None else (times["step"] for times in whole.times)
-            sums = [(m.sum_per_step(r), s, x) for (s, r), x in zip(self.pairs, steps, strict=True)]
-            levels = [f"{y / x:.0f} times the step of {s.name}" for y, s, x in sums if x and y]
+        if m.sum == "nested":
+            levels = []
+            for at, (side, r) in enumerate(self.pairs):
+                nested, step = m.seconds_per_step(r), whole and whole.times[at]["step"]
+                if nested and step:
+                    levels.append(f"{nested / step:.0f} times the step of {side.name}")
             yield "nested_sum", {"levels": levels}
         if differ("window_steps"):
             yield "unequal_windows", {}
@@ -241,22 +216,23 @@ class Figure:
                 yield "profiler_start", {"side": side, "r": r}
             if r.warmup:
                 yield "warmup_average", {"side": side, "r": r}
-            if side.parameters and r.parameters and side.parameters != r.parameters:
+            if side.parameters not in (None, r.parameters):
                 yield "other_model", {"side": side, "r": r}
         if differ("ranks"):
             yield "ranks", {}
         if differ("samples_per_step") and self.supports and self.ratio("step"):
             yield "batch_sizes", {}
         if m.measured == "saved batch":
-            known = [
-                (r.batch, s) for s, r in self.pairs if s.batch and r.batch not in (None, s.batch)
+            batches = [
+                f"{r.batch} where {side.name} trained with {side.batch}"
+                for side, r in self.pairs
+                if side.batch not in (None, r.batch)
             ]
-            batches = [f"{n} where {s.name} trained with {s.batch}" for n, s in known]
             yield "no_loader", {"batches": batches}
         if m.measured == "loader+model" and m.mode != "train":
             yield "forward_only" if m.mode == "forward" else "not_whole", {}
-        ratios = [self.raw_ratio, *(self.ratio(per) for per in ("step", "sample", "epoch"))]
-        if m.claimed is not None and not any(r and _is_close(m.claimed, r) for r in ratios):
+        ratios = [ratio for ratio in (self.raw_ratio, *map(self.ratio, PERS)) if ratio]
+        if m.claimed and not any(math.isclose(m.claimed, x, rel_tol=CLOSE) for x in ratios):
             yield "claim_differs", {}
 
 
@@ -265,33 +241,21 @@ def read_measurements(path: str | os.PathLike[str]) -> Measurements:
     path = Path(path)
     try:
         if path.stat().st_size > LARGEST_FILE:
-            what = f"larger than {LARGEST_FILE:,} bytes; explain a trace with `deltacell explain`"
-            raise InputError(what, code="file-too-large", where=path)
+            raise ValueError(f"the file is larger than {LARGEST_FILE:,} bytes")
         given = msgspec.yaml.decode(path.read_bytes(), type=Measurements)
-    except OSError as error:
-        what = f"cannot be read: {error.strerror or error}"
-        raise InputError(what, code="unreadable", where=path) from error
-    except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `$")
-        unknown = re.search(r"unknown field `(.*)`", what)
+    except (OSError, msgspec.DecodeError, RecursionError, ValueError) as error:
+        what = " ".join(str(error).split())
+        unknown = re.search(r"unknown field `(.*?)`", what)
         keys = {*Side.__struct_fields__, *Measurement.__struct_fields__, *Reading.__struct_fields__}
         hint = did_you_mean(unknown[1], sorted(keys)) if unknown else ""
-        place = place.strip("`.") or "the file"
-        raise InputError(f"{place}: {what}{hint}", code="wrong-key", where=path) from error
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        what = f"not YAML: {' '.join(str(error).split())}"
-        raise InputError(what, code="not-yaml", where=path) from error
-    names = [one.name for one in given.measurements]
-    if given.a.name == given.b.name or len(set(names)) < len(names):
-        what = "two trainings or two measurements have the same name"
-        raise InputError(what, code="same-name", where=path)
+        raise InputError(f"{what}{hint}", code="not-measurements", where=path) from error
     for one in given.measurements:
         units, mode, _ = MEASURED[one.measured]
         one.unit, one.mode = one.unit or units[0], one.mode or mode
         one.a, one.b = (_filled(one, x, y) for x, y in ((one.a, given.a), (one.b, given.b)))
         what = "" if one.unit in units else f"the unit is {one.unit}; expected {', '.join(units)}"
-        if one.sum is not None and one.measured != "trace sum":
-            what = f"'sum' is for a 'trace sum', and this is '{one.measured}'"
+        if (one.sum is None) == (one.measured == "trace sum"):
+            what = "'sum' is required for a 'trace sum', and only for it"
         for x in (one.a, one.b):
             start, steps = x.startup_seconds or 0.0, x.window_steps or 0
             if not x.value:
@@ -319,48 +283,52 @@ def reconcile(path: str | os.PathLike[str]) -> dict[str, Any]:
     None where no step of the real training was measured. ``advice`` says what to measure.
     """
     given = read_measurements(path)
+    a, b = given.a, given.b
     figures = [Figure(one, given) for one in given.measurements]
     epoch = _first(figures, "epoch seconds")
     whole = _first(figures, "it/s", "ms per step")
     accounts = _accounts(figures, epoch, whole)
+    has_parts = bool(accounts) and "data loading" in accounts[0].parts
     compared = compare(*accounts) if accounts else None
-    ratio = None if compared is None or epoch is None else compared.epoch_ratio
+    ratio = None if compared is None else compared.epoch_ratio
+    same_data = None
+    if a.samples_per_epoch and b.samples_per_epoch:
+        more = a.samples_per_epoch - b.samples_per_epoch
+        # The last step of an epoch may be cut short, so each number is known up to one step.
+        same_data = -(b.samples_per_step or 0) < more < (a.samples_per_step or 0)
     found: list[tuple[Figure | None, str, dict[str, Any]]] = []
-    if given.has_same_data is False:
-        found.append((None, "different_data", {}))
+    found += [(None, "different_data", {})] if same_data is False else []
     found += [(x, *one) for x in figures for one in x.problems(whole)]
-    names = {"a": given.a.name, "b": given.b.name}
-    supported = [one for one in figures if one.supports is not None]
-    sentence = say("not reconciled", figures=supported, **names)
-    evidence, advice = [], []
-    if compared is not None:
+    names = {"a": a.name, "b": b.name}
+    evidence = [] if ratio is None else [f"{ratio.line}."]
+    if has_parts:
+        evidence += [*(say("step is", x=account) for account in accounts), say("marginal costs")]
+    if same_data:
+        evidence.append(say("same data", a=a, b=b))
+    if compared is None:
+        supported = [one for one in figures if one.supports is not None]
+        sentence = say("not reconciled", figures=supported, **names)
+    elif ratio is None or epoch is None:
         sentence = say("reconciled steps", x=compared.steps, **names)
-        evidence = [] if compared.epoch_ratio is None else [f"{compared.epoch_ratio.line}."]
-    if ratio is not None:
+    else:
         times, outside = [x.epoch_s for x in accounts], [x.outside_s for x in accounts]
         sentence = say("reconciled epochs", x=ratio, times=times, **names)
         if min(outside) < 0:
             account = accounts[0] if outside[0] < 0 else accounts[1]
             found.append((None, "steps_longer_than_epoch", {"account": account}))
-        elif not _is_close(ratio.of_steps, ratio.epoch):
+        elif not math.isclose(ratio.of_steps, ratio.epoch, rel_tol=CLOSE):
             found.append((None, "outside_the_steps", {"ratio": ratio, "outside": outside}))
-        if max(ratio.outside_share_a, ratio.outside_share_b) > 0.1:
-            advice.append(say("time outside"))
-    advice += [] if epoch is not None else [say("measure epoch")]
-    advice += [] if whole is not None else [say("measure steps")]
-    if accounts and "data loading" in accounts[0].parts:
-        evidence += [*(say("step is", x=account) for account in accounts), say("marginal costs")]
-        advice.append(say("time phases"))
-    if given.has_same_data:
-        evidence.append(say("same data", a=given.a, b=given.b))
+    is_outside = ratio is not None and max(ratio.outside_share_a, ratio.outside_share_b) > 0.1
+    advice = {"time outside": is_outside, "measure epoch": epoch is None}
+    advice |= {"measure steps": whole is None, "time phases": has_parts}
     contradictions = []
     for x, kind, values in found:
-        values |= {"a": given.a, "b": given.b, "x": x, "m": x and x.measurement}
-        name = None if x is None else x.measurement.name
-        said = say(f"wrong {kind}", **values)
-        contradictions.append({"kind": kind, "measurement": name, "sentence": said})
+        m = None if x is None else x.measurement
+        said = say(f"wrong {kind}", **values, a=a, b=b, x=x, m=m)
+        contradictions.append({"kind": kind, "measurement": m and m.name, "sentence": said})
     return {
-        **{"sentence": sentence, "evidence": evidence, "advice": advice, **names},
+        **{"sentence": sentence, "evidence": evidence, **names},
+        "advice": [say(key) for key, is_wanted in advice.items() if is_wanted],
         "measurements": [one.to_json() for one in figures],
         "contradictions": contradictions,
         "accounts": [account.to_json() for account in accounts],
@@ -372,29 +340,22 @@ def _first(figures: list[Figure], *kinds: str) -> Figure | None:
     return next((one for one in figures if one.measurement.measured in kinds), None)
 
 
-def _is_close(a: float, b: float) -> bool:
-    return abs(a - b) <= CLOSE * max(abs(a), abs(b))
-
-
 def _accounts(figures: list[Figure], epoch: Figure | None, whole: Figure | None) -> list[Account]:
-    """Return the accounts of both trainings; none where no step of them was measured."""
+    """Return the accounts of both trainings; none where no step of them was measured.
+
+    A step is split by the loader alone and by the loader with the forward, where these were
+    measured on the models and batches that trained.
+    """
     if whole is None or whole.ratio("step") is None:
         return []
-
-    def of(figure: Figure, *names: str) -> list[Any]:
-        return [getattr(x, name) for x in figure.readings for name in names]
-
-    # The loader alone, and the loader with the forward, where they fit the training.
-    trained = [getattr(x, name) for x in whole.sides for name in ("batch", "parameters")]
-    usable = [
-        x for x in figures if x.supports is not None and of(x, "batch", "parameters") == trained
-    ]
+    usable = [x for x in figures if x.supports is not None and x.is_as_trained]
     loader, forward = _first(usable, "loader only"), None
     if loader is not None:
-        alike = [x for x in usable if of(x, "ranks") == of(loader, "ranks")]
+        ranks = [reading.ranks for reading in loader.readings]
+        alike = [x for x in usable if [reading.ranks for reading in x.readings] == ranks]
         forward = _first([x for x in alike if x.measurement.mode == "forward"], "loader+model")
     accounts = []
-    for at, side in enumerate(whole.sides):
+    for at, (side, _) in enumerate(whole.pairs):
         alone, both, took = (None if x is None else x.times[at] for x in (loader, forward, epoch))
         step = whole.times[at]["step"]
         parts = {"training step": step}

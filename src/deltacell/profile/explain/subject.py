@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ import polars as pl
 
 from deltacell.errors import InputError
 from deltacell.profile.explain.account import Account
-from deltacell.profile.phase_rows import COLUMNS, PhaseSummary, Uneven
-from deltacell.profile.record import PHASES as PHASES_FOLDER
+from deltacell.profile.phase_rows import PhaseSummary, Uneven
 from deltacell.profile.record import RUN_FILE, TRACES, RunRecord, Status, read_run
 from deltacell.profile.say import say
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
@@ -24,7 +23,6 @@ from deltacell.words import Progress, listed, short_name
 
 CATEGORY_OF = {phase: category.title for phase, category in CATEGORY_OF_PHASE.items()}
 CATEGORIES = tuple(CATEGORY_OF.values())  # in the order in which a step goes through them
-THREADS = "threads of a process"  # with how many threads a process computes on a CPU
 BEHIND = "device behind the host"  # the host has finished a step and the device has not
 DEVICE_PARTS = {
     "compute": "computing",
@@ -65,15 +63,17 @@ class RunTimes:
         }
         return {c: s / epochs for c, s in found.items() if math.isfinite(s) and s > 0}
 
-    def doubt(self, name: str) -> str | None:
+    def doubt(self) -> str | None:
         """Return why a run whose steps became slower in every part says little, or None."""
         uneven = self.summary.uneven
         if uneven is None or not uneven.is_everywhere:
             return None
-        return say("uneven", name=name, **_stretches(uneven))
+        return say("uneven", **_stretches(uneven))
 
     def warnings(self) -> Iterator[str]:
         record, summary, uneven = self.record, self.summary, self.summary.uneven
+        if record.mode != "train":
+            yield say("mode", mode=record.mode)
         if record.status is not Status.finished:
             yield say("unfinished", status=record.status)
         if summary.steps < 5:
@@ -130,19 +130,12 @@ def open_subject(
         traces = RanksAttribution(read_traces(path, progress=progress))
         return Subject(path, _trace_account(traces, name), traces=traces)
     record = read_run(folder)
-    # A run without phases has no steps, but may have a trace.
-    has_phases = (folder / PHASES_FOLDER).is_dir()
-    rows = record.phases() if has_phases else pl.DataFrame(schema=COLUMNS)
+    rows = record.phases()
     times = RunTimes(record, rows, PhaseSummary(rows))
-    inside = folder / TRACES
-    has_traces = inside.is_dir() and any(f.suffix in (".json", ".gz") for f in inside.iterdir())
+    has_traces = any(file.suffix in (".json", ".gz") for file in (folder / TRACES).glob("*"))
     found = RanksAttribution(read_traces(folder, progress=progress)) if has_traces else None
-    if times.summary.steps or found is None:
-        return Subject(folder, _run_account(times, name), times, found)
-    account = _trace_account(found, name)
-    known = {fact: value for fact, value in account.facts.items() if value is not None}
-    facts = {**_run_facts(record), **known, "steps per epoch": record.steps_per_epoch}
-    return Subject(folder, replace(account, facts=facts), None, found)
+    notices = tuple(f"Trace: {notice}" for notice in (found.notices if found else ()))
+    return Subject(folder, _run_account(times, name, notices), times, found)
 
 
 def run_name(path: Path) -> str:
@@ -156,13 +149,12 @@ def run_name(path: Path) -> str:
     return short_name(name)
 
 
-def _run_account(times: RunTimes, name: str) -> Account:
+def _run_account(times: RunTimes, name: str, notices: tuple[str, ...]) -> Account:
     record, summary = times.record, times.summary
     if not summary.steps or not summary.wall_s > 0:
         what = "no training step of this run was timed"
-        fix = "Train with profiler.phases=true (the default), or give a trace."
+        fix = f"Train with profiler.phases=true (the default), or explain {record.path / TRACES}."
         raise InputError(what, code="no-timed-step", where=record.path, fix=fix)
-    measured = {"steps measured": summary.steps, "profiler on": times.is_profiled}
     return Account(
         name,
         "run",
@@ -171,30 +163,28 @@ def _run_account(times: RunTimes, name: str) -> Account:
         steps_per_epoch=record.steps_per_epoch,
         outside=times.outside(),
         residual=summary.residual,
-        facts=_run_facts(record) | measured,
-        warnings=tuple(times.warnings()),
+        facts={
+            "batch": record.batch_size,
+            "ranks": record.world_size,
+            "accumulated batches": record.accumulate,
+            "precision": record.precision,
+            "device": record.device,
+            "threads of a process": record.threads,  # with which it computes on a CPU
+            "torch": record.versions.get("torch"),
+            "mode": record.mode,
+            "parameters": record.n_parameters,
+            "propagation": None if record.propagation is None else _chosen(record.propagation),
+            "cell": None if record.cell is None else record.cell.checksum[:12],
+            "screen": None if record.screen is None else record.screen.checksum[:12],
+            "training samples": None if record.samples is None else record.samples.train,
+            "steps measured": summary.steps,
+            "profiler on": times.is_profiled,
+        },
+        warnings=(*times.warnings(), *notices),
     )
 
 
-def _run_facts(record: RunRecord) -> dict[str, Any]:
-    return {
-        "batch": record.batch_size,
-        "ranks": record.world_size,
-        "accumulated batches": record.accumulate,
-        "precision": record.precision,
-        "device": record.device,
-        THREADS: record.threads,
-        "torch": record.versions.get("torch"),
-        "mode": record.mode,
-        "parameters": record.n_parameters,
-        "propagation": None if record.propagation is None else chosen(record.propagation),
-        "cell": None if record.cell is None else record.cell.checksum[:12],
-        "screen": None if record.screen is None else record.screen.checksum[:12],
-        "training samples": None if record.samples is None else record.samples.train,
-    }
-
-
-def chosen(propagation: dict[str, Any]) -> str:
+def _chosen(propagation: dict[str, Any]) -> str:
     name, choice = propagation.get("name"), propagation.get("choice")
     inner = choice.get("choice") if isinstance(choice, dict) else None
     return f"{inner} (by {name})" if isinstance(inner, str) else str(name)

@@ -19,9 +19,7 @@ MOST_BARS = 5000  # bars of all ranks together
 MOST_LANES = 12  # threads and streams of a rank that are drawn: those with the most time in events
 MOST_LEVELS = 24  # how deep calls are drawn
 
-# The place of an event's category, which is the last of these where it has none.
-_COLOURS = ("compute", "communication", "copies", *(category.title for category in Category))
-_ON_HOST = 3
+_ON_DEVICE = ("compute", "communication", "copies")
 
 
 def typical_steps(
@@ -71,7 +69,7 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
             "begin": np.maximum(trace.begin[rows], begin),
             "end": np.minimum(nesting.cut[rows], end),
             "row": rows,
-            "colour": _colours(rank)[rows],
+            "category": _categories(rank, rows),
         }
     ).filter(pl.Series(kept[rows]) & (pl.col("depth") < MOST_LEVELS))
     bars = bars.with_columns(
@@ -79,6 +77,9 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
         (pl.col("end") - pl.col("begin")).alias("busy"),
         pl.lit(1).alias("count"),
     )
+    drawn = _bounded(bars, most)
+    called = [short_name(trace.text(row)) for row in drawn["row"]]
+    several = pl.format("{} short events, the longest {}", "count", pl.Series(called))
     return {
         "step": int(rank.steps.number[place]),
         "begin_ms": offset / 1e6,
@@ -86,25 +87,14 @@ def _step(rank: Attribution, place: int, most: int, offset: int) -> dict[str, An
         "lanes": names,
         "lanes_left_out": len(np.unique(nesting.lane[every])) - len(lanes),
         "events": len(every),
-        "bars": [
-            {
-                "lane": bar["lane"],
-                "name": _called(trace, bar["row"], bar["count"]),
-                "begin_ms": (bar["begin"] - begin + offset) / 1e6,
-                "duration_ms": (bar["end"] - bar["begin"]) / 1e6,
-                "category": _COLOURS[bar["colour"]],
-                "depth": bar["depth"],
-                "count": bar["count"],
-                "busy_ms": bar["busy"] / 1e6,
-            }
-            for bar in _bounded(bars, most).iter_rows(named=True)
-        ],
+        "bars": drawn.select(
+            *("lane", "depth", "category", "count"),
+            name=pl.when(pl.col("count") > 1).then(several).otherwise(pl.Series(called)),
+            begin_ms=(pl.col("begin") - begin + offset) / 1e6,
+            duration_ms=(pl.col("end") - pl.col("begin")) / 1e6,
+            busy_ms=pl.col("busy") / 1e6,
+        ).to_dicts(),
     }
-
-
-def _called(trace: Trace, row: int, count: int) -> str:
-    name = short_name(trace.text(row))
-    return name if count == 1 else f"{count:,} short events, the longest {name}"
 
 
 def _rows(rank: Attribution, begin: int, end: int) -> Ints:
@@ -128,12 +118,12 @@ def _lanes(rank: Attribution, rows: Ints) -> tuple[list[int], list[str]]:
 
 def _lane_name(trace: Trace, lane: int, mine: int) -> str:
     thread = trace.threads[lane % len(trace.threads)]
-    word = "stream" if thread.is_device else "thread"
-    name = thread.tid if thread.tid.startswith(word) else f"{word} {thread.tid}"
     if thread.is_device:
-        return short_name(f"device {thread.device or 0}, {name}")
+        stream = thread.tid.removeprefix("stream ")
+        return short_name(f"device {thread.device or 0}, stream {stream}")
     # PyTorch's names of threads have the number in them already.
-    name = thread.name if thread.tid in thread.name else f"{name} {thread.name}".strip()
+    name = f"thread {thread.tid.removeprefix('thread ')} {thread.name}".strip()
+    name = thread.name if thread.tid in thread.name else name
     if lane >= len(trace.threads):
         return short_name(f"collectives beside {name}")
     return short_name(f"{name}, where the steps are" if lane == mine else name)
@@ -161,35 +151,30 @@ def _depths(rank: Attribution, rows: Ints, kept: Bools) -> Ints:
     return depth
 
 
-def _colours(rank: Attribution) -> Ints:
-    trace, category = rank.trace, rank.host.events.astype(np.int64)
-    on_device = np.where(trace.kind == Kind.kernel, trace.named(is_collective), 2)
-    on_host = _ON_HOST + np.where(category == NOTHING, int(Category.other), category)
-    found: Ints = np.where(trace.on_device, on_device, on_host)
-    return found
+def _categories(rank: Attribution, rows: Ints) -> list[str]:
+    trace, host = rank.trace, rank.host.events[rows].astype(np.int64)
+    on_device = np.where(trace.kind[rows] == Kind.kernel, trace.named(is_collective)[rows], 2)
+    on_host = len(_ON_DEVICE) + np.where(host == NOTHING, int(Category.other), host)
+    titles = (*_ON_DEVICE, *(category.title for category in Category))
+    return [titles[i] for i in np.where(trace.on_device[rows], on_device, on_host)]
 
 
 def _bounded(bars: pl.DataFrame, most: int) -> pl.DataFrame:
     """Merge short bars next to one another until there are few enough."""
     bars = bars.sort("lane", "depth", "begin", maintain_order=True)
     short, longest = 1, int(bars.select(pl.max("end") - pl.min("begin")).item() or 0) + 1
-    columns: tuple[str, ...] = ("lane", "depth", "colour")
     found = bars
-    while len(found) > most and (short < 2 * longest or "colour" in columns):
-        if short >= 2 * longest:
-            # Bars of different categories are merged only where nothing else is left.
-            short, columns = 1, ("lane", "depth")
+    while len(found) > most and short < 2 * longest:
         short = max(2 * short, longest // 8000)
         is_long = pl.col("end") - pl.col("begin") >= short
         apart = is_long | is_long.shift() | (pl.col("begin") - pl.col("end").shift() >= short)
-        for name in columns:
+        for name in ("lane", "depth"):
             apart |= pl.col(name) != pl.col(name).shift()
         # The longest of each group names and colours it.
-        leader = pl.col("row", "colour").get(pl.col("busy").arg_max())
+        leader = pl.col("row", "category").get(pl.col("busy").arg_max())
         group = apart.fill_null(True).cum_sum().alias("group")
         found = bars.group_by(group, maintain_order=True).agg(
             pl.first("lane", "depth", "begin"), pl.max("end"), leader, pl.sum("count", "busy")
         )
     # One bar per lane and level may still be more than a budget for hundreds of ranks.
-    largest = found.with_row_index().top_k(most, by="busy").sort("index")
-    return largest if len(found) > most else found
+    return found.with_row_index().top_k(most, by="busy").sort("index")

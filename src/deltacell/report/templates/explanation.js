@@ -53,8 +53,8 @@
   const told = document.getElementById("timeline-chosen");
   const LANE = 0, DEPTH = 1, BEGIN = 2, LENGTH = 3, NAME = 4, CATEGORY = 5, COUNT = 6, BUSY = 7;
   const AXIS = 20, LABEL = 19, ROW = 17, GAP = 7;
-  const first = Math.min(...data.ranks.map((rank) => rank.begin));
-  const last = Math.max(...data.ranks.map((rank) => rank.begin + rank.length));
+  const first = Math.min(...data.ranks.map((rank) => rank.begin_ms));
+  const last = Math.max(...data.ranks.map((rank) => rank.begin_ms + rank.step_ms));
   const whole = Math.max(last - first, 1e-6);
   const view = { from: first, to: first + whole };
   let chosen = null;
@@ -86,11 +86,11 @@
     const style = getComputedStyle(document.documentElement);
     const read = (name) => style.getPropertyValue(name).trim();
     colours = { ink: read("--ink"), soft: read("--soft"), line: read("--line"), page: read("--page") };
-    colours.bars = data.categories.map(([, key]) => {
+    colours.bars = new Map(Object.entries(data.colours).map(([category, key]) => {
       const fill = read(`--c-${key}`);
       const [r, g, b] = [1, 3, 5].map((i) => parseInt(fill.slice(i, i + 2), 16));
-      return { fill, ink: 0.299 * r + 0.587 * g + 0.114 * b > 125 ? "#111" : "#fff" };
-    });
+      return [category, { fill, ink: 0.299 * r + 0.587 * g + 0.114 * b > 125 ? "#111" : "#fff" }];
+    }));
     font = getComputedStyle(document.body).fontFamily;
   }
 
@@ -127,7 +127,7 @@
       const x = Math.max(left, -1);
       const w = Math.max(Math.min(right, width + 1) - x, 0.6);
       const y = rank.tops[bar[LANE]] + LABEL + bar[DEPTH] * ROW;
-      const colour = colours.bars[bar[CATEGORY]];
+      const colour = colours.bars.get(bar[CATEGORY]);
       c.globalAlpha = bar[COUNT] > 1 ? 0.5 : 1;
       c.fillStyle = colour.fill;
       c.fillRect(x, y, w > 3 ? w - 0.7 : w, ROW - 1);
@@ -138,7 +138,7 @@
         c.strokeRect(x + 1, y + 1, Math.max(w - 2, 1), ROW - 3);
       }
       if (w > 34) {
-        const name = data.names[bar[NAME]];
+        const name = bar[NAME];
         const room = Math.floor((w - 8) / letter);
         c.fillStyle = bar[COUNT] > 1 ? colours.ink : colour.ink;
         c.fillText(name.length > room ? `${name.slice(0, room - 1)}…` : name, Math.max(x, 0) + 4, y + ROW / 2);
@@ -171,7 +171,7 @@
       c.fillStyle = colours.soft;
       if (x < width - 40) c.fillText(tick(t), x + 4, AXIS / 2);
     }
-    for (const edge of [rank.begin, rank.begin + rank.length]) {
+    for (const edge of [rank.begin_ms, rank.begin_ms + rank.step_ms]) {
       const x = Math.round((edge - view.from) * scale);
       c.fillStyle = colours.soft;
       if (x > 0 && x < width) c.fillRect(x, AXIS, 1, rank.height - AXIS);
@@ -210,10 +210,10 @@
     told.replaceChildren();
     if (bar) {
       const name = document.createElement("b");
-      name.textContent = data.names[bar[NAME]];
+      name.textContent = bar[NAME];
       const several = bar[COUNT] > 1 ? `, of which ${time(bar[BUSY])} in events` : "";
-      told.append(name, ` · ${data.categories[bar[CATEGORY]][0]} · takes ${time(bar[LENGTH])}${several}`
-        + ` · begins at ${time(bar[BEGIN] - rank.begin)} · ${rank.name}, ${rank.lanes[bar[LANE]]}`);
+      told.append(name, ` · ${bar[CATEGORY]} · takes ${time(bar[LENGTH])}${several}`
+        + ` · begins at ${time(bar[BEGIN] - rank.begin_ms)} · ${rank.name}, ${rank.lanes[bar[LANE]]}`);
     } else {
       told.textContent = "Point at a bar, or press n, to see what it is.";
     }
