@@ -157,6 +157,5 @@ def test_a_steep_step_is_found_and_one_that_is_missed_is_told() -> None:
     assert found.values == pytest.approx([2, 1], abs=0.03)
     assert found.complete
     hasty = integrated_gradients(steep, 2, most=15)
-    assert hasty.gradients == 15
     assert not hasty.complete
     assert abs(hasty.residual) > 1

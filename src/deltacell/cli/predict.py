@@ -72,7 +72,6 @@ def predict(
     below: Annotated[float | None, option("Keep all with this score or less.")] = None,
     status: Annotated[str | None, option("Some of untested,tested,measured; or any.")] = None,
     linked: Annotated[bool, option("Keep sets of linked genes too, marked.", "--linked")] = False,
-    cautious: Annotated[bool, option("Rank by the score less its spread.", "--cautious")] = False,
     distance: Annotated[int, option("Linked are genes with fewer base pairs between.")] = 200_000,
     size: Annotated[int | None, option("Genes of a set, for --sets with.")] = None,
     best: Annotated[bool, option("Use only the run that validates best.", "--best")] = False,
@@ -114,7 +113,7 @@ def predict(
         raise InputError("--out is a .parquet file, and --xlsx a .xlsx", code="wrong-suffix")
     options: dict[str, Any] = {"top": top, "above": above, "below": below, "status": status}
     options |= {"genes": genes, "size": size, "distance": distance, "linked": linked}
-    options |= {"cautious": cautious, "out": out, "overwrite": overwrite, "weights": weights}
+    options |= {"out": out, "overwrite": overwrite, "weights": weights}
     try:
         chosen = [best_by_validation(runs)] if best else runs
         ranking = verbs.rank(chosen, given, tell=tell, **options)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import torch
 
 from deltacell.arrays import Doubles, Ints
@@ -111,16 +112,14 @@ def calibration(predicted: Doubles, measured: Doubles, bins: int = 10) -> tuple[
     The means are of the predicted score, of the measured one, and the standard error of the latter
     (0 in a bin of one row), [3, bins].
     """
-    at = _bins(predicted, bins)
-    n = np.bincount(at)
-    x, y = (np.bincount(at, values) / n for values in (predicted, measured))
-    squares = np.bincount(at, (measured - y[at]) ** 2)
-    error = np.sqrt(squares / np.maximum(n - 1, 1) / n)
+    rows = pl.DataFrame({"bin": _bins(predicted, bins), "x": predicted, "y": measured})
+    error = (pl.std("y") / pl.len().sqrt()).fill_null(0.0)
+    means = rows.group_by("bin").agg(pl.mean("x"), pl.mean("y"), error=error).sort("bin")
     share = predicted.std() / max(measured.std(), 1e-12)
     said = f"no slope: the deviation of the predictions is\n{share:.2%} of that measured"
     if share >= NEXT_TO_NOTHING:
         said = f"slope {np.polyfit(predicted - predicted.mean(), measured, 1)[0]:.2f}"
-    return np.stack([x, y, error]), said
+    return means.drop("bin").to_numpy().T, said
 
 
 def residual_by_degree(
@@ -136,13 +135,15 @@ def residual_by_degree(
     for relation in cell.relations.values():
         degree += relation.in_degree + (relation.out_degree if relation.directed else 0)
     of_gene, residual = degree[genotypes.genes.numpy()], residual[genotypes.owner.numpy()]
-    at = _bins(of_gene, bins)
-    rows = []
-    for b in range(at.max() + 1):
-        mine = residual[at == b]
-        low, high = np.quantile(mine, [0.25, 0.75])
-        rows.append((of_gene[at == b].mean(), low, mine.mean(), high, np.sqrt((mine**2).mean())))
-    return np.array(rows).T
+    rows = pl.DataFrame({"bin": _bins(of_gene, bins), "degree": of_gene, "residual": residual})
+    of_bin = rows.group_by("bin").agg(
+        pl.mean("degree"),
+        low=pl.quantile("residual", 0.25, "linear"),
+        mean=pl.mean("residual"),
+        high=pl.quantile("residual", 0.75, "linear"),
+        rms=pl.col("residual").pow(2).mean().sqrt(),
+    )
+    return of_bin.sort("bin").drop("bin").to_numpy().T
 
 
 def _bins(values: Doubles, bins: int) -> Ints:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import comb, prod
 from typing import NamedTuple
 
 import numpy as np
 
-from deltacell.arrays import AnyArray, Floats, Ints, offsets_of
+from deltacell.arrays import AnyArray, Bools, Floats, Ints, offsets_of
 
 
 class Scored(NamedTuple):
@@ -56,16 +56,12 @@ class Block:
     def size(self) -> int:
         return len(self.axes)
 
-    @property
-    def shared(self) -> list[bool]:
-        """Whether each axis after the first is the one before it."""
-        return [a is b for a, b in zip(self.axes, self.axes[1:], strict=False)]
-
-    def sets(self) -> Ints:
-        """Return all sets, [len, size], in the order of the axes."""
-        at = np.indices([len(axis) for axis in self.axes]).reshape(self.size, -1)
-        for i, same in enumerate(self.shared):
-            if same:
+    def sets(self, chosen: Bools | None = None) -> Ints:
+        """Return all sets, [len, size], in the order of the axes, or those ``chosen`` by place."""
+        lengths = [len(axis) for axis in self.axes]
+        at = np.stack(np.nonzero(np.ones(lengths) if chosen is None else chosen))
+        for i, (axis, following) in enumerate(pairwise(self.axes)):
+            if axis is following:
                 at = at[:, at[i] < at[i + 1]]
         return np.stack([axis[rows] for axis, rows in zip(self.axes, at, strict=True)], axis=1)
 
@@ -107,27 +103,10 @@ class Combinations:
             yield self._tiles[tile]
 
     def draw(self, n: int, seed: int) -> Ints:
-        rng = np.random.default_rng(seed)
+        """Return at most ``n`` random sets, [m, size], each once."""
         n = n if len(self.genes) >= self.free else 0
-        return self._whole(rng.choice(self.genes, (n, self.free)))
-
-    def vary(self, sets: Ints, n: int, seed: int) -> Ints:
-        """Return at most ``n`` sets that differ from some of these, [m, size], by one gene.
-
-        The new gene is any one, or, as often, one of another of these sets.
-        """
-        rng = np.random.default_rng(seed)
-        chosen = sets[~np.isin(sets, self.given)].reshape(len(sets), self.free)
-        if not len(chosen):
-            return sets
-        found = chosen[rng.integers(len(chosen), size=n)]
-        any_gene = rng.random(n) < 0.5
-        new = np.where(any_gene, rng.choice(self.genes, n), rng.choice(chosen.ravel(), n))
-        found[np.arange(n), rng.integers(self.free, size=n)] = new
-        return self._whole(found)
-
-    def _whole(self, chosen: Ints) -> Ints:
-        fixed = np.broadcast_to(self.given, (len(chosen), len(self.given)))
+        chosen = np.random.default_rng(seed).choice(self.genes, (n, self.free))
+        fixed = np.broadcast_to(self.given, (n, len(self.given)))
         sets = np.sort(np.concatenate([fixed, chosen], axis=1), axis=1)
         return np.unique(sets[(np.diff(sets, axis=1) > 0).all(axis=1)], axis=0)
 

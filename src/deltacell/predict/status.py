@@ -19,7 +19,6 @@ from deltacell.screen.genotypes import matrix_keys, sorted_matrix
 MEASURED, TESTED, UNTESTED = "measured", "tested", "untested"
 STATUSES = (MEASURED, TESTED, UNTESTED)  # in the order of the codes that `Statuses.of` returns
 LINKED, UNLINKED, UNKNOWN = 1, 0, -1
-COLUMNS = ("relations", "links", "pathways", "complexes")  # of `Evidence.columns`
 
 Codes = npt.NDArray[np.int8]
 
