@@ -340,14 +340,14 @@ class Ranked(Ranking, Shown):
     def page(self, path: str | os.PathLike[str], link: str | None = None) -> Path:
         """Write the ranking as a self-contained HTML page, and return where; see `page_data`."""
         with progress_bar() as bar:
-            return _write_page(path, pages.ranking_page(self.page_data(link, bar)))
+            return _write_text(path, pages.ranking_page(self.page_data(link, bar)))
 
     def _print(self) -> None:
         pages.print_ranking(self.to_json())
 
 
-def _write_page(path: str | os.PathLike[str], text: str) -> Path:
-    with written(path, "the page") as temporary:
+def _write_text(path: str | os.PathLike[str], text: str) -> Path:
+    with written(path, "the file") as temporary:
         temporary.write_text(text, encoding="utf-8")
     return Path(path)
 
@@ -376,21 +376,16 @@ def rank(
     Under torchrun only the first process returns it.
     """
     ranks = ranks_of_environment()
+    tell = tell if ranks[0] == 0 else lambda sentence: None
     with StopSignals() as signals, progress_bar() as bar:
-
-        def report(label: str, done: int, total: int) -> None:
-            if progress and ranks[0] == 0:
-                bar(label, done, total)
-
+        report = bar if progress and ranks[0] == 0 else lambda label, done, total: None
         report("loading", 0, 0)
         loaded = load_runs(runs, weights)
         scorer = scorer_of(loaded)
         home = loaded[0].record.path / "rankings"
         if not isinstance(sets, str | os.PathLike):
             lines = "".join(f"{' '.join(map(str, one))}\n" for one in sets)
-            sets = home / f"sets-{_digest(lines)}.txt"
-            with written(sets, "the sets") as temporary:
-                temporary.write_text(lines, encoding="utf-8")
+            sets = _write_text(home / f"sets-{_digest(lines)}.txt", lines)
         request = Request.of_words(str(sets), **options)
         subject = subject_of(loaded, request, weights)
         identity = json.dumps(dict(subject.identity), sort_keys=True)
@@ -404,11 +399,10 @@ def rank(
             overwrite=overwrite,
             stop=lambda: signals.received is not None,
             progress=report,
-            tell=tell if ranks[0] == 0 else lambda sentence: None,
+            tell=tell,
         )
     if found is None and signals.received is not None:
-        if ranks[0] == 0:
-            tell(f"Stopped; rerun the command to resume from {path}.partial")
+        tell(f"Stopped; rerun the command to resume from {path}.partial")
         raise Stopped(signals.received)
     if found is None:
         return None
@@ -445,7 +439,7 @@ class Explanation(Shown):
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write the explanation as a self-contained HTML page, and return where."""
-        return _write_page(path, pages.explained_page(self.result))
+        return _write_text(path, pages.explained_page(self.result))
 
     def _print(self) -> None:
         pages.print_explained_set(self.result)

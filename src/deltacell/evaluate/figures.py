@@ -80,16 +80,13 @@ def draw_figures(
             axes.locator_params(axis="x", nbins=5)
             axes.legend(fontsize=8, frameon=False)
         with figure(name, "residual", "residual by gene degree", 5.6, 4.0) as axes:
-            degrees = residual_by_degree(cell, genotypes, measured - predicted)
-            degree, low, mean, high, rms = degrees
+            of_bins = residual_by_degree(cell, genotypes, measured - predicted)
+            degree, low, mean, high, rms = of_bins
             axes.fill_between(degree, low, high, color=_BLUE, alpha=0.2, label="quartiles")
             axes.plot(degree, mean, "o-", color=_BLUE, label="mean")
             axes.plot(degree, rms, "s--", color=_ORANGE, label="root mean square")
             axes.axhline(0, color=_GREY, linewidth=1)
             axes.set_xscale("symlog", linthresh=1)
-            ticks = degree[np.unique(np.linspace(0, len(degree) - 1, 4).astype(int))]
-            axes.set_xticks(ticks, [f"{one:,.0f}" for one in ticks])
-            axes.xaxis.minorticks_off()
             axes.set(xlabel="edges of a deleted gene, over all relations")
             axes.set(ylabel="measured - predicted")
             axes.legend(fontsize=8, frameon=False)

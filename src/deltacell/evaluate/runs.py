@@ -117,8 +117,8 @@ def evaluate_runs(
     ``beyond`` from 0 alone. For a list of hits, ``zeros`` tested pairs without a hit are drawn, as
     if every query gene had been crossed with every array gene.
     """
-    names: list[str] = []
-    paths: list[AnyRun] = []
+    names: list[Any] = []
+    paths: list[Any] = []
     for one in as_list(predictors):
         named = isinstance(one, str) and one in BASELINES and not (Path(one) / RUN_FILE).is_file()
         (names if named else paths).append(one)

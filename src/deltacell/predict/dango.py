@@ -51,10 +51,9 @@ class DangoScorer:
         uniform = self._uniform(block.size)
         tables = uniform.pair_sums(block.axes)
         lost = SHARE * (len(tables) + 1) * sum(float(table.abs().max()) for table in tables)
-        if len(tables) == 1:
-            return Rough(tables[0], uniform.bound(block.axes) + lost)
-        ab, ac, bc = tables
-        sums = ab.unsqueeze(2) + ac.unsqueeze(1) + bc
+        sums, *others = tables
+        if others:
+            sums = sums.unsqueeze(2) + others[0].unsqueeze(1) + others[1]
         return Rough(sums, uniform.bound(block.axes) + lost)
 
     def single(self, block: Block, sets: Ints) -> Rough:

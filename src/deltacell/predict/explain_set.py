@@ -70,7 +70,7 @@ def explain_set(
         said |= {"score": score, "hit": None, "given_hit": None}
         if isinstance(predictor.model, Dango | HeteroCell):
             gated = GatedModel(predictor.model, predictor.cell, indices, predictor.standard)
-            networks.append((gated, gated.of_relations(most), gated.of_genes(most)))
+            networks.append((gated, *gated.contributions(most)))
         else:
             found = predictor.predict(genotype)
             hits = {"hit": found.hit, "given_hit": found.given_hit}
@@ -353,16 +353,13 @@ class GatedModel:
         if self._model.reactions is not None:
             self.relations = (*self.relations, METABOLISM)
 
-    def of_relations(self, most: int = MOST) -> Contributions:
-        all_genes = torch.ones(self._cell.n_genes, dtype=torch.float64)
-        return integrated_gradients(
-            lambda gates: self.score(gates, all_genes), len(self.relations), most
-        )
-
-    def of_genes(self, most: int = MOST) -> Contributions:
-        all_relations = torch.ones(len(self.relations), dtype=torch.float64)
-        return integrated_gradients(
-            lambda gates: self.score(all_relations, gates), self._cell.n_genes, most
+    def contributions(self, most: int = MOST) -> tuple[Contributions, Contributions]:
+        """Return the contributions of the relations, and those of all genes."""
+        relations = torch.ones(len(self.relations), dtype=torch.float64)
+        genes = torch.ones(self._cell.n_genes, dtype=torch.float64)
+        return (
+            integrated_gradients(lambda gates: self.score(gates, genes), len(relations), most),
+            integrated_gradients(lambda gates: self.score(relations, gates), len(genes), most),
         )
 
     def score(self, relations: torch.Tensor, genes: torch.Tensor) -> torch.Tensor:

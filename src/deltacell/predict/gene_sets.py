@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deltacell.arrays import AnyArray, Bools, Floats, Ints, offsets_of
+from deltacell.arrays import AnyArray, Bools, Floats, Ints
 
 
 class Scored(NamedTuple):
@@ -82,7 +82,7 @@ class Combinations:
         side = max(1, round(sets_per_piece ** (1 / self.free)))
         # Neighbours on a chromosome are linked: a tile of them would say little about the others.
         mixed = np.random.default_rng(0).permutation(self.genes)
-        # One array per tile, the same in every block: what is computed for it can be cached.
+        # One array per tile, so that a block can tell which of its axes are the same.
         self._tiles = [np.sort(mixed[at : at + side]) for at in range(0, len(mixed), side)]
         self.n_sets = comb(len(self.genes), self.free)
         self.n_pieces = comb(len(self._tiles) + self.free - 1, self.free) if self._tiles else 0
@@ -121,25 +121,20 @@ class Pairs:
     sizes: tuple[int, ...] = (2,)
 
     def __init__(self, genes: Ints, *, sets_per_piece: int) -> None:
-        self.genes = genes
-        self._before = offsets_of(np.arange(len(genes))[::-1])  # pairs with an earlier first gene
-        self.n_sets = int(self._before[-1])
-        at = np.searchsorted(self._before, np.arange(0, self.n_sets, sets_per_piece), "right")
-        self._cuts = [*np.unique(at - 1).tolist(), max(len(genes) - 1, 0)]
-        self.n_pieces = len(self._cuts) - 1
+        self.genes, self.n_sets = genes, comb(len(genes), 2)
+        self._firsts = max(1, sets_per_piece // max(len(genes), 1))  # first genes of a piece
+        self.n_pieces = len(range(0, len(genes) - 1, self._firsts))
 
     def pieces(self, first: int, step: int) -> Iterator[Ints]:
-        for number in range(first, self.n_pieces, step):
-            begin, end = self._cuts[number : number + 2]
-            rows, columns = np.triu_indices(end - begin, 1, len(self.genes) - begin)
-            yield self.genes[begin + np.stack([rows, columns], axis=1)]
+        for begin in range(first * self._firsts, len(self.genes) - 1, step * self._firsts):
+            at = np.triu_indices(self._firsts, 1, len(self.genes) - begin)
+            yield self.genes[begin + np.stack(at, axis=1)]
 
 
 class Listed:
-    """Sets given one by one: ascending genes, [m, size], for each size, every set once."""
+    """Sets given one by one: for each size, from the smallest, ascending genes [m, size]."""
 
     def __init__(self, by_size: Sequence[Ints], *, sets_per_piece: int = 64**3) -> None:
-        by_size = sorted(by_size, key=lambda sets: sets.shape[1])
         self._pieces: list[Ints] = []
         for sets in by_size:
             self._pieces += np.split(sets, range(sets_per_piece, len(sets), sets_per_piece))

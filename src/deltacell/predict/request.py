@@ -144,7 +144,7 @@ _HEADER = re.compile(r"(genes?|names?|orf|systematic|query|array)([ _]?(name|id|
 
 
 def read_sets(path: Path, genes: Genes) -> list[Ints]:
-    """Return the distinct sets of a file, of each size an array [m, size] of ascending genes.
+    """Return the distinct sets of a file: for each size, from the smallest, [m, size] ascending.
 
     A text has one set per line, with tabs, commas or spaces between names; headers, blank lines and
     comments after a ``#`` are skipped. A Parquet file has its sets in the column ``genes``.
@@ -156,7 +156,7 @@ def read_sets(path: Path, genes: Genes) -> list[Ints]:
     if not by_size or 0 in by_size:
         what = "the file names no genes or has an empty set; write one set per line, as HO STE2"
         raise InputError(what, code="no-sets", where=path)
-    return [np.unique(np.stack(sets), axis=0) for sets in by_size.values()]
+    return [np.unique(np.stack(by_size[size]), axis=0) for size in sorted(by_size)]
 
 
 def genes_of(by_size: Sequence[Ints]) -> Ints:
@@ -283,7 +283,7 @@ def _sets(
     names = runs[0].data.cell.genes
     per_block = min(SETS_PER_BLOCK.get(run.config.model.name, WHOLE_BLOCK) for run in runs)
     if request.file is not None:
-        by_size = sorted(read_sets(request.file, names), key=lambda sets: sets.shape[1])
+        by_size = read_sets(request.file, names)
         text = b"".join(f"{sets.shape}".encode() + sets.tobytes() for sets in by_size)
         listed = Listed(by_size, sets_per_piece=per_block)
         return listed, genes_of(by_size), hashlib.sha256(text).hexdigest()

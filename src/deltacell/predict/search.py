@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from deltacell.arrays import Bools, Floats, Ints
+from deltacell.arrays import Bools, Ints
 from deltacell.errors import InputError, StoreError
 from deltacell.predict.ensemble import Ensemble
 from deltacell.predict.gene_sets import Combinations, GeneSets, Piece, Scored
@@ -114,7 +114,7 @@ def _score_all(
         return subject.select(found).padded(width)
 
     def tried(piece: Piece) -> None:
-        # What is scored again in its turn counts once, but without a number to keep it is held.
+        # These sets come again in their turn; where all of them are kept, only then.
         found = scored(piece)
         if kept.top is not None:
             kept.offer(found)
@@ -237,12 +237,9 @@ class Kept:
         self, width: int, limits: Mapping[str | None, float | None], top: int | None = None
     ) -> None:
         self.top = top
-        self._sign = {end: -1 if end == HIGHEST else 1 for end in limits}
         # The score of the last set of an end that is full; its limit otherwise.
-        self.bounds = {
-            end: self._sign[end] * np.inf if limit is None else limit
-            for end, limit in limits.items()
-        }
+        self.bounds = {end: -np.inf if end == HIGHEST else np.inf for end in limits}
+        self.bounds |= {end: limit for end, limit in limits.items() if limit is not None}
         self._pieces, self._n_held = [Scored.none(width)], 0
 
     @classmethod
@@ -263,7 +260,7 @@ class Kept:
         if not np.isfinite(found.score).all():
             what = "the score of a gene set is not finite: the training of a run diverged"
             raise InputError(what, code="score-not-finite", fix="Try --weights last.")
-        wanted = np.any([self._keys(end, found)[1] for end in self.bounds], axis=0)
+        wanted = np.any([self._reached(end, found) for end in self.bounds], axis=0)
         if not wanted.any():
             return
         self._pieces.append(found.take(wanted))
@@ -282,19 +279,18 @@ class Kept:
 
     def rows(self, end: str | None) -> Scored:
         """Return the sets of an end, each once, in its order; ties by genes."""
-        found = self.held()
-        keys, reached = self._keys(end, found)
-        found, keys = found.take(reached), keys[reached]
-        order: Ints = np.lexsort((*found.sets.T[::-1], keys))
+        held = self.held()
+        found = held.take(self._reached(end, held))
+        sign = -1 if end == HIGHEST else 1
+        order: Ints = np.lexsort((*found.sets.T[::-1], sign * found.score))
         ordered = found.sets[order]
         new = np.ones(len(order), dtype=bool)
         new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
         return found.take(order[new][: self.top])
 
-    def _keys(self, end: str | None, found: Scored) -> tuple[Floats, Bools]:
-        """Return what sets are ordered by at an end, the first least, and which reach its bound."""
-        keys = self._sign[end] * found.score
-        return keys, keys <= self._sign[end] * self.bounds[end]
+    def _reached(self, end: str | None, found: Scored) -> Bools:
+        bound = self.bounds[end]
+        return found.score >= bound if end == HIGHEST else found.score <= bound
 
 
 def ranks_of_environment() -> Ranks:
