@@ -23,15 +23,14 @@ from deltacell import store
 from deltacell.cell import Cell
 from deltacell.cell.annotation import enrichment
 from deltacell.errors import InputError, did_you_mean, need
-from deltacell.evaluate.runs import EvaluatedRuns, evaluate_runs
+from deltacell.evaluate.runs import evaluate_runs
 from deltacell.models.base import Recorded
-from deltacell.models.baselines import BASELINES
 from deltacell.predict.ensemble import scorer_of
 from deltacell.predict.explain_set import against_measured, explain_set, gene_facts, known_of
 from deltacell.predict.ranking_file import SHOWN, Ranking, read_rows, written
-from deltacell.predict.request import GeneNames, Request, gene_texts, subject_of
+from deltacell.predict.request import Request, gene_indices, gene_texts, subject_of
 from deltacell.predict.search import rank_sets, ranks_of_environment
-from deltacell.profile.record import RUN_FILE, RunRecord, read_run
+from deltacell.profile.record import RunRecord, read_run
 from deltacell.report import predict as pages
 from deltacell.report.figures import plot_learning
 from deltacell.report.progress import progress_bar
@@ -40,7 +39,7 @@ from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.compose import MODEL, compose, suited, with_settings
 from deltacell.train.config import MODELS, Config, SplitConfig
 from deltacell.train.data import TrainingData, load_data
-from deltacell.train.loaded_run import AnyRun, LoadedRun, as_list, load_run, load_runs
+from deltacell.train.loaded_run import AnyRun, LoadedRun, load_run, load_runs
 from deltacell.train.processes import StopSignals
 from deltacell.train.run import train
 from deltacell.train.run_directory import metrics_of, new_path, resumed_config
@@ -93,9 +92,9 @@ class Run:
         """
         if hasattr(sets, "itertuples"):
             sets = sets.itertuples(index=False, name=None)
-        names = GeneNames.of_run(self.loaded)
-        genes = [names.indices(list(map(str, one))).tolist() for one in sets]
-        found, texts = self.loaded.predictor.predict(Genotypes.of(genes)), gene_texts(names.genes)
+        names = self.loaded.data.cell.genes
+        genes = [gene_indices(names, list(map(str, one))).tolist() for one in sets]
+        found, texts = self.loaded.predictor.predict(Genotypes.of(genes)), gene_texts(names)
         table = _frame([[texts[g] for g in one] for one in genes])
         table.columns = [f"gene{i + 1}" for i in range(table.shape[1])]
         for name in ("score", "hit", "given_hit"):
@@ -250,44 +249,7 @@ def _model_settings(model: Any) -> tuple[str, dict[str, Any]]:
     raise InputError(what + ", ".join((PAIRS, *MODELS)), code="unknown-model", fix=fix)
 
 
-def evaluate(
-    predictors: AnyRun | Sequence[AnyRun],
-    screen: Screen | None = None,
-    split: Split | None = None,
-    *,
-    baselines: Sequence[str] = (),
-    weights: str = "best",
-    progress: bool = True,
-    **options: Any,
-) -> EvaluatedRuns:
-    """Test runs and baselines on the same rows: metrics with intervals, and which one is best.
-
-    The predictors are runs, directories of runs with the ``weights`` ``best`` or ``last``, and
-    names of baselines such as ``boosted_trees``, which are fitted on the training part of the runs.
-    The test part is that of the ``split`` of the ``screen``, which must be that of the runs.
-
-    The options are ``threshold``, at or below which a score is a hit for AUROC and AUPR; ``on``,
-    another screen to test on in place of the test part, without what was trained on, and also on
-    its rows at least ``beyond`` from 0 alone; ``samples``, test rows to look at; and for a list of
-    hits ``zeros``, tested pairs without a hit to draw, as if every query gene had been crossed
-    with every array gene.
-    """
-    names: list[Any] = []
-    paths: list[Any] = []
-    for one in as_list(predictors):
-        named = isinstance(one, str) and one in BASELINES and not (Path(one) / RUN_FILE).is_file()
-        (names if named else paths).append(one)
-    names += baselines
-    with progress_bar() as bar:
-        runs = load_runs(paths, weights)
-        for run in runs:
-            other_screen = screen is not None and len(screen) != len(run.data.screen)
-            other = split is not None and not np.array_equal(split.test, run.data.split.test)
-            if other_screen or other:
-                what = "the run was trained on another screen or split; on= tests on another"
-                raise InputError(what, code="other-split", where=run.record.path)
-        options |= {"progress": bar} if progress else {}
-        return evaluate_runs(runs, baseline_names=names, **options)
+evaluate = evaluate_runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,14 +340,14 @@ class Ranked(Ranking, Shown):
     def page(self, path: str | os.PathLike[str], link: str | None = None) -> Path:
         """Write the ranking as a self-contained HTML page, and return where; see `page_data`."""
         with progress_bar() as bar:
-            return _write_page(path, pages.ranking_page(self.page_data(link, bar)))
+            return _write_text(path, pages.ranking_page(self.page_data(link, bar)))
 
     def _print(self) -> None:
         pages.print_ranking(self.to_json())
 
 
-def _write_page(path: str | os.PathLike[str], text: str) -> Path:
-    with written(path, "the page") as temporary:
+def _write_text(path: str | os.PathLike[str], text: str) -> Path:
+    with written(path, "the file") as temporary:
         temporary.write_text(text, encoding="utf-8")
     return Path(path)
 
@@ -406,7 +368,7 @@ def rank(
     Several ``runs`` give a mean and a spread. ``sets`` are ``pairs``, ``triples``, ``with GENE
     ...``, a file with one set per line, or the sets themselves. The ``options`` are those of
     `deltacell predict`: ``genes``, ``top``, ``above``, ``below``, ``status``, ``linked``,
-    ``cautious``, ``distance`` and ``size``. ``tell`` is called with sentences: how much there is to
+    ``distance`` and ``size``. ``tell`` is called with sentences: how much there is to
     do and how long it will take.
 
     The ranking is a Parquet file, by default in the folder ``rankings`` of the first run. Call it
@@ -414,21 +376,16 @@ def rank(
     Under torchrun only the first process returns it.
     """
     ranks = ranks_of_environment()
+    tell = tell if ranks[0] == 0 else lambda sentence: None
     with StopSignals() as signals, progress_bar() as bar:
-
-        def report(label: str, done: int, total: int) -> None:
-            if progress and ranks[0] == 0:
-                bar(label, done, total)
-
+        report = bar if progress and ranks[0] == 0 else lambda label, done, total: None
         report("loading", 0, 0)
         loaded = load_runs(runs, weights)
         scorer = scorer_of(loaded)
         home = loaded[0].record.path / "rankings"
         if not isinstance(sets, str | os.PathLike):
             lines = "".join(f"{' '.join(map(str, one))}\n" for one in sets)
-            sets = home / f"sets-{_digest(lines)}.txt"
-            with written(sets, "the sets") as temporary:
-                temporary.write_text(lines, encoding="utf-8")
+            sets = _write_text(home / f"sets-{_digest(lines)}.txt", lines)
         request = Request.of_words(str(sets), **options)
         subject = subject_of(loaded, request, weights)
         identity = json.dumps(dict(subject.identity), sort_keys=True)
@@ -442,11 +399,10 @@ def rank(
             overwrite=overwrite,
             stop=lambda: signals.received is not None,
             progress=report,
-            tell=tell if ranks[0] == 0 else lambda sentence: None,
+            tell=tell,
         )
     if found is None and signals.received is not None:
-        if ranks[0] == 0:
-            tell(f"Stopped; rerun the command to resume from {path}.partial")
+        tell(f"Stopped; rerun the command to resume from {path}.partial")
         raise Stopped(signals.received)
     if found is None:
         return None
@@ -483,7 +439,7 @@ class Explanation(Shown):
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write the explanation as a self-contained HTML page, and return where."""
-        return _write_page(path, pages.explained_page(self.result))
+        return _write_text(path, pages.explained_page(self.result))
 
     def _print(self) -> None:
         pages.print_explained_set(self.result)
@@ -496,7 +452,7 @@ def why(runs: AnyRun | Sequence[AnyRun], *genes: str, weights: str = "best") -> 
     given by its directory.
     """
     loaded = load_runs(runs, weights)
-    indices = GeneNames.of_run(loaded[0]).indices(genes)
+    indices = gene_indices(loaded[0].data.cell.genes, genes)
     if not len(indices):
         raise InputError('no gene is given; such as: deltacell why RUN "HO STE2"', code="no-gene")
     return Explanation(explain_set(loaded, indices))

@@ -34,7 +34,6 @@ def as_if_there_were_many():
     """Let sets be drawn and blocks be tried beforehand, however few there are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "SHARE_DRAWN", 2)
-        patch.setattr(search, "SHARE_VARIED", 4)
         patch.setattr(search, "SHARE_TRIED", 4)
         yield
 
@@ -107,7 +106,7 @@ def screens(draw, cell, every):
 
 
 @st.composite
-def requests(draw, cell, cautious):
+def requests(draw, cell):
     kind = draw(st.sampled_from([PAIRS, TRIPLES, WITH, FILE]))
     asked = {"top": draw(st.none() | st.integers(1, 6)), "linked": draw(st.booleans())}
     limits = [(None, None), (-0.5, None), (None, 0.2), (0.3, -0.3), (0.0, -0.3), (0.3, 0.2)]
@@ -122,7 +121,6 @@ def requests(draw, cell, cautious):
         kind,
         **asked,
         status=draw(st.none() | st.sets(st.sampled_from(STATUSES), min_size=1).map(tuple)),
-        cautious=cautious and draw(st.booleans()),
         distance=draw(st.sampled_from([0, 100, 500])),
     )
 
@@ -135,7 +133,7 @@ def subjects(draw):
     every = [c for s in (2, 3) for c in combinations(range(n), s)]
     screen = draw(screens(cell, every))
     spread = draw(st.sampled_from([0.1, float("nan")]))
-    request = draw(requests(cell, not np.isnan(spread)))
+    request = draw(requests(cell))
     genes = np.array(sorted(draw(st.sets(st.integers(0, n - 1), min_size=4))))
     a_piece = draw(st.integers(1, 30))
     if request.sets == FILE:
@@ -185,10 +183,9 @@ def by_hand(subject, scorer, screen, expected):
         known = [s for s in mine if not np.isnan(s)]
         linked = linked_by_hand(genes, chosen, request.distance)
         _, (score,), (spread,) = scorer.score(np.array([chosen]))
-        careful = spread if request.cautious else np.float32(0)
         if status in request.status and (request.linked or not linked):
             found[chosen] = {
-                **{"lowest": score + careful, "highest": careful - score},
+                **{"lowest": score, "highest": -score},
                 "genes": [genes[g] for g in chosen],
                 "score": score,
                 "spread": None if np.isnan(spread) else spread,
@@ -327,8 +324,8 @@ def test_what_was_done_is_on_the_disk_before_the_end():
     scorer = Additive(np.linspace(-1, 1, n), float("nan"), prunes=False)
     with folder() as at:
         with pytest.raises(Killed), saving(0):
-            # The trial of a quarter of the blocks comes first, each of them twice.
-            rank_sets(subject, Mortal(scorer, 30 + 2 * (subject.sets.n_pieces // 4)), at / "out")
+            # The trial of a quarter of the blocks comes first.
+            rank_sets(subject, Mortal(scorer, 30 + subject.sets.n_pieces // 4), at / "out")
         done = read_scored(at / "out.partial" / "rank-0-of-1.state")[1]["done"]
         assert done == 30
 

@@ -84,7 +84,6 @@ def limits(request, monkeypatch):
     """With small limits every stage has a say in small blocks too."""
     if request.param:
         monkeypatch.setattr(ensemble, "FEW", 1)
-        monkeypatch.setattr(ensemble, "MANY", 1)
 
 
 def same_as_all(scorer, block, above, below):

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from deltacell.cell import Cell, Relation
 from deltacell.models.baselines import Additive, GlobalMean
 from deltacell.models.baselines.baseline import Parts
-from deltacell.predict import explain_set as module
 from deltacell.predict.ensemble import on_one_scale, scorer_of
 from deltacell.predict.explain_set import (
     NEAREST,
     OTHER_GENES,
     against_measured,
     explain_set,
-    gene_distances,
     gene_facts,
     nearest_sets,
 )
@@ -208,14 +206,21 @@ N = 12
 def test_nearest_equals_trying_everything(seed, size, k):
     """Every way to match is tried, with a cosine written out."""
     rng = np.random.default_rng(seed)
-    vectors = 5 + rng.normal(size=(N, 4))
+    edges = [rng.integers(0, N, (2, 20)) for _ in "ab"]
+    relations = [
+        Relation.from_edges(name, *of, n_genes=N, directed=name == "b")
+        for name, of in zip("ab", edges, strict=True)
+    ]
+    cell = Cell([f"Y{i:02d}" for i in range(N)], relations)
     genes = rng.permutation(N)[:size].tolist()
     sets = np.array([rng.permutation(N)[:size] for _ in range(25)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SETS_AT_ONCE", int(rng.integers(5, 30)))
-        rows, found = nearest_sets(gene_distances(vectors, genes), sets, k)
-    centred = vectors - vectors.mean(axis=0)
-    unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    rows, found = nearest_sets(cell, genes, sets, k)
+    vectors = np.eye(N, 3 * N)
+    for place, relation in enumerate(relations, 1):
+        of = vectors[:, place * N : (place + 1) * N]
+        of += np.eye(N)
+        of[relation.entries().target, relation.entries().source] += 1
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     def apart(a, b):
         return 0 if a == b else 1 - unit[a] @ unit[b]

@@ -95,21 +95,15 @@ STRIDE = 29
 
 
 def test_no_flipped_byte_becomes_another_ranking(path):
-    whole, right, sets = path.read_bytes(), Ranking.read(path).to_json(), list(_rows(path))
+    whole, sets = path.read_bytes(), list(_rows(path))
     assert [genes for _, genes in sets] == [row["genes"] for row in ROWS]
-    undetected = 0
     for at in range(0, len(whole), STRIDE):
         change = (1, 0x20, 0x80)[at % 3]
         path.write_bytes(whole[:at] + bytes([whole[at] ^ change]) + whole[at + 1 :])
-        try:
-            assert Ranking.read(path).to_json() == right
-            undetected += 1
-        except InputError:
-            pass
+        with pytest.raises(InputError):
+            Ranking.read(path)
         with suppress(InputError):
             assert list(_rows(path)) == sets or at < 4
-    # What is not looked at, such as the name of the program that wrote it, may change.
-    assert undetected < len(whole) / STRIDE / 2
 
 
 def read_csv(path, delimiter=","):

@@ -5,42 +5,18 @@ import pytest
 
 from deltacell.errors import InputError, StoreError
 from deltacell.predict import search
-from deltacell.predict.gene_sets import Block, Combinations, Scored
+from deltacell.predict.gene_sets import Combinations, Scored
 from deltacell.predict.search import (
     Kept,
     Work,
-    first_sets,
     ranks_of_environment,
     read_scored,
     trial_seconds,
     write_scored,
 )
 
-VALUES = np.random.default_rng(3).normal(size=200).astype(np.float32)
 REQUEST = {"sets": "pairs", "top": 2}
 BOTH = {"lowest": None, "highest": None}
-
-
-def scored(piece):
-    rows = piece.sets() if isinstance(piece, Block) else piece
-    nothing = np.full(len(rows), np.nan, dtype=np.float32)
-    return Scored(np.sort(rows, axis=1), VALUES[rows].sum(axis=1), nothing)
-
-
-def test_the_bounds_are_nearly_the_last_before_the_first_block():
-    sets = Combinations(np.arange(len(VALUES)), 3, sets_per_piece=30**3)
-    (kept, every, drawn), asked = (Kept(3, BOTH, 10) for _ in range(3)), 0
-    for rows in first_sets(sets, kept):
-        asked += len(rows)
-        kept.offer(scored(rows))
-    for piece in sets.pieces(0, 1):
-        every.offer(scored(piece))
-    drawn.offer(scored(sets.draw(asked, seed=0)))
-    assert asked < sets.n_sets / 50
-    for end in ("above", "below"):
-        first, by_chance, last = (abs(getattr(one, end)) for one in (kept, drawn, every))
-        assert by_chance < 0.9 * last
-        assert 0.95 * last < first <= last
 
 
 # Of pieces that take long, one is enough, and few pieces are not tried.
@@ -79,10 +55,6 @@ def test_the_bounds_are_those_of_the_ends(monkeypatch, refused):
     alone = Kept(2, {"lowest": None}), Kept(2, {"highest": 5.0}), Kept(2, {None: None})
     bounds = [(-np.inf, 5.0), (np.inf, np.inf)]
     assert [(one.below, one.above) for one in alone] == [(np.inf, np.inf), *bounds]
-    cautious = Kept(2, {"highest": None}, 1, cautious=True)
-    cautious.offer(some(1.0, 0.8, 0.9)._replace(spread=np.float32([0.5, 0.0, 0.2])))
-    assert cautious.rows("highest").sets.tolist() == [[1, 2]]
-    assert cautious.above == pytest.approx(0.8)
     monkeypatch.setattr(search, "MOST_ROWS", 2)
     for score, code in ((1.0, "too-many-rows"), (np.nan, "score-not-finite")):
         refused(code, Kept(2, {"lowest": None}).offer, some(score, score, score))

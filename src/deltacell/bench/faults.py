@@ -47,7 +47,7 @@ from deltacell.cell import Cell, Genes
 from deltacell.errors import DeltacellError, InputError
 from deltacell.predict.gene_sets import Scored
 from deltacell.predict.ranking_file import Ranking
-from deltacell.predict.request import GeneNames, read_sets
+from deltacell.predict.request import read_sets
 from deltacell.predict.search import read_scored, write_scored
 from deltacell.profile.explain import explain
 from deltacell.profile.record import Status, read_run
@@ -326,7 +326,7 @@ def fuzzed() -> dict[str, tuple[bytes, Reader]]:
     found: dict[str, Reader] = {
         **{name: partial(reading, reader) for name, reader in by_name.items()},
         "xlsx": partial(reading, by_name["table"]),
-        "gene sets": lambda file: read_sets(file, GeneNames(genes)),
+        "gene sets": lambda file: read_sets(file, genes),
         "config": lambda file: from_yaml(file.read_text(errors="replace"), where=file),
         "any file": lambda file: [bool(reader.find(File(file))) for reader in READERS],
         "trace": read_traces,

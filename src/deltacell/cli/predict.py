@@ -71,7 +71,6 @@ def predict(
     below: Annotated[float | None, option("Keep all with at most this score.")] = None,
     status: Annotated[str | None, option("Some of untested,tested,measured; or any.")] = None,
     linked: Annotated[bool, option("Also keep sets of linked genes, marked.", "--linked")] = False,
-    cautious: Annotated[bool, option("Rank by the score less its spread.", "--cautious")] = False,
     distance: Annotated[int, option("Genes closer than these base pairs are linked.")] = 200_000,
     size: Annotated[int | None, option("Genes per set, for --sets with.")] = None,
     weights: Weights = "best",
@@ -111,7 +110,7 @@ def predict(
         raise InputError("--out is a .parquet file, and --xlsx a .xlsx", code="wrong-suffix")
     options: dict[str, Any] = {"top": top, "above": above, "below": below, "status": status}
     options |= {"genes": genes, "size": size, "distance": distance, "linked": linked}
-    options |= {"cautious": cautious, "out": out, "overwrite": overwrite, "weights": weights}
+    options |= {"out": out, "overwrite": overwrite, "weights": weights}
     try:
         ranking = verbs.rank(runs, given, tell=tell, **options)
     except verbs.Stopped as stopped:

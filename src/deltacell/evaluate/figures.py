@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import torch
 
 from deltacell.arrays import Doubles, Ints
@@ -79,16 +80,13 @@ def draw_figures(
             axes.locator_params(axis="x", nbins=5)
             axes.legend(fontsize=8, frameon=False)
         with figure(name, "residual", "residual by gene degree", 5.6, 4.0) as axes:
-            degrees = residual_by_degree(cell, genotypes, measured - predicted)
-            degree, low, mean, high, rms = degrees
+            of_bins = residual_by_degree(cell, genotypes, measured - predicted)
+            degree, low, mean, high, rms = of_bins
             axes.fill_between(degree, low, high, color=_BLUE, alpha=0.2, label="quartiles")
             axes.plot(degree, mean, "o-", color=_BLUE, label="mean")
             axes.plot(degree, rms, "s--", color=_ORANGE, label="root mean square")
             axes.axhline(0, color=_GREY, linewidth=1)
             axes.set_xscale("symlog", linthresh=1)
-            ticks = degree[np.unique(np.linspace(0, len(degree) - 1, 4).astype(int))]
-            axes.set_xticks(ticks, [f"{one:,.0f}" for one in ticks])
-            axes.xaxis.minorticks_off()
             axes.set(xlabel="edges of a deleted gene, over all relations")
             axes.set(ylabel="measured - predicted")
             axes.legend(fontsize=8, frameon=False)
@@ -111,16 +109,14 @@ def calibration(predicted: Doubles, measured: Doubles, bins: int = 10) -> tuple[
     The means are of the predicted score, of the measured one, and the standard error of the latter
     (0 in a bin of one row), [3, bins].
     """
-    at = _bins(predicted, bins)
-    n = np.bincount(at)
-    x, y = (np.bincount(at, values) / n for values in (predicted, measured))
-    squares = np.bincount(at, (measured - y[at]) ** 2)
-    error = np.sqrt(squares / np.maximum(n - 1, 1) / n)
+    rows = pl.DataFrame({"bin": _bins(predicted, bins), "x": predicted, "y": measured})
+    error = (pl.std("y") / pl.len().sqrt()).fill_null(0.0)
+    means = rows.group_by("bin").agg(pl.mean("x"), pl.mean("y"), error=error).sort("bin")
     share = predicted.std() / max(measured.std(), 1e-12)
     said = f"no slope: the deviation of the predictions is\n{share:.2%} of that measured"
     if share >= NEXT_TO_NOTHING:
         said = f"slope {np.polyfit(predicted - predicted.mean(), measured, 1)[0]:.2f}"
-    return np.stack([x, y, error]), said
+    return means.drop("bin").to_numpy().T, said
 
 
 def residual_by_degree(
@@ -136,13 +132,15 @@ def residual_by_degree(
     for relation in cell.relations.values():
         degree += relation.in_degree + (relation.out_degree if relation.directed else 0)
     of_gene, residual = degree[genotypes.genes.numpy()], residual[genotypes.owner.numpy()]
-    at = _bins(of_gene, bins)
-    rows = []
-    for b in range(at.max() + 1):
-        mine = residual[at == b]
-        low, high = np.quantile(mine, [0.25, 0.75])
-        rows.append((of_gene[at == b].mean(), low, mine.mean(), high, np.sqrt((mine**2).mean())))
-    return np.array(rows).T
+    rows = pl.DataFrame({"bin": _bins(of_gene, bins), "degree": of_gene, "residual": residual})
+    of_bin = rows.group_by("bin").agg(
+        pl.mean("degree"),
+        low=pl.quantile("residual", 0.25, "linear"),
+        mean=pl.mean("residual"),
+        high=pl.quantile("residual", 0.75, "linear"),
+        rms=pl.col("residual").pow(2).mean().sqrt(),
+    )
+    return of_bin.sort("bin").drop("bin").to_numpy().T
 
 
 def _bins(values: Doubles, bins: int) -> Ints:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from deltacell.models.base import check_choice
 from deltacell.models.baselines import BASELINES, FittedPredictor, baseline
 from deltacell.profile.record import RUN_FILE, Status, read_run
 from deltacell.report.evaluate import print_evaluation
+from deltacell.report.progress import progress_bar
 from deltacell.report.terminal import Shown
 from deltacell.screen import Genotypes, Grid, Screen, Split
 from deltacell.screen.columns import ONE_GENE_TWICE
@@ -40,7 +42,7 @@ from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, sets_wit
 from deltacell.screen.import_folder import open_screen
 from deltacell.train.config import MODELS, Config, DataConfig, NoLossConfig
 from deltacell.train.data import Standard, TrainingData, load_data
-from deltacell.train.loaded_run import AnyRun, LoadedRun, labels_of, load_run, load_runs
+from deltacell.train.loaded_run import AnyRun, LoadedRun, as_list, labels_of, load_run, load_runs
 from deltacell.train.predictor import Predictor, build_fitted
 from deltacell.train.run import train
 from deltacell.words import Progress
@@ -89,64 +91,87 @@ class EvaluatedRuns(Shown):
 
 
 def evaluate_runs(
-    runs: Sequence[AnyRun],
+    predictors: AnyRun | Sequence[AnyRun],
+    screen: Screen | None = None,
+    split: Split | None = None,
     *,
-    baseline_names: Sequence[str] = (),
+    baselines: Sequence[str] = (),
+    weights: str = "best",
     on: str | os.PathLike[str] | Screen | None = None,
     samples: int | None = None,
     beyond: float = 0.08,
     zeros: int = ZEROS,
     threshold: float = THRESHOLD,
     bootstrap: Bootstrap | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: bool = True,
 ) -> EvaluatedRuns:
-    """Evaluate runs and baselines on the test part that the runs share.
+    """Test runs and baselines on the same rows: metrics with intervals, and which one is best.
 
-    Runs of one name that differ only in their seeds are one predictor. With ``on`` they are tested
-    on another screen, without the sets that they were trained on. ``threshold`` and ``bootstrap``
-    are those of `evaluate`.
+    The predictors are runs, directories of runs with the ``weights`` ``best`` or ``last``, and
+    names of baselines such as ``boosted_trees``, which are fitted on the training part of the runs.
+    Runs of one name that differ only in their seeds are one predictor. The test part is that of the
+    ``split`` of the ``screen``, which must be that of the runs; ``samples`` draws some of its rows.
+
+    A score at or below ``threshold`` is a hit for AUROC and AUPR. ``on`` is another screen to test
+    on in place of the test part, without what was trained on, and also on its rows at least
+    ``beyond`` from 0 alone. For a list of hits, ``zeros`` tested pairs without a hit are drawn, as
+    if every query gene had been crossed with every array gene.
     """
-    loaded = load_runs(runs)
+    names: list[Any] = []
+    paths: list[Any] = []
+    for one in as_list(predictors):
+        named = isinstance(one, str) and one in BASELINES and not (Path(one) / RUN_FILE).is_file()
+        (names if named else paths).append(one)
+    loaded = load_runs(paths, weights)
+    for run in loaded:
+        other_screen = screen is not None and len(screen) != len(run.data.screen)
+        other = split is not None and not np.array_equal(split.test, run.data.split.test)
+        if other_screen or other:
+            what = "the run was trained on another screen or split; on= tests on another"
+            raise InputError(what, code="other-split", where=run.record.path)
     data = tested = compared_data(loaded)
-    options: dict[str, Any] = {"repeats": data.repeats} if on is None else {}
-    options |= {"threshold": threshold, "bootstrap": bootstrap, "progress": progress}
+    options: dict[str, Any] = {"threshold": threshold, "bootstrap": bootstrap}
+    options |= {"repeats": data.repeats} if on is None else {}
     changes: dict[str, Any] = {}
     if on is not None:
         read = on if isinstance(on, Screen) else open_screen(on)
-        other, of_other, counts = untrained(read, data)
-        tested, options["beyond"] = replace(data, screen=other, split=of_other), beyond
+        another, of_another, counts = untrained(read, data)
+        tested, options["beyond"] = replace(data, screen=another, split=of_another), beyond
         left_out = ", ".join(f"{n:,} with {why}" for why, n in counts.dropped.items()) or "none"
         changes["leakage"] = (
             f"Tested on another screen: {counts.kept:,} of its {counts.read:,} rows. "
             f"Left out: {left_out.replace('with in', 'in')}."
         )
-        changes["on"] = {"screen": other.checksum, **counts.to_json()}
-    split = tested.split if samples is None else fewer(tested.split, samples)
-    genotypes = test = _taken(tested.screen, split.test)
+        changes["on"] = {"screen": another.checksum, **counts.to_json()}
+    chosen = tested.split if samples is None else fewer(tested.split, samples)
+    genotypes = test = _taken(tested.screen, chosen.test)
     crossed = on is None and zeros > 0
     grid = Grid.of(data.screen, whole=data.whole, assume_crossed=crossed)
     if grid is not None and grid.count("test", data.split):
         drawn = Zeros.draw(grid, data.split, zeros, seed=data.split.seed)
         # Where only some of the hits are looked at, the zeros stand for as many fewer.
-        share = len(split.test) / len(data.split.test)
+        share = len(chosen.test) / len(data.split.test)
         options["zeros"] = replace(drawn, weight=share * drawn.weight)
         genotypes = Genotypes.concat([test, drawn.genotypes])
-    predictions, notes = _predict(loaded, data, genotypes, baseline_names, progress)
-    found = evaluate(data.cell, tested.screen, split, predictions, **options)
-    weights: dict[str, tuple[Sequence[str], Floats]] = {}
+    with progress_bar() as bar:
+        report = bar if progress else lambda what, done, total: None
+        predictions, notes = _predict(loaded, data, genotypes, [*names, *baselines], report)
+        options["progress"] = report
+        found = evaluate(data.cell, tested.screen, chosen, predictions, **options)
+    of_relations: dict[str, tuple[Sequence[str], Floats]] = {}
     for name, run in zip(labels_of(loaded), loaded, strict=True):
         model = run.predictor.model
-        if isinstance(model, Dango) and name not in weights:
+        if isinstance(model, Dango) and name not in of_relations:
             with torch.no_grad():
                 attention = model.encode(run.data.cell).attention[test.genes]
-            weights[name] = model.relations, attention.numpy()
+            of_relations[name] = model.relations, attention.numpy()
     first = {name: next(iter(seeds.values())).score for name, seeds in predictions.items()}
     return EvaluatedRuns(
         replace(found, notes=(*found.notes, *notes), **changes),
         tested,
-        split,
+        chosen,
         {name: score.float().numpy()[: len(test)] for name, score in first.items()},
-        weights,
+        of_relations,
     )
 
 
@@ -272,18 +297,11 @@ def _fitted_baseline(
 def compared_data(runs: Sequence[LoadedRun]) -> TrainingData:
     """Return the data that a comparison of runs is on, with every relation of some run's data."""
     first = runs[0]
-    for run in (run for run in runs if not run.data.split.equals(first.data.split)):
-        differing = [
-            f"{part}.{field.name} is {one} and {other}"
-            for part in ("data", "split")
-            for field in fields(getattr(run.config, part))
-            if (one := getattr(getattr(run.config, part), field.name))
-            != (other := getattr(getattr(first.config, part), field.name))
-        ]
-        how = "; ".join(differing) or "the data behind the same settings differ"
-        what = f"this run was trained on another split or screen than {first.record.path}: {how}"
-        fix = "Evaluate it by itself, or train it again with the same data.* and split.* settings."
-        raise InputError(what, code="other-split", where=run.record.path, fix=fix)
+    for run in runs:
+        if not run.data.split.equals(first.data.split):
+            what = f"this run was trained on another split or screen than {first.record.path}"
+            fix = "Evaluate it by itself, or train it with the same data.* and split.* settings."
+            raise InputError(what, code="other-split", where=run.record.path, fix=fix)
     given = sorted((_relevant(run.config.data) for run in runs), key=repr)
     wanted = given[0]
     if any(data.relations != wanted.relations for data in given):

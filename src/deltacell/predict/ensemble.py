@@ -23,7 +23,6 @@ from deltacell.train.loaded_run import LoadedRun, are_alike
 from deltacell.train.predictor import Predictor
 
 FEW = 64  # sets scored in double precision at once; of more, single precision leaves few
-MANY = 2048  # sets of a block from which on it pays to look at attention before they are scored
 SCALED_BY = 4096  # genotypes of the validation part by which predictors are brought to one scale
 
 
@@ -88,22 +87,11 @@ class Ensemble:
         if not self.prunes or block.size not in (2, 3) or not len(block):
             return block.sets()
         sums = Rough.mean([one.pair_sum(block) for one in self._dangos])
-        places = sums.near_sums(block.shared, above, below)
-        if len(places) > MANY and self._attention_pays(sums, block, above, below):
-            near = Rough.mean([one.with_attention(block) for one in self._dangos])
-            places = places[near.near(above, below)[tuple(places.t())]]
-        columns = zip(block.axes, places.numpy().T, strict=True)
-        sets = np.stack([axis[at] for axis, at in columns], axis=1)
+        sets = block.sets(sums.near(above, below))
         if len(sets) > FEW and block.size == 3:
             single = Rough.mean([one.single(block, sets) for one in self._dangos])
-            sets = sets[single.near(above, below).numpy()]
+            sets = sets[single.near(above, below)]
         return sets
-
-    def _attention_pays(self, sums: Rough, block: Block, above: float, below: float) -> bool:
-        """Return whether the attention of one layer would leave few of a block's sets."""
-        within = float(np.mean([one.attention_within(block) for one in self._dangos]))
-        near = Rough(sums.tables, within).near_sums(block.shared, above, below)
-        return within < np.inf and 2 * len(near) < len(block)
 
 
 Scores = Callable[[Ints], Doubles]

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import torch
 from torch.nn import functional
 
-from deltacell.arrays import AnyArray, Doubles, Ints
+from deltacell.arrays import Doubles, Ints
 from deltacell.cell import Cell, Genes, Relation
 from deltacell.cell.annotation import shared_terms
 from deltacell.cell.readers.names import is_systematic
@@ -41,16 +41,13 @@ LARGEST_TERM, MOST_TERMS = 500, 5  # terms of more genes say little about a set
 PARTS = ("test", "validation", "training")
 SHARES = (0.5, 0.25, 0.25)  # of each part among the measured sets of a page
 FEWEST = 3  # sets of which a correlation is defined
-SETS_AT_ONCE = 50_000
 SGD = "https://www.yeastgenome.org/locus/{gene}"
 METABOLISM = "metabolism"  # the name of the gate of the messages that pass through reactions
-TOLERANCE = 0.01  # how far the sum may be from the difference that it explains, as a share of it
+TOLERANCE = 0.01  # share of the contributions' sizes that may be missing from their sum
 MOST = 300  # gradients to take at most; where they do not suffice, the residual says so
 
 _NODES, _WEIGHTS = (column.tolist() for column in np.polynomial.legendre.leggauss(5))
 _FIRST = (0.0, 0.1, 0.5, 1.0)
-_CANCELLED = 0.02  # share of their sizes that the tolerance is a share of where they cancel
-_HIDDEN = 4  # times the tolerance that errors of pieces may be where they cancel each other
 
 
 def explain_set(
@@ -73,20 +70,18 @@ def explain_set(
         said |= {"score": score, "hit": None, "given_hit": None}
         if isinstance(predictor.model, Dango | HeteroCell):
             gated = GatedModel(predictor.model, predictor.cell, indices, predictor.standard)
-            networks.append((gated, gated.of_relations(most), gated.of_genes(most)))
+            networks.append((gated, *gated.contributions(most)))
         else:
             found = predictor.predict(genotype)
             hits = {"hit": found.hit, "given_hit": found.given_hit}
             said |= {name: float(one[0]) for name, one in hits.items() if one is not None}
         of_runs.append(said)
-    near = [gene_distances(gated.vectors().numpy(), indices) for gated, *_ in networks]
-    near = near or [network_distances(cell, indices)]
     names = gene_texts(cell.genes)
     evidence = {name: column[0] for name, column in Evidence(cell).columns(chosen[None]).items()}
     known = Measured(runs, [len(chosen)])
     measured = known.sets[:, -len(chosen) :]
     itself = np.flatnonzero((measured == chosen).all(axis=1)).tolist()[:1]
-    rows, apart = nearest_sets(np.mean(near, axis=0), measured, NEAREST)
+    rows, apart = nearest_sets(cell, indices, measured, NEAREST)
     nearest = known.listed(rows, scorer)
     result = {
         "title": f"Why {' '.join(names[g] for g in indices)} scores {scored.score[0]:+.3g}",
@@ -254,13 +249,11 @@ def against_measured(
     """
     known = Measured(runs, sizes)
     rng = np.random.default_rng(0)
-    parts = [np.flatnonzero(known.part == p) for p in range(len(PARTS))]
-    wanted = [min(len(of), int(share * most)) for of, share in zip(parts, SHARES, strict=True)]
-    for p, of in enumerate(parts):
-        wanted[p] += min(len(of) - wanted[p], most - sum(wanted))
     result: dict[str, list[dict[str, Any]]] = {"measured": [], "agreement": []}
-    for part, of, n in zip(PARTS, parts, wanted, strict=True):
-        chosen = np.sort(rng.choice(of, n, replace=False))
+    for p, (part, share) in enumerate(zip(PARTS, SHARES, strict=True)):
+        rows = np.flatnonzero(known.part == p)
+        n = min(len(rows), int(share * most))
+        chosen = np.sort(rng.choice(rows, n, replace=False))
         listed, measured = known.listed(chosen, scorer), known.score[chosen]
         result["measured"] += listed
         predicted = np.array([one["predicted"] for one in listed])
@@ -270,55 +263,29 @@ def against_measured(
     return result
 
 
-def gene_distances(vectors: AnyArray, genes: Sequence[int]) -> Doubles:
-    """Return ``1 - cosine`` between some genes and all genes, [size, n_genes].
+def nearest_sets(cell: Cell, genes: Sequence[int], sets: Ints, k: int) -> tuple[Ints, Doubles]:
+    """Return the rows of the k sets, [m, size], of least distance, and their distances.
 
-    Of the vectors, [n_genes, hidden], less their mean over all genes, as what all have in common
-    would make all alike. It is 0 from a gene to itself, and 1 where a vector has no length.
-    """
-    exact = np.asarray(vectors, dtype=np.float64)
-    return _apart(sp.csr_array(exact - exact.mean(axis=0)), genes)
-
-
-def network_distances(cell: Cell, genes: Sequence[int]) -> Doubles:
-    """Return the same of the neighbourhoods of genes, for predictors without vectors of genes.
-
-    A gene's neighbourhood is itself and its neighbours in every relation.
+    The distance of two genes is ``1 - cosine`` between their neighbourhoods: each gene itself and
+    its neighbours in every relation. The distance of two sets is the mean over pairs of genes, one
+    of each set, matched so that it is least. Ties go to the set that comes first.
     """
     own = sp.eye_array(cell.n_genes, format="csr")
     near = [_adjacency(relation) + own for relation in cell.relations.values()]
-    return _apart(sp.hstack([own, *near], format="csr"), genes)
+    rows = sp.hstack([own, *near], format="csr")
+    unit = sp.diags_array(rows.multiply(rows).sum(axis=1) ** -0.5) @ rows
+    distances = np.maximum(1 - (unit[list(genes)] @ unit.T).toarray(), 0)
+    places = np.arange(len(genes))
+    distances[places, genes] = 0
+    sums = (distances[places, sets[:, order]].sum(axis=1) for order in permutations(places))
+    every = reduce(np.minimum, sums) / len(genes)
+    first: Ints = np.argsort(every, kind="stable")[:k]
+    return first, every[first]
 
 
 def _adjacency(relation: Relation) -> sp.csr_array:
     entries = (np.ones(relation.n_entries), relation.indices, relation.indptr)
     return sp.csr_array(entries, shape=(relation.n_genes, relation.n_genes))
-
-
-def _apart(rows: sp.csr_array, genes: Sequence[int]) -> Doubles:
-    length = np.sqrt(rows.multiply(rows).sum(axis=1))
-    unit = sp.diags_array(1 / np.where(length > 0, length, 1)) @ rows
-    distance: Doubles = np.clip(1 - (unit[list(genes)] @ unit.T).toarray(), 0, 2)
-    distance[np.arange(len(genes)), genes] = 0
-    return distance
-
-
-def nearest_sets(distances: Doubles, sets: Ints, k: int) -> tuple[Ints, Doubles]:
-    """Return the rows of the k sets, [m, size], of least distance, and their distances.
-
-    ``distances`` are from the genes of the given set to all genes, [size, n_genes]. The distance
-    of two sets is the mean over pairs of genes, one of each set, matched so that it is least. Ties
-    go to the set that comes first. Memory is bounded whatever the number of sets.
-    """
-    own = np.arange(len(distances))[:, None]
-    orders = [list(order) for order in permutations(range(len(distances)))]
-    every = np.zeros(len(sets))
-    for start in range(0, len(sets), SETS_AT_ONCE):
-        some = sets[start : start + SETS_AT_ONCE].T
-        sums = (distances[own, some[order]].sum(axis=0) for order in orders)
-        every[start : start + SETS_AT_ONCE] = reduce(np.minimum, sums) / len(distances)
-    rows = np.argsort(every, kind="stable")[:k]
-    return rows, every[rows]
 
 
 class Neighbourhood:
@@ -386,16 +353,13 @@ class GatedModel:
         if self._model.reactions is not None:
             self.relations = (*self.relations, METABOLISM)
 
-    def of_relations(self, most: int = MOST) -> Contributions:
-        all_genes = torch.ones(self._cell.n_genes, dtype=torch.float64)
-        return integrated_gradients(
-            lambda gates: self.score(gates, all_genes), len(self.relations), most
-        )
-
-    def of_genes(self, most: int = MOST) -> Contributions:
-        all_relations = torch.ones(len(self.relations), dtype=torch.float64)
-        return integrated_gradients(
-            lambda gates: self.score(all_relations, gates), self._cell.n_genes, most
+    def contributions(self, most: int = MOST) -> tuple[Contributions, Contributions]:
+        """Return the contributions of the relations, and those of all genes."""
+        relations = torch.ones(len(self.relations), dtype=torch.float64)
+        genes = torch.ones(self._cell.n_genes, dtype=torch.float64)
+        return (
+            integrated_gradients(lambda gates: self.score(gates, genes), len(relations), most),
+            integrated_gradients(lambda gates: self.score(relations, gates), len(genes), most),
         )
 
     def score(self, relations: torch.Tensor, genes: torch.Tensor) -> torch.Tensor:
@@ -415,12 +379,6 @@ class GatedModel:
         hops = [_gated(hop, relations, len(model.relations)) for hop in model.hops(cell)]
         encoded = EncodedCell(hops, model.propagation.wild_type(hops, state))
         return self._standard.undo(model.score(cell, encoded, self._deleted).score[0])
-
-    def vectors(self) -> torch.Tensor:
-        """Return the genes' vectors in the wild type, [n_genes, hidden]."""
-        with torch.no_grad():
-            found = self._model.encode(self._cell)
-        return found.wild_type.last[GENE] if isinstance(found, EncodedCell) else found.genes
 
 
 def _gated(hop: Hop, gates: torch.Tensor, n_relations: int) -> Hop:
@@ -451,23 +409,20 @@ class Contributions(NamedTuple):
     values: Doubles  # one per gate
     score: float  # with all gates at 1
     baseline: float  # with all gates at 0
-    gradients: int  # how many were taken
 
     @property
     def residual(self) -> float:
         return self.score - self.baseline - float(self.values.sum())
 
     @property
-    def complete(self) -> bool:
-        return abs(self.residual) <= self.allowed
+    def allowed(self) -> float:
+        """The largest residual of a complete explanation, with a little for rounding."""
+        rounding = 1e-10 * max(abs(self.score), abs(self.baseline))
+        return TOLERANCE * float(np.abs(self.values).sum()) + rounding
 
     @property
-    def allowed(self) -> float:
-        """The tolerance of the residual, and a little for rounding."""
-        rounding = 1e-10 * max(abs(self.score), abs(self.baseline))
-        sizes = float(np.abs(self.values).sum())
-        explained = max(abs(self.score - self.baseline), _CANCELLED * sizes)
-        return TOLERANCE * explained + rounding
+    def complete(self) -> bool:
+        return abs(self.residual) <= self.allowed
 
 
 def integrated_gradients(
@@ -477,8 +432,8 @@ def integrated_gradients(
 
     By the fundamental theorem they add up to ``f(1) - f(0)``. That holds on every piece of the path
     too, so each piece is integrated with five nodes of Gauss and Legendre and compared with the
-    difference of f over it, and the worst piece is halved until the errors are small, or ``most``
-    gradients have been taken.
+    difference of f over it, and the worst piece is halved until the errors are small together, or
+    ``most`` gradients have been taken.
     """
 
     @cache
@@ -500,13 +455,11 @@ def integrated_gradients(
     gradients = len(_NODES) * len(pieces)
     while True:
         total: Doubles = np.sum([values for *_, values in pieces], axis=0)
-        found = Contributions(total, value(1.0), value(0.0), gradients)
-        errors = np.array([error for error, *_ in pieces])
-        # The errors are small together, and not only because they cancel.
-        good = abs(errors.sum()) <= found.allowed >= np.abs(errors).sum() / _HIDDEN
+        found = Contributions(total, value(1.0), value(0.0))
+        errors = np.abs([error for error, *_ in pieces])
         gradients += 2 * len(_NODES)
-        if good or gradients > most:
+        if errors.sum() <= found.allowed or gradients > most:
             return found
-        _, begin, end, _ = pieces.pop(int(np.argmax(np.abs(errors))))
+        _, begin, end, _ = pieces.pop(int(errors.argmax()))
         middle = (begin + end) / 2
         pieces += [piece(begin, middle), piece(middle, end)]

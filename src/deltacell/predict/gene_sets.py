@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import comb, prod
 from typing import NamedTuple
 
 import numpy as np
 
-from deltacell.arrays import AnyArray, Floats, Ints, offsets_of
+from deltacell.arrays import AnyArray, Bools, Floats, Ints
 
 
 class Scored(NamedTuple):
@@ -56,16 +56,12 @@ class Block:
     def size(self) -> int:
         return len(self.axes)
 
-    @property
-    def shared(self) -> list[bool]:
-        """Whether each axis after the first is the one before it."""
-        return [a is b for a, b in zip(self.axes, self.axes[1:], strict=False)]
-
-    def sets(self) -> Ints:
-        """Return all sets, [len, size], in the order of the axes."""
-        at = np.indices([len(axis) for axis in self.axes]).reshape(self.size, -1)
-        for i, same in enumerate(self.shared):
-            if same:
+    def sets(self, chosen: Bools | None = None) -> Ints:
+        """Return all sets, [len, size], in the order of the axes, or those ``chosen`` by place."""
+        lengths = [len(axis) for axis in self.axes]
+        at = np.stack(np.nonzero(np.ones(lengths) if chosen is None else chosen))
+        for i, (axis, following) in enumerate(pairwise(self.axes)):
+            if axis is following:
                 at = at[:, at[i] < at[i + 1]]
         return np.stack([axis[rows] for axis, rows in zip(self.axes, at, strict=True)], axis=1)
 
@@ -86,7 +82,7 @@ class Combinations:
         side = max(1, round(sets_per_piece ** (1 / self.free)))
         # Neighbours on a chromosome are linked: a tile of them would say little about the others.
         mixed = np.random.default_rng(0).permutation(self.genes)
-        # One array per tile, the same in every block: what is computed for it can be cached.
+        # One array per tile, so that a block can tell which of its axes are the same.
         self._tiles = [np.sort(mixed[at : at + side]) for at in range(0, len(mixed), side)]
         self.n_sets = comb(len(self.genes), self.free)
         self.n_pieces = comb(len(self._tiles) + self.free - 1, self.free) if self._tiles else 0
@@ -107,27 +103,10 @@ class Combinations:
             yield self._tiles[tile]
 
     def draw(self, n: int, seed: int) -> Ints:
-        rng = np.random.default_rng(seed)
+        """Return at most ``n`` random sets, [m, size], each once."""
         n = n if len(self.genes) >= self.free else 0
-        return self._whole(rng.choice(self.genes, (n, self.free)))
-
-    def vary(self, sets: Ints, n: int, seed: int) -> Ints:
-        """Return at most ``n`` sets that differ from some of these, [m, size], by one gene.
-
-        The new gene is any one, or, as often, one of another of these sets.
-        """
-        rng = np.random.default_rng(seed)
-        chosen = sets[~np.isin(sets, self.given)].reshape(len(sets), self.free)
-        if not len(chosen):
-            return sets
-        found = chosen[rng.integers(len(chosen), size=n)]
-        any_gene = rng.random(n) < 0.5
-        new = np.where(any_gene, rng.choice(self.genes, n), rng.choice(chosen.ravel(), n))
-        found[np.arange(n), rng.integers(self.free, size=n)] = new
-        return self._whole(found)
-
-    def _whole(self, chosen: Ints) -> Ints:
-        fixed = np.broadcast_to(self.given, (len(chosen), len(self.given)))
+        chosen = np.random.default_rng(seed).choice(self.genes, (n, self.free))
+        fixed = np.broadcast_to(self.given, (n, len(self.given)))
         sets = np.sort(np.concatenate([fixed, chosen], axis=1), axis=1)
         return np.unique(sets[(np.diff(sets, axis=1) > 0).all(axis=1)], axis=0)
 
@@ -142,25 +121,20 @@ class Pairs:
     sizes: tuple[int, ...] = (2,)
 
     def __init__(self, genes: Ints, *, sets_per_piece: int) -> None:
-        self.genes = genes
-        self._before = offsets_of(np.arange(len(genes))[::-1])  # pairs with an earlier first gene
-        self.n_sets = int(self._before[-1])
-        at = np.searchsorted(self._before, np.arange(0, self.n_sets, sets_per_piece), "right")
-        self._cuts = [*np.unique(at - 1).tolist(), max(len(genes) - 1, 0)]
-        self.n_pieces = len(self._cuts) - 1
+        self.genes, self.n_sets = genes, comb(len(genes), 2)
+        self._firsts = max(1, sets_per_piece // max(len(genes), 1))  # first genes of a piece
+        self.n_pieces = len(range(0, len(genes) - 1, self._firsts))
 
     def pieces(self, first: int, step: int) -> Iterator[Ints]:
-        for number in range(first, self.n_pieces, step):
-            begin, end = self._cuts[number : number + 2]
-            rows, columns = np.triu_indices(end - begin, 1, len(self.genes) - begin)
-            yield self.genes[begin + np.stack([rows, columns], axis=1)]
+        for begin in range(first * self._firsts, len(self.genes) - 1, step * self._firsts):
+            at = np.triu_indices(self._firsts, 1, len(self.genes) - begin)
+            yield self.genes[begin + np.stack(at, axis=1)]
 
 
 class Listed:
-    """Sets given one by one: ascending genes, [m, size], for each size, every set once."""
+    """Sets given one by one: for each size, from the smallest, ascending genes [m, size]."""
 
     def __init__(self, by_size: Sequence[Ints], *, sets_per_piece: int = 64**3) -> None:
-        by_size = sorted(by_size, key=lambda sets: sets.shape[1])
         self._pieces: list[Ints] = []
         for sets in by_size:
             self._pieces += np.split(sets, range(sets_per_piece, len(sets), sets_per_piece))

@@ -9,43 +9,44 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from deltacell.errors import InputError, StoreError, need
-from deltacell.files import new_file, seal_of
+from deltacell.files import new_file
 
 LOWEST, HIGHEST = "lowest", "highest"
-_NAMES = pa.list_(pa.string())
+NAMES = pa.list_(pa.string())
 _LINK = pa.struct([("first", pa.string()), ("second", pa.string()), ("relation", pa.string())])
 SCHEMA = pa.schema(
     {
         "end": pa.string(),
         "rank": pa.int32(),
-        "genes": _NAMES,
-        "names": _NAMES,
+        "genes": NAMES,
+        "names": NAMES,
         "score": pa.float32(),
         "spread": pa.float32(),
         "status": pa.string(),
         "measured": pa.float32(),
         "linked": pa.bool_(),
-        "relations": _NAMES,
+        "relations": NAMES,
         "links": pa.list_(_LINK),
-        "pathways": _NAMES,
-        "complexes": _NAMES,
+        "pathways": NAMES,
+        "complexes": NAMES,
     }
 )
 KEY = b"deltacell"  # of what a file says about itself
 ROWS_PER_GROUP = 50_000
 SHOWN = 2_000  # rows of each end that `Ranking.to_json` returns
-VERSION = 1
+VERSION = 2
+NO_SEAL = 64 * "-"  # what stands in a file in place of its seal until that is known
+HASHED_AT_ONCE = 2**24
 
 DAMAGE: tuple[type[Exception], ...] = (
     *(OSError, pa.ArrowException, ValueError, TypeError, KeyError, IndexError),
@@ -85,83 +86,57 @@ class Ranking:
 
 def write_ranking(path: Path, tables: Iterable[pa.Table], about: Mapping[str, Any]) -> None:
     """Write a ranking whole or not at all; every table but the last is a full group of rows."""
-    groups: list[str] = []
-    with (
-        written(path, "the ranking") as temporary,
-        pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer,
-    ):
-        for rows in tables:
-            groups.append(_sha256(rows))
-            writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
-        said: dict[str, Any] = {"schema": VERSION, **about, "sha256": groups}
-        said["seal"] = seal_of(said)
-        text = json.dumps(said, ensure_ascii=False, sort_keys=True)
-        writer.add_key_value_metadata({KEY.decode(): text})
+    said = json.dumps({"schema": VERSION, **about, "seal": NO_SEAL}, sort_keys=True)
+    with written(path, "the ranking") as temporary:
+        with pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer:
+            for rows in tables:
+                writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
+            writer.add_key_value_metadata({KEY.decode(): said})
+        place, seal = _seal_of(temporary, NO_SEAL)
+        with temporary.open("r+b") as file:
+            file.seek(place)
+            file.write(seal.encode())
 
 
 def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what a ranking says about itself, after its checksum was compared."""
     try:
         about: Any = json.loads((pq.read_metadata(path).metadata or {}).get(KEY, b"{}"))
         is_ranking = about.get("schema") == VERSION
+        intact = is_ranking and _seal_of(Path(path), about["seal"])[1] == about.pop("seal")
     except DAMAGE as error:
         raise _damaged(path, f"not a readable Parquet file ({error})") from error
     if not is_ranking:
         what = "not a ranking of `deltacell predict`; choose another --out, or give --overwrite"
         raise InputError(what, code="not-a-ranking", where=path)
-    if about.pop("seal", None) != seal_of(about):
-        raise _damaged(path)
+    if not intact:
+        raise _damaged(path, "its checksum does not match")
     return cast(dict[str, Any], about)
 
 
-def read_rows(path: str | os.PathLike[str], first: int = 0, n: int | None = None) -> pa.Table:
-    """Return rows of a ranking, ``n`` from the ``first`` on; only their groups are read."""
-    end = None if n is None else -(-(first + n) // ROWS_PER_GROUP)
-    groups = sealed_rows(path, slice(first // ROWS_PER_GROUP, end))
-    return pa.concat_tables([SCHEMA.empty_table(), *groups]).slice(first % ROWS_PER_GROUP, n)
-
-
-def sealed_rows(path: str | os.PathLike[str], groups: slice = slice(None)) -> Iterator[pa.Table]:
-    """Yield the rows of a ranking by group, each after its checksum was compared."""
-    sealed = read_about(path)["sha256"]
-    for group in range(len(sealed))[groups]:
-        try:
-            with pq.ParquetFile(Path(path), page_checksum_verification=True) as file:
-                rows = file.read_row_group(group).replace_schema_metadata(None).cast(SCHEMA)
-                intact = file.num_row_groups == len(sealed) and _sha256(rows) == sealed[group]
-        except DAMAGE as error:
-            raise _damaged(path) from error
-        if not intact:
-            raise _damaged(path)
-        yield rows
-
-
-def _damaged(path: str | os.PathLike[str], why: str = "its checksums do not match") -> StoreError:
+def _damaged(path: str | os.PathLike[str], why: str) -> StoreError:
     what = f"the ranking is damaged: {why}; choose another --out, or rerun with --overwrite"
     return StoreError(what, code="damaged-ranking", where=path)
 
 
-def _sha256(rows: pa.Table) -> str:
-    """Return the SHA-256 of what rows say, however Arrow holds them."""
-    digest = hashlib.sha256()
+def _seal_of(path: Path, seal: str) -> tuple[int, str]:
+    """Return where a seal stands in a file, and the SHA-256 of everything before and after it."""
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        place = content.rfind(seal.encode())
+        digest = hashlib.sha256()
+        for begin, end in ((0, place), (place + len(seal), len(content))):
+            for at in range(begin, end, HASHED_AT_ONCE):
+                digest.update(content[at : min(at + HASHED_AT_ONCE, end)])
+        return place, digest.hexdigest()
 
-    def add(values: Any) -> None:
-        digest.update(np.packbits(values.is_null().to_numpy(zero_copy_only=False)).data)
-        known = values.drop_null()
-        if pa.types.is_list(values.type):
-            add(pc.list_value_length(known))
-            add(pc.list_flatten(known))
-        elif pa.types.is_struct(values.type):
-            for field in known.flatten():
-                add(field)
-        elif pa.types.is_string(values.type):
-            add(pc.binary_length(known))
-            digest.update("".join(known.to_pylist()).encode())
-        else:
-            digest.update(np.ascontiguousarray(known.to_numpy(zero_copy_only=False)).data)
 
-    for column in rows.columns:
-        add(pa.concat_arrays([pa.array([], column.type), *column.chunks]))
-    return digest.hexdigest()
+def read_rows(path: str | os.PathLike[str], first: int = 0, n: int | None = None) -> pa.Table:
+    """Return rows of a ranking, ``n`` from the ``first`` on; only their groups are read."""
+    with pq.ParquetFile(path) as file:
+        end = None if n is None else -(-(first + n) // ROWS_PER_GROUP)
+        groups = range(file.num_row_groups)[first // ROWS_PER_GROUP : end]
+        rows = file.read_row_groups(groups).replace_schema_metadata(None)
+    return rows.slice(first % ROWS_PER_GROUP, n)
 
 
 _LISTS = ("genes", "names", "relations", "links", "pathways", "complexes")

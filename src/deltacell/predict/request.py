@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deltacell.arrays import Bools, Ints
@@ -20,7 +21,7 @@ from deltacell.cell import Cell, Genes
 from deltacell.errors import GeneNameError, InputError, did_you_mean
 from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.predict.gene_sets import Combinations, GeneSets, Listed, Pairs, Scored
-from deltacell.predict.ranking_file import DAMAGE, HIGHEST, KEY, LOWEST, read_rows
+from deltacell.predict.ranking_file import DAMAGE, HIGHEST, KEY, LOWEST, NAMES, read_about
 from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses, phenotypes_of
 from deltacell.profile.record import CHECKPOINTS
 from deltacell.screen import Screen
@@ -50,7 +51,6 @@ class Request:
     below: float | None = None
     status: tuple[str, ...] | None = None
     linked: bool = False
-    cautious: bool = False
     distance: int = DISTANCE
 
     def __post_init__(self) -> None:
@@ -116,35 +116,23 @@ class Request:
         return found
 
 
-class GeneNames(NamedTuple):
-    """The genes of a run by any of their names."""
-
-    genes: Genes
-    whole: Genes | None = None  # of the cell before any was left out
-
-    @classmethod
-    def of_run(cls, run: LoadedRun) -> GeneNames:
-        whole = run.data.whole
-        return cls(run.data.cell.genes, None if whole is None else whole.genes)
-
-    def indices(
-        self, names: Sequence[str], where: Path | None = None, line: int | None = None
-    ) -> Ints:
-        found: list[int] = []
-        for name in names:
-            try:
-                found.append(self.genes.index(name))
-            except GeneNameError as error:
-                what, code, fix = error.what, error.code, error.fix
-                if self.whole is not None and self.whole.resolve([name])[0] >= 0:
-                    what = f"the run was not trained on {name}, only on {len(self.genes):,} genes"
-                    code = "gene-not-in-run"
-                    fix = "Train with data.screen_genes_only=false to have all genes of the cell."
-                raise GeneNameError(what, code=code, where=where, line=line, fix=fix) from None
-            if found[-1] in found[:-1]:
-                what = f"the gene {self.genes.label(found[-1])} is given twice"
-                raise GeneNameError(what, code="gene-twice", where=where, line=line)
-        return np.array(found, dtype=np.int64)
+def gene_indices(
+    genes: Genes, names: Sequence[str], where: Path | None = None, line: int | None = None
+) -> Ints:
+    """Return the indices of some genes of a run, by any of their names."""
+    found: list[int] = []
+    for name in names:
+        try:
+            found.append(genes.index(name))
+        except GeneNameError as error:
+            fix = f"{error.fix} The run has {len(genes):,} genes; "
+            fix += "data.screen_genes_only=false trains on all genes of the cell."
+            code = error.code
+            raise GeneNameError(error.what, code=code, where=where, line=line, fix=fix) from None
+    if len(set(found)) < len(found):
+        what = f"a gene is given twice: {' '.join(map(genes.label, found))}"
+        raise GeneNameError(what, code="gene-twice", where=where, line=line)
+    return np.array(found, dtype=np.int64)
 
 
 def gene_texts(genes: Genes) -> list[str]:
@@ -155,20 +143,20 @@ def gene_texts(genes: Genes) -> list[str]:
 _HEADER = re.compile(r"(genes?|names?|orf|systematic|query|array)([ _]?(name|id|\d+|[a-d]))?", re.I)
 
 
-def read_sets(path: Path, names: GeneNames) -> list[Ints]:
-    """Return the distinct sets of a file, of each size an array [m, size] of ascending genes.
+def read_sets(path: Path, genes: Genes) -> list[Ints]:
+    """Return the distinct sets of a file: for each size, from the smallest, [m, size] ascending.
 
     A text has one set per line, with tabs, commas or spaces between names; headers, blank lines and
     comments after a ``#`` are skipped. A Parquet file has its sets in the column ``genes``.
     """
     by_size: dict[int, list[Ints]] = {}
     for line, words in _rows(path):
-        genes = names.indices(words, path, line)
-        by_size.setdefault(len(genes), []).append(np.sort(genes))
+        found = gene_indices(genes, words, path, line)
+        by_size.setdefault(len(found), []).append(np.sort(found))
     if not by_size or 0 in by_size:
         what = "the file names no genes or has an empty set; write one set per line, as HO STE2"
         raise InputError(what, code="no-sets", where=path)
-    return [np.unique(np.stack(sets), axis=0) for sets in by_size.values()]
+    return [np.unique(np.stack(by_size[size]), axis=0) for size in sorted(by_size)]
 
 
 def genes_of(by_size: Sequence[Ints]) -> Ints:
@@ -197,17 +185,13 @@ def _rows(path: Path) -> Iterator[tuple[int | None, list[str]]]:
 def _parquet_sets(path: Path) -> list[list[str]]:
     try:
         if KEY in (pq.read_metadata(path).metadata or {}):
-            table = read_rows(path)
-        else:
-            table = pq.read_table(path, page_checksum_verification=True)
-        sets: list[list[str]] = table["genes"].to_pylist()
-        if all(isinstance(one, list) and all(isinstance(g, str) for g in one) for one in sets):
-            return sets
-        why = "'genes' is not a list of names"
+            read_about(path)
+        read = pq.read_table(path, columns=["genes"], page_checksum_verification=True)
+        sets: list[list[str]] = read.cast(pa.schema({"genes": NAMES}))["genes"].to_pylist()
+        return [[name for name in one if name is not None] for one in sets]
     except DAMAGE as error:
-        why = str(error)
-    what = f"expected a Parquet file with a column 'genes' of lists of gene names ({why})"
-    raise InputError(what, code="unreadable-parquet", where=path)
+        what = f"expected a Parquet file with a column 'genes' of lists of gene names ({error})"
+        raise InputError(what, code="unreadable-parquet", where=path) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,11 +222,9 @@ class Subject:
 
 def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best") -> Subject:
     """Return what a request means for runs of the same genes with these ``weights``."""
-    if request.cautious and len(runs) < 2:
-        raise InputError("--cautious needs several runs, such as seeds", code="cautious-alone")
-    cell, names = runs[0].data.cell, GeneNames.of_run(runs[0])
+    cell = runs[0].data.cell
     # A gene has many names, and the same request is the same by any of them.
-    texts, given = gene_texts(cell.genes), np.sort(names.indices(request.given))
+    texts, given = gene_texts(cell.genes), np.sort(gene_indices(cell.genes, request.given))
     request = replace(request, given=tuple(texts[gene] for gene in given))
     whole: dict[str, Screen] = {}
     for run in runs:
@@ -251,7 +233,7 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
     screens = [screen.on(cell, on_unknown="drop") for screen in whole.values()]
     phenotypes = {name for run in runs for name in phenotypes_of(run.data.screen)}
     facts = [_facts(run, label, weights) for run, label in zip(runs, labels_of(runs), strict=True)]
-    sets, genes, checksum = _sets(runs, request, names, given)
+    sets, genes, checksum = _sets(runs, request, given)
     identity = {
         **request.to_json(),
         "gene_list": hashlib.sha256(genes.tobytes()).hexdigest(),
@@ -295,12 +277,13 @@ def trained_genes(runs: Sequence[LoadedRun]) -> Bools:
 
 
 def _sets(
-    runs: Sequence[LoadedRun], request: Request, names: GeneNames, given: Ints
+    runs: Sequence[LoadedRun], request: Request, given: Ints
 ) -> tuple[GeneSets, Ints, str | None]:
     """Return the sets to rank, the genes they are made of, and the checksum of a list."""
+    names = runs[0].data.cell.genes
     per_block = min(SETS_PER_BLOCK.get(run.config.model.name, WHOLE_BLOCK) for run in runs)
     if request.file is not None:
-        by_size = sorted(read_sets(request.file, names), key=lambda sets: sets.shape[1])
+        by_size = read_sets(request.file, names)
         text = b"".join(f"{sets.shape}".encode() + sets.tobytes() for sets in by_size)
         listed = Listed(by_size, sets_per_piece=per_block)
         return listed, genes_of(by_size), hashlib.sha256(text).hexdigest()
@@ -309,12 +292,12 @@ def _sets(
     elif request.genes == "screen":
         genes = np.unique(np.concatenate([r.data.screen.genotypes.genes.numpy() for r in runs]))
     else:
-        genes = np.arange(runs[0].data.cell.n_genes, dtype=np.int64)
+        genes = np.arange(len(names), dtype=np.int64)
     size = cast(int, request.size)
     made: GeneSets = Combinations(genes, size, given.tolist(), sets_per_piece=per_block)
     by_first_gene = per_block == WHOLE_BLOCK and any(run.config.model.fitted for run in runs)
     if request.sets == PAIRS and by_first_gene:
-        order = GeneOrder(runs[0].data.cell.genes).gene
+        order = GeneOrder(names).gene
         made = Pairs(order[np.isin(order, genes)], sets_per_piece=per_block)
     if not made.n_sets or made.n_pieces > sys.maxsize:
         what = f"{len(genes):,} genes make {made.n_sets:.3g} sets of {size}; choose other --genes"

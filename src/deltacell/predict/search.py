@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from deltacell.arrays import Bools, Floats, Ints, offsets_of
+from deltacell.arrays import Bools, Ints
 from deltacell.errors import InputError, StoreError
 from deltacell.predict.ensemble import Ensemble
 from deltacell.predict.gene_sets import Combinations, GeneSets, Piece, Scored
@@ -26,12 +26,11 @@ from deltacell.predict.ranking_file import (
     ROWS_PER_GROUP,
     SCHEMA,
     Ranking,
-    sealed_rows,
     write_ranking,
     written,
 )
 from deltacell.predict.request import Subject, gene_texts
-from deltacell.predict.status import COLUMNS, LINKED, STATUSES, UNKNOWN, Evidence
+from deltacell.predict.status import LINKED, STATUSES, UNKNOWN, Evidence
 from deltacell.report.page import sentences
 from deltacell.words import Progress, duration_text
 
@@ -40,8 +39,7 @@ STATE = ".state"
 SAVED_EVERY = 10.0  # seconds between saves
 WORTH_TELLING = 5.0  # seconds
 # What comes before the first block: shares are of all sets, or of all blocks.
-DRAWN, SHARE_DRAWN = 10_000, 400
-ROUNDS, BEST, VARIED, SHARE_VARIED = 12, 256, 2_000, 4_000
+DRAWN, SHARE_DRAWN = 10_000, 20
 TRIED, SHARE_TRIED, TRIAL_S = 64, 20, 2.0
 
 
@@ -93,8 +91,6 @@ def _finished(subject: Subject, out: Path) -> Ranking | None:
         what = f"this is the ranking of another request: {'; '.join(changed[:4])}"
         fix = "Choose another file with --out, or replace this one with --overwrite."
         raise InputError(what, code="other-request", where=out, fix=fix)
-    for _ in sealed_rows(out):
-        pass  # reading compares its checksums
     return found
 
 
@@ -117,17 +113,20 @@ def _score_all(
             return found
         return subject.select(found).padded(width)
 
+    def tried(piece: Piece) -> None:
+        # These sets come again in their turn; where all of them are kept, only then.
+        found = scored(piece)
+        if kept.top is not None:
+            kept.offer(found)
+
     if done == total and rank not in work.unfinished():
         return True
-    if total and not done and scorer.prunes:
-        for some in first_sets(sets, kept):
-            if stop():
-                break
-            kept.offer(scored(some))
+    if total and not done and scorer.prunes and isinstance(sets, Combinations):
+        tried(sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0))
     said = f"{sets.n_sets:,} {in_words(subject)[1]} to score"
     said += f"; this is process {rank + 1} of {world}" if world > 1 else ""
     said += f"; resuming, {done / total:.1%} was done before" if done else ""
-    seconds = 0.0 if stop() else trial_seconds(sets, numbers[done:], scored)
+    seconds = 0.0 if stop() else trial_seconds(sets, numbers[done:], tried)
     if seconds > WORTH_TELLING:
         said += f": about {duration_text(seconds)}. Ctrl-C stops it; rerun the command to resume"
     tell(f"{said}.")
@@ -146,36 +145,20 @@ def _score_all(
     return True
 
 
-def first_sets(sets: GeneSets, kept: Kept) -> Iterator[Ints]:
-    """Yield sets to score first, so that the bounds are good from the start.
+def trial_seconds(sets: GeneSets, numbers: range, score: Callable[[Piece], None]) -> float:
+    """Return how long the pieces of some numbers will take, by a few of them; 0 for few pieces.
 
-    Random ones, and then, round by round, some that differ by one gene from the best so far, which
-    is looked up between the rounds. They are scored again in their turn, and count once.
+    Bounds improve with every piece, so that the later half of the trial is what counts.
     """
-    if not isinstance(sets, Combinations) or kept.top is None:
-        return
-    yield sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0)
-    each = min(VARIED, sets.n_sets // SHARE_VARIED)
-    for number in range(ROUNDS if each else 0):
-        for end in kept.bounds:
-            yield sets.vary(kept.rows(end).sets[:BEST], each, seed=number)
-
-
-def trial_seconds(sets: GeneSets, numbers: range, score: Callable[[Piece], object]) -> float:
-    """Return how long the pieces of some numbers will take, by a few of them; 0 for few pieces."""
-    began = time.perf_counter()
     times: list[float] = []
     n = min(TRIED, len(numbers) // SHARE_TRIED)
     for place in np.random.default_rng(0).integers(len(numbers), size=n).tolist() if n else ():
-        if time.perf_counter() - began > TRIAL_S:
+        if sum(times) > TRIAL_S:
             break
-        piece = next(sets.pieces(numbers[place], 1))
-        # The second time counts: what is computed for two axes of a block serves many blocks.
-        score(piece)
-        again = time.perf_counter()
-        score(piece)
-        times.append(time.perf_counter() - again)
-    return float(np.mean(times)) * len(numbers) if times else 0.0
+        began = time.perf_counter()
+        score(next(sets.pieces(numbers[place], 1)))
+        times.append(time.perf_counter() - began)
+    return float(np.mean(times[len(times) // 2 :])) * len(numbers) if times else 0.0
 
 
 def _write(subject: Subject, work: Work, out: Path) -> Ranking:
@@ -218,36 +201,26 @@ def _apart(low: Scored, high: Scored) -> list[Scored]:
 def _table(
     subject: Subject, evidence: Evidence, ends: list[str | None], ranks: Ints, found: Scored
 ) -> pa.Table:
-    genes, n, here = subject.cell.genes, len(found.score), found.sets >= 0
-    sizes = here.sum(axis=1)
-    flat, offsets = found.sets[here].tolist(), pa.array(offsets_of(sizes), pa.int32())
-    status, linked, measured = np.zeros((3, n), dtype=np.float32)
-    known: dict[str, list[Any]] = {name: [None] * n for name in COLUMNS}
-    for size in np.unique(sizes).tolist():
-        rows = np.flatnonzero(sizes == size)
-        some = found.sets[rows, -size:]
-        status[rows], linked[rows] = subject.statuses.of(some), subject.linkage.of(some)
-        measured[rows] = subject.statuses.measured(some)
-        for name, values in evidence.columns(some).items():
-            for row, value in zip(rows.tolist(), values, strict=True):
-                known[name][row] = value
-
-    def lists(names: list[str]) -> pa.Array:
-        return pa.ListArray.from_arrays(offsets, pa.array([names[g] for g in flat], pa.string()))
-
-    columns = {
-        "end": ends,
-        "rank": ranks,
-        "genes": lists(list(genes.systematic)),
-        "names": lists(gene_texts(genes)),
-        "score": found.score,
-        "spread": pa.array(found.spread, from_pandas=True),
-        "status": [STATUSES[int(code)] for code in status],
-        "measured": pa.array(measured, from_pandas=True),
-        "linked": pa.array(linked == LINKED, mask=linked == UNKNOWN),
-        **known,
-    }
-    return pa.Table.from_pydict(columns, SCHEMA)
+    genes, sizes = subject.cell.genes, (found.sets >= 0).sum(axis=1)
+    systematic, names = np.array(genes.systematic), np.array(gene_texts(genes))
+    order, tables = np.argsort(sizes, kind="stable"), [SCHEMA.empty_table()]
+    for rows in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1) if len(order) else ():
+        sets = found.sets[rows, -sizes[rows[0]] :]
+        linked, measured = subject.linkage.of(sets), subject.statuses.measured(sets)
+        columns = {
+            "end": [ends[row] for row in rows],
+            "rank": ranks[rows],
+            "genes": systematic[sets].tolist(),
+            "names": names[sets].tolist(),
+            "score": found.score[rows],
+            "spread": pa.array(found.spread[rows], from_pandas=True),
+            "status": np.array(STATUSES)[subject.statuses.of(sets)],
+            "measured": pa.array(measured, from_pandas=True),
+            "linked": pa.array(linked == LINKED, mask=linked == UNKNOWN),
+            **evidence.columns(sets),
+        }
+        tables.append(pa.Table.from_pydict(columns, SCHEMA))
+    return pa.concat_tables(tables).take(np.argsort(order))
 
 
 def in_words(subject: Subject, counts: Mapping[str, int] | None = None) -> list[str]:
@@ -257,33 +230,22 @@ def in_words(subject: Subject, counts: Mapping[str, int] | None = None) -> list[
 class Kept:
     """The sets that are kept: some ``lowest`` and ``highest``, or of the end None all, ascending.
 
-    Each end keeps its first ``top`` sets, or without that all that reach its limit. With
-    ``cautious``, sets are ordered by the score less extreme by its spread, which is never nearer
-    to its end than the score: what a score does not reach, it does not reach either.
+    Each end keeps its first ``top`` sets, or without that all that reach its limit.
     """
 
     def __init__(
-        self,
-        width: int,
-        limits: Mapping[str | None, float | None],
-        top: int | None = None,
-        *,
-        cautious: bool = False,
+        self, width: int, limits: Mapping[str | None, float | None], top: int | None = None
     ) -> None:
-        self.top, self._cautious = top, cautious
-        self._sign = {end: -1 if end == HIGHEST else 1 for end in limits}
-        # The key of the last set of an end that is full; its limit otherwise.
-        self.bounds = {
-            end: self._sign[end] * np.inf if limit is None else limit
-            for end, limit in limits.items()
-        }
+        self.top = top
+        # The score of the last set of an end that is full; its limit otherwise.
+        self.bounds = {end: -np.inf if end == HIGHEST else np.inf for end in limits}
+        self.bounds |= {end: limit for end, limit in limits.items() if limit is not None}
         self._pieces, self._n_held = [Scored.none(width)], 0
 
     @classmethod
     def of(cls, subject: Subject) -> Kept:
         asked, width = subject.request, max(subject.sets.sizes)
-        limits = {end: asked.limit(end) for end in asked.ends}
-        return cls(width, limits, asked.top, cautious=asked.cautious)
+        return cls(width, {end: asked.limit(end) for end in asked.ends}, asked.top)
 
     @property
     def above(self) -> float:
@@ -298,7 +260,7 @@ class Kept:
         if not np.isfinite(found.score).all():
             what = "the score of a gene set is not finite: the training of a run diverged"
             raise InputError(what, code="score-not-finite", fix="Try --weights last.")
-        wanted = np.any([self._keys(end, found)[1] for end in self.bounds], axis=0)
+        wanted = np.any([self._reached(end, found) for end in self.bounds], axis=0)
         if not wanted.any():
             return
         self._pieces.append(found.take(wanted))
@@ -306,9 +268,8 @@ class Kept:
         if self.top is not None:
             rows = {end: self.rows(end) for end in self.bounds}
             self._pieces = list(rows.values())
-            full = {end: of for end, of in rows.items() if len(of.score) == self.top}
-            for end, of in full.items():
-                self.bounds[end] = float(self._sign[end] * self._keys(end, of)[0][-1])
+            full = {end: of.score[-1] for end, of in rows.items() if len(of.score) == self.top}
+            self.bounds |= {end: float(last) for end, last in full.items()}
         elif self._n_held > MOST_ROWS:
             what = f"more than {MOST_ROWS:,} sets reach the limit; keep the first with --top"
             raise InputError(what, code="too-many-rows")
@@ -318,20 +279,18 @@ class Kept:
 
     def rows(self, end: str | None) -> Scored:
         """Return the sets of an end, each once, in its order; ties by genes."""
-        found = self.held()
-        keys, reached = self._keys(end, found)
-        found, keys = found.take(reached), keys[reached]
-        order: Ints = np.lexsort((*found.sets.T[::-1], keys))
+        held = self.held()
+        found = held.take(self._reached(end, held))
+        sign = -1 if end == HIGHEST else 1
+        order: Ints = np.lexsort((*found.sets.T[::-1], sign * found.score))
         ordered = found.sets[order]
         new = np.ones(len(order), dtype=bool)
         new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
         return found.take(order[new][: self.top])
 
-    def _keys(self, end: str | None, found: Scored) -> tuple[Floats, Bools]:
-        """Return what sets are ordered by at an end, the first least, and which reach its bound."""
-        sign = self._sign[end]
-        keys = sign * found.score + found.spread if self._cautious else sign * found.score
-        return keys, keys <= sign * self.bounds[end]
+    def _reached(self, end: str | None, found: Scored) -> Bools:
+        bound = self.bounds[end]
+        return found.score >= bound if end == HIGHEST else found.score <= bound
 
 
 def ranks_of_environment() -> Ranks:
@@ -416,7 +375,7 @@ class Work:
         """Return the processes that have not saved that they are done with this request."""
 
         def finished(state: Path) -> bool:
-            about = read_scored(state, rows=False)[1] if state.exists() else {"finished": False}
+            about = read_scored(state)[1] if state.exists() else {"finished": False}
             return bool(about["finished"] and about["request"] == self._request)
 
         return [rank for rank in range(self.world) if not finished(self._file(STATE, rank))]
@@ -428,15 +387,15 @@ def write_scored(path: Path, found: Scored, about: Any = None) -> None:
         np.savez(file, about=np.frombuffer(text, np.uint8), **found._asdict())
 
 
-def read_scored(path: Path, *, rows: bool = True) -> tuple[Scored, Any]:
-    """Return the sets of a file, without ``rows`` none of them, and what is said of them."""
+def read_scored(path: Path) -> tuple[Scored, Any]:
+    """Return the sets of a file, and what is said of them."""
     try:
         with np.load(path, allow_pickle=False) as held:
-            about, *found = (held[name] for name in ("about", *(Scored._fields if rows else ())))
+            about, *found = (held[name] for name in ("about", *Scored._fields))
             # What is listed with a wrong size is returned as bytes, unchecked.
             if not all(isinstance(one, np.ndarray) for one in (about, *found)):
                 raise ValueError("an array is missing")
-            return Scored(*found) if rows else Scored.none(0), json.loads(about.tobytes())
+            return Scored(*found), json.loads(about.tobytes())
     except DAMAGE as error:
         what = f"the saved work is damaged ({error}); remove its folder and rerun the command"
         raise StoreError(what, code="damaged-work", where=path) from error

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints
 from deltacell.cell import Cell, Genes
+from deltacell.models.baselines.gene_sets import look_up
 from deltacell.screen import Screen
 from deltacell.screen.genotypes import matrix_keys, sorted_matrix
 
 MEASURED, TESTED, UNTESTED = "measured", "tested", "untested"
 STATUSES = (MEASURED, TESTED, UNTESTED)  # in the order of the codes that `Statuses.of` returns
 LINKED, UNLINKED, UNKNOWN = 1, 0, -1
-COLUMNS = ("relations", "links", "pathways", "complexes")  # of `Evidence.columns`
 
 Codes = npt.NDArray[np.int8]
 
@@ -86,15 +86,8 @@ class Statuses:
         if pad < 0:
             return np.full(len(sets), -1, dtype=np.int64)
         padded = np.pad(sets, ((0, 0), (pad, 0)), constant_values=-1)
-        return _found(keys, matrix_keys(padded, self._n_genes))
-
-
-def _found(ascending: AnyArray, keys: AnyArray) -> Ints:
-    """Return the place of each key among ascending ones, or -1."""
-    if not len(ascending):
-        return np.full(keys.shape, -1, dtype=np.int64)
-    at = np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)
-    return np.where(ascending[at] == keys, at, -1)
+        at, known = look_up(keys, matrix_keys(padded, self._n_genes))
+        return np.where(known, at, -1)
 
 
 class Linkage:
@@ -181,7 +174,7 @@ class Evidence:
         links: list[list[dict[str, str]]] = [[] for _ in first]
         for relation, edges in zip(self._relations, self._edges, strict=True):
             ways = [(first, second), (second, first)][: 1 + relation.directed]
-            there = np.stack([_found(edges, a * self._n + b) >= 0 for a, b in ways], axis=2)
+            there = np.stack([look_up(edges, a * self._n + b)[1] for a, b in ways], axis=2)
             for row, pair, way in np.argwhere(there).tolist():
                 a, b = (self._genes[genes[row, pair]] for genes in ways[way])
                 links[row].append({"first": a, "second": b, "relation": relation.name})
