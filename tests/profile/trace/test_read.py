@@ -288,7 +288,7 @@ class TestSeveralProcesses:
             one["args"] |= {"Input Dims": [[i // 2]], "Input type": ["float"]}
             one["args"]["Call stack"] = f"call{i // 3}"
         trace = read(json.dumps(text))
-        assert (len(joined), len(trace), trace.warnings) == (30, 200, ())
+        assert (len(joined), len(trace), trace.warnings) == (38, 200, ())
         assert names(trace) == [f"op{i}" for i in range(200)]
         assert [trace.shapes[code] for code in trace.shape] == [
             (f"[[{i // 2}]]", '["float"]') for i in range(200)
@@ -301,7 +301,7 @@ class TestSeveralProcesses:
         ):
             with suppress(InputError):
                 read(text, name)
-        assert len(joined) == 30
+        assert len(joined) == 38
 
     @pytest.mark.parametrize(
         ("good", "other", "rows", "said"),

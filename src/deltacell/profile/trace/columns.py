@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from deltacell.arrays import Ints
 from deltacell.profile.trace.decode import CLASSES, NO_TEXT, Arguments, Event, Scalar, written_times
@@ -46,12 +47,8 @@ class Table:
     def _keep(self, events: Sequence[Event], begin: Ints, duration: Ints) -> None:
         keys, stacks, shapes = self._keys, self._stacks, self._shapes
         args = [e.args if e.args.__class__ is Arguments else _NO_ARGUMENTS for e in events]
-        seen = len(keys)
-        codes = [keys[e.name, e.cat, e.pid, e.tid] for e in events]
-        fresh = range(seen, len(keys))
-        keys.devices += [_int(args[codes.index(code)].device) for code in fresh]
         part: dict[str, Any] = {
-            "key": _packed(codes, "i"),
+            "key": _packed([keys[e.name, e.cat, e.pid, e.tid] for e in events], "i"),
             "begin": begin,
             "duration": duration,
             "correlation": _ints([a.correlation for a in args]),
@@ -85,52 +82,41 @@ class Table:
         if self._halves:
             begun, *times = self._paired()
             self._keep(begun, *map(_ints, times))
-        keys = self._keys
-        begin, key = self._whole("begin"), self._whole("key")
-        duration = self._whole("duration")
-        kind = np.array(keys.kinds, dtype=np.int8)[key]
-        strange: Counter[str] = Counter()
-        if keys.strange:
-            counts = np.bincount(key, minlength=len(keys))
-            for code, category in keys.strange.items():
-                strange[category] += int(counts[code])
+        keys, tables = self._keys, {"stack": self._stacks, "shape": self._shapes}
+        columns = {n: np.frombuffer(self._columns.pop(n), dtype=_TYPES[n]) for n in _TYPES}
+        key, begin = columns["key"], columns["begin"]
         origin = int(begin.min()) if len(begin) else 0
-        begin -= origin
-        order = _order(begin, duration, kind, self._whole("external"))
-        found: dict[str, Any] = {"origin": origin, "kind": kind[order]}
-        for name, table in (("name", keys.names), ("thread", keys.threads)):
-            found[name] = np.array(table, dtype=np.int32)[key][order]
-        del kind, key
-        found["begin"], found["duration"] = begin[order], duration[order]
-        del begin, duration
-        for name in ("correlation", "sequence"):
-            found[name] = self._whole(name)[order]
+        columns["begin"] = begin - origin
+        kinds = np.array(keys.kinds, dtype=np.int8)
+        order = _order(columns, kinds[key])
+        key = key[order]
+        found: dict[str, Any] = {"origin": origin, "kind": kinds[key]}
+        for name, codes in (("name", keys.names), ("thread", keys.threads)):
+            found[name] = np.array(codes, dtype=np.int32)[key]
+        for name in ("begin", "duration", "correlation", "sequence", *tables):
+            found[name] = columns.pop(name)[order if tables.get(name, True) else order[:0]]
         found["correlation"][found["correlation"] == 0] = NOTHING
-        for name, codes in (("stack", self._stacks), ("shape", self._shapes)):
-            found[name] = self._whole(name)[order if codes else order[:0]]
+        shapes = (text.decode("utf-8", "replace").split("\0") for text in self._shapes)
+        strange: Counter[str] = Counter()
+        for code, count in enumerate(np.bincount(key, minlength=len(keys)).tolist()):
+            if code in keys.strange:
+                strange[keys.strange[code]] += count
         return found | {
             "names": tuple(keys.name_codes),
             "threads": self._threads(),
             "stacks": tuple(self._stacks),
-            "shapes": tuple(
-                tuple(text.decode("utf-8", "replace").split("\0")) for text in self._shapes
-            ),
+            "shapes": tuple(map(tuple, shapes)),
             "strange": dict(strange.most_common(20)),
         }
 
     def join(self, later: Table) -> None:
         """Add the events of a table that was made from what follows in the file."""
-        keys, seen = self._keys, len(self._keys)
-        codes = [keys[key] for key in later._keys]
-        devices = zip(codes, later._keys.devices, strict=True)
-        keys.devices += [device for code, device in devices if code >= seen]
         renumbered = {
-            "key": codes,
+            "key": [self._keys[key] for key in later._keys],
             "stack": [self._stacks[text] for text in later._stacks],
             "shape": [self._shapes[text] for text in later._shapes],
         }
-        for name in _TYPES:
-            column = later._columns.pop(name)
+        for name, column in later._columns.items():
             if name in renumbered:
                 # The last place is that of no code.
                 table = np.array([*renumbered[name], NOTHING], dtype=np.int32)
@@ -141,27 +127,15 @@ class Table:
         self._halves += later._halves
         self.left_out.update(later.left_out)
 
-    @property
-    def devices(self) -> dict[int, int]:
-        """The devices of streams, as the first event of a name there says."""
-        keys, found = self._keys, dict[int, int]()
-        for thread, kind, device in zip(keys.threads, keys.kinds, keys.devices, strict=True):
-            if device >= 0 and kind in _DEVICE_KINDS:
-                found.setdefault(thread, device)
-        return found
-
-    def _whole(self, name: str) -> npt.NDArray[Any]:
-        return np.frombuffer(self._columns.pop(name), dtype=_TYPES[name])
-
     def _threads(self) -> tuple[Thread, ...]:
-        keys, threads, devices = self._keys, [], self.devices
-        kinds = zip(keys.threads, keys.kinds, strict=True)
+        kinds = zip(self._keys.threads, self._keys.kinds, strict=True)
         on_device = {thread for thread, kind in kinds if kind in _DEVICE_KINDS}
-        for code, (pid, tid) in enumerate(keys.thread_codes):
+        threads = []
+        for code, (pid, tid) in enumerate(self._keys.thread_codes):
             name = self._thread_names.get((pid, tid), "").strip()
-            device = devices.get(code, int(pid) if pid.isdecimal() else None)
-            is_device = code in on_device
-            threads.append(Thread(pid, tid, name, is_device, device if is_device else None))
+            # Events of a device have its number as their process.
+            device = int(pid) if code in on_device and pid.isdecimal() else None
+            threads.append(Thread(pid, tid, name, code in on_device, device))
         return tuple(threads)
 
     def _paired(self) -> tuple[list[Event], list[int], list[int]]:
@@ -252,7 +226,6 @@ class _Keys(dict[tuple[Scalar, Scalar, Scalar, Scalar], int]):
         self.names: list[int] = []
         self.kinds: list[Kind] = []
         self.threads: list[int] = []
-        self.devices: list[int] = []
         self.strange: dict[int, str] = {}
 
     def __missing__(self, key: tuple[Scalar, Scalar, Scalar, Scalar]) -> int:
@@ -281,19 +254,13 @@ _BEGINNINGS = {
 }
 
 
-def _order(begin: Ints, duration: Ints, kind: npt.NDArray[np.int8], external: Ints) -> Ints:
-    order = np.argsort(begin, kind="stable")
-    together = np.diff(begin[order]) == 0
-    tied = np.zeros(len(begin), dtype=bool)
-    tied[1:] |= together
-    tied[:-1] |= together
-    rows = order[tied]
+def _order(columns: Mapping[str, npt.NDArray[Any]], kind: npt.NDArray[np.int8]) -> Ints:
     outer = np.full(len(Kind), 3)
     outer[[Kind.annotation, Kind.python, Kind.operator]] = 0, 1, 2
     # Of operators that take the same time the outer one was begun, and so numbered, first.
-    keys = (external[rows], outer[kind[rows]], -duration[rows], begin[rows])
-    order[tied] = rows[np.lexsort(keys)]
-    return order
+    keys = {"begin": columns["begin"], "shorter": -columns["duration"], "outer": outer[kind]}
+    frame = pl.DataFrame({**keys, "external": columns["external"]})
+    return frame.select(pl.arg_sort_by(frame.columns, maintain_order=True)).to_series().to_numpy()
 
 
 _UNKNOWN = -(2**63)

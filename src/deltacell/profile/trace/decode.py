@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import gzip
-import itertools
 import json
 import operator
 import os
@@ -47,7 +46,6 @@ class Arguments(
 
     # In the order in which they are written, which is the fastest to read.
     external: Scalar = NOTHING
-    device: Scalar = NOTHING
     correlation: Scalar = NOTHING
     sequence: Scalar = NOTHING
     dims: msgspec.Raw = NO_TEXT
@@ -83,179 +81,146 @@ _ANY: Any = functools.reduce(operator.or_, [*CLASSES.values(), *_PASSED_OVER])
 PIECE = 1 << 19
 """Bytes of text to decode at once; small enough for the processor's cache."""
 
-
-class Source:
-    """A file, or some bytes of it, unpacked where its first bytes are those of gzip."""
-
-    def __init__(
-        self, path: Path, progress: Progress | None = None, begin: int = 0, end: int | None = None
-    ) -> None:
-        self.path, self._progress = path, progress
-        self.given = 0  # unpacked bytes handed out
-        self.damage = ""  # what is wrong with the packing
-        try:
-            self._file = path.open("rb")
-            self._size = os.fstat(self._file.fileno()).st_size
-            packed = self._file.read(2) == b"\x1f\x8b"
-            self._file.seek(begin)
-        except OSError as error:
-            raise self._unreadable(error) from error
-        self._text: Any = gzip.GzipFile(fileobj=self._file) if packed else self._file
-        # A file may still grow.
-        self._left = 1 << 62 if end is None else end - begin
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what another process may know, which is all but the file."""
-        return {"path": self.path, "given": self.given, "damage": self.damage}
-
-    def read(self, n: int) -> bytes:
-        read = b""
-        try:
-            read = self._text.read1(min(n, self._left))
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            self.damage = "its packing (gzip) is damaged"
-        except OSError as error:
-            raise self._unreadable(error) from error
-        self.given += len(read)
-        self._left -= len(read)
-        if self._progress is not None:
-            self._progress(f"reading {self.path.name}", self._file.tell(), self._size)
-        return read
-
-    def _unreadable(self, error: OSError) -> InputError:
-        what = f"the trace cannot be read: {error.strerror or error}"
-        return InputError(what, code="unreadable-file", where=self.path)
-
-
 Piece = tuple[Sequence[Event], bytes]
 """Consecutive events, and the array they were decoded from."""
 
 
 @dataclass
 class Decoder:
-    """The events of a trace, and what it says of itself."""
+    """The events of a file, or of a part of it, and what the file says of itself."""
 
-    source: Source
-    is_inside: bool = False  # the source begins within the events
+    path: Path
+    begin: int = 0  # in bytes; a part that begins later begins within the events
+    end: int | None = None
     about: dict[str, Any] = field(default_factory=dict)  # complete after the last piece
+    given: int = 0  # unpacked bytes
     lost: int = 0  # events that could not be decoded
-    repaired: int = 0  # pieces with signs that JSON does not allow
-    cut: bool = False  # the text has no end
-    goes_on: bool = False  # the text ends where another event could follow
+    repaired: bool = False  # there were signs that JSON does not allow
+    cut: bool = False  # the text ends too early
+    closed: bool = False  # the list of events ends in this part
     unclear: bool = False  # some of `about` could not be decoded
+    damage: str = ""  # what is wrong with the packing
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self, progress: Progress | None = None) -> Iterator[Piece]:
         """Yield the events; free each piece before asking for the next."""
-        text, is_bare = (b"", False) if self.is_inside else self._begin()
-        closed = False
-        while not closed:
+        chunks = self._chunks(progress)
+        text, needs_end = (b"", True) if self.begin else self._head(chunks)
+        needs_end = needs_end and self.end is None
+        while not self.closed:
             # As much again as there is, so that a very long event is not searched too often.
             wanted = max(PIECE, 2 * len(text))
-            while len(text) < wanted and (more := self.source.read(wanted - len(text))):
+            while len(text) < wanted and (more := next(chunks, b"")):
                 text += more
             if comma := _last_comma(text):
-                view, text = memoryview(text)[:comma], text[comma + 1 :].lstrip(_GAP)
+                view, text = memoryview(text)[:comma], text[comma + 1 :]
                 piece = self._decode(view)
                 if piece is None:
-                    part = bytes(view)
-                    # Damage, or what follows the array has something like events in it.
-                    end, closed = _walk(part)
-                    if closed:
-                        text, part = part[end:] + b"," + text, part[:end]
-                    piece = self._decode(part) or self._one_by_one(part)
+                    # Damage, or what follows the list has something like events in it.
+                    elements, rest = _elements(bytes(view))
+                    piece = self._one_by_one(elements)
+                    if rest is not None:
+                        self.closed, text = True, rest + b"," + text
                 yield piece
                 del piece, view
             elif len(text) < wanted:
                 break
             elif len(text) > _LONGEST:
-                given = self.source.given - len(text)
-                raise self._not_a_trace(f"no event ends within 64 MiB after byte {given:,}")
-        yield from self._end(text, is_bare)
+                at = self.given - len(text)
+                raise self._not_a_trace(f"no event ends within 64 MiB after byte {at:,}")
+        while len(text) < _LONGEST and (more := next(chunks, b"")):
+            text += more
+        if not self.closed:
+            elements, rest = _elements(text)
+            if rest is None and (repaired := _elements(_repair(text)))[1] is not None:
+                elements, rest = repaired
+                self.repaired = True
+            self.closed, lost = rest is not None, self.lost
+            yield self._one_by_one(elements)
+            if rest is None:
+                # What cannot be decoded here is not damaged, but cut off.
+                self.cut, self.lost = needs_end or self.lost > lost, lost
+                return
+            text = rest
+        if text.strip() or needs_end:
+            self._learn(b"{" + text.strip().removeprefix(b","))
 
-    def _begin(self) -> tuple[bytes, bool]:
-        """Return the text after the bracket of the events, and whether that is all there is."""
-        text, searched, more = b"", 0, b"{"
-        while more and searched <= _LONGEST:
-            more = self.source.read(PIECE)
+    def _chunks(self, progress: Progress | None) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            is_packed = file.read(2) == b"\x1f\x8b"
+            file.seek(self.begin)
+            text: Any = gzip.GzipFile(fileobj=file) if is_packed else file
+            # Without an end it is read to the last byte: the file may still grow.
+            left = 1 << 62 if self.end is None else self.end - self.begin
+            try:
+                while more := text.read1(min(PIECE, left)):
+                    self.given += len(more)
+                    left -= len(more)
+                    if progress is not None:
+                        progress(f"reading {self.path.name}", file.tell(), size)
+                    yield more
+            except (EOFError, zlib.error, gzip.BadGzipFile):
+                self.damage = "its packing (gzip) is damaged"
+
+    def _head(self, chunks: Iterator[bytes]) -> tuple[bytes, bool]:
+        """Return the text after the bracket of the events, and whether it has to end.
+
+        A list without an object around it may have lost its last bracket.
+        """
+        text, searched = b"", 0
+        while searched <= _LONGEST and (more := next(chunks, b"")):
             text = (text + more).removeprefix(b"\xef\xbb\xbf")
             first = text.lstrip()[:20]
             if first.startswith(b"["):
-                return text[text.index(b"[") + 1 :], True
+                return text[text.index(b"[") + 1 :], False
             if first and not first.startswith(b"{"):
                 raise self._not_a_trace(f"it begins with {first!r}")
             if found := _EVENTS.search(text, max(0, searched - 64)):
                 self._learn(text[: found.end() - 1] + b"[]}")
-                return text[found.end() :], False
+                return text[found.end() :], True
             searched = len(text)
         if not text.strip():
-            raise InputError("the trace is empty", code="empty-trace", where=self.source.path)
-        why = f", and {self.source.damage}" if self.source.damage else ""
+            raise InputError("the trace is empty", code="empty-trace", where=self.path)
+        why = f", and {self.damage}" if self.damage else ""
         raise self._not_a_trace(f"it has no list of traceEvents{why}")
-
-    def _end(self, text: bytes, is_bare: bool) -> Iterator[Piece]:
-        while len(text) < _LONGEST and (more := self.source.read(PIECE)):
-            text += more
-        end, closed = _walk(text)
-        if not closed and _walk(repaired := _repair(text)) > (end, closed):
-            text, (end, closed) = repaired, _walk(repaired)
-            self.repaired += 1
-        if part := text[:end].rstrip(_GAP):
-            yield self._decode(part) or self._one_by_one(part)
-        self.goes_on = not text[end:].strip()
-        rest = text[end + closed :].strip()
-        if not closed:
-            # In a bare array the last bracket may be missing.
-            self.cut = not is_bare or bool(rest)
-        elif rest or not is_bare:
-            self._learn(b"{" + rest.removeprefix(b","))
 
     def _not_a_trace(self, why: str) -> InputError:
         fix = "Expected a Chrome trace as written by torch.profiler's export_chrome_trace."
-        what, where = f"this is not a trace: {why}", self.source.path
-        return InputError(what, code="not-a-trace", where=where, fix=fix)
+        return InputError(f"not a trace: {why}", code="not-a-trace", where=self.path, fix=fix)
 
-    def _decode(self, part: bytes | memoryview) -> Piece | None:
-        """Decode the events of a part, of which all have to be JSON; None where they are not."""
+    def _decode(self, part: memoryview) -> Piece | None:
+        """Decode events, of which all have to be valid; None where one is not."""
         array = b"".join((b"[", part, b"]"))
-        for repairs in (False, True):
-            array = _repair(array) if repairs else array
-            with suppress(*_UNDECODABLE):
-                try:
-                    found: Piece = _EVENT_LIST.decode(array), array
-                except msgspec.ValidationError:
-                    found = self._events_among(_RAW_LIST.decode(array))
-                self.repaired += repairs
-                return found
+        with suppress(*_UNDECODABLE):
+            return _EVENT_LIST.decode(array), array
+        with suppress(*_UNDECODABLE):
+            array = _repair(array)
+            found = _EVENT_LIST.decode(array), array
+            self.repaired = True
+            return found
         return None
 
-    def _one_by_one(self, part: bytes) -> Piece:
+    def _one_by_one(self, elements: Sequence[bytes]) -> Piece:
         """Decode every event alone, and leave out those that are damaged."""
-        places = [-1, *(match.start(1) for match in BETWEEN.finditer(part)), len(part)]
-        alone = [part[a + 1 : b].strip(_GAP) for a, b in itertools.pairwise(places)]
-        return self._events_among([_repair(event) for event in alone if event])
-
-    def _events_among(self, texts: Sequence[msgspec.Raw | bytes]) -> Piece:
         found = []
-        for text in texts:
-            try:
-                _EVENT.decode(text)
-                found.append(text)
-            except _UNDECODABLE:
+        for element in elements:
+            for text in (element, _repair(element)):
+                with suppress(*_UNDECODABLE):
+                    _EVENT.decode(text)
+                    found.append(text)
+                    self.repaired |= text != element
+                    break
+            else:
                 self.lost += 1
         array = b"[" + b",".join(found) + b"]"
         return _EVENT_LIST.decode(array), array
 
     def _learn(self, text: bytes) -> None:
-        for attempt in (text, _repair(text)):
-            try:
-                self.about.update(msgspec.json.decode(attempt, type=dict[str, Any]))
-                return
-            except _UNDECODABLE as error:
-                self.cut = "truncated" in str(error)
-        self.unclear = not self.cut
+        try:
+            self.about.update(msgspec.json.decode(_repair(text), type=dict[str, Any]))
+        except _UNDECODABLE as error:
+            self.cut = "truncated" in str(error)
+            self.unclear = not self.cut
 
 
 class _Times(msgspec.Struct, gc=False):
@@ -265,13 +230,11 @@ class _Times(msgspec.Struct, gc=False):
 
 _EVENT = msgspec.json.Decoder(_ANY)
 _EVENT_LIST = msgspec.json.Decoder(list[_ANY])
-_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 written_times = msgspec.json.Decoder(list[_Times]).decode
 _JSON = json.JSONDecoder(strict=False)
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _LONGEST = 64 << 20
-_GAP = b", \t\r\n"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:)')
 # Between events a line break is as good as a space, and within a name it is not allowed.
@@ -307,13 +270,24 @@ def _repair(text: bytes) -> bytes:
     return _ESCAPE.sub(escaped, _NO_NUMBER.sub(rb"\1null", plain))
 
 
-def _walk(text: bytes) -> tuple[int, bool]:
-    """Return where the whole elements of an array end, and whether the array ends there."""
+def _elements(text: bytes) -> tuple[list[bytes], bytes | None]:
+    """Return the elements of a list and what follows its end; None where it does not end.
+
+    A damaged element reaches to where another event begins.
+    """
     # In this encoding places are those of the bytes.
-    plain, at = text.decode("latin-1"), 0
-    with suppress(ValueError, RecursionError):
-        while at < len(plain):
-            if plain[at] == "]":
-                return at, True
-            at = at + 1 if plain[at] in ", \t\r\n" else _JSON.raw_decode(plain, at)[1]
-    return at, False
+    plain, at, found = text.decode("latin-1"), 0, list[bytes]()
+    while at < len(plain):
+        if plain[at] == "]":
+            return found, text[at + 1 :]
+        if plain[at] in ", \t\r\n":
+            at += 1
+            continue
+        try:
+            end = _JSON.raw_decode(plain, at)[1]
+        except (ValueError, RecursionError):
+            comma = BETWEEN.search(text, at)
+            end = comma.start(1) if comma else len(text)
+        found.append(text[at:end])
+        at = end
+    return found, None
