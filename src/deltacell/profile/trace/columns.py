@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from deltacell.arrays import Ints
 from deltacell.profile.trace.decode import CLASSES, NO_TEXT, Arguments, Event, Scalar, written_times
@@ -255,12 +254,17 @@ _BEGINNINGS = {
 
 
 def _order(columns: Mapping[str, npt.NDArray[Any]], kind: npt.NDArray[np.int8]) -> Ints:
+    begin = columns["begin"]
+    order = np.argsort(begin, kind="stable")
+    same = np.diff(begin[order], prepend=-1, append=-1) == 0
+    tied = same[1:] | same[:-1]
+    rows = order[tied]
     outer = np.full(len(Kind), 3)
     outer[[Kind.annotation, Kind.python, Kind.operator]] = 0, 1, 2
     # Of operators that take the same time the outer one was begun, and so numbered, first.
-    keys = {"begin": columns["begin"], "shorter": -columns["duration"], "outer": outer[kind]}
-    frame = pl.DataFrame({**keys, "external": columns["external"]})
-    return frame.select(pl.arg_sort_by(frame.columns, maintain_order=True)).to_series().to_numpy()
+    keys = (columns["external"][rows], outer[kind[rows]], -columns["duration"][rows], begin[rows])
+    order[tied] = rows[np.lexsort(keys)]
+    return order
 
 
 _UNKNOWN = -(2**63)
