@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import Bools, Indices, Ints
+from deltacell.arrays import Bools, Indices, Ints, distinct
 from deltacell.profile.say import say
 from deltacell.profile.trace.categories import Category, is_collective
 from deltacell.profile.trace.host import Doing, HostTime, waiting_calls
@@ -137,7 +137,11 @@ def _gaps(
     trace: Trace, steps: Steps, host: HostTime, rows: Ints, busy: Covered, launch: Indices
 ) -> pl.DataFrame:
     """Return the idle stretches of counted steps, until when the host is late, and the reasons."""
-    begin, end = _idle_pieces(steps, busy)
+    bounds = (busy.begin, busy.end, steps.begin, steps.end)
+    times, _ = distinct(np.concatenate(bounds))
+    begin, end = times[:-1], times[1:]
+    idle = steps.in_counted(begin) & (busy.within(begin, end) == 0)
+    begin, end = begin[idle], end[idle]
     # What runs next begins where an interval of the union does.
     place = np.searchsorted(busy.begin, end - 1, side="right")
     follows = place < len(busy.begin)
@@ -170,21 +174,6 @@ def _gaps(
     reason[following < 0] = "end"
     reasons = pl.Series(reason.tolist(), dtype=pl.String)
     return pl.DataFrame({"begin": begin, "end": end, "late": late, "reason": reasons})
-
-
-def _idle_pieces(steps: Steps, busy: Covered) -> tuple[Ints, Ints]:
-    begin = np.concatenate([[np.int64(-1)], busy.end])
-    end = np.append(busy.begin, np.iinfo(np.int64).max)
-    lefts, rights = [], []
-    for place in np.flatnonzero(steps.counted).tolist():
-        start, stop = steps.begin[place], steps.end[place]
-        first = int(np.searchsorted(end, start, side="right"))
-        last = int(np.searchsorted(begin, stop, side="left"))
-        left = np.maximum(begin[first:last], start)
-        right = np.minimum(end[first:last], stop)
-        lefts.append(left[right > left])
-        rights.append(right[right > left])
-    return np.concatenate(lefts), np.concatenate(rights)
 
 
 def _by_reason(gaps: pl.DataFrame) -> pl.DataFrame:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import Bools, Indices, Ints
+from deltacell.arrays import Bools, Indices, Ints, distinct
 from deltacell.profile.trace.categories import (
     Categories,
     Category,
@@ -25,7 +25,7 @@ from deltacell.profile.trace.categories import (
     nearest,
     own_categories,
 )
-from deltacell.profile.trace.self_time import Covered, Nesting, Timeline, climb, moments, timeline
+from deltacell.profile.trace.self_time import Covered, Nesting, Timeline, climb, timeline
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
@@ -73,19 +73,15 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     main = timeline(trace, nesting, steps.thread)
     others = [timeline(trace, nesting, lane) for lane in helpers]
     collectives = _collectives(trace, nesting, steps)
-    times = moments(
-        *(main.times, steps.begin, steps.end, collectives.begin, collectives.end),
-        *(line.times for line in others),
-    )
+    bounds = (steps.begin, steps.end, collectives.begin, collectives.end)
+    times, _ = distinct(np.concatenate([*bounds, *(line.times for line in (main, *others))]))
     # The bounds of steps are among the times.
     first, last = np.searchsorted(times, steps.begin), np.searchsorted(times, steps.end)
     places = [slice(a, max(a, b)) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
     begin = np.concatenate([times[:-1][place] for place in places])
     end = np.concatenate([times[1:][place] for place in places])
     step = np.repeat(np.arange(len(steps), dtype=np.int32), np.maximum(last - first, 0))
-    del times
     row, category, waits = _busy(trace, found, main, others, begin)
-    del main, others
     category[_exposed(own, row, waits, begin, collectives)] = Category.communication
     least, most, share = PAUSE
     pause = min(max(least, share * float(np.median(steps.wall))), most)
