@@ -51,11 +51,7 @@ class HostTime:
     events: Categories  # the category of each event of the trace, or NOTHING
 
     def covered(self, which: Bools) -> Covered:
-        first, last = which.copy(), which.copy()
-        continues = which[1:] & which[:-1] & (self.begin[1:] == self.end[:-1])
-        first[1:] ^= continues
-        last[:-1] ^= continues
-        return Covered(self.begin[first], self.end[last])
+        return Covered.union(self.begin[which], self.end[which])
 
     def between(self, begin: int, end: int) -> tuple[Ints, Ints]:
         first = int(np.searchsorted(self.end, begin, side="right"))
@@ -231,29 +227,24 @@ def doing(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Doing
     library, or one whose name tells its purpose, such as ``torch.save``. Where nothing is recorded,
     it is what lies before and after.
     """
-    shown = [
-        _SPOKEN.sub(r"torch.\1", name) if len(name) < 300 else name for name in plain_names(trace)
-    ]
-    names = [*dict.fromkeys(shown), NOT_RECORDED]
-    of_name = {name: code for code, name in enumerate(names[:-1])}
-    codes = np.array([*(of_name[name] for name in shown), len(names) - 1], dtype=np.int32)
-    row = np.append(_named_by(trace, nesting), np.int32(NOTHING))
-    piece = row[host.row]
-    code = codes[np.append(trace.name, np.int32(len(shown)))[piece]]
+    plain = plain_names(trace)
+    shown = [_SPOKEN.sub(r"torch.\1", name) if len(name) < 300 else name for name in plain]
+    known: dict[str, int] = {}
+    codes = [known.setdefault(name, len(known)) for name in (*shown, NOT_RECORDED)]
+    names = list(known)
+    # The last place is that of no event.
+    piece = np.append(_named_by(trace, nesting), np.int32(NOTHING))[host.row]
+    code = np.array(codes, dtype=np.int32)[np.append(trace.name, np.int32(len(shown)))[piece]]
     bare = np.flatnonzero(piece < 0)
     first = bare[np.flatnonzero(np.diff(bare, prepend=-2) > 1)]
     last = bare[np.flatnonzero(np.diff(bare, append=len(code) + 1) > 1)]
     long = host.end[last] - host.begin[first] > BARE * float(np.median(steps.wall))
-    known: dict[str, int] = {}
     for begin, end in zip(first[long].tolist(), last[long].tolist(), strict=True):
         before = _brief(names[code[begin - 1]]) if begin else "the start"
         after = _brief(names[code[end + 1]]) if end + 1 < len(code) else "the end"
         text = f"code that records nothing, between {before} and {after}"
-        if text not in known:
-            known[text] = len(names)
-            names.append(text)
-        code[begin : end + 1] = known[text]
-    return Doing(code, names)
+        code[begin : end + 1] = known.setdefault(text, len(known))
+    return Doing(code, list(known))
 
 
 def _named_by(trace: Trace, nesting: Nesting) -> Indices:
@@ -287,15 +278,10 @@ _SPOKEN = re.compile(r"^.*torch/serialization\.py\(\d+\): (save|load)$", re.DOTA
 
 
 def plain_names(trace: Trace) -> list[str]:
-
-    def plain(name: str) -> str:
-        if _STEP.match(name):
-            return "ProfilerStep"
-        if " at 0x" in name:
-            name = _ADDRESS.sub("", name)
-        return _VENDOR.sub("cuda", name).replace("rccl", "nccl")
-
-    return [plain(name) for name in trace.names]
+    """Return the names of a trace without what differs between runs and vendors."""
+    names = (_STEP.sub("ProfilerStep", name) for name in trace.names)
+    names = (_ADDRESS.sub("", name) if " at 0x" in name else name for name in names)
+    return [_VENDOR.sub("cuda", name).replace("rccl", "nccl") for name in names]
 
 
 def waiting_calls(trace: Trace) -> Bools:
