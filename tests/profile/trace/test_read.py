@@ -13,7 +13,7 @@ import pytest
 
 from deltacell.errors import InputError
 from deltacell.profile.trace import read as reading
-from deltacell.profile.trace.columns import Table
+from deltacell.profile.trace.decode import Table
 from deltacell.profile.trace.read import read_trace, read_traces
 from deltacell.profile.trace.trace import NOTHING, Kind
 
@@ -151,7 +151,7 @@ class TestTimes:
         made = [
             *(event("good"), event("negative", dur=-5), event("missing", dur=...)),
             *(event("null", dur=None), event("timeless", ts=...), event("odd", ph="Q")),
-            *(half | {"ph": "E", "name": "before", "ts": 5}, half, half | {"name": "lost"}),
+            *(half | {"ph": "E", "name": "before", "ts": 5}, half | {"name": "lost"}, half),
             *(half | {"ph": "E", "ts": 30}, half | {"name": "open", "ts": 40}),
         ]
         trace = read(made)

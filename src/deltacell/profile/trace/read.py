@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deltacell.errors import InputError
-from deltacell.profile.trace.columns import Table
-from deltacell.profile.trace.decode import BETWEEN, Decoder
+from deltacell.profile.trace.decode import BETWEEN, Decoder, Table
 from deltacell.profile.trace.trace import Kind, Trace, merge_cycles
 from deltacell.words import Progress, count_text
 
