@@ -23,9 +23,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from deltacell.arrays import AnyArray, Ints
+from deltacell.arrays import AnyArray, Indices, Ints
 from deltacell.errors import InputError
 from deltacell.profile.trace.trace import NAMES, NOTHING, ON_DEVICE, Kind, Thread
 from deltacell.words import Progress
@@ -306,20 +305,20 @@ class Table:
         self.left_out: Counter[str] = Counter()
         # Large buffers grow in place, where many small arrays would leave holes in the memory.
         self._columns = {name: bytearray() for name in _TYPES}
-        self._keys = _Keys()
-        self._stacks, self._shapes = _Codes(), _Codes()
+        # One lookup for name, category, process and thread is faster than one for each.
+        self._keys, self._stacks, self._shapes = _Codes(), _Codes(), _Codes()
         self._thread_names: dict[tuple[str, str], str] = {}
         self._halves: list[tuple[int, Event]] = []
 
     def add(self, events: Sequence[Event], text: bytes) -> None:
         complete = [e for e in events if e.__class__ is _COMPLETE]
         self._keep(complete, *(_times(events, complete, text, name) for name in ("ts", "dur")))
-        if _OTHERS.isdisjoint(map(type, events)):
-            return
-        for e in events:
-            if e.__class__ is _METADATA and e.name == "thread_name" and (name := _args(e).name):
-                self._thread_names[_text(e.pid), _text(e.tid)] = _text(name)
-        halves = [e for e in events if e.__class__ in _HALVES]
+        others = [e for e in events if e.__class__ in _OTHERS]
+        for e in others:
+            is_name = e.__class__ is _METADATA and e.name == "thread_name"
+            if is_name and isinstance(e.args, Arguments):
+                self._thread_names[_text(e.pid), _text(e.tid)] = _text(e.args.name)
+        halves = [e for e in others if e.__class__ is not _METADATA]
         timed = zip(_times(events, halves, text, "ts").tolist(), halves, strict=True)
         known = [(time, half) for time, half in timed if time != _UNKNOWN]
         self.left_out[_NO_TIME] += len(halves) - len(known)
@@ -328,29 +327,23 @@ class Table:
     def _keep(self, events: Sequence[Event], begin: Ints, duration: Ints) -> None:
         keys, stacks, shapes = self._keys, self._stacks, self._shapes
         args = [e.args if e.args.__class__ is Arguments else _NO_ARGUMENTS for e in events]
+        stack = [NOTHING if a.stack is None else stacks[str(a.stack)] for a in args]
+        shape = [
+            NOTHING
+            if a.types is _NO_TEXT
+            else shapes[_joined((a.old_dims if a.dims is _NO_TEXT else a.dims, a.types))]
+            for a in args
+        ]
         part: dict[str, Any] = {
             "key": _packed([keys[e.name, e.cat, e.pid, e.tid] for e in events], "i"),
+            "stack": _packed(stack, "i"),
+            "shape": _packed(shape, "i"),
             "begin": begin,
             "duration": duration,
             "correlation": _ints([a.correlation for a in args]),
             "sequence": _ints([a.sequence for a in args]),
             "external": _ints([a.external for a in args]),
-            "stack": np.full(len(args), NOTHING, dtype=np.int32),
-            "shape": np.full(len(args), NOTHING, dtype=np.int32),
         }
-        calls = [a.stack for a in args]
-        if calls.count(None) < len(calls):
-            codes = [NOTHING if text is None else stacks[str(text)] for text in calls]
-            part["stack"] = _packed(codes, "i")
-        types = [a.types for a in args]
-        if types.count(_NO_TEXT) < len(types):
-            codes = [
-                NOTHING
-                if a.types is _NO_TEXT
-                else shapes[_joined((a.old_dims if a.dims is _NO_TEXT else a.dims, a.types))]
-                for a in args
-            ]
-            part["shape"] = _packed(codes, "i")
         good = (begin >= -_FAR) & (begin < 2 * _FAR) & (duration >= 0) & (duration < _FAR)
         if not good.all():
             self.left_out[_NO_TIME] += int((~good).sum())
@@ -363,28 +356,37 @@ class Table:
         if self._halves:
             begun, *times = self._paired()
             self._keep(begun, *map(_ints, times))
-        keys, tables = self._keys, {"stack": self._stacks, "shape": self._shapes}
         columns = {n: np.frombuffer(self._columns.pop(n), dtype=_TYPES[n]) for n in _TYPES}
-        key, begin = columns["key"], columns["begin"]
-        origin = int(begin.min()) if len(begin) else 0
-        columns["begin"] = begin - origin
-        kinds = np.array(keys.kinds, dtype=np.int8)
-        order = _order(columns, kinds[key])
-        key = key[order]
-        found: dict[str, Any] = {"origin": origin, "kind": kinds[key]}
-        for name, codes in (("name", keys.names), ("thread", keys.threads)):
-            found[name] = np.array(codes, dtype=np.int32)[key]
-        for name in ("begin", "duration", "correlation", "sequence", *tables):
-            found[name] = columns.pop(name)[order if tables.get(name, True) else order[:0]]
-        found["correlation"][found["correlation"] == 0] = NOTHING
+        names, threads, strange = _Codes(), _Codes(), Counter[str]()
+        counts = np.bincount(columns["key"], minlength=len(self._keys)).tolist()
+        rows = []
+        for key, count in zip(self._keys, counts, strict=True):
+            name, category, pid, tid = map(_text, key)
+            word = "operator" if key[1] is None else category.strip().lower()
+            rows.append((names[name], threads[pid, tid], _kind(name, word, pid)))
+            if word not in _KINDS:
+                strange[category[:80]] += count
+        by_key = np.array(rows, dtype=np.int32).reshape(-1, 3)
+        origin = int(columns["begin"].min()) if len(columns["begin"]) else 0
+        columns["begin"] = columns["begin"] - origin
+        order = _order(columns, by_key[columns["key"], 2])
+        name, thread, kind = by_key[columns["key"][order]].T.copy()
+        tables = {"stack": self._stacks, "shape": self._shapes}
+        ordered = {
+            name: columns[name][order if tables.get(name, True) else order[:0]]
+            for name in ("begin", "duration", "correlation", "sequence", *tables)
+        }
+        ordered["correlation"][ordered["correlation"] == 0] = NOTHING
         shapes = (text.decode("utf-8", "replace").split("\0") for text in self._shapes)
-        strange: Counter[str] = Counter()
-        for code, count in enumerate(np.bincount(key, minlength=len(keys)).tolist()):
-            if code in keys.strange:
-                strange[keys.strange[code]] += count
-        return found | {
-            "names": tuple(keys.name_codes),
-            "threads": self._threads(),
+        devices = {thread for _, thread, kind in rows if kind in _DEVICE_KINDS}
+        described = [self._thread(*ids, is_device=threads[ids] in devices) for ids in threads]
+        return ordered | {
+            "origin": origin,
+            "kind": kind.astype(np.int8),
+            "name": name,
+            "thread": thread,
+            "names": tuple(names),
+            "threads": tuple(described),
             "stacks": tuple(self._stacks),
             "shapes": tuple(map(tuple, shapes)),
             "strange": dict(strange.most_common(20)),
@@ -408,16 +410,11 @@ class Table:
         self._halves += later._halves
         self.left_out.update(later.left_out)
 
-    def _threads(self) -> tuple[Thread, ...]:
-        kinds = zip(self._keys.threads, self._keys.kinds, strict=True)
-        on_device = {thread for thread, kind in kinds if kind in _DEVICE_KINDS}
-        threads = []
-        for code, (pid, tid) in enumerate(self._keys.thread_codes):
-            name = self._thread_names.get((pid, tid), "").strip()
-            # Events of a device have its number as their process.
-            device = int(pid) if code in on_device and pid.isdecimal() else None
-            threads.append(Thread(pid, tid, name, code in on_device, device))
-        return tuple(threads)
+    def _thread(self, pid: str, tid: str, *, is_device: bool) -> Thread:
+        name = self._thread_names.get((pid, tid), "").strip()
+        # Events of a device have its number as their process.
+        device = int(pid) if is_device and pid.isdecimal() else None
+        return Thread(pid, tid, name, is_device, device)
 
     def _paired(self) -> tuple[list[Event], list[int], list[int]]:
         """Return events from their beginnings and ends, with begin and duration.
@@ -458,10 +455,6 @@ _NO_ARGUMENTS = Arguments()
 _joined = b"\0".join
 
 
-def _args(event: Event) -> Arguments:
-    return event.args if isinstance(event.args, Arguments) else _NO_ARGUMENTS
-
-
 def _text(value: Scalar) -> str:
     return "" if value is None else str(value)
 
@@ -492,33 +485,14 @@ class _Codes(dict[Any, int]):
         return code
 
 
-class _Keys(dict[tuple[Scalar, Scalar, Scalar, Scalar], int]):
-    """Names with their category, process and thread; one lookup is faster than one for each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.name_codes, self.thread_codes = _Codes(), _Codes()
-        self.names: list[int] = []
-        self.kinds: list[Kind] = []
-        self.threads: list[int] = []
-        self.strange: dict[int, str] = {}
-
-    def __missing__(self, key: tuple[Scalar, Scalar, Scalar, Scalar]) -> int:
-        name, category, pid, tid = map(_text, key)
-        self[key] = code = len(self)
-        word = "operator" if key[1] is None else category.strip().lower()
-        kind = wide = _KINDS.get(word, Kind.other)
-        if wide is Kind.operator and pid == "CUDA functions":
-            # This is where autograd's own profiler puts what the device did.
-            kind = Kind.kernel
-        for narrow, beginnings in _BEGINNINGS.get(wide, ()):
-            kind = narrow if name.startswith(beginnings) else kind
-        self.names.append(self.name_codes[name])
-        self.kinds.append(kind)
-        self.threads.append(self.thread_codes[pid, tid])
-        if word not in _KINDS:
-            self.strange[code] = category[:80]
-        return code
+def _kind(name: str, category: str, pid: str) -> Kind:
+    kind = wide = _KINDS.get(category, Kind.other)
+    if wide is Kind.operator and pid == "CUDA functions":
+        # This is where autograd's own profiler puts what the device did.
+        kind = Kind.kernel
+    for narrow, beginnings in _BEGINNINGS.get(wide, ()):
+        kind = narrow if name.startswith(beginnings) else kind
+    return kind
 
 
 _KINDS = {word: Kind[kind] for kind, words in NAMES["kinds"].items() for word in words.split()}
@@ -529,7 +503,7 @@ _BEGINNINGS = {
 }
 
 
-def _order(columns: Mapping[str, AnyArray], kind: npt.NDArray[np.int8]) -> Ints:
+def _order(columns: Mapping[str, AnyArray], kind: Indices) -> Ints:
     begin = columns["begin"]
     order = np.argsort(begin, kind="stable")
     same = np.diff(begin[order], prepend=-1, append=-1) == 0
