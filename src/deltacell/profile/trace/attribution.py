@@ -16,7 +16,6 @@ import polars as pl
 from deltacell.arrays import Ints
 from deltacell.errors import InputError
 from deltacell.profile.trace import host as hosts
-from deltacell.profile.trace.categories import Category, is_collective, is_loader
 from deltacell.profile.trace.device import (
     PARTS,
     DeviceTime,
@@ -24,7 +23,7 @@ from deltacell.profile.trace.device import (
     critical_path,
     launches,
 )
-from deltacell.profile.trace.host import HostTime
+from deltacell.profile.trace.host import Category, HostTime, is_collective, is_loader
 from deltacell.profile.trace.read import missing_ranks
 from deltacell.profile.trace.self_time import Covered, Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps

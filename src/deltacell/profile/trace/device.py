@@ -16,8 +16,7 @@ import polars as pl
 
 from deltacell.arrays import Bools, Indices, Ints, distinct
 from deltacell.profile.say import say
-from deltacell.profile.trace.categories import Category, is_collective
-from deltacell.profile.trace.host import Doing, HostTime, waiting_calls
+from deltacell.profile.trace.host import Category, Doing, HostTime, is_collective, waiting_calls
 from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace

@@ -16,8 +16,7 @@ import numpy as np
 import polars as pl
 
 from deltacell.arrays import Bools, Indices, Ints
-from deltacell.profile.trace.categories import is_collective, own_categories
-from deltacell.profile.trace.host import HostTime, plain_names
+from deltacell.profile.trace.host import HostTime, is_collective, own_categories, plain_names
 from deltacell.profile.trace.self_time import Nesting, climb
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NAMES, NOTHING, Kind, Trace
