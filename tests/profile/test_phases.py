@@ -28,7 +28,7 @@ def clock() -> Callable[[], int]:
     return count(MS, MS).__next__
 
 
-def a_step(timer: PhaseTimer | NoTimer, step: int, samples: int = 4) -> None:
+def a_step(timer: PhaseTimer, step: int, samples: int = 4) -> None:
     for phase in ("forward", "backward", "other"):
         timer.switch(phase)
     timer.end_step(0, step, samples)

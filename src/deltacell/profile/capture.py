@@ -29,7 +29,7 @@ from torch.profiler import ProfilerAction
 
 from deltacell.errors import InputError, need
 from deltacell.files import new_file
-from deltacell.profile.phases import NoTimer, PhaseTimer
+from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.say import say
 
 MOST_LINES = 100  # functions or lines of code in a text of a profiler of the host
@@ -155,7 +155,7 @@ class Capture(Profiler):
         rank: int = 0,
         *,
         world_size: int = 1,
-        timer: PhaseTimer | NoTimer,
+        timer: PhaseTimer,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -227,21 +227,19 @@ class Capture(Profiler):
 
 def _write(profiler: torch.profiler.profile, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    plain, packed = (file.with_name(f".{file.name}.{kind}.tmp") for kind in ("plain", "packed"))
+    plain = file.with_name(f".{file.name}.plain.tmp")
     try:
         profiler.export_chrome_trace(str(plain))
         # torch is silent where it could not write everything.
-        with plain.open("rb") as source:
+        with plain.open("rb") as source, new_file(file) as packed:
             source.seek(max(plain.stat().st_size - 64, 0))
             if not source.read().rstrip().endswith(b"}"):
                 raise OSError(f"torch left it unfinished; is there space in {file.parent}?")
             source.seek(0)
             with gzip.open(packed, "wb", compresslevel=5) as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
-        packed.rename(file)
     finally:
-        for temporary in (plain, packed):
-            temporary.unlink(missing_ok=True)
+        plain.unlink(missing_ok=True)
 
 
 class HostProfiler(Profiler):

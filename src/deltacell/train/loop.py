@@ -88,7 +88,7 @@ class Loop:
         self.task = Task(model, build_loss(config), data.cell, data.standard)
         loaders = build_loaders(config, data, fabric.global_rank, fabric.world_size)
         self.training, self.validation = loaders
-        self.timer: PhaseTimer | NoTimer = NoTimer()
+        self.timer: PhaseTimer = NoTimer()
         if config.profiler.phases:
             self.timer = self.task.timer = PhaseTimer()
         asked = config.optimizer

@@ -73,15 +73,11 @@ class DeviceTime:
 def launches(trace: Trace) -> Indices:
     """Return the row of the host's call that caused each event of the device, or `NOTHING`."""
     found = np.full(len(trace), NOTHING, dtype=np.int32)
-    calls = np.flatnonzero((trace.kind == Kind.runtime) & (trace.correlation >= 0))
-    work = np.flatnonzero(trace.on_device & (trace.correlation >= 0))
-    if len(calls):
-        calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
-        numbers = trace.correlation[calls]
-        place = np.searchsorted(numbers, trace.correlation[work])
-        place = np.minimum(place, len(calls) - 1)
-        same = numbers[place] == trace.correlation[work]
-        found[work[same]] = calls[place[same]]
+    # From the last, so that the first of several calls with one number is meant.
+    calls = np.flatnonzero((trace.kind == Kind.runtime) & (trace.correlation >= 0))[::-1]
+    known = dict(zip(trace.correlation[calls].tolist(), calls.tolist(), strict=True))
+    work = np.flatnonzero(trace.on_device)
+    found[work] = [known.get(number, NOTHING) for number in trace.correlation[work].tolist()]
     return found
 
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, zip_longest
+from itertools import chain, groupby, zip_longest
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -102,21 +102,17 @@ def missing_ranks(traces: Sequence[Trace]) -> list[str]:
     size = max([*sizes, *(rank + 1 for rank in ranks)], default=0)
     if not ranks or len(ranks) >= size:
         return []
-    missing = listed(set(range(size)) - ranks)
+    missing = _ranges(set(range(size)) - ranks)
     verb = "is" if len(ranks) == 1 else "are"
-    return [f"Of {size} ranks only {listed(ranks)} {verb} here; missing: {missing}."]
+    return [f"Of {size} ranks only {_ranges(ranks)} {verb} here; missing: {missing}."]
 
 
-def listed(numbers: Iterable[int], most: int = 8) -> str:
+def _ranges(numbers: Iterable[int]) -> str:
     """Return numbers as text, consecutive ones as a range: ``0, 2 to 5``."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    texts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in runs]
-    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" * (len(texts) > most))
+    groups = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in group] for _, group in groups]
+    texts = [f"{x[0]} to {x[-1]}" if len(x) > 2 else ", ".join(map(str, x)) for x in runs]
+    return ", ".join(texts[:8]) + (f" and {len(texts) - 8} more" if len(texts) > 8 else "")
 
 
 def _read(decoder: Decoder, progress: Progress | None = None) -> tuple[Decoder, Table]:
@@ -212,20 +208,15 @@ def _warnings(decoder: Decoder, table: Table) -> Iterator[str]:
             yield f"{count_text(count, 'event was', 'events were')} left out: {why}."
 
 
-_RANK = re.compile(
-    r"(?<![a-z])(?:rank|worker)[_-]?(\d{1,7})(?:[_-]?of[_-]?(\d{1,7}))?(?![0-9])", re.I
-)
-_WORLD = re.compile(r"(?<![a-z])world(?:_?size)?[_-]?(\d{1,7})(?![0-9])", re.I)
+_RANK = re.compile(r"(?<![a-z])(?:rank|worker)[_-]?(\d{1,7})(?![0-9])", re.I)
 
 
 def _rank(about: Mapping[str, Any], path: Path) -> tuple[int | None, int | None]:
     said = about.get("distributedInfo")
-    rank, world_size = _int(said, "rank"), _int(said, "world_size")
-    by_name, by_world = _RANK.search(path.name), _WORLD.search(path.name)
+    rank, by_name = _int(said, "rank"), _RANK.search(path.name)
     if rank is None and by_name:
         rank = int(by_name[1])
-    size = by_name[2] if by_name and by_name[2] else by_world and by_world[1]
-    return rank, int(size) if world_size is None and size else world_size
+    return rank, _int(said, "world_size")
 
 
 def _int(said: Any, key: str) -> int | None:
