@@ -57,7 +57,6 @@ def test_time_goes_to_the_current_phase_and_rows_are_contiguous(start, script):
             elif name == "flush":
                 timer.flush(folder, 0, 0)
         timer.flush(folder, 0, 0)
-        assert timer.rows_since_flush == 0
         rows = read_phases(Path(folder))
 
     spent = [_nanoseconds(rows[f"{phase}_s"]) for phase in PHASES]

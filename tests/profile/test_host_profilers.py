@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from deltacell.errors import MissingExtraError
-from deltacell.profile.host_profilers import HostProfiler
+from deltacell.profile.capture import HostProfiler
 
 HELD: list[bytearray] = []
 

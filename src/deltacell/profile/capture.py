@@ -1,14 +1,24 @@
-"""The capture: a trace of some steps of a training, one file per window and rank.
+"""Profilers of a training: a trace of some of its steps, and profilers of the host.
 
-It must not harm the training: what goes wrong becomes a notice, and the training continues.
+They must not harm the training: what goes wrong becomes a notice, and the training continues.
+Profilers of the host (of Python's functions, the lines of some functions, and memory) slow it down,
+so compare their times with each other and not with another run's.
 """
 
 from __future__ import annotations
 
+import cProfile
 import gzip
+import inspect
+import io
 import math
+import operator
+import pstats
+import resource
 import shutil
-from collections.abc import Generator, Sequence
+import sys
+import tracemalloc
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +27,13 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerAction
 
-from deltacell.errors import InputError
-from deltacell.profile.phases import NoTimer, PhaseTimer
+from deltacell.errors import InputError, need
+from deltacell.files import new_file
+from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.say import say
+
+MOST_LINES = 100  # functions or lines of code in a text of a profiler of the host
+_FAILURES = (OSError, RuntimeError, AssertionError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -38,14 +52,11 @@ class Window:
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Window:
         least = (0, 0, 1, 0)
-        are_right = len(numbers) == 4 and all(
-            type(n) is int and n >= m for n, m in zip(numbers, least, strict=True)
-        )
-        if not are_right:
-            what = f"the window is {list(numbers)}; expected 4 integers of at least {list(least)}"
-            fix = "Write profiler.window=[wait,warmup,active,repeat], for example [5,2,5,1]."
-            raise InputError(what, code="invalid-window", fix=fix)
-        return cls(*numbers)
+        if [*map(type, numbers)] == [int] * 4 and all(map(operator.ge, numbers, least)):
+            return cls(*numbers)
+        what = f"the window is {list(numbers)}; expected 4 integers of at least {list(least)}"
+        fix = "Write profiler.window=[wait,warmup,active,repeat], for example [5,2,5,1]."
+        raise InputError(what, code="invalid-window", fix=fix)
 
     @property
     def cycle(self) -> int:
@@ -86,15 +97,56 @@ def check_window(
         raise InputError(what, code="window-not-reached", fix=fix, steps=total)
 
 
-class Capture:
+class Profiler:
+    """What is told of every optimizer step, and records.
+
+    ``notices`` say what was not recorded, and why; ``files`` are those written.
+    """
+
+    name: str
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+        self.files: list[Path] = []
+        self._steps: Generator[None] | None = None
+
+    def start(self, step: int = 0) -> None:
+        """Begin just before a step, whose number a trace shows as ``ProfilerStep#``."""
+        if self._steps is None:
+            self._steps = self._record(step)
+            self.step()
+
+    def step(self) -> None:
+        """Say that an optimizer step is over; best just after the timer's row was closed."""
+        self._go_on(next)
+
+    def stop(self) -> None:
+        """End the recording; this can be called at any time and more than once."""
+        self._go_on(lambda steps: steps.close())
+
+    def _record(self, step: int) -> Generator[None]:
+        """Record; it yields until a step is over, and is closed at the end."""
+        raise NotImplementedError
+
+    def _go_on(self, act: Callable[[Generator[None]], None]) -> None:
+        with suppress(StopIteration):
+            try:
+                if self._steps is not None:
+                    act(self._steps)
+            except _FAILURES as error:
+                self.notices.append(f"{self.name} failed, and the training continued: {error}")
+
+
+class Capture(Profiler):
     """torch's profiler in a window of optimizer steps.
 
     Traces go to ``trace-rank{rank}-window{k}.json.gz``; ``options`` are those of
     `torch.profiler.profile`. Outside the window it costs a comparison per step. A window that the
     training ends in is not written. After a restart, windows that all ranks have are not recorded
-    again. ``notices`` say what was not recorded, and why; ``files`` are the traces written. The
-    ``timer`` learns in which of its rows the profiler was on.
+    again. The ``timer`` learns in which of its rows the profiler was on.
     """
+
+    name = "the capture"
 
     def __init__(
         self,
@@ -103,34 +155,15 @@ class Capture:
         rank: int = 0,
         *,
         world_size: int = 1,
-        timer: PhaseTimer | NoTimer,
+        timer: PhaseTimer,
         **options: Any,
     ) -> None:
+        super().__init__()
         self.window, self.folder, self.rank = window, folder, rank
-        self.notices: list[str] = []
-        self.files: list[Path] = []
         self.timer, self._options = timer, options
         self._ranks = range(world_size) if world_size > 1 else (rank,)
-        self._windows: Generator[None] | None = None
-
-    def start(self, step: int = 0) -> None:
-        """Begin to count just before a step, whose number the trace shows as ``ProfilerStep#``."""
-        if self._windows is None:
-            self._windows = self._record(step)
-            self.step()
-
-    def step(self) -> None:
-        """Say that an optimizer step is over; best just after the timer's row was closed."""
-        if self._windows is not None:
-            next(self._windows, None)
-
-    def stop(self) -> None:
-        """End the capture; this can be called at any time and more than once."""
-        if self._windows is not None:
-            self._windows.close()
 
     def _record(self, step: int) -> Generator[None]:
-        """Record the windows that are missing; it goes on when a step is over."""
         window, number, done = self.window, 0, 0
         recorded = window.warmup + window.active
         profiler: torch.profiler.profile | None = None
@@ -166,8 +199,6 @@ class Capture:
                     f"the training ended at step {done}, and the window begins after step "
                     f"{window.wait}, so nothing was recorded"
                 )
-        except _FAILURES as error:
-            self.notices.append(f"the capture was given up, and the training continued: {error}")
         finally:
             if profiler is not None:
                 with suppress(*_FAILURES):
@@ -194,23 +225,109 @@ class Capture:
         return profiler
 
 
-_FAILURES = (OSError, RuntimeError, AssertionError, ValueError)
-
-
 def _write(profiler: torch.profiler.profile, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    plain, packed = (file.with_name(f".{file.name}.{kind}.tmp") for kind in ("plain", "packed"))
+    plain = file.with_name(f".{file.name}.plain.tmp")
     try:
         profiler.export_chrome_trace(str(plain))
         # torch is silent where it could not write everything.
-        with plain.open("rb") as source:
+        with plain.open("rb") as source, new_file(file) as packed:
             source.seek(max(plain.stat().st_size - 64, 0))
             if not source.read().rstrip().endswith(b"}"):
                 raise OSError(f"torch left it unfinished; is there space in {file.parent}?")
             source.seek(0)
             with gzip.open(packed, "wb", compresslevel=5) as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
-        packed.rename(file)
     finally:
-        for temporary in (plain, packed):
-            temporary.unlink(missing_ok=True)
+        plain.unlink(missing_ok=True)
+
+
+class HostProfiler(Profiler):
+    """A profiler of a kind (``cprofile``, ``lines`` of some functions, ``memory``)."""
+
+    def __init__(
+        self, kind: str, folder: Path, rank: int = 0, functions: Sequence[Callable[..., Any]] = ()
+    ) -> None:
+        super().__init__()
+        if kind == "lines":
+            need("line_profiler", "profiler.kind=lines", "lines")
+        self.name = f"the profiler '{kind}'"
+        self._kind, self._functions = kind, functions
+        self._stem = folder / f"{kind}-rank{rank}"
+
+    def _record(self, step: int) -> Generator[None]:
+        record: Callable[[], Generator[None]] = getattr(self, f"_{self._kind}")
+        return record()
+
+    def _write(self, ending: str, write: Callable[[Path], Any]) -> None:
+        file = self._stem.with_suffix(ending)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(file) as temporary:
+            write(temporary)
+        self.files.append(file)
+
+    def _write_text(self, text: str) -> None:
+        self._write(".txt", lambda path: path.write_text(text, encoding="utf-8"))
+
+    def _cprofile(self) -> Generator[None]:
+        """Profile every Python function of this thread, as text and as ``.prof`` for `pstats`."""
+        profile, text = cProfile.Profile(), io.StringIO()
+        profile.enable()
+        try:
+            while True:
+                yield
+        finally:
+            profile.disable()
+            pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(MOST_LINES)
+            self._write_text(text.getvalue())
+            self._write(".prof", profile.dump_stats)
+
+    def _lines(self) -> Generator[None]:
+        from line_profiler import LineProfiler
+
+        profile, text = LineProfiler(*map(inspect.unwrap, self._functions)), io.StringIO()
+        profile.enable_by_count()
+        try:
+            while True:
+                yield
+        finally:
+            profile.disable_by_count()
+            profile.print_stats(stream=text, stripzeros=False)
+            self._write_text(text.getvalue())
+
+    def _memory(self) -> Generator[None]:
+        """Profile memory after every step, and the lines that hold it at the end.
+
+        Python's own memory, including numpy's, is known by the line that asked for it (``traced``,
+        and its peak in the step). torch's tensors are only in the memory of the process (``rss``,
+        at most so far) and, on CUDA, of the device. CUDA memory is not snapshotted because torch
+        writes snapshots as pickle.
+        """
+        tracemalloc.start()
+        text = ["Memory after each step, in MB", ""]
+        text.append("".join(f"{x:>13}" for x in ("traced", "peak", "most rss", "device", "peak")))
+        first: tracemalloc.Snapshot | None = None
+        # Bytes on macOS.
+        unit = 1 if sys.platform == "darwin" else 1024
+        try:
+            while True:
+                yield
+                most = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                sizes = [*tracemalloc.get_traced_memory(), most]
+                if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                    sizes += [torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()]
+                    torch.cuda.reset_peak_memory_stats()
+                text.append("".join(f"{size / 1e6:>13.1f}" for size in sizes))
+                first = first or tracemalloc.take_snapshot()
+                tracemalloc.reset_peak()
+        finally:
+            last = tracemalloc.take_snapshot()
+            tracemalloc.stop()
+            text += ["", "Lines that hold most at the end: MB, MB more than after the first step"]
+            own = [tracemalloc.Filter(False, tracemalloc.__file__)]
+            before = (first or last).filter_traces(own)
+            lines = last.filter_traces(own).compare_to(before, "lineno")
+            for line in sorted(lines, key=lambda line: -line.size)[:MOST_LINES]:
+                held = "".join(f"{size / 1e6:>13.1f}" for size in (line.size, line.size_diff))
+                text.append(f"{held} {line.traceback[0].filename}:{line.traceback[0].lineno}")
+            self._write_text("\n".join(text) + "\n")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -46,26 +45,14 @@ def read_phases(folder: str | os.PathLike[str]) -> pl.DataFrame:
     if not folder.is_dir():
         fix = "Phases are recorded with profiler.phases=true, which is the default."
         raise InputError("this run has no phases", code="no-phases", where=folder, fix=fix)
-    parts = [_read_part(file) for file in sorted(folder.iterdir()) if _PART.fullmatch(file.name)]
-    if not parts:
-        return pl.DataFrame(schema=COLUMNS)
-    rows = pl.concat(parts, how="vertical").sort("attempt", "rank", "begin_s")
+    parts = [_read_part(file) for file in sorted(folder.glob("rank*-attempt*-part*.parquet"))]
+    rows = pl.concat([pl.DataFrame(schema=COLUMNS), *parts]).sort("attempt", "rank", "begin_s")
     first = rows.filter(kind="train").group_by("attempt").agg(pl.col("step").min())
     first = first.sort("attempt")
     later = np.minimum.accumulate(first["step"].to_numpy()[::-1])[::-1]
     place = np.searchsorted(first["attempt"].to_numpy(), rows["attempt"].to_numpy(), side="right")
     redone_from = np.append(later, np.iinfo(np.int64).max)[place]
     return rows.filter(pl.col("step") < pl.Series(redone_from))
-
-
-_PART = re.compile(r"rank(\d+)-attempt(\d+)-part(\d+)\.parquet")
-
-
-def next_part(folder: Path, rank: int, attempt: int) -> Path:
-    names = [_PART.fullmatch(file.name) for file in folder.iterdir()]
-    numbers = [tuple(map(int, name.groups())) for name in names if name]
-    part = 1 + max((part for r, a, part in numbers if (r, a) == (rank, attempt)), default=-1)
-    return folder / f"rank{rank}-attempt{attempt}-part{part}.parquet"
 
 
 def _read_part(file: Path) -> pl.DataFrame:
@@ -111,24 +98,21 @@ def unevenness(steady: pl.DataFrame) -> Uneven | None:
     count = min(10, len(steady) // 3)
     if count < 2:
         return None
-    parts = [steady[part.tolist()] for part in np.array_split(np.arange(len(steady)), count)]
-    medians = [part["wall_s"].median() for part in parts]
-    fast, slow = (parts[place] for place in (np.argmin(medians), np.argmax(medians)))
-    before, after = (
-        part.select(pl.col(_SECONDS).median()).row(0, named=True) for part in (fast, slow)
-    )
-    fast_s, slow_s = before["wall_s"], after["wall_s"]
-    if not fast_s > 0 or slow_s < 3 * fast_s:
+    part = (pl.int_range(pl.len()) * count // pl.len()).alias("part")
+    ends = pl.first("step").alias("first"), pl.last("step").alias("last")
+    parts = steady.group_by(part, maintain_order=True).agg(pl.col(_SECONDS).median(), *ends)
+    walls = parts["wall_s"].to_numpy()
+    fast, slow = (parts.row(int(x), named=True) for x in (walls.argmin(), walls.argmax()))
+    if not fast["wall_s"] > 0 or slow["wall_s"] < 3 * fast["wall_s"]:
         return None
-    large = [
-        phase
-        for phase in PHASES
-        if before[f"{phase}_s"] >= 0.1 * fast_s or after[f"{phase}_s"] >= 0.1 * slow_s
-    ]
-    changed = [phase for phase in large if after[f"{phase}_s"] >= 2 * before[f"{phase}_s"]]
-    ends = [(int(part["step"][0]), int(part["step"][-1])) for part in (fast, slow)]
-    unchanged = tuple(phase for phase in large if phase not in changed)
-    return Uneven(fast_s, slow_s, ends[0], ends[1], tuple(changed), unchanged)
+    phases: dict[bool, list[str]] = {True: [], False: []}
+    for phase in PHASES:
+        before, after = fast[f"{phase}_s"], slow[f"{phase}_s"]
+        if before >= 0.1 * fast["wall_s"] or after >= 0.1 * slow["wall_s"]:
+            phases[after >= 2 * before].append(phase)
+    in_fast, in_slow = ((x["first"], x["last"]) for x in (fast, slow))
+    changed, unchanged = tuple(phases[True]), tuple(phases[False])
+    return Uneven(fast["wall_s"], slow["wall_s"], in_fast, in_slow, changed, unchanged)
 
 
 @dataclass(frozen=True)

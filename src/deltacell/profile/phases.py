@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.autograd import profiler as torch_profiler
 
 from deltacell.errors import StoreError
 from deltacell.files import new_file
-from deltacell.profile.phase_rows import COLUMNS, PHASES, next_part
+from deltacell.profile.phase_rows import COLUMNS, PHASES
 
 _INDEX = {phase: index for index, phase in enumerate(PHASES)}
 _OTHER = _INDEX["other"]
@@ -43,10 +44,6 @@ class PhaseTimer:
     @property
     def current(self) -> str:
         return PHASES[self._index]
-
-    @property
-    def rows_since_flush(self) -> int:
-        return len(self._rows)
 
     def switch(self, phase: str) -> None:
         self._settle()
@@ -113,7 +110,8 @@ class PhaseTimer:
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path = next_part(folder, rank, attempt)
+            names = (f"rank{rank}-attempt{attempt}-part{part}.parquet" for part in count())
+            path = next(folder / name for name in names if not (folder / name).exists())
             rows = [(rank, attempt, *row) for row in self._rows]
             with new_file(path) as temporary:
                 pl.DataFrame(rows, COLUMNS, orient="row").write_parquet(temporary)
@@ -137,19 +135,14 @@ class PhaseTimer:
         return now
 
 
-class NoTimer:
+class NoTimer(PhaseTimer):
     """A timer that does nothing, to see what the other one costs."""
 
-    current = "other"
-    rows_since_flush = 0
-
-    def _nothing(self, *given: object, **options: object) -> None:
+    def switch(self, phase: str) -> None:
         pass
-
-    switch = end_step = note_profiler = flush = close = __enter__ = __exit__ = _nothing
-
-    def phase(self, name: str) -> NoTimer:
-        return self
 
     def move(self, from_phase: str, to_phase: str, seconds: float) -> float:
         return 0.0
+
+    def end_step(self, epoch: int, step: int, samples: int, kind: str = "train") -> None:
+        pass

@@ -20,8 +20,7 @@ from torch import nn
 from deltacell.errors import DeltacellError, InputError, need
 from deltacell.models import HeteroCell
 from deltacell.models.base import parameter_groups
-from deltacell.profile.capture import Capture
-from deltacell.profile.host_profilers import HostProfiler
+from deltacell.profile.capture import Profiler
 from deltacell.profile.phases import NoTimer, PhaseTimer
 from deltacell.profile.record import CHECKPOINTS, FIGURES, PHASES, TENSORBOARD
 from deltacell.report.figures import drawn, plot_learning, plot_scores
@@ -89,7 +88,7 @@ class Loop:
         self.task = Task(model, build_loss(config), data.cell, data.standard)
         loaders = build_loaders(config, data, fabric.global_rank, fabric.world_size)
         self.training, self.validation = loaders
-        self.timer: PhaseTimer | NoTimer = NoTimer()
+        self.timer: PhaseTimer = NoTimer()
         if config.profiler.phases:
             self.timer = self.task.timer = PhaseTimer()
         asked = config.optimizer
@@ -110,7 +109,7 @@ class Loop:
         # A rank's loss is its share of the batch's.
         ranks, watched = config.ranks, config.trainer.progress and fabric.is_global_zero
         self.bar = TrainingBar(lambda loss: ranks * float(loss), watched=watched)
-        self.profilers: Sequence[Capture | HostProfiler] = ()
+        self.profilers: Sequence[Profiler] = ()
         self.signals, self.agreement = StopSignals(), Agreement()
         self.position = Position()
         self.rows: list[dict[str, float]] = []
@@ -141,7 +140,7 @@ class Loop:
         """Train to the end; return the number of the signal that stopped it before, or 0."""
         try:
             for profiler in self.profilers:
-                profiler.start(*([self.position.step] if isinstance(profiler, Capture) else []))
+                profiler.start(self.position.step)
             return self._run()
         finally:
             for profiler in self.profilers:

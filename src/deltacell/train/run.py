@@ -18,8 +18,7 @@ import torch
 from deltacell.errors import DeltacellError, InputError, StoreError
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.pairs import PairTrees
-from deltacell.profile.capture import Capture, Window, check_window
-from deltacell.profile.host_profilers import HostProfiler
+from deltacell.profile.capture import Capture, HostProfiler, Profiler, Window, check_window
 from deltacell.profile.phase_rows import PhaseSummary, read_phases
 from deltacell.profile.record import (
     CHECKPOINTS,
@@ -190,10 +189,10 @@ def _trained(loop: Loop) -> Outcome:
     return Outcome(path, signal, summary, fabric.is_global_zero, notices)
 
 
-def _profilers(loop: Loop, *, is_new: bool) -> list[Capture | HostProfiler]:
+def _profilers(loop: Loop, *, is_new: bool) -> list[Profiler]:
     profiler, config = loop.config.profiler, loop.config
     folder, rank, size = loop.path / TRACES, loop.fabric.global_rank, loop.fabric.world_size
-    found: list[Capture | HostProfiler] = []
+    found: list[Profiler] = []
     check_loggers(config.loggers)
     if profiler.trace:
         window = Window.of(profiler.window)

@@ -52,7 +52,7 @@ class Task(nn.Module):
         super().__init__()
         self.model, self.loss, self.cell, self.standard = model, loss, cell, standard
         self.epoch = 0
-        self.timer: PhaseTimer | NoTimer = NoTimer()
+        self.timer: PhaseTimer = NoTimer()
 
     def prepare(self, batch: Batch) -> Prepared:
         if isinstance(self.model, HeteroCell):

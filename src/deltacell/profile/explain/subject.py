@@ -17,7 +17,7 @@ from deltacell.profile.phase_rows import PhaseSummary, Uneven
 from deltacell.profile.record import RUN_FILE, TRACES, RunRecord, Status, read_run
 from deltacell.profile.say import say
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
-from deltacell.profile.trace.categories import CATEGORY_OF_PHASE
+from deltacell.profile.trace.host import CATEGORY_OF_PHASE
 from deltacell.profile.trace.read import read_traces
 from deltacell.words import Progress, listed, short_name
 

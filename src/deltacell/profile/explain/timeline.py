@@ -10,8 +10,8 @@ import polars as pl
 
 from deltacell.arrays import Bools, Ints
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
-from deltacell.profile.trace.categories import Category, is_collective
 from deltacell.profile.trace.device import typical
+from deltacell.profile.trace.host import Category, is_collective
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 from deltacell.words import short_name
 

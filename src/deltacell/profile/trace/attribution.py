@@ -16,7 +16,6 @@ import polars as pl
 from deltacell.arrays import Ints
 from deltacell.errors import InputError
 from deltacell.profile.trace import host as hosts
-from deltacell.profile.trace.categories import Category, is_collective, is_loader
 from deltacell.profile.trace.device import (
     PARTS,
     DeviceTime,
@@ -24,7 +23,7 @@ from deltacell.profile.trace.device import (
     critical_path,
     launches,
 )
-from deltacell.profile.trace.host import HostTime
+from deltacell.profile.trace.host import Category, HostTime, is_collective, is_loader
 from deltacell.profile.trace.read import missing_ranks
 from deltacell.profile.trace.self_time import Covered, Nesting, nest
 from deltacell.profile.trace.steps import Steps, find_steps
@@ -256,8 +255,14 @@ def _collectives(one: Attribution, on_device: bool, origin: int) -> pl.DataFrame
         ends, call = trace.ends(rows), one.launch[rows]
         issued = np.where(call >= 0, trace.begin[call], trace.begin[rows])
     else:
-        rows, ends = _host_rows(trace, steps)
-        issued = trace.begin[rows]
+        ranges = trace.named(is_collective) & (trace.kind == Kind.annotation)
+        calls = trace.named(lambda name: name.startswith("c10d::")) & (trace.kind == Kind.operator)
+        rows = np.flatnonzero(calls if calls.any() else ranges)
+        issued, ends = trace.begin[rows], trace.ends(rows)
+        if calls.any() and (beside := ranges & (trace.thread != steps.thread)).any():
+            # A call returns at once; what it starts is carried out beside, in the same order.
+            started = np.flatnonzero(beside)
+            ends = trace.ends(started) if len(started) == len(rows) else np.full_like(ends, NOTHING)
     kinds = [_KIND.search(trace.text(row)) for row in rows.tolist()]
     named = zip(kinds, rows.tolist(), strict=True)
     names = [x[0].lower().replace("_", "") if x else trace.text(row) for x, row in named]
@@ -274,27 +279,6 @@ def _collectives(one: Attribution, on_device: bool, origin: int) -> pl.DataFrame
     }
     frame = pl.DataFrame(columns).filter(place >= 0).sort("issued", maintain_order=True)
     return frame.with_columns(index=pl.int_range(pl.len()).over("step", "name"))
-
-
-def _host_rows(trace: Trace, steps: Steps) -> tuple[Ints, Ints]:
-    """Return the calls that start a collective, and when each ends; `NOTHING` where unseen."""
-    ranges = trace.named(is_collective) & (trace.kind == Kind.annotation)
-    calls = trace.named(lambda name: name.startswith("c10d::")) & (trace.kind == Kind.operator)
-    rows, beside = np.flatnonzero(calls), np.flatnonzero(ranges & (trace.thread != steps.thread))
-    if not len(rows):
-        rows = np.flatnonzero(ranges)
-    if not calls.any() or not len(beside):
-        return rows, trace.ends(rows)
-    # What a call starts begins after it, and they are carried out in their order.
-    ends = np.full(len(rows), NOTHING, dtype=np.int64)
-    following = 0
-    for place, row in enumerate(rows.tolist()):
-        while following < len(beside) and trace.begin[beside[following]] < trace.begin[row]:
-            following += 1
-        if following < len(beside):
-            ends[place] = trace.end(int(beside[following]))
-            following += 1
-    return rows, ends
 
 
 def _shift(rows: pl.DataFrame) -> pl.DataFrame:

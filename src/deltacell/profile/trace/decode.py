@@ -1,4 +1,4 @@
-"""The events of a trace file, decoded a piece at a time.
+"""A trace file, decoded a piece at a time, into columns with names and threads interned.
 
 Files may be packed, cut off, damaged or still growing, and may hold what JSON does not allow.
 """
@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import functools
 import gzip
-import itertools
 import json
 import operator
 import os
 import re
+import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from deltacell.arrays import AnyArray, Indices, Ints
 from deltacell.errors import InputError
-from deltacell.profile.trace.trace import NOTHING
+from deltacell.profile.trace.trace import NAMES, NOTHING, ON_DEVICE, Kind, Thread
 from deltacell.words import Progress
 
-NO_TEXT = msgspec.Raw(b"")
+_NO_TEXT = msgspec.Raw(b"")
 Scalar = str | int | float | bool | None
 """What writers put where a number or a name belongs."""
 
@@ -47,12 +51,11 @@ class Arguments(
 
     # In the order in which they are written, which is the fastest to read.
     external: Scalar = NOTHING
-    device: Scalar = NOTHING
     correlation: Scalar = NOTHING
     sequence: Scalar = NOTHING
-    dims: msgspec.Raw = NO_TEXT
-    old_dims: msgspec.Raw = NO_TEXT
-    types: msgspec.Raw = NO_TEXT
+    dims: msgspec.Raw = _NO_TEXT
+    old_dims: msgspec.Raw = _NO_TEXT
+    types: msgspec.Raw = _NO_TEXT
     stack: Scalar = None
     name: Scalar = None
 
@@ -69,7 +72,7 @@ class Event(msgspec.Struct, gc=False, tag_field="ph", tag=""):
     args: Arguments | list[Any] | Scalar = Arguments()
 
 
-CLASSES: dict[str, Any] = {
+_CLASSES: dict[str, Any] = {
     phase: msgspec.defstruct(f"Event{phase}", [], bases=(Event,), gc=False, tag=phase)
     for phase in "XBEM"
 }
@@ -79,56 +82,9 @@ _PASSED_OVER = [
     msgspec.defstruct(f"Phase{ord(phase)}", [], gc=False, tag_field="ph", tag=phase)
     for phase in "iICbnestfPNODSTpFRcVva()=,"
 ]
-_ANY: Any = functools.reduce(operator.or_, [*CLASSES.values(), *_PASSED_OVER])
+_ANY: Any = functools.reduce(operator.or_, [*_CLASSES.values(), *_PASSED_OVER])
 PIECE = 1 << 19
 """Bytes of text to decode at once; small enough for the processor's cache."""
-
-
-class Source:
-    """A file, or some bytes of it, unpacked where its first bytes are those of gzip."""
-
-    def __init__(
-        self, path: Path, progress: Progress | None = None, begin: int = 0, end: int | None = None
-    ) -> None:
-        self.path, self._progress = path, progress
-        self.given = 0  # unpacked bytes handed out
-        self.damage = ""  # what is wrong with the packing
-        try:
-            self._file = path.open("rb")
-            self._size = os.fstat(self._file.fileno()).st_size
-            packed = self._file.read(2) == b"\x1f\x8b"
-            self._file.seek(begin)
-        except OSError as error:
-            raise self._unreadable(error) from error
-        self._text: Any = gzip.GzipFile(fileobj=self._file) if packed else self._file
-        # A file may still grow.
-        self._left = 1 << 62 if end is None else end - begin
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what another process may know, which is all but the file."""
-        return {"path": self.path, "given": self.given, "damage": self.damage}
-
-    def read(self, n: int) -> bytes:
-        read = b""
-        try:
-            read = self._text.read1(min(n, self._left))
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            self.damage = "its packing (gzip) is damaged"
-        except OSError as error:
-            raise self._unreadable(error) from error
-        self.given += len(read)
-        self._left -= len(read)
-        if self._progress is not None:
-            self._progress(f"reading {self.path.name}", self._file.tell(), self._size)
-        return read
-
-    def _unreadable(self, error: OSError) -> InputError:
-        what = f"the trace cannot be read: {error.strerror or error}"
-        return InputError(what, code="unreadable-file", where=self.path)
-
 
 Piece = tuple[Sequence[Event], bytes]
 """Consecutive events, and the array they were decoded from."""
@@ -136,142 +92,154 @@ Piece = tuple[Sequence[Event], bytes]
 
 @dataclass
 class Decoder:
-    """The events of a trace, and what it says of itself."""
+    """The events of a file, or of a part of it, and what the file says of itself."""
 
-    source: Source
-    is_inside: bool = False  # the source begins within the events
+    path: Path
+    begin: int = 0  # in bytes; a part that begins later begins within the events
+    end: int | None = None
     about: dict[str, Any] = field(default_factory=dict)  # complete after the last piece
+    given: int = 0  # unpacked bytes
     lost: int = 0  # events that could not be decoded
-    repaired: int = 0  # pieces with signs that JSON does not allow
-    cut: bool = False  # the text has no end
-    goes_on: bool = False  # the text ends where another event could follow
+    repaired: bool = False  # there were signs that JSON does not allow
+    cut: bool = False  # the text ends too early
+    closed: bool = False  # the list of events ends in this part
     unclear: bool = False  # some of `about` could not be decoded
+    damage: str = ""  # what is wrong with the packing
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self, progress: Progress | None = None) -> Iterator[Piece]:
         """Yield the events; free each piece before asking for the next."""
-        text, is_bare = (b"", False) if self.is_inside else self._begin()
-        closed = False
-        while not closed:
+        chunks = self._chunks(progress)
+        text, needs_end = (b"", True) if self.begin else self._head(chunks)
+        needs_end = needs_end and self.end is None
+        while not self.closed:
             # As much again as there is, so that a very long event is not searched too often.
             wanted = max(PIECE, 2 * len(text))
-            while len(text) < wanted and (more := self.source.read(wanted - len(text))):
+            while len(text) < wanted and (more := next(chunks, b"")):
                 text += more
             if comma := _last_comma(text):
-                view, text = memoryview(text)[:comma], text[comma + 1 :].lstrip(_GAP)
+                view, text = memoryview(text)[:comma], text[comma + 1 :]
                 piece = self._decode(view)
                 if piece is None:
-                    part = bytes(view)
-                    # Damage, or what follows the array has something like events in it.
-                    end, closed = _walk(part)
-                    if closed:
-                        text, part = part[end:] + b"," + text, part[:end]
-                    piece = self._decode(part) or self._one_by_one(part)
+                    # Damage, or what follows the list has something like events in it.
+                    elements, rest = _elements(bytes(view))
+                    piece = self._one_by_one(elements)
+                    if rest is not None:
+                        self.closed, text = True, rest + b"," + text
                 yield piece
                 del piece, view
             elif len(text) < wanted:
                 break
             elif len(text) > _LONGEST:
-                given = self.source.given - len(text)
-                raise self._not_a_trace(f"no event ends within 64 MiB after byte {given:,}")
-        yield from self._end(text, is_bare)
+                at = self.given - len(text)
+                raise self._not_a_trace(f"no event ends within 64 MiB after byte {at:,}")
+        while len(text) < _LONGEST and (more := next(chunks, b"")):
+            text += more
+        if not self.closed:
+            elements, rest = _elements(text)
+            if rest is None and (repaired := _elements(_repair(text)))[1] is not None:
+                elements, rest = repaired
+                self.repaired = True
+            self.closed, lost = rest is not None, self.lost
+            yield self._one_by_one(elements)
+            if rest is None:
+                # What cannot be decoded here is not damaged, but cut off.
+                self.cut, self.lost = needs_end or self.lost > lost, lost
+                return
+            text = rest
+        if text.strip() or needs_end:
+            self._learn(b"{" + text.strip().removeprefix(b","))
 
-    def _begin(self) -> tuple[bytes, bool]:
-        """Return the text after the bracket of the events, and whether that is all there is."""
-        text, searched, more = b"", 0, b"{"
-        while more and searched <= _LONGEST:
-            more = self.source.read(PIECE)
+    def _chunks(self, progress: Progress | None) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            is_packed = file.read(2) == b"\x1f\x8b"
+            file.seek(self.begin)
+            text: Any = gzip.GzipFile(fileobj=file) if is_packed else file
+            # Without an end it is read to the last byte: the file may still grow.
+            left = 1 << 62 if self.end is None else self.end - self.begin
+            try:
+                while more := text.read1(min(PIECE, left)):
+                    self.given += len(more)
+                    left -= len(more)
+                    if progress is not None:
+                        progress(f"reading {self.path.name}", file.tell(), size)
+                    yield more
+            except (EOFError, zlib.error, gzip.BadGzipFile):
+                self.damage = "its packing (gzip) is damaged"
+
+    def _head(self, chunks: Iterator[bytes]) -> tuple[bytes, bool]:
+        """Return the text after the bracket of the events, and whether it has to end.
+
+        A list without an object around it may have lost its last bracket.
+        """
+        text, searched = b"", 0
+        while searched <= _LONGEST and (more := next(chunks, b"")):
             text = (text + more).removeprefix(b"\xef\xbb\xbf")
             first = text.lstrip()[:20]
             if first.startswith(b"["):
-                return text[text.index(b"[") + 1 :], True
+                return text[text.index(b"[") + 1 :], False
             if first and not first.startswith(b"{"):
                 raise self._not_a_trace(f"it begins with {first!r}")
             if found := _EVENTS.search(text, max(0, searched - 64)):
                 self._learn(text[: found.end() - 1] + b"[]}")
-                return text[found.end() :], False
+                return text[found.end() :], True
             searched = len(text)
         if not text.strip():
-            raise InputError("the trace is empty", code="empty-trace", where=self.source.path)
-        why = f", and {self.source.damage}" if self.source.damage else ""
+            raise InputError("the trace is empty", code="empty-trace", where=self.path)
+        why = f", and {self.damage}" if self.damage else ""
         raise self._not_a_trace(f"it has no list of traceEvents{why}")
-
-    def _end(self, text: bytes, is_bare: bool) -> Iterator[Piece]:
-        while len(text) < _LONGEST and (more := self.source.read(PIECE)):
-            text += more
-        end, closed = _walk(text)
-        if not closed and _walk(repaired := _repair(text)) > (end, closed):
-            text, (end, closed) = repaired, _walk(repaired)
-            self.repaired += 1
-        if part := text[:end].rstrip(_GAP):
-            yield self._decode(part) or self._one_by_one(part)
-        self.goes_on = not text[end:].strip()
-        rest = text[end + closed :].strip()
-        if not closed:
-            # In a bare array the last bracket may be missing.
-            self.cut = not is_bare or bool(rest)
-        elif rest or not is_bare:
-            self._learn(b"{" + rest.removeprefix(b","))
 
     def _not_a_trace(self, why: str) -> InputError:
         fix = "Expected a Chrome trace as written by torch.profiler's export_chrome_trace."
-        what, where = f"this is not a trace: {why}", self.source.path
-        return InputError(what, code="not-a-trace", where=where, fix=fix)
+        return InputError(f"not a trace: {why}", code="not-a-trace", where=self.path, fix=fix)
 
-    def _decode(self, part: bytes | memoryview) -> Piece | None:
-        """Decode the events of a part, of which all have to be JSON; None where they are not."""
+    def _decode(self, part: memoryview) -> Piece | None:
+        """Decode events, of which all have to be valid; None where one is not."""
         array = b"".join((b"[", part, b"]"))
-        for repairs in (False, True):
-            array = _repair(array) if repairs else array
-            with suppress(*_UNDECODABLE):
-                try:
-                    found: Piece = _EVENT_LIST.decode(array), array
-                except msgspec.ValidationError:
-                    found = self._events_among(_RAW_LIST.decode(array))
-                self.repaired += repairs
-                return found
+        with suppress(*_UNDECODABLE):
+            return _EVENT_LIST.decode(array), array
+        with suppress(*_UNDECODABLE):
+            array = _repair(array)
+            found = _EVENT_LIST.decode(array), array
+            self.repaired = True
+            return found
         return None
 
-    def _one_by_one(self, part: bytes) -> Piece:
+    def _one_by_one(self, elements: Sequence[bytes]) -> Piece:
         """Decode every event alone, and leave out those that are damaged."""
-        places = [-1, *(match.start(1) for match in BETWEEN.finditer(part)), len(part)]
-        alone = [part[a + 1 : b].strip(_GAP) for a, b in itertools.pairwise(places)]
-        return self._events_among([_repair(event) for event in alone if event])
-
-    def _events_among(self, texts: Sequence[msgspec.Raw | bytes]) -> Piece:
         found = []
-        for text in texts:
-            try:
-                _EVENT.decode(text)
-                found.append(text)
-            except _UNDECODABLE:
+        for element in elements:
+            for text in (element, _repair(element)):
+                with suppress(*_UNDECODABLE):
+                    _EVENT.decode(text)
+                    found.append(text)
+                    self.repaired |= text != element
+                    break
+            else:
                 self.lost += 1
         array = b"[" + b",".join(found) + b"]"
         return _EVENT_LIST.decode(array), array
 
     def _learn(self, text: bytes) -> None:
-        for attempt in (text, _repair(text)):
-            try:
-                self.about.update(msgspec.json.decode(attempt, type=dict[str, Any]))
-                return
-            except _UNDECODABLE as error:
-                self.cut = "truncated" in str(error)
-        self.unclear = not self.cut
+        try:
+            self.about.update(msgspec.json.decode(_repair(text), type=dict[str, Any]))
+        except _UNDECODABLE as error:
+            self.cut = "truncated" in str(error)
+            self.unclear = not self.cut
 
 
 class _Times(msgspec.Struct, gc=False):
-    ts: msgspec.Raw = NO_TEXT
-    dur: msgspec.Raw = NO_TEXT
+    ts: msgspec.Raw = _NO_TEXT
+    dur: msgspec.Raw = _NO_TEXT
 
 
 _EVENT = msgspec.json.Decoder(_ANY)
 _EVENT_LIST = msgspec.json.Decoder(list[_ANY])
-_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
-written_times = msgspec.json.Decoder(list[_Times]).decode
+_written_times = msgspec.json.Decoder(list[_Times]).decode
 _JSON = json.JSONDecoder(strict=False)
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _LONGEST = 64 << 20
-_GAP = b", \t\r\n"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 BETWEEN = re.compile(rb'\}\s*(,)\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"\s*:)')
 # Between events a line break is as good as a space, and within a name it is not allowed.
@@ -307,13 +275,284 @@ def _repair(text: bytes) -> bytes:
     return _ESCAPE.sub(escaped, _NO_NUMBER.sub(rb"\1null", plain))
 
 
-def _walk(text: bytes) -> tuple[int, bool]:
-    """Return where the whole elements of an array end, and whether the array ends there."""
+def _elements(text: bytes) -> tuple[list[bytes], bytes | None]:
+    """Return the elements of a list and what follows its end; None where it does not end.
+
+    A damaged element reaches to where another event begins.
+    """
     # In this encoding places are those of the bytes.
-    plain, at = text.decode("latin-1"), 0
-    with suppress(ValueError, RecursionError):
-        while at < len(plain):
-            if plain[at] == "]":
-                return at, True
-            at = at + 1 if plain[at] in ", \t\r\n" else _JSON.raw_decode(plain, at)[1]
-    return at, False
+    plain, at, found = text.decode("latin-1"), 0, list[bytes]()
+    while at < len(plain):
+        if plain[at] == "]":
+            return found, text[at + 1 :]
+        if plain[at] in ", \t\r\n":
+            at += 1
+            continue
+        try:
+            end = _JSON.raw_decode(plain, at)[1]
+        except (ValueError, RecursionError):
+            comma = BETWEEN.search(text, at)
+            end = comma.start(1) if comma else len(text)
+        found.append(text[at:end])
+        at = end
+    return found, None
+
+
+class Table:
+    """Columns that grow; ``left_out`` counts the events that are in none, by reason."""
+
+    def __init__(self) -> None:
+        self.left_out: Counter[str] = Counter()
+        # Large buffers grow in place, where many small arrays would leave holes in the memory.
+        self._columns = {name: bytearray() for name in _TYPES}
+        # One lookup for name, category, process and thread is faster than one for each.
+        self._keys, self._stacks, self._shapes = _Codes(), _Codes(), _Codes()
+        self._thread_names: dict[tuple[str, str], str] = {}
+        self._halves: list[tuple[int, Event]] = []
+
+    def add(self, events: Sequence[Event], text: bytes) -> None:
+        complete = [e for e in events if e.__class__ is _COMPLETE]
+        self._keep(complete, *(_times(events, complete, text, name) for name in ("ts", "dur")))
+        others = [e for e in events if e.__class__ in _OTHERS]
+        for e in others:
+            is_name = e.__class__ is _METADATA and e.name == "thread_name"
+            if is_name and isinstance(e.args, Arguments):
+                self._thread_names[_text(e.pid), _text(e.tid)] = _text(e.args.name)
+        halves = [e for e in others if e.__class__ is not _METADATA]
+        timed = zip(_times(events, halves, text, "ts").tolist(), halves, strict=True)
+        known = [(time, half) for time, half in timed if time != _UNKNOWN]
+        self.left_out[_NO_TIME] += len(halves) - len(known)
+        self._halves += known
+
+    def _keep(self, events: Sequence[Event], begin: Ints, duration: Ints) -> None:
+        keys, stacks, shapes = self._keys, self._stacks, self._shapes
+        args = [e.args if e.args.__class__ is Arguments else _NO_ARGUMENTS for e in events]
+        stack = [NOTHING if a.stack is None else stacks[str(a.stack)] for a in args]
+        shape = [
+            NOTHING
+            if a.types is _NO_TEXT
+            else shapes[_joined((a.old_dims if a.dims is _NO_TEXT else a.dims, a.types))]
+            for a in args
+        ]
+        part: dict[str, Any] = {
+            "key": _packed([keys[e.name, e.cat, e.pid, e.tid] for e in events], "i"),
+            "stack": _packed(stack, "i"),
+            "shape": _packed(shape, "i"),
+            "begin": begin,
+            "duration": duration,
+            "correlation": _ints([a.correlation for a in args]),
+            "sequence": _ints([a.sequence for a in args]),
+            "external": _ints([a.external for a in args]),
+        }
+        good = (begin >= -_FAR) & (begin < 2 * _FAR) & (duration >= 0) & (duration < _FAR)
+        if not good.all():
+            self.left_out[_NO_TIME] += int((~good).sum())
+            part = {name: column[good] for name, column in part.items()}
+        for name, column in part.items():
+            self._columns[name] += column.data
+
+    def finish(self) -> dict[str, Any]:
+        """Return the fields of a `Trace`, events in order; nothing can be added after it."""
+        if self._halves:
+            begun, *times = self._paired()
+            self._keep(begun, *map(_ints, times))
+        columns = {n: np.frombuffer(self._columns.pop(n), dtype=_TYPES[n]) for n in _TYPES}
+        names, threads, strange = _Codes(), _Codes(), Counter[str]()
+        counts = np.bincount(columns["key"], minlength=len(self._keys)).tolist()
+        rows = []
+        for key, count in zip(self._keys, counts, strict=True):
+            name, category, pid, tid = map(_text, key)
+            word = "operator" if key[1] is None else category.strip().lower()
+            rows.append((names[name], threads[pid, tid], _kind(name, word, pid)))
+            if word not in _KINDS:
+                strange[category[:80]] += count
+        by_key = np.array(rows, dtype=np.int32).reshape(-1, 3)
+        origin = int(columns["begin"].min()) if len(columns["begin"]) else 0
+        columns["begin"] = columns["begin"] - origin
+        order = _order(columns, by_key[columns["key"], 2])
+        name, thread, kind = by_key[columns["key"][order]].T.copy()
+        tables = {"stack": self._stacks, "shape": self._shapes}
+        ordered = {
+            name: columns[name][order if tables.get(name, True) else order[:0]]
+            for name in ("begin", "duration", "correlation", "sequence", *tables)
+        }
+        ordered["correlation"][ordered["correlation"] == 0] = NOTHING
+        shapes = (text.decode("utf-8", "replace").split("\0") for text in self._shapes)
+        devices = {thread for _, thread, kind in rows if kind in _DEVICE_KINDS}
+        described = [self._thread(*ids, is_device=threads[ids] in devices) for ids in threads]
+        return ordered | {
+            "origin": origin,
+            "kind": kind.astype(np.int8),
+            "name": name,
+            "thread": thread,
+            "names": tuple(names),
+            "threads": tuple(described),
+            "stacks": tuple(self._stacks),
+            "shapes": tuple(map(tuple, shapes)),
+            "strange": dict(strange.most_common(20)),
+        }
+
+    def join(self, later: Table) -> None:
+        """Add the events of a table that was made from what follows in the file."""
+        renumbered = {
+            "key": [self._keys[key] for key in later._keys],
+            "stack": [self._stacks[text] for text in later._stacks],
+            "shape": [self._shapes[text] for text in later._shapes],
+        }
+        for name, column in later._columns.items():
+            if name in renumbered:
+                # The last place is that of no code.
+                table = np.array([*renumbered[name], NOTHING], dtype=np.int32)
+                self._columns[name] += table[np.frombuffer(column, dtype=np.int32)].data
+            else:
+                self._columns[name] += column
+        self._thread_names |= later._thread_names
+        self._halves += later._halves
+        self.left_out.update(later.left_out)
+
+    def _thread(self, pid: str, tid: str, *, is_device: bool) -> Thread:
+        name = self._thread_names.get((pid, tid), "").strip()
+        # Events of a device have its number as their process.
+        device = int(pid) if is_device and pid.isdecimal() else None
+        return Thread(pid, tid, name, is_device, device)
+
+    def _paired(self) -> tuple[list[Event], list[int], list[int]]:
+        """Return events from their beginnings and ends, with begin and duration.
+
+        An end belongs to the last beginning on its thread that is open.
+        """
+        events, begins, durations = [], [], []
+        still_open: dict[tuple[str, str], list[tuple[int, Event]]] = defaultdict(list)
+        for time, event in sorted(self._halves, key=lambda half: half[0]):
+            stack = still_open[_text(event.pid), _text(event.tid)]
+            if event.__class__ is _HALVES[0]:
+                stack.append((time, event))
+            elif stack:
+                begin, begun = stack.pop()
+                events.append(begun)
+                begins.append(begin)
+                durations.append(time - begin)
+            else:
+                self.left_out[_ALONE] += 1
+        self.left_out[_ALONE] += sum(map(len, still_open.values()))
+        return events, begins, durations
+
+
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("key", "stack", "shape"), np.int32),
+    **dict.fromkeys(("begin", "duration", "correlation", "sequence", "external"), np.int64),
+}
+# So far apart that differences of times still fit: 73 years.
+_FAR = 2**61
+_COMPLETE, _METADATA = _CLASSES["X"], _CLASSES["M"]
+_HALVES = (_CLASSES["B"], _CLASSES["E"])
+_OTHERS = frozenset([_METADATA, *_HALVES])
+_DEVICE_KINDS = (*ON_DEVICE, Kind.device_annotation)
+_NO_TIME = "no time, or no duration of at least 0"
+_ALONE = "a beginning without an end, or an end without a beginning"
+_NO_ARGUMENTS = Arguments()
+# JSON has no such byte.
+_joined = b"\0".join
+
+
+def _text(value: Scalar) -> str:
+    return "" if value is None else str(value)
+
+
+def _packed(values: list[Any], kind: str) -> AnyArray:
+    """Return numbers as an array, several times as fast as NumPy reads a list."""
+    return np.frombuffer(struct.pack(f"{len(values)}{kind}", *values), dtype=kind)
+
+
+def _ints(values: list[Any]) -> Ints:
+    try:
+        return _packed(values, "q")
+    except struct.error:
+        return np.array([_int(value) for value in values], dtype=np.int64)
+
+
+def _int(value: Any) -> int:
+    try:
+        number = value if isinstance(value, int) else int(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return NOTHING
+    return number if -(2**63) <= number < 2**63 else NOTHING
+
+
+class _Codes(dict[Any, int]):
+    def __missing__(self, key: Any) -> int:
+        self[key] = code = len(self)
+        return code
+
+
+def _kind(name: str, category: str, pid: str) -> Kind:
+    kind = wide = _KINDS.get(category, Kind.other)
+    if wide is Kind.operator and pid == "CUDA functions":
+        # This is where autograd's own profiler puts what the device did.
+        kind = Kind.kernel
+    for narrow, beginnings in _BEGINNINGS.get(wide, ()):
+        kind = narrow if name.startswith(beginnings) else kind
+    return kind
+
+
+_KINDS = {word: Kind[kind] for kind, words in NAMES["kinds"].items() for word in words.split()}
+_KINDS[""] = Kind.other
+_BEGINNINGS = {
+    Kind[wide]: [(Kind[kind], tuple(names)) for kind, names in narrow.items()]
+    for wide, narrow in NAMES["beginnings"].items()
+}
+
+
+def _order(columns: Mapping[str, AnyArray], kind: Indices) -> Ints:
+    begin = columns["begin"]
+    order = np.argsort(begin, kind="stable")
+    same = np.diff(begin[order], prepend=-1, append=-1) == 0
+    tied = same[1:] | same[:-1]
+    rows = order[tied]
+    outer = np.full(len(Kind), 3)
+    outer[[Kind.annotation, Kind.python, Kind.operator]] = 0, 1, 2
+    # Of operators that take the same time the outer one was begun, and so numbered, first.
+    keys = (columns["external"][rows], outer[kind[rows]], -columns["duration"][rows], begin[rows])
+    order[tied] = rows[np.lexsort(keys)]
+    return order
+
+
+_UNKNOWN = -(2**63)
+_LAST = (2**63 - 1) // 1000
+
+
+def _times(events: Sequence[Event], chosen: Sequence[Event], text: bytes, field: str) -> Ints:
+    """Return a time of the chosen events in nanoseconds, `_UNKNOWN` where they have none.
+
+    A double holds a time below 2**43 microseconds (100 days) to less than half a nanosecond, so it
+    is the nearest that was meant. Others are taken from the text, with all their digits.
+    """
+    if not chosen:
+        return np.empty(0, dtype=np.int64)
+    values: list[Any] = [e.ts for e in chosen] if field == "ts" else [e.dur for e in chosen]
+    with suppress(struct.error):
+        whole = _packed(values, "q")
+        if whole.min() >= -_LAST and whole.max() <= _LAST:
+            return whole * 1000
+    with suppress(struct.error, OverflowError):
+        found = _packed(values, "d")
+        if np.abs(found).max() < 2.0**43:
+            below = np.floor(found)
+            rest = np.rint((found - below) * 1000)
+            return np.asarray(below.astype(np.int64) * 1000 + rest.astype(np.int64))
+    wanted = {id(event) for event in chosen}
+    pairs = zip(events, _written_times(text), strict=True)
+    written = (bytes(getattr(raw, field)) for event, raw in pairs if id(event) in wanted)
+    return np.array([_exact(number) for number in written], dtype=np.int64)
+
+
+def _exact(number: bytes) -> int:
+    whole, _, places = number.partition(b".")
+    # As PyTorch writes them.
+    if len(whole) <= 16 and len(places) == 3 and whole.isdigit() and places.isdigit():
+        return min(int(whole + places), _LAST * 1000)
+    try:
+        within = max(min(Decimal(number.strip(b'"').decode()), Decimal(_LAST)), Decimal(-_LAST))
+    except InvalidOperation:
+        return _UNKNOWN
+    return int((within * 1000).to_integral_value())

@@ -14,10 +14,9 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from deltacell.arrays import Bools, Indices, Ints
+from deltacell.arrays import Bools, Indices, Ints, distinct
 from deltacell.profile.say import say
-from deltacell.profile.trace.categories import Category, is_collective
-from deltacell.profile.trace.host import Doing, HostTime, waiting_calls
+from deltacell.profile.trace.host import Category, Doing, HostTime, is_collective, waiting_calls
 from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
@@ -74,15 +73,11 @@ class DeviceTime:
 def launches(trace: Trace) -> Indices:
     """Return the row of the host's call that caused each event of the device, or `NOTHING`."""
     found = np.full(len(trace), NOTHING, dtype=np.int32)
-    calls = np.flatnonzero((trace.kind == Kind.runtime) & (trace.correlation >= 0))
-    work = np.flatnonzero(trace.on_device & (trace.correlation >= 0))
-    if len(calls):
-        calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
-        numbers = trace.correlation[calls]
-        place = np.searchsorted(numbers, trace.correlation[work])
-        place = np.minimum(place, len(calls) - 1)
-        same = numbers[place] == trace.correlation[work]
-        found[work[same]] = calls[place[same]]
+    # From the last, so that the first of several calls with one number is meant.
+    calls = np.flatnonzero((trace.kind == Kind.runtime) & (trace.correlation >= 0))[::-1]
+    known = dict(zip(trace.correlation[calls].tolist(), calls.tolist(), strict=True))
+    work = np.flatnonzero(trace.on_device)
+    found[work] = [known.get(number, NOTHING) for number in trace.correlation[work].tolist()]
     return found
 
 
@@ -137,7 +132,11 @@ def _gaps(
     trace: Trace, steps: Steps, host: HostTime, rows: Ints, busy: Covered, launch: Indices
 ) -> pl.DataFrame:
     """Return the idle stretches of counted steps, until when the host is late, and the reasons."""
-    begin, end = _idle_pieces(steps, busy)
+    bounds = (busy.begin, busy.end, steps.begin, steps.end)
+    times, _ = distinct(np.concatenate(bounds))
+    begin, end = times[:-1], times[1:]
+    idle = steps.in_counted(begin) & (busy.within(begin, end) == 0)
+    begin, end = begin[idle], end[idle]
     # What runs next begins where an interval of the union does.
     place = np.searchsorted(busy.begin, end - 1, side="right")
     follows = place < len(busy.begin)
@@ -170,21 +169,6 @@ def _gaps(
     reason[following < 0] = "end"
     reasons = pl.Series(reason.tolist(), dtype=pl.String)
     return pl.DataFrame({"begin": begin, "end": end, "late": late, "reason": reasons})
-
-
-def _idle_pieces(steps: Steps, busy: Covered) -> tuple[Ints, Ints]:
-    begin = np.concatenate([[np.int64(-1)], busy.end])
-    end = np.append(busy.begin, np.iinfo(np.int64).max)
-    lefts, rights = [], []
-    for place in np.flatnonzero(steps.counted).tolist():
-        start, stop = steps.begin[place], steps.end[place]
-        first = int(np.searchsorted(end, start, side="right"))
-        last = int(np.searchsorted(begin, stop, side="left"))
-        left = np.maximum(begin[first:last], start)
-        right = np.minimum(end[first:last], stop)
-        lefts.append(left[right > left])
-        rights.append(right[right > left])
-    return np.concatenate(lefts), np.concatenate(rights)
 
 
 def _by_reason(gaps: pl.DataFrame) -> pl.DataFrame:

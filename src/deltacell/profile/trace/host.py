@@ -1,4 +1,4 @@
-"""The host's time: what the program was busy with at every moment of a step, and its names for it.
+"""The host's time: what every moment of a step was for, by the names of events.
 
 It is the time of the thread that the steps are on. Where that thread only waits for the threads
 that run the backward, it is theirs; where it waits for a collective of the host, it is the
@@ -10,24 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from deltacell.arrays import Bools, Indices, Ints
-from deltacell.profile.trace.categories import (
-    Categories,
-    Category,
-    categories,
-    classify,
-    is_collective,
-    is_loader,
-    nearest,
-    own_categories,
-)
-from deltacell.profile.trace.self_time import Covered, Nesting, Timeline, climb, moments, timeline
+from deltacell.arrays import Bools, Indices, Ints, distinct
+from deltacell.profile.trace.self_time import Covered, Nesting, Timeline, climb, timeline
 from deltacell.profile.trace.steps import Steps
-from deltacell.profile.trace.trace import NOTHING, Kind, Trace
+from deltacell.profile.trace.trace import NAMES, NOTHING, Kind, Trace
 
 PAUSE = (100_000, 500_000, 0.02)
 """How long a pause between two operators of the forward may be and belong to it: nanoseconds at
@@ -35,6 +27,95 @@ least and at most, and the share of a step."""
 
 BARE = 0.02  # the share of a step from which a stretch without events is named by its neighbours
 NOT_RECORDED = "(nothing recorded)"  # the name of moments in which no event is open
+
+
+Categories = npt.NDArray[np.int8]
+
+
+class Category(IntEnum):
+    """What time is spent on; every moment of a step has one category."""
+
+    data_loading, transfer, preparation, forward, loss, backward = range(6)
+    communication, optimizer, logging, validation, checkpoint, other = range(6, 12)
+
+    @property
+    def title(self) -> str:
+        return _TITLES.get(self.name, self.name)
+
+
+_TITLES = {
+    "data_loading": "data loading",
+    "transfer": "transfer to device",
+    "preparation": "graph preparation",
+    "communication": "gradient communication",
+    "logging": "logging and callbacks",
+    "checkpoint": "checkpoints and figures",
+}
+CATEGORY_OF_PHASE = {
+    "data_wait" if one is Category.data_loading else one.name: one for one in Category
+}
+"""The category of each phase of `deltacell.profile.phase_rows.PHASES`."""
+
+
+def classify(name: str, kind: Kind) -> Category | None:
+    if kind not in _RULES:
+        return None
+    if len(name) > _LONG:
+        # Names are untrusted, and the telling part is at an end.
+        name = name[: _LONG // 2] + name[-_LONG // 2 :]
+    if name.startswith("phase.") and kind is not Kind.python:
+        return CATEGORY_OF_PHASE.get(name[6:])
+    return next((category for category, rule in _RULES[kind] if rule.search(name)), None)
+
+
+def own_categories(trace: Trace) -> Categories:
+    # There are many times fewer names than events, so these fit into int32.
+    pairs = trace.name * np.int32(len(Kind)) + trace.kind
+    found = np.full(len(trace.names) * len(Kind), NOTHING, dtype=np.int8)
+    for pair in np.flatnonzero(np.bincount(pairs)).tolist():
+        category = classify(trace.names[pair // len(Kind)], Kind(pair % len(Kind)))
+        found[pair] = NOTHING if category is None else category
+    own: Categories = found[pairs]
+    return own
+
+
+def categories(trace: Trace, nesting: Nesting, own: Categories) -> Categories:
+    """Return the category of the nearest classified ancestor of each event, itself included.
+
+    Calls that send a batch to the device are a transfer where no ancestor is classified.
+    """
+    found = nearest(own, nesting)
+    to_device = trace.named(lambda name: "HtoD" in name or "HostToDevice" in name)
+    copies = trace.correlation[to_device & (trace.kind == Kind.copy)]
+    rows = np.flatnonzero((trace.kind == Kind.runtime) & (found == NOTHING))
+    rows = rows[np.isin(trace.correlation[rows], copies[copies >= 0])]
+    moves, own = trace.named(_MOVES.__contains__), own.copy()
+    while len(rows):
+        own[rows] = Category.transfer
+        above = nesting.parent[rows]
+        rows = above[(above >= 0) & moves[above]].astype(np.int64)
+    return nearest(own, nesting)
+
+
+def nearest(own: Categories, nesting: Nesting) -> Categories:
+    """Return the category of each event, or of its nearest ancestor that has one."""
+    return own[climb(own == NOTHING, nesting.parent)]
+
+
+_LONG = 1000
+_MOVES = {"aten::copy_", "aten::_to_copy", "aten::to", "aten::pin_memory"}
+_PATTERNS = {
+    of: [(Category[category], re.compile(pattern)) for category, pattern in rules.items()]
+    for of, rules in NAMES["categories"].items()
+}
+_RULES = {
+    Kind.annotation: _PATTERNS["both"] + _PATTERNS["annotation"],
+    Kind.operator: _PATTERNS["both"] + _PATTERNS["operator"],
+    Kind.python: _PATTERNS["python"],
+}
+# Whether a range is the wait for the next batch; whether a name is that of a collective.
+is_loader = dict(_PATTERNS["both"])[Category.data_loading].search
+is_collective = dict(_PATTERNS["both"])[Category.communication].search
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +132,7 @@ class HostTime:
     events: Categories  # the category of each event of the trace, or NOTHING
 
     def covered(self, which: Bools) -> Covered:
-        first, last = which.copy(), which.copy()
-        continues = which[1:] & which[:-1] & (self.begin[1:] == self.end[:-1])
-        first[1:] ^= continues
-        last[:-1] ^= continues
-        return Covered(self.begin[first], self.end[last])
+        return Covered.union(self.begin[which], self.end[which])
 
     def between(self, begin: int, end: int) -> tuple[Ints, Ints]:
         first = int(np.searchsorted(self.end, begin, side="right"))
@@ -73,19 +150,15 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     main = timeline(trace, nesting, steps.thread)
     others = [timeline(trace, nesting, lane) for lane in helpers]
     collectives = _collectives(trace, nesting, steps)
-    times = moments(
-        *(main.times, steps.begin, steps.end, collectives.begin, collectives.end),
-        *(line.times for line in others),
-    )
+    bounds = (steps.begin, steps.end, collectives.begin, collectives.end)
+    times, _ = distinct(np.concatenate([*bounds, *(line.times for line in (main, *others))]))
     # The bounds of steps are among the times.
     first, last = np.searchsorted(times, steps.begin), np.searchsorted(times, steps.end)
     places = [slice(a, max(a, b)) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
     begin = np.concatenate([times[:-1][place] for place in places])
     end = np.concatenate([times[1:][place] for place in places])
     step = np.repeat(np.arange(len(steps), dtype=np.int32), np.maximum(last - first, 0))
-    del times
     row, category, waits = _busy(trace, found, main, others, begin)
-    del main, others
     category[_exposed(own, row, waits, begin, collectives)] = Category.communication
     least, most, share = PAUSE
     pause = min(max(least, share * float(np.median(steps.wall))), most)
@@ -235,29 +308,24 @@ def doing(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Doing
     library, or one whose name tells its purpose, such as ``torch.save``. Where nothing is recorded,
     it is what lies before and after.
     """
-    shown = [
-        _SPOKEN.sub(r"torch.\1", name) if len(name) < 300 else name for name in plain_names(trace)
-    ]
-    names = [*dict.fromkeys(shown), NOT_RECORDED]
-    of_name = {name: code for code, name in enumerate(names[:-1])}
-    codes = np.array([*(of_name[name] for name in shown), len(names) - 1], dtype=np.int32)
-    row = np.append(_named_by(trace, nesting), np.int32(NOTHING))
-    piece = row[host.row]
-    code = codes[np.append(trace.name, np.int32(len(shown)))[piece]]
+    plain = plain_names(trace)
+    shown = [_SPOKEN.sub(r"torch.\1", name) if len(name) < 300 else name for name in plain]
+    known: dict[str, int] = {}
+    codes = [known.setdefault(name, len(known)) for name in (*shown, NOT_RECORDED)]
+    names = list(known)
+    # The last place is that of no event.
+    piece = np.append(_named_by(trace, nesting), np.int32(NOTHING))[host.row]
+    code = np.array(codes, dtype=np.int32)[np.append(trace.name, np.int32(len(shown)))[piece]]
     bare = np.flatnonzero(piece < 0)
     first = bare[np.flatnonzero(np.diff(bare, prepend=-2) > 1)]
     last = bare[np.flatnonzero(np.diff(bare, append=len(code) + 1) > 1)]
     long = host.end[last] - host.begin[first] > BARE * float(np.median(steps.wall))
-    known: dict[str, int] = {}
     for begin, end in zip(first[long].tolist(), last[long].tolist(), strict=True):
         before = _brief(names[code[begin - 1]]) if begin else "the start"
         after = _brief(names[code[end + 1]]) if end + 1 < len(code) else "the end"
         text = f"code that records nothing, between {before} and {after}"
-        if text not in known:
-            known[text] = len(names)
-            names.append(text)
-        code[begin : end + 1] = known[text]
-    return Doing(code, names)
+        code[begin : end + 1] = known.setdefault(text, len(known))
+    return Doing(code, list(known))
 
 
 def _named_by(trace: Trace, nesting: Nesting) -> Indices:
@@ -291,15 +359,10 @@ _SPOKEN = re.compile(r"^.*torch/serialization\.py\(\d+\): (save|load)$", re.DOTA
 
 
 def plain_names(trace: Trace) -> list[str]:
-
-    def plain(name: str) -> str:
-        if _STEP.match(name):
-            return "ProfilerStep"
-        if " at 0x" in name:
-            name = _ADDRESS.sub("", name)
-        return _VENDOR.sub("cuda", name).replace("rccl", "nccl")
-
-    return [plain(name) for name in trace.names]
+    """Return the names of a trace without what differs between runs and vendors."""
+    names = (_STEP.sub("ProfilerStep", name) for name in trace.names)
+    names = (_ADDRESS.sub("", name) if " at 0x" in name else name for name in names)
+    return [_VENDOR.sub("cuda", name).replace("rccl", "nccl") for name in names]
 
 
 def waiting_calls(trace: Trace) -> Bools:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain, groupby, zip_longest
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from deltacell.errors import InputError
-from deltacell.profile.trace.columns import Table
-from deltacell.profile.trace.decode import BETWEEN, Decoder, Source
+from deltacell.profile.trace.decode import BETWEEN, Decoder, Table
 from deltacell.profile.trace.trace import Kind, Trace, merge_cycles
 from deltacell.words import Progress, count_text
 
@@ -29,12 +28,11 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
     around is in the trace's warnings.
     """
     path = Path(path)
-    table = Table()
-    decoder = _read_in_parts(path, table, progress)
-    if decoder is None:
-        table = Table()
-        decoder = _read(Source(path, progress), table)
-    source = decoder.source
+    try:
+        decoder, table = _read_in_parts(path, progress) or _read(Decoder(path), progress)
+    except OSError as error:
+        what = f"the trace cannot be read: {error.strerror or error}"
+        raise InputError(what, code="unreadable-file", where=path) from error
     fields = table.finish()
     table.left_out["not a valid event"] += decoder.lost
     notices = tuple(_warnings(decoder, table))
@@ -47,8 +45,8 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
     settings = ("record_shapes", "with_stack", "profile_memory")
     listed = about.get("deviceProperties")
     devices = [d for d in listed if isinstance(d, dict)] if isinstance(listed, list) else []
-    found = table.devices.values()
-    devices.sort(key=lambda device: device.get("id") not in found)
+    seen = {thread.device for thread in fields["threads"]}
+    devices.sort(key=lambda device: device.get("id") not in seen)
     damage = f"{count_text(n, 'event')} could not be read" if (n := table.left_out.total()) else ""
     version = about.get("pytorch_version") or about.get("torch_version")
     rank, world_size = _rank(about, path)
@@ -61,8 +59,8 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
         device_name=next((str(device["name"]) for device in devices if "name" in device), None),
         settings={key: bool(about[key]) for key in settings if key in about},
         warnings=notices,
-        damage="the file is cut off" if decoder.cut or source.damage else damage,
-        text_bytes=source.given,
+        damage="the file is cut off" if decoder.cut or decoder.damage else damage,
+        text_bytes=decoder.given,
     )
 
 
@@ -104,111 +102,102 @@ def missing_ranks(traces: Sequence[Trace]) -> list[str]:
     size = max([*sizes, *(rank + 1 for rank in ranks)], default=0)
     if not ranks or len(ranks) >= size:
         return []
-    missing = listed(set(range(size)) - ranks)
+    missing = _ranges(set(range(size)) - ranks)
     verb = "is" if len(ranks) == 1 else "are"
-    return [f"Of {size} ranks only {listed(ranks)} {verb} here; missing: {missing}."]
+    return [f"Of {size} ranks only {_ranges(ranks)} {verb} here; missing: {missing}."]
 
 
-def listed(numbers: Iterable[int], most: int = 8) -> str:
+def _ranges(numbers: Iterable[int]) -> str:
     """Return numbers as text, consecutive ones as a range: ``0, 2 to 5``."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    texts = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in runs]
-    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" * (len(texts) > most))
+    groups = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in group] for _, group in groups]
+    texts = [f"{x[0]} to {x[-1]}" if len(x) > 2 else ", ".join(map(str, x)) for x in runs]
+    return ", ".join(texts[:8]) + (f" and {len(texts) - 8} more" if len(texts) > 8 else "")
 
 
-def _read(source: Source, table: Table, is_inside: bool = False) -> Decoder:
-    decoder = Decoder(source, is_inside)
-    with closing(source):
-        for piece in decoder.pieces():
-            table.add(*piece)
-            del piece
-    return decoder
+def _read(decoder: Decoder, progress: Progress | None = None) -> tuple[Decoder, Table]:
+    table = Table()
+    for piece in decoder.pieces(progress):
+        table.add(*piece)
+        del piece
+    return decoder, table
 
 
-PART = 16 << 20
-"""The smallest file that several processes read, and the largest part, in bytes."""
+PART = 4 << 20
+"""Bytes that a process reads at a time where a file has at least four such parts."""
 
 
-def _read_in_parts(path: Path, table: Table, progress: Progress | None) -> Decoder | None:
-    """Read a large plain file with several processes; None if one has to read all of it.
+def _read_in_parts(path: Path, progress: Progress | None) -> tuple[Decoder, Table] | None:
+    """Read a large plain file with one process per core; None if one has to read all of it.
 
-    Of n processes, including this one, each reads every n-th part. If a part is damaged or does not
-    end between two events, the parts after it cannot be trusted.
+    Of n processes each reads every n-th part. If a part is damaged or does not end between two
+    events, the parts after it cannot be trusted.
     """
     can_fork = hasattr(os, "sched_getaffinity") and not multiprocessing.current_process().daemon
     n = min(4, len(os.sched_getaffinity(0))) if can_fork else 1
-    places = _places(path, n)
-    if n == 1 or len(places) < n:
+    parts = _parts(path)
+    if n == 1 or len(parts) < n:
         return None
-    parts = list(zip(places, [*places[1:], None], strict=True))
     fork, children = multiprocessing.get_context("fork"), list[tuple[Any, Any]]()
-    about, given = dict[str, Any](), 0
+    table, about, given = Table(), dict[str, Any](), 0
     try:
-        for first in range(1, n):
+        for first in range(n):
             pipe = receiver, sender = fork.Pipe(duplex=False)
-            child = fork.Process(target=_send, args=(*pipe, path, parts[first::n]), daemon=True)
+            child = fork.Process(target=_send, args=(*pipe, parts[first::n]), daemon=True)
             with warnings.catch_warnings():
                 # The child uses neither locks nor threads of this process.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 child.start()
             sender.close()
             children.append((child, receiver))
-        for number, (begin, end) in enumerate(parts):
-            if number % n == 0:
-                decoder = _read(Source(path, progress, begin, end), table, is_inside=begin > 0)
-            else:
-                decoder, later = children[number % n - 1][1].recv()
-                table.join(later)
+        for number, part in enumerate(parts):
+            decoder, later = children[number % n][1].recv()
+            table.join(later)
             about |= decoder.about
-            given += decoder.source.given
-            is_good = "traceEvents" in about and not decoder.lost + decoder.repaired
-            if not is_good or decoder.goes_on == (end is None):
+            given += decoder.given
+            if progress is not None:
+                progress(f"reading {path.name}", given, parts[-1].begin)
+            is_good = "traceEvents" in about and not (
+                decoder.lost or decoder.repaired or decoder.cut
+            )
+            if not is_good or decoder.closed != (part.end is None):
                 return None
-    except (EOFError, InputError):
+    except EOFError:
         return None
     finally:
         for child, receiver in children:
             receiver.close()
             child.kill()
             child.join()
-    decoder.about, decoder.source.given = about, given
-    return decoder
+    decoder.about, decoder.given = about, given
+    return decoder, table
 
 
-def _send(
-    back: Connection, to: Connection, path: Path, parts: Sequence[tuple[int, int | None]]
-) -> None:
+def _send(back: Connection, to: Connection, parts: Sequence[Decoder]) -> None:
     # Without another reader, sending fails as soon as the parent is gone.
     back.close()
     with suppress(Exception):
-        for begin, end in parts:
-            table = Table()
-            to.send((_read(Source(path, None, begin, end), table, is_inside=True), table))
+        for part in parts:
+            to.send(_read(part))
 
 
-def _places(path: Path, cores: int) -> list[int]:
-    """Return where the parts of a plain file begin; each core gets the same number of parts."""
-    found = [0]
-    with suppress(OSError), path.open("rb") as file:
+def _parts(path: Path) -> list[Decoder]:
+    places = {0}
+    with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        parts = cores * -(-size // (cores * PART)) if size >= PART else 1
-        # Neither packed nor an array without an object around it.
-        for part in range(1, parts if file.read(64).lstrip().startswith(b"{") else 1):
-            begin = file.seek(size * part // parts)
-            if begin > found[-1] and (comma := BETWEEN.search(file.read(1 << 20))):
-                found.append(begin + comma.end(1))
-    return found
+        # Neither packed nor a list without an object around it.
+        is_plain = file.read(64).lstrip().startswith(b"{")
+        for place in range(PART, size, PART) if is_plain and size >= 4 * PART else ():
+            file.seek(place)
+            if comma := BETWEEN.search(file.read(1 << 20)):
+                places.add(place + comma.end(1))
+    begins = sorted(places)
+    return [Decoder(path, *bounds) for bounds in zip_longest(begins, begins[1:])]
 
 
 def _warnings(decoder: Decoder, table: Table) -> Iterator[str]:
-    damage = decoder.source.damage
-    if decoder.cut or damage:
-        why = f" ({damage})" if damage else ""
+    if decoder.cut or decoder.damage:
+        why = f" ({decoder.damage})" if decoder.damage else ""
         yield f"The file is cut off{why}: what stands before the cut was read."
     if decoder.repaired:
         yield "The file has characters or numbers that JSON does not allow: corrected."
@@ -219,20 +208,15 @@ def _warnings(decoder: Decoder, table: Table) -> Iterator[str]:
             yield f"{count_text(count, 'event was', 'events were')} left out: {why}."
 
 
-_RANK = re.compile(
-    r"(?<![a-z])(?:rank|worker)[_-]?(\d{1,7})(?:[_-]?of[_-]?(\d{1,7}))?(?![0-9])", re.I
-)
-_WORLD = re.compile(r"(?<![a-z])world(?:_?size)?[_-]?(\d{1,7})(?![0-9])", re.I)
+_RANK = re.compile(r"(?<![a-z])(?:rank|worker)[_-]?(\d{1,7})(?![0-9])", re.I)
 
 
 def _rank(about: Mapping[str, Any], path: Path) -> tuple[int | None, int | None]:
     said = about.get("distributedInfo")
-    rank, world_size = _int(said, "rank"), _int(said, "world_size")
-    by_name, by_world = _RANK.search(path.name), _WORLD.search(path.name)
+    rank, by_name = _int(said, "rank"), _RANK.search(path.name)
     if rank is None and by_name:
         rank = int(by_name[1])
-    size = by_name[2] if by_name and by_name[2] else by_world and by_world[1]
-    return rank, int(size) if world_size is None and size else world_size
+    return rank, _int(said, "world_size")
 
 
 def _int(said: Any, key: str) -> int | None:
@@ -268,7 +252,7 @@ def _check_recorded(trace: Trace) -> None:
 
 
 def _check_one_run(groups: Mapping[int | None, Sequence[Trace]], path: Path) -> None:
-    traces = list(itertools.chain(*groups.values()))
+    traces = list(chain(*groups.values()))
     sizes = {trace.world_size for trace in traces if trace.world_size is not None}
     known = None not in groups or len(groups) == 1
     if known and len(sizes) < 2 and all(map(_are_cycles, groups.values())):

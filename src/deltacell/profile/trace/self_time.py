@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from deltacell.arrays import Bools, Indices, Ints
+from deltacell.arrays import Bools, Indices, Ints, distinct, offsets_of
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 
@@ -40,8 +40,7 @@ def nest(trace: Trace) -> Nesting:
     )
     if beside.any():
         lane = np.where(beside, lane + len(trace.threads), lane).astype(np.int32)
-    parent = np.full(count, NOTHING, dtype=np.int32)
-    within = parent
+    parent, within = (np.full(count, NOTHING, dtype=np.int32) for _ in range(2))
     cut = trace.begin + np.maximum(trace.duration, 0)
     own = np.zeros(count, dtype=np.int64)
     for rows in _by_lane(lane):
@@ -52,16 +51,13 @@ def nest(trace: Trace) -> Nesting:
             ends, called_from = _cut(begin, end)
             inner = _parents(begin, ends)
             outer = np.where(called_from >= 0, called_from, inner)
-            # Both are one array for as long as everything nests.
-            within = parent.copy() if within is parent else within
         times = ends - begin
         inside = inner >= 0
         # Floats hold sums of nanoseconds below 2**53 exactly.
         taken = np.bincount(inner[inside], weights=times[inside], minlength=len(times))
         times -= taken.astype(np.int64)
         parent[rows] = np.where(outer >= 0, rows[outer], NOTHING)
-        if within is not parent:
-            within[rows] = np.where(inner >= 0, rows[inner], NOTHING)
+        within[rows] = np.where(inside, rows[inner], NOTHING)
         cut[rows], own[rows] = ends, times
         if int(times.sum()) != Covered.union(begin, end).total or int(times.min()) < 0:
             raise AssertionError("the self times of a thread miss the union of its events")
@@ -75,15 +71,6 @@ def climb(climbs: Bools, parent: Indices) -> Indices:
     while not np.array_equal(further := place[place], place):
         place = further
     return place
-
-
-def moments(*times: Ints) -> Ints:
-    together = np.concatenate(times)
-    together.sort()
-    fresh = np.ones(len(together), dtype=bool)
-    # numpy's own unique hashes, which is many times slower for millions of times.
-    np.not_equal(together[1:], together[:-1], out=fresh[1:])
-    return together[fresh]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +92,7 @@ class Timeline:
 def timeline(trace: Trace, nesting: Nesting, lane: int) -> Timeline:
     rows = np.flatnonzero((nesting.lane == lane) & (nesting.cut > trace.begin)).astype(np.int32)
     begin = trace.begin[rows]
-    times = moments(begin, nesting.cut[rows])
+    times, _ = distinct(np.concatenate([begin, nesting.cut[rows]]))
     row = rows[np.searchsorted(begin, times, side="right") - 1]
     ended = np.flatnonzero(nesting.cut[row] <= times)
     while len(ended):
@@ -113,9 +100,6 @@ def timeline(trace: Trace, nesting: Nesting, lane: int) -> Timeline:
         ended = ended[row[ended] >= 0]
         ended = ended[nesting.cut[row[ended]] <= times[ended]]
     return Timeline(times, row)
-
-
-_PART = 1 << 17
 
 
 def _by_lane(lane: Indices) -> Iterator[Indices]:
@@ -137,7 +121,7 @@ def _parents(begin: Ints, end: Ints) -> Indices:
     """
     parent = np.full(len(begin), NOTHING, dtype=np.int32)
     lasting = np.flatnonzero(end > begin).astype(np.int32)
-    starts, stops = (begin, end) if len(lasting) == len(begin) else (begin[lasting], end[lasting])
+    starts, stops = begin[lasting], end[lasting]
     found = np.full(len(lasting), NOTHING, dtype=np.int32)
     ended = np.searchsorted(np.sort(stops), starts, side="right").astype(np.int32)
     depth = np.arange(len(lasting), dtype=np.int32) - ended
@@ -145,7 +129,7 @@ def _parents(begin: Ints, end: Ints) -> Indices:
         found[level] = above[np.searchsorted(above, level) - 1]
     parent[lasting] = np.where(found >= 0, lasting[found], NOTHING)
     instants = np.flatnonzero(end <= begin)
-    if len(instants) and len(lasting):
+    if len(lasting):
         place = np.searchsorted(starts, begin[instants], side="right") - 1
         while len(over := np.flatnonzero((place >= 0) & (stops[place] <= begin[instants]))):
             place[over] = found[place[over]]
@@ -186,30 +170,23 @@ class Covered:
     @classmethod
     def union(cls, begin: Ints, end: Ints) -> Covered:
         lasting = end > begin
-        if not lasting.all():
-            begin, end = begin[lasting], end[lasting]
+        begin, end = begin[lasting], end[lasting]
         reached = np.maximum.accumulate(end)
-        first = np.ones(len(begin), dtype=bool)
-        np.greater(begin[1:], reached[:-1], out=first[1:])
-        return cls(begin[first], reached[np.append(first[1:], True)] if len(begin) else end)
+        apart = begin[1:] > reached[:-1]
+        ends = np.append(reached[:-1][apart], reached[-1:])
+        return cls(np.append(begin[:1], begin[1:][apart]), ends)
 
     @property
     def total(self) -> int:
         return int((self.end - self.begin).sum())
 
     def until(self, times: Ints) -> Ints:
-        length = np.concatenate([[0], np.cumsum(self.end - self.begin)])
+        length = offsets_of(self.end - self.begin)
         place = np.searchsorted(self.begin, times, side="right")
-        over = np.zeros(len(times), dtype=np.int64)
-        started = place > 0
-        over[started] = np.maximum(self.end[place[started] - 1] - times[started], 0)
-        covered: Ints = length[place] - over
+        # Before the first interval nothing is over.
+        ends = np.append(np.iinfo(np.int64).min, self.end)
+        covered: Ints = length[place] - np.maximum(ends[place], times) + times
         return covered
 
     def within(self, begin: Ints, end: Ints) -> Ints:
-        found = np.empty(len(begin), dtype=np.int64)
-        # In parts, because `until` holds several times what it returns.
-        for first in range(0, len(begin), _PART):
-            part = slice(first, first + _PART)
-            found[part] = self.until(end[part]) - self.until(begin[part])
-        return found
+        return self.until(end) - self.until(begin)

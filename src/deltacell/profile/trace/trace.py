@@ -119,31 +119,31 @@ def merge_cycles(cycles: Sequence[Trace]) -> Trace:
     first = cycles[0]
     if len(cycles) == 1:
         return first
-    tables: dict[str, dict[Any, int]] = {n: {} for n in ("names", "threads", "stacks", "shapes")}
-    columns: dict[str, list[Any]] = {}
-    apart = {"correlation": 0, "sequence": 0}
     shifts = tuple(trace.origin - first.origin for trace in cycles)
-    for trace, shift in zip(cycles, shifts, strict=True):
-        found: dict[str, Any] = {"kind": trace.kind, "duration": trace.duration}
-        found["begin"] = trace.begin + shift
-        for name, known in tables.items():
-            codes = [known.setdefault(one, len(known)) for one in getattr(trace, name)]
-            column = getattr(trace, name[:-1])
+    columns: dict[str, list[Any]] = {
+        "begin": [trace.begin + shift for trace, shift in zip(cycles, shifts, strict=True)],
+        "duration": [trace.duration for trace in cycles],
+        "kind": [trace.kind for trace in cycles],
+    }
+    for name in ("correlation", "sequence"):
+        # Each cycle may count from the same number.
+        numbers = [getattr(trace, name) for trace in cycles]
+        most = max(int(column.max(initial=0)) for column in numbers) + 1
+        columns[name] = [np.where(x >= 0, x + i * most, x) for i, x in enumerate(numbers)]
+    joined: dict[str, Any] = {}
+    for name in ("name", "thread", "stack", "shape"):
+        known: dict[Any, int] = {}
+        columns[name] = []
+        for trace in cycles:
+            codes = [known.setdefault(one, len(known)) for one in getattr(trace, f"{name}s")]
+            column = getattr(trace, name)
             column = column if len(column) else np.full(len(trace), NOTHING, dtype=np.int32)
             # The last place is that of no code.
-            found[name[:-1]] = np.array([*codes, NOTHING], dtype=np.int32)[column]
-        for name, offset in apart.items():
-            column = getattr(trace, name)
-            found[name] = np.where(column >= 0, column + offset, column)
-            apart[name] = offset + int(column.max(initial=0)) + 1
-        for name, column in found.items():
-            columns.setdefault(name, []).append(column)
-    joined: dict[str, Any] = {
-        name: np.concatenate(parts).astype(getattr(first, name).dtype)
-        for name, parts in columns.items()
-        if name not in ("stack", "shape") or tables[f"{name}s"]
-    }
-    joined |= {name: tuple(known) for name, known in tables.items()}
+            columns[name].append(np.array([*codes, NOTHING], dtype=np.int32)[column])
+        joined[f"{name}s"] = tuple(known)
+    for name, parts in columns.items():
+        if joined.get(f"{name}s", True):
+            joined[name] = np.concatenate(parts)
     said = f"{len(cycles)} profiler cycles were read as one trace."
     return replace(
         first,

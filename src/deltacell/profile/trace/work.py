@@ -16,8 +16,7 @@ import numpy as np
 import polars as pl
 
 from deltacell.arrays import Bools, Indices, Ints
-from deltacell.profile.trace.categories import is_collective, own_categories
-from deltacell.profile.trace.host import HostTime, plain_names
+from deltacell.profile.trace.host import HostTime, is_collective, own_categories, plain_names
 from deltacell.profile.trace.self_time import Nesting, climb
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NAMES, NOTHING, Kind, Trace
@@ -117,17 +116,12 @@ def _shapes(trace: Trace, inside: Bools) -> dict[str, tuple[str, str]]:
 
 
 def _kernels(trace: Trace, rows: Ints, part: Ints, plain: list[str]) -> pl.DataFrame:
-    columns = {"code": trace.name[rows], "of": part, "time": trace.duration[rows]}
-    names = pl.Series(plain, dtype=pl.String)
-    parts = pl.Series(["compute", "communication", "copies"])
-    return (
-        pl.DataFrame(columns)
-        .group_by("code", "of")
-        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("time").sum())
-        .group_by(name=pl.lit(names).gather("code"), part=pl.lit(parts).gather("of"))
-        .agg(pl.col("count", "time").sum())
-        .sort("time", "name", "part", descending=[True, False, False])
-    )
+    name = pl.Series(plain, dtype=pl.String).gather(trace.name[rows])
+    of = pl.Series(["compute", "communication", "copies"]).gather(part)
+    frame = pl.DataFrame({"name": name, "part": of, "time": trace.duration[rows]})
+    sums = pl.len().cast(pl.Int64).alias("count"), pl.sum("time")
+    found = frame.group_by("name", "part").agg(sums)
+    return found.sort("time", "name", "part", descending=[True, False, False])
 
 
 def _owner(wanted: Bools, nesting: Nesting) -> Indices:
