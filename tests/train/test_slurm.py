@@ -94,7 +94,7 @@ def test_the_directory_is_made_of_the_job_and_a_saved_run_is_resumed(tmp_path):
     (folder.parent / "run.json").write_text("{}")
     # Without a checkpoint it starts again.
     assert run(script(), tmp_path)[-1] == "directory='runs/demo-77'"
-    (folder / "index.json").write_text("{}")
+    (folder / "step-00000001.ckpt").write_text("x")
     assert run(script(), tmp_path) == ["train", "--resume", "runs/demo-77"]
     # What it fails with is the code of the job, which is not requeued.
     run(script(requeue=True), tmp_path, code=2)

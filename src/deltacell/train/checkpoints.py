@@ -1,13 +1,12 @@
-"""The checkpoints of a run: the last few and the best, and an index that names only whole ones.
+"""The checkpoints of a run: the last few and the best, each a file that is whole.
 
-A checkpoint is written in this order: the file under a temporary name, its flush, its rename, the
-index in the same way, and only then are old ones deleted. A kill or a full disk between any two of
-these leaves an index whose files are all present and whole.
+A checkpoint is written under a temporary name, flushed and renamed, and only then are old ones
+deleted, so a kill or a full disk at any moment leaves whole files. Everything known of a
+checkpoint is in its file; its name is its step.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 import os
@@ -15,36 +14,32 @@ import pickle
 import re
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor, nn
 
 from deltacell.errors import InputError, StoreError
-from deltacell.files import TEMPORARY, new_file, read_json, seal_of, write_json
+from deltacell.files import TEMPORARY, new_file
 from deltacell.profile.record import Reached
-from deltacell.store import sha256_of_file
 
 SCHEMA_VERSION = 1
-INDEX = "index.json"
 METRIC = "validation_pearson"
 """The metric that the best checkpoint is chosen by."""
 
-_NAME = re.compile(r"step-\d{8,}(-\d+)?\.ckpt")
+_NAME = re.compile(r"step-\d{8,}\.ckpt")
 _MARK = "deltacell_checkpoint"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint as the index has it."""
+    """Where a checkpoint was taken, and its file."""
 
     file: str
-    sha256: str
     step: int
     epoch: int
     metric: float | None  # None if it was not measured or is not finite
@@ -62,13 +57,18 @@ class Checkpoints:
 
     @property
     def kept(self) -> tuple[Checkpoint, ...]:
-        """All checkpoints, in the order in which they were saved.
-
-        An index that is missing or damaged is made again if all of the files are whole.
-        """
+        """All checkpoints by step; none of them may be damaged, or another would be the best."""
         if self._kept is None:
-            known = _read_index(self.folder / INDEX)
-            self._kept = self._recovered() if known is None else known
+            found = []
+            for file in self._files():
+                try:
+                    one = self._read(file)
+                    found.append(Checkpoint(file.name, one["step"], one["epoch"], one["metric"]))
+                except StoreError:
+                    # One that is not there any more was deleted by the process that saves.
+                    if file.exists():
+                        raise
+            self._kept = tuple(found)
         return self._kept
 
     @property
@@ -88,102 +88,84 @@ class Checkpoints:
     ) -> None:
         """Save a state, which becomes the last checkpoint, and the best if its metric is."""
         metric = float(metric) if metric is not None and math.isfinite(metric) else None
-        before = self.kept
-        # A file that the index names is never overwritten: its checksum counts until then.
-        name, again = f"step-{step:08d}.ckpt", 0
-        while name in {one.file for one in before}:
-            again += 1
-            name = f"step-{step:08d}-{again}.ckpt"
+        before, file = self.kept, self.folder / f"step-{step:08d}.ckpt"
         try:
             self.folder.mkdir(exist_ok=True)
-            with new_file(self.folder / name) as temporary:
-                sha256 = write_checkpoint(temporary, state, step=step, epoch=epoch, metric=metric)
-            # A step is saved twice if it was validated only the second time.
-            only = metric is None
-            kept = [o for o in before if o.step != step or (only and o.metric is not None)]
-            kept.append(Checkpoint(name, sha256, step, epoch, metric))
-            self._commit([one for one in kept if one in kept[-self.keep :] or one is _best(kept)])
-        except (OSError, StoreError) as error:
-            with suppress(OSError):
-                (self.folder / name).unlink()
-            what = error.what if isinstance(error, StoreError) else error.strerror or error
+            with new_file(file) as temporary:
+                write_checkpoint(temporary, state, step=step, epoch=epoch, metric=metric)
+        except OSError as error:
             left = f"{before[-1].file} is still there" if before else "There is no earlier one"
             raise StoreError(
-                f"the checkpoint of step {step} could not be written: {what}",
+                f"the checkpoint of step {step} could not be written: {error.strerror or error}",
                 code="not-written",
-                where=self.folder / name,
+                where=file,
                 fix=f"{left}. Free some space, then: deltacell train --resume {self.folder.parent}",
             ) from error
+        saved = Checkpoint(file.name, step, epoch, metric)
+        kept = [*(one for one in before if one.step != step), saved]
+        self._kept = tuple(one for one in kept if one in kept[-self.keep :] or one is _best(kept))
+        names = {one.file for one in self._kept}
+        # What cannot be deleted now is tried again with the next one.
+        with suppress(OSError):
+            for old in (*self._files(), *self.folder.glob(f".*{TEMPORARY}")):
+                if old.name not in names:
+                    old.unlink(missing_ok=True)
 
     def load(self, which: str = "last") -> dict[str, Any]:
-        """Return a saved state, on the CPU, after its checksum was verified.
+        """Return a saved state, on the CPU.
 
         `which` is ``last``, ``best`` or a file name. Nothing in the file is executed, whatever it
         contains. If it is damaged or missing, the error names an earlier one that is whole.
         """
-        chosen = self._find(which)
-        file = self.folder / chosen.file
-        try:
-            if sha256_of_file(file) != chosen.sha256:
-                raise _damaged(file)
-            state: dict[str, Any] = read_checkpoint(file)["state"]
-        except (OSError, StoreError) as error:
-            what, code = f"the checkpoint cannot be read: {error}", "unreadable-checkpoint"
-            if isinstance(error, StoreError):
-                what, code = error.what, error.code
-            fix = self._alternative(chosen)
-            raise StoreError(what, code=code, where=file, fix=fix) from error
+        state: dict[str, Any] = self._read(self._find(which))["state"]
         return state
 
     def continue_from(self, which: str) -> None:
-        """Make a checkpoint the last, and delete those of later steps."""
-        chosen = self._find(which)
-        self._commit([*self._before(chosen), chosen])
+        """Make a checkpoint the last by deleting those of later steps, the latest first."""
+        files = self._files()
+        for file in reversed(files[files.index(self._find(which)) + 1 :]):
+            try:
+                file.unlink()
+            except OSError as error:
+                what = f"a later checkpoint cannot be deleted: {error.strerror or error}"
+                raise StoreError(what, code="not-written", where=file) from error
+        self._kept = None
 
-    def _find(self, which: str) -> Checkpoint:
-        named = {"last": self.last, "best": self.best, **{one.file: one for one in self.kept}}
+    def _files(self) -> list[Path]:
+        found = (file for file in self.folder.glob("step-*") if _NAME.fullmatch(file.name))
+        return sorted(found, key=_step)
+
+    def _find(self, which: str) -> Path:
+        files = self._files()
+        named = {file.name: file for file in files} | {"last": files[-1] if files else None}
+        if which == "best" and self.best is not None:
+            named["best"] = self.folder / self.best.file
         found = named.get(which)
         if found is None:
-            there = ", ".join(one.file for one in self.kept) or "none"
+            there = ", ".join(file.name for file in files) or "none"
             what = f"there is no checkpoint '{which}'; the run has {there}"
             fix = f"Resume the run: deltacell train --resume {self.folder.parent}"
             raise StoreError(what, code="no-checkpoint", where=self.folder, fix=fix)
         return found
 
-    def _before(self, chosen: Checkpoint) -> list[Checkpoint]:
-        return [one for one in self.kept if one.step <= chosen.step and one is not chosen]
+    def _read(self, file: Path) -> dict[str, Any]:
+        try:
+            return read_checkpoint(file)
+        except (OSError, StoreError) as error:
+            what, code = f"the checkpoint cannot be read: {error}", "unreadable-checkpoint"
+            if isinstance(error, StoreError):
+                what, code = error.what, error.code
+            fix = "No earlier one is whole. Restore a copy, or train into another directory."
+            for earlier in self._files():
+                with suppress(OSError, StoreError):
+                    if _step(earlier) < _step(file) and read_checkpoint(earlier):
+                        again = f"deltacell train --resume {self.folder.parent}"
+                        fix = f"An earlier one is whole: {again} --from {earlier.name}"
+            raise StoreError(what, code=code, where=file, fix=fix) from error
 
-    def _recovered(self) -> tuple[Checkpoint, ...]:
-        found = []
-        for file in _files_in(self.folder):
-            try:
-                facts = read_checkpoint(file) | {"file": file.name, "sha256": sha256_of_file(file)}
-                found.append(msgspec.convert(facts, Checkpoint))
-            except (OSError, StoreError, msgspec.ValidationError) as error:
-                # Without it, another one would become the best or the last, and nobody would know.
-                what = "neither this checkpoint nor the index of the checkpoints can be read"
-                fix = "Restore one of them, or remove this file to do without it."
-                code = getattr(error, "code", "damaged-checkpoint")
-                raise StoreError(what, code=code, where=file, fix=fix) from error
-        return tuple(sorted(found, key=lambda one: (one.step, len(one.file), one.file)))
 
-    def _commit(self, kept: Sequence[Checkpoint]) -> None:
-        """Write the index, then delete what it does not name."""
-        write_json(self.folder / INDEX, _to_json(kept), what="the index of the checkpoints")
-        self._kept = tuple(kept)
-        # What cannot be deleted now is tried again with the next one.
-        with suppress(OSError):
-            for file in (*_files_in(self.folder), *self.folder.glob(f".*{TEMPORARY}")):
-                if file.name not in {one.file for one in kept}:
-                    file.unlink(missing_ok=True)
-
-    def _alternative(self, broken: Checkpoint) -> str:
-        for one in sorted(self._before(broken), key=lambda one: one.step, reverse=True):
-            with suppress(OSError):
-                if sha256_of_file(self.folder / one.file) == one.sha256:
-                    again = f"deltacell train --resume {self.folder.parent} --from {one.file}"
-                    return f"An earlier one is whole: {again}"
-        return "No earlier one is whole. Restore a copy, or train into another directory."
+def _step(file: Path) -> int:
+    return int(file.stem.removeprefix("step-"))
 
 
 def _reached(one: Checkpoint | None) -> Reached | None:
@@ -198,46 +180,15 @@ def _best(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
     return max(measured, key=lambda one: one.metric or 0.0, default=None)
 
 
-def _to_json(kept: Sequence[Checkpoint]) -> dict[str, Any]:
-    best = _best(kept)
-    data = {
-        "schema": SCHEMA_VERSION,
-        "last": kept[-1].file if kept else None,
-        "best": None if best is None else best.file,
-        "checkpoints": [asdict(one) for one in kept],
-    }
-    return data | {"seal": seal_of(data)}
-
-
-def _read_index(file: Path) -> tuple[Checkpoint, ...] | None:
-    """Return what the index names, or None if there is none or it does not match its seal."""
-    if not file.is_file():
-        return None
-    try:
-        data = read_json(file, what="the index of the checkpoints")
-        kept = msgspec.convert(data["checkpoints"], tuple[Checkpoint, ...])
-    except (StoreError, msgspec.ValidationError, KeyError, TypeError) as error:
-        if isinstance(error.__cause__, OSError):
-            raise
-        return None
-    ours = all(_NAME.fullmatch(one.file) for one in kept)
-    return kept if ours and data == _to_json(kept) else None
-
-
-def _files_in(folder: Path) -> list[Path]:
-    return [file for file in sorted(folder.glob("step-*")) if _NAME.fullmatch(file.name)]
-
-
 def write_checkpoint(
     path: Path, state: Mapping[str, Any], *, step: int, epoch: int, metric: float | None
-) -> str:
-    """Write a state and where it was taken, and return the SHA-256 of the file."""
+) -> None:
+    """Write a state and where it was taken."""
     about = {_MARK: SCHEMA_VERSION, "step": step, "epoch": epoch, "metric": metric}
     # It is made in memory because PyTorch hides a full disk behind errors of its own.
     made = io.BytesIO()
     torch.save({**about, "state": plain_state(state)}, made)
     path.write_bytes(made.getbuffer())
-    return hashlib.sha256(made.getbuffer()).hexdigest()
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -258,9 +209,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except Exception as error:  # whatever damaged bytes lead to
         raise _damaged(path) from error
     is_ours = isinstance(payload, dict) and payload.get(_MARK) == SCHEMA_VERSION
-    if not is_ours or type(payload.get("state")) is not dict:
+    kinds = {"step": int, "epoch": int, "metric": float | None, "state": dict}
+    if not is_ours or not all(isinstance(payload.get(key), kinds[key]) for key in kinds):
         what = f"not a checkpoint of deltacell with schema version {SCHEMA_VERSION}"
         raise StoreError(what, code="not-a-checkpoint", where=path)
+    if _NAME.fullmatch(path.name) and payload["step"] != _step(path):
+        raise _damaged(path)
     try:
         # Other code in this process may have allowed PyTorch to read more than what we write.
         plain_state(payload)
