@@ -200,17 +200,17 @@ def test_a_loaded_run_predicts_what_was_fitted(made, model):
     assert torch.equal(run.predictor(data.screen.genotypes), expected)
     assert run.is_finished
     assert run.record.best is None or run.record.best.value == outcome.best
-    rows = run.record.metrics()
+    rows = metrics_of(outcome.path)
     genotypes, measured = data.part(data.split.validation)
     score = fitted(data.cell, genotypes).score.numpy().astype(np.float64)
-    assert rows["validation_mse"][-1] == pytest.approx(np.mean((score - measured) ** 2))
+    assert rows[-1]["validation_mse"] == pytest.approx(np.mean((score - measured) ** 2))
     before = [row["validation_mse"] for row in fitted.history]
-    assert rows["validation_mse"][:-1].to_list() == before
+    assert [row["validation_mse"] for row in rows[:-1]] == before
     if model == "boosted_trees":
         # The checkpoint holds the state and no code.
         (file,) = (outcome.path / "checkpoints").glob("*.ckpt")
         state = torch.load(file, weights_only=True)["state"]
-        assert state.keys() == {"predictor", "run"}
+        assert state.keys() == {"predictor", "rows", "run"}
         assert state["predictor"]["trees"].startswith("tree\n")
 
 
@@ -255,7 +255,7 @@ def test_an_interrupted_fit_is_fitted_again(made, monkeypatch, again, refused):
     run = load_run(outcome.path)
     statuses = [attempt.status for attempt in run.record.attempts]
     assert statuses == [Status.interrupted, Status.finished]
-    assert run.record.metrics().height == 1
+    assert len(metrics_of(outcome.path)) == 1
 
 
 def test_an_ensemble_is_the_weighted_sum_and_outlives_its_runs(runs, tmp_path, refused):

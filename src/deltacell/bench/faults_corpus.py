@@ -34,7 +34,7 @@ from deltacell.table import File
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose, from_yaml
 from deltacell.train.run import train
-from deltacell.train.run_directory import metrics_of, read_config
+from deltacell.train.run_directory import read_config
 from deltacell.verbs import rank
 
 Reader = Callable[[Path], Any]
@@ -135,7 +135,6 @@ def flipped() -> dict[str, tuple[str, Reader]]:
         "split": ("split/*", partial(stored, "split")),
         "run.json": ("run/run.json", lambda f: repr(read_run(f / "run"))),
         "config.yaml": ("run/config.yaml", lambda f: repr(read_config(f / "run"))),
-        "metrics.csv": ("run/metrics.csv", lambda f: repr(metrics_of(f / "run"))),
         "checkpoint": ("run/checkpoints/*.ckpt", state),
         "ranking": ("ranking.parquet", lambda f: Ranking.read(f / "ranking.parquet").to_json()),
         "work on a ranking": ("work.arrow", work),

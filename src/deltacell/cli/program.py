@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,22 +62,16 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
 
     Bash takes ``experiment=de`` for three words, the last of them ``de``.
     """
-    from deltacell.train.config import ANY_KEYS, GROUPS
-
-    def names(group: str) -> list[str]:
-        found = (entry.name for entry in (files("deltacell.conf") / group).iterdir())
-        # A loss "of" a model is the model's default.
-        shipped = (n for n in found if n.endswith(".yaml") and not n.startswith("of_"))
-        return sorted(name.removesuffix(".yaml") for name in shipped)
+    from deltacell.train.config import ANY_KEYS, GROUPS, choices
 
     before = list(ctx.params.get("overrides") or [])
     if before and before[-1] in GROUPS:
         # The begun word is the sign alone, which click takes for nothing.
         before.append("=")
     if len(before) > 1 and before[-1] == "=":
-        words = names(before[-2]) if before[-2] in GROUPS else []
+        words = choices(before[-2]) if before[-2] in GROUPS else []
     else:
-        words = [f"{group}={name}" for group in GROUPS for name in names(group)]
+        words = [f"{group}={name}" for group in GROUPS for name in choices(group)]
         words += [f"{key}=" for key in ANY_KEYS if incomplete]
     return [word for word in words if word.startswith(incomplete)]
 

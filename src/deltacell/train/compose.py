@@ -89,17 +89,6 @@ def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
         return _checked(OmegaConf.merge(OmegaConf.structured(config), given))
 
 
-def options(group: str) -> list[str]:
-    with _hydra():
-        found = GlobalHydra.instance().config_loader().get_group_options(group)
-    return _chosen_by_users(found)
-
-
-def _chosen_by_users(names: Sequence[str]) -> list[str]:
-    # The defaults that follow the model are chosen by it.
-    return [name for name in names if not name.startswith("of_")]
-
-
 def _checked(composed: Any) -> Config:
     config = cast(Config, OmegaConf.to_object(composed))
     check(config)
@@ -135,7 +124,6 @@ def _store_schemas(store: ConfigStore) -> None:
     for name, loss in LOSSES.items():
         store.store(group="deltacell/loss", name=name, node=loss)
     OmegaConf.register_new_resolver("deltacell.string_channels", _string_channels, replace=True)
-    OmegaConf.register_new_resolver("deltacell.string_merged", _string_merged, replace=True)
 
 
 def _string_channels(_root_: DictConfig) -> list[str]:
@@ -145,15 +133,6 @@ def _string_channels(_root_: DictConfig) -> list[str]:
     # Hydra also resolves parts of the config that lack the key; hence select.
     named = OmegaConf.select(_root_, "data.relations")
     return [n for n in (STRING_RELATIONS if named is None else named) if n in STRING_RELATIONS]
-
-
-def _string_merged(_root_: DictConfig) -> list[str] | None:
-    """Return the model's relations with one, ``string``, in place of the channels of STRING."""
-    if OmegaConf.select(_root_, "model.name") != "dango":
-        return None
-    channels = _string_channels(_root_)
-    named = OmegaConf.select(_root_, "data.relations") or channels
-    return list(dict.fromkeys("string" if name in channels else name for name in named))
 
 
 def _override(text: str) -> str:
@@ -202,7 +181,7 @@ def _readable(where: Where = None) -> Iterator[None]:
 def _config_error(error: BaseException, where: Where) -> InputError:
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
-        return unknown_name(group, name, _chosen_by_users(error.options))
+        return unknown_name(group, name, [n for n in error.options if not n.startswith("of_")])
     file = re.match(r"In '([^']+)'", str(error))
     where = file[1] if file is not None and where is None else where
     cause: BaseException | None = error

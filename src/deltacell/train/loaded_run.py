@@ -16,9 +16,9 @@ from deltacell.store import read_manifest
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config
 from deltacell.train.data import Standard, TrainingData, load_data
-from deltacell.train.loop import Position
 from deltacell.train.predictor import Ensemble, Predictor, build_fitted, build_for
 from deltacell.train.run_directory import check_meaning, opened, resumed_config
+from deltacell.train.task import Position
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

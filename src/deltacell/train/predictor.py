@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.optimize import nnls
+from scipy.special import expit
 from torch import nn
 
 from deltacell.arrays import Doubles
@@ -93,21 +94,13 @@ class Ensemble(FittedPredictor):
 
     def __init__(self, runs: Sequence[str]) -> None:
         if len(runs) < 2:
-            what = (
-                f"an ensemble of {len(runs)} runs; expected two or more, model.runs=[runs/a,runs/b]"
-            )
+            what = "an ensemble needs at least two runs: model.runs=[runs/a,runs/b]"
             raise InputError(what, code="too-few-runs")
         self.runs = tuple(runs)
         self._members: list[Predictor] = []
 
     def adopt(self, directory: Path, data: TrainingData) -> None:
         """Copy the runs, which have to be of these data, into a run directory and load them."""
-        from deltacell.train.loaded_run import load_run
-
-        for run in self.runs:
-            # This refuses a run of other data or of another split.
-            if not load_run(run, data=data).is_finished:
-                raise InputError("the run has not finished", code="unfinished-run", where=run)
         shutil.rmtree(directory / MEMBERS, ignore_errors=True)
         not_needed = shutil.ignore_patterns("baselines", FIGURES, TRACES, TENSORBOARD)
         for number, run in enumerate(self.runs):
@@ -119,7 +112,13 @@ class Ensemble(FittedPredictor):
         from deltacell.train.loaded_run import load_run
 
         copies = sorted((directory / MEMBERS).iterdir(), key=lambda p: int(p.name.split("-")[0]))
-        self._members = [load_run(copy, data=data).predictor for copy in copies]
+        # A run of other data or of another split is refused.
+        runs = [load_run(copy, data=data) for copy in copies]
+        for run in runs:
+            if not run.is_finished:
+                what = "the run has not finished"
+                raise InputError(what, code="unfinished-run", where=run.record.path)
+        self._members = [run.predictor for run in runs]
 
     def _fit(self, data: FitData) -> State:
         validation = data.validation
@@ -131,19 +130,16 @@ class Ensemble(FittedPredictor):
         means, deviations = scores.mean(axis=1), scores.std(axis=1)
         # A run whose scores are all equal has no scale, and no weight.
         deviations = np.where(deviations > 0, deviations, np.inf)
-        intercept, units = validation.mean, (scores - means[:, None]) / deviations[:, None]
-        weights, _ = nnls(units.T, validation.targets - intercept)
-        fitted = {"weights": weights, "means": means, "deviations": deviations}
-        return {**fitted, "intercept": intercept}
+        units = (scores - means[:, None]) / deviations[:, None]
+        weights, _ = nnls(units.T, validation.targets - validation.mean)
+        scale = {"means": means, "deviations": deviations}
+        return {"weights": weights, "intercept": validation.mean, **scale}
 
     def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
         scores, odds = self._of_members(sets)
         units = (scores - self._means[:, None]) / self._deviations[:, None]
         size: Doubles = self._intercept + self._weights @ units
-        if odds is None:
-            return Parts(size)
-        hit = 1 / (1 + np.exp(-odds))
-        return Parts(hit * size, hit, size)
+        return Parts(size) if odds is None else Parts(expit(odds) * size, expit(odds), size)
 
     def _of_members(self, sets: GeneSets) -> tuple[Doubles, Doubles | None]:
         """Return the score of each run, [runs, sets], and the log odds of a hit, [sets]."""
@@ -181,19 +177,23 @@ def build_model(
 ) -> nn.Module:
     """Return the network for genotypes of at most `largest` genes.
 
-    `recorded` is what the run to resume has recorded of its propagation.
+    `recorded` is what the run to resume has recorded of its propagation. The name of a relation
+    that was merged into another stands for the other.
     """
     model, options = config.model, options_of(config.model)
+    into = {old: new for new, merged in config.data.merge_relations.items() for old in merged}
+    named = options.get("relations")
+    if isinstance(model, DangoConfig) and named is None:
+        named = STRING_RELATIONS
+    if named is not None:
+        options["relations"] = list(dict.fromkeys(into.get(name, name) for name in named))
     if isinstance(model, DangoConfig):
-        relations = list(STRING_RELATIONS if model.relations is None else model.relations)
-        absent = [name for name in relations if name not in cell.relations]
-        if absent and model.relations is None:
-            there = ",".join(cell.relations)
-            what = f"the cell has no relation '{absent[0]}', which DANGO uses by default"
-            fix = f"Set model.relations=[{there}] or some of them, and model.lambdas.NAME for each."
+        if model.relations is None and not set(options["relations"]) <= set(cell.relations):
+            what = "the cell lacks channels of STRING, which DANGO uses by default"
+            fix = "Set model.relations, and model.lambdas for each, to some of "
+            fix += ", ".join(cell.relations)
             raise InputError(what, code="unknown-relation", fix=fix)
-        lambdas = {**STRING_LAMBDAS, **model.lambdas}
-        options |= {"relations": relations, "lambdas": lambdas, "largest": largest}
+        options |= {"lambdas": {**STRING_LAMBDAS, **model.lambdas}, "largest": largest}
     elif isinstance(model, HeteroCellConfig):
         bounds = {} if config.max_bytes is None else {"max_bytes": config.max_bytes}
         chosen = recorded and recorded["choice"]

@@ -44,7 +44,7 @@ STOPPED_FOR = 60.0
 TO_SAVE = 120.0
 # Slurm's pre-emption and time limit, a terminal's Ctrl-C, and Slurm's early warning.
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-# What a rank gives `Agreement.reached` when it is time to save; less than any of `STOPPING`.
+# What a rank gives `Agreement.highest` when it is time to save; less than any of `STOPPING`.
 SAVE = 1
 
 T = TypeVar("T")
@@ -170,31 +170,19 @@ def _sum(state, bucket):  # type: ignore[no-untyped-def]
 
 
 class Agreement:
-    """All ranks stop, or save, after the same step if one of them has to.
-
-    The question travels while the next step is computed, so the answer is one step old.
-    """
+    """All ranks stop, or save, after the same step if one of them has to."""
 
     def __init__(self) -> None:
-        self._alone = world_size() == 1
-        self._group = None if self._alone else dist.new_group(backend="gloo")
-        self._asked: tuple[Any, torch.Tensor] | None = None
+        # On the host, so that no device has to be waited for.
+        self._group = dist.new_group(backend="gloo") if world_size() > 1 else None
 
-    def reached(self, mine: int) -> int:
-        """Return the highest number (0, `SAVE` or a signal) that a rank gave a step ago."""
-        if self._alone:
-            return mine
-        self.arrive()
-        answer = 0 if self._asked is None else int(self._asked[1])
-        number = torch.tensor(mine)
-        work = dist.all_reduce(number, dist.ReduceOp.MAX, group=self._group, async_op=True)
-        self._asked = (work, number)
-        return answer
-
-    def arrive(self) -> None:
-        """Wait for what is still under way, and keep its answer for the next `reached`."""
-        if self._asked is not None:
-            self._asked[0].wait()
+    def highest(self, number: int) -> int:
+        """Return the highest number (0, `SAVE` or a signal) that a rank gives."""
+        if self._group is None:
+            return number
+        given = torch.tensor(number)
+        dist.all_reduce(given, dist.ReduceOp.MAX, group=self._group)
+        return int(given)
 
 
 def from_first_rank(value: T) -> T:

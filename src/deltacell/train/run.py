@@ -18,15 +18,12 @@ import torch
 from deltacell.errors import DeltacellError, InputError, StoreError
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.pairs import PairTrees
-from deltacell.profile.capture import Capture, Window, check_window
-from deltacell.profile.host_profilers import HostProfiler
 from deltacell.profile.phase_rows import PhaseSummary, read_phases
 from deltacell.profile.record import (
     CHECKPOINTS,
     PHASES,
     RUN_FILE,
     SPLIT,
-    TRACES,
     RunRecord,
     Status,
     Target,
@@ -37,7 +34,7 @@ from deltacell.screen import Split
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, EnsembleConfig
 from deltacell.train.data import Standard, TrainingData, draw_zeros, load_data
-from deltacell.train.loop import Loggers, Loop, check_loggers
+from deltacell.train.loop import Loggers, Loop
 from deltacell.train.predictor import Ensemble, Predictor, build_fitted, propagation_record
 from deltacell.train.processes import StopSignals, from_first_rank, make_fabric, set_threads
 from deltacell.train.run_directory import (
@@ -51,7 +48,7 @@ from deltacell.train.run_directory import (
     resumed_config,
     write_metrics,
 )
-from deltacell.train.task import Task, Validation
+from deltacell.train.task import Validation
 from deltacell.words import Progress
 
 
@@ -110,10 +107,7 @@ def train(
         if fabric is None:
             predictor = build_fitted(config)
         else:
-            recorded = None if before is None else before.propagation
-            loop = Loop(fabric, config, data, path, recorded)
-            loop.attempt = 0 if before is None else len(before.attempts)
-            loop.profilers = _profilers(loop, is_new=not resumes)
+            loop = Loop(fabric, config, data, path, before)
         if is_first and not resumes:
             create_run(path, config, command, world_size=size, split=data.split)
             directory = stack.enter_context(opened(path, running=True))
@@ -170,7 +164,7 @@ def _trained(loop: Loop) -> Outcome:
             precision=config.trainer.precision,
             batch_size=config.data.batch_size,
             accumulate=config.optimizer.accumulate,
-            steps_per_epoch=loop.schedule.steps_per_epoch,
+            steps_per_epoch=loop.steps_per_epoch,
             epochs=config.trainer.epochs,
             propagation=propagation_record(model),
             n_parameters=sum(weight.numel() for weight in model.parameters()),
@@ -188,37 +182,6 @@ def _trained(loop: Loop) -> Outcome:
     fabric.barrier()
     notices = tuple(notice for profiler in loop.profilers for notice in profiler.notices)
     return Outcome(path, signal, summary, fabric.is_global_zero, notices)
-
-
-def _profilers(loop: Loop, *, is_new: bool) -> list[Capture | HostProfiler]:
-    profiler, config = loop.config.profiler, loop.config
-    folder, rank, size = loop.path / TRACES, loop.fabric.global_rank, loop.fabric.world_size
-    found: list[Capture | HostProfiler] = []
-    check_loggers(config.loggers)
-    if profiler.trace:
-        window = Window.of(profiler.window)
-        # What a resumed run has left may be less than the window, which was recorded.
-        if is_new:
-            check_window(
-                window,
-                samples=loop.training.samples_per_epoch,
-                batch_size=config.data.batch_size,
-                accumulate=config.optimizer.accumulate,
-                epochs=config.trainer.epochs,
-                world_size=size,
-                steps=loop.batches,
-            )
-        names = ("record_shapes", "profile_memory", "with_stack")
-        options: dict[str, Any] = {name: getattr(profiler, name) for name in names}
-        found.append(Capture(window, folder, rank, world_size=size, timer=loop.timer, **options))
-    if profiler.kind is not None:
-        if profiler.with_stack and profiler.trace:
-            what = f"profiler.with_stack and profiler.kind={profiler.kind} both hook into Python"
-            raise InputError(what, code="conflicting-settings")
-        model = type(loop.task.model)
-        functions = (Task.forward, Task.prepare, model.forward, Loop._accumulated_step)
-        found.append(HostProfiler(profiler.kind, folder, rank, functions))
-    return found
 
 
 # Runs whose predictor is fitted in one call: additive effects, boosted trees and the like.
@@ -289,7 +252,8 @@ def _fitted(
             measures = Validation(measured, predicted, loss=float("nan")).metrics()
             row = {f"validation_{name}": measures[name] for name in ("pearson", "spearman", "mse")}
         append(row)
-        state = {"predictor": predictor.state_dict(), MEANING: meaning(config, data)}
+        state = {"predictor": predictor.state_dict(), "rows": rows}
+        state[MEANING] = meaning(config, data)
         n, metric = len(rows), row.get("validation_pearson")
         checkpoints.save(state, step=n, epoch=n, metric=metric)
         directory.end(Status.finished)

@@ -21,19 +21,15 @@ from typing import TYPE_CHECKING, Any
 from deltacell.errors import InputError, StoreError
 from deltacell.files import write_text
 from deltacell.profile.record import (
-    CHECK,
     CHECKPOINTS,
     CONFIG_FILE,
     METRICS_FILE,
-    NO_ROWS,
     RUN_FILE,
     SPLIT,
     Attempt,
     RunRecord,
     Status,
-    checks_of_rows,
     now,
-    read_metrics,
     read_run,
     write_run,
 )
@@ -302,23 +298,16 @@ COLUMNS = (
 
 
 def write_metrics(run: Path, rows: Sequence[Mapping[str, float | None]]) -> None:
-    """Write ``metrics.csv``, which is for people; its last column, ``crc32``, shows damage."""
-    names = list(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
-    given = ([row.get(name) for name in names] for row in rows)
-    written = [["" if value is None else str(value) for value in values] for values in given]
-    checks = [CHECK if rows else NO_ROWS, *checks_of_rows(names, written)]
-    checked = zip([names, *written], checks, strict=True)
+    """Write ``metrics.csv``, which is for people and is not read again."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([*row, check] for row, check in checked)
+    names = dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])
+    writer = csv.DictWriter(text, list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     write_text(run / METRICS_FILE, text.getvalue(), what="the metrics")
 
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:
-    """Return the rows of ``metrics.csv``, which has to have its checksums."""
-    file = run / METRICS_FILE
-    rows = read_metrics(file).to_dicts()
-    header = file.read_text(encoding="utf-8-sig").partition("\n")[0]
-    if not header.endswith(f",{CHECK if rows else NO_ROWS}"):
-        what = f"there are no rows, or no column '{CHECK}'"
-        raise InputError(what, code="broken-seal", where=file)
+    """Return the metrics of every epoch or validation, from the last checkpoint."""
+    rows: list[dict[str, Any]] = Checkpoints(run / CHECKPOINTS).load()["rows"]
     return rows
