@@ -17,7 +17,7 @@ from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.data import Standard, TrainingData
-from deltacell.train.loaded_run import load_run
+from deltacell.train.predictor import load_run
 from deltacell.train.run import train
 
 CLOSED_FORMS = ["global_mean", "additive"]

@@ -143,8 +143,8 @@ class TestSavingAndLoading:
         saved.save(state(40), step=40, epoch=4)
         saved.save(state(40), step=40, epoch=4, metric=second)
         assert steps(saved).count(40) == 1
-        assert saved.last.metric == second
-        assert saved.best.metric == 0.9
+        assert saved.last.value == second
+        assert saved.best.value == 0.9
         assert_whole(folder, lasts=[40])
 
     def test_by_name_and_files_of_others_are_left_alone(self, saved, folder, refused):

@@ -98,7 +98,7 @@ def predict(
     from deltacell.predict.ranking_file import write_network, write_table
     from deltacell.report.predict import print_ranking, ranking_page
     from deltacell.report.progress import progress_bar
-    from deltacell.train.loaded_run import best_by_validation
+    from deltacell.train.predictor import best_by_validation
 
     given = sets
     if sets.split()[:1] == ["with"]:

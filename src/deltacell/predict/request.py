@@ -27,8 +27,7 @@ from deltacell.screen import Screen
 from deltacell.store import sha256_of_file
 from deltacell.table import open_text
 from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.loaded_run import LoadedRun, are_alike, labels_of
-from deltacell.train.predictor import WHOLE_BLOCK
+from deltacell.train.predictor import WHOLE_BLOCK, LoadedRun, are_alike, labels_of
 
 PAIRS, TRIPLES, WITH, FILE = "pairs", "triples", "with", "file"
 TOP = 1_000  # sets of each end where nothing else is asked for
@@ -278,7 +277,7 @@ def _facts(run: LoadedRun, label: str, weights: str) -> dict[str, Any]:
     sha256 = sha256_of_file(checkpoints.folder / chosen.file)
     saved = {"checkpoint": chosen.file, "sha256": sha256, "finished": run.is_finished}
     said = {"name": label, "seed": run.record.seed, "model": run.config.model.name}
-    return {**said, **saved, "validation_pearson": chosen.metric}
+    return {**said, **saved, "validation_pearson": chosen.value}
 
 
 def trained_sizes(runs: Sequence[LoadedRun]) -> set[int]:

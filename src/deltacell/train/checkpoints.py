@@ -16,7 +16,6 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +34,6 @@ _NAME = re.compile(r"step-\d{8,}\.ckpt")
 _MARK = "deltacell_checkpoint"
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where a checkpoint was taken, and its file."""
-
-    file: str
-    step: int
-    epoch: int
-    metric: float | None  # None if it was not measured or is not finite
-
-
 class Checkpoints:
     """The folder of a run's checkpoints; one process at a time may save, any number may load.
 
@@ -53,17 +42,17 @@ class Checkpoints:
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 2) -> None:
         self.folder, self.keep = Path(folder), keep
-        self._kept: tuple[Checkpoint, ...] | None = None
+        self._kept: tuple[Reached, ...] | None = None
 
     @property
-    def kept(self) -> tuple[Checkpoint, ...]:
+    def kept(self) -> tuple[Reached, ...]:
         """All checkpoints by step; none of them may be damaged, or another would be the best."""
         if self._kept is None:
             found = []
             for file in self._files():
                 try:
                     one = self._read(file)
-                    found.append(Checkpoint(file.name, one["step"], one["epoch"], one["metric"]))
+                    found.append(_described(file.name, one["step"], one["epoch"], one["metric"]))
                 except StoreError:
                     # One that is not there any more was deleted by the process that saves.
                     if file.exists():
@@ -72,16 +61,16 @@ class Checkpoints:
         return self._kept
 
     @property
-    def last(self) -> Checkpoint | None:
+    def last(self) -> Reached | None:
         return self.kept[-1] if self.kept else None
 
     @property
-    def best(self) -> Checkpoint | None:
+    def best(self) -> Reached | None:
         """The checkpoint with the highest metric, the earliest of equals."""
         return _best(self.kept)
 
     def reached(self) -> dict[str, Reached | None]:
-        return {"best": _reached(self.best), "last": _reached(self.last)}
+        return {"best": self.best, "last": self.last}
 
     def save(
         self, state: Mapping[str, Any], *, step: int, epoch: int, metric: float | None = None
@@ -101,7 +90,7 @@ class Checkpoints:
                 where=file,
                 fix=f"{left}. Free some space, then: deltacell train --resume {self.folder.parent}",
             ) from error
-        saved = Checkpoint(file.name, step, epoch, metric)
+        saved = _described(file.name, step, epoch, metric)
         kept = [*(one for one in before if one.step != step), saved]
         self._kept = tuple(one for one in kept if one in kept[-self.keep :] or one is _best(kept))
         names = {one.file for one in self._kept}
@@ -168,16 +157,14 @@ def _step(file: Path) -> int:
     return int(file.stem.removeprefix("step-"))
 
 
-def _reached(one: Checkpoint | None) -> Reached | None:
-    if one is None:
-        return None
-    metric = None if one.metric is None else METRIC
-    return Reached(epoch=one.epoch, step=one.step, file=one.file, metric=metric, value=one.metric)
+def _described(file: str, step: int, epoch: int, value: float | None) -> Reached:
+    metric = None if value is None else METRIC
+    return Reached(epoch=epoch, step=step, file=file, metric=metric, value=value)
 
 
-def _best(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-    measured = [one for one in checkpoints if one.metric is not None]
-    return max(measured, key=lambda one: one.metric or 0.0, default=None)
+def _best(checkpoints: Iterable[Reached]) -> Reached | None:
+    measured = [one for one in checkpoints if one.value is not None]
+    return max(measured, key=lambda one: one.value or 0.0, default=None)
 
 
 def write_checkpoint(

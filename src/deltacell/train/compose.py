@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -102,8 +103,7 @@ _LOCK = threading.RLock()
 def _hydra() -> Iterator[None]:
     """Initialise Hydra, in one thread at a time; one in use is put back afterwards."""
     with _LOCK:
-        if "deltacell" not in ConfigStore.instance().repo:
-            _store_schemas(ConfigStore.instance())
+        _store_schemas(ConfigStore.instance())
         theirs, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
         try:
             with initialize_config_module("deltacell.conf", version_base="1.3"):
@@ -112,17 +112,17 @@ def _hydra() -> Iterator[None]:
             GlobalHydra.instance().hydra = theirs
 
 
+@cache
 def _store_schemas(store: ConfigStore) -> None:
     whole = OmegaConf.structured(Config)
     # Left open, or the keys of one model would stay when another is chosen.
     whole.model = whole.loss = "???"
     store.store(group="deltacell", name="config", node=whole)
-    for name, model in MODELS.items():
-        store.store(group="deltacell/model", name=name, node=model)
-        if model.fitted:
-            store.store(group="loss", name=f"of_{name}", node=NoLossConfig)
-    for name, loss in LOSSES.items():
-        store.store(group="deltacell/loss", name=name, node=loss)
+    for group, kinds in (("model", MODELS), ("loss", LOSSES)):
+        for name, kind in kinds.items():
+            store.store(group=f"deltacell/{group}", name=name, node=kind)
+    for name in (name for name, model in MODELS.items() if model.fitted):
+        store.store(group="loss", name=f"of_{name}", node=NoLossConfig)
     OmegaConf.register_new_resolver("deltacell.string_channels", _string_channels, replace=True)
 
 
@@ -262,36 +262,36 @@ def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Confi
     """
     given = {text.partition("=")[0].lstrip("+") for text in overrides}
     config = compose([f"model={MODEL}", *overrides], folder=folder)
-    sentences = [
+    said = [
         f"No experiment is named, so {MODEL} is fitted: boosted trees on what was measured next "
         "to a set, on gene features and on all networks. It did best on all splits of Costanzo "
         "2010; on triples it was not compared."
     ]
-    chosen: dict[str, Any] = {}
+    chosen: dict[str, Any] = {"data.screen_genes_only": True}
     if config.data.folder is not None:
         if config.data.screen is None:
             rows = {
                 path.name: store.read(path, "screen", verify=False).parts["rows"].num_rows
                 for path in screens_in(Path(config.data.folder))
             }
-            names = sorted(rows, key=rows.__getitem__, reverse=True)
-            config = with_settings(config, {"data.screen": next(iter(names), None)})
-            if len(names) > 1:
-                sentences.append(
-                    f"It is trained on {names[0]}, the largest of the screens {', '.join(names)}; "
-                    f"data.screen={names[1]} chooses another."
+            largest = max(rows, key=rows.__getitem__, default=None)
+            config = with_settings(config, {"data.screen": largest})
+            if len(rows) > 1:
+                said.append(
+                    f"It is trained on {largest}, the largest of the screens {', '.join(rows)}; "
+                    "set data.screen to choose another."
                 )
         chosen["name"] = f"{config.data.screen}_pairs"
     cell, screen = sources(config.data)
     if len(screen.stats()["phenotypes"]) > 1 and "data.where" not in given:
         chosen["data.where"] = {"phenotype": ["interaction"]}
-        sentences.append("The screen has fitness too; it is trained on the interactions.")
+        said.append("The screen has fitness too; it is trained on the interactions.")
     if len(np.unique(screen.keys)) < len(screen):
         chosen["data.merge"] = "mean"
-        sentences.append("Repeated genotypes become one, with the mean of their scores.")
+        said.append("Repeated genotypes become one, with the mean of their scores.")
     if len(screen) > LARGEST:
         chosen["data.subset"] = LARGEST
-        sentences.append(f"{LARGEST:,} of {len(screen):,} genotypes are drawn to fit into memory.")
-    chosen |= {"data.screen_genes_only": True, **suited(cell, screen)}
-    sentences.append(f"Trees of {chosen['model.leaves']} leaves suit {len(screen):,} genotypes.")
-    return with_settings(config, {k: v for k, v in chosen.items() if k not in given}), sentences
+        said.append(f"{LARGEST:,} of {len(screen):,} genotypes are drawn to fit into memory.")
+    chosen |= suited(cell, screen)
+    said.append(f"Trees of {chosen['model.leaves']} leaves suit {len(screen):,} genotypes.")
+    return with_settings(config, {k: v for k, v in chosen.items() if k not in given}), said

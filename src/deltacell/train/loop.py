@@ -444,21 +444,16 @@ class Loop:
 
     def _not_finite(self, what: str, step: int, rows: torch.Tensor) -> InputError:
         """Return the error with the genotypes of the batch, and where to go back to."""
-        label, genotypes = self.data.cell.genes.label, self.data.screen.genotypes
-        shown = genotypes.take(rows[:SHOWN].cpu())
-        names = ", ".join(" + ".join(label(int(gene)) for gene in one) for one in shown)
-        more = f" and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else ""
+        label, shown = self.data.cell.genes.label, self.data.screen.genotypes.take(rows.cpu())
+        sets = [" + ".join(label(int(gene)) for gene in one) for one in shown]
+        more = f" and {len(sets) - SHOWN:,} more" if len(sets) > SHOWN else ""
+        what += f" at step {step:,} (epoch {self.task.epoch + 1}); its batch has the genotypes "
         # On ranks other than the first, what was read when the attempt began may be old.
         last = Checkpoints(self.path / CHECKPOINTS).last
-        back = "none" if last is None else f"{last.file}, of step {last.step:,}"
-        return InputError(
-            f"{what} at step {step:,} (epoch {self.task.epoch + 1}); its batch has the genotypes "
-            f"{names}{more}",
-            code="not-finite",
-            where=self.path,
-            fix=f"The last good checkpoint is {back}. Try a smaller optimizer.lr or "
-            "optimizer.clip, and look at the scores and features of these genotypes.",
-        )
+        fix = f"The last good checkpoint is {'none' if last is None else last.file}. Try a smaller "
+        fix += "optimizer.lr or optimizer.clip, and look at the scores of these genotypes."
+        what += ", ".join(sets[:SHOWN]) + more
+        return InputError(what, code="not-finite", where=self.path, fix=fix)
 
 
 _MODES: dict[str, tuple[Callable[..., Values | None], Callable[[Loop], None]]] = {

@@ -1,10 +1,13 @@
-"""What scores genotypes: the model of a config, a trained one, or an ensemble of runs."""
+"""What scores genotypes: the model of a config, a run with its weights, or an ensemble of runs."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +19,31 @@ from torch import nn
 
 from deltacell.arrays import Doubles
 from deltacell.cell import Cell
-from deltacell.errors import InputError
+from deltacell.errors import DeltacellError, InputError
 from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, HeteroCell, Prediction
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.baselines.baseline import FitData, Parts, State
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
 from deltacell.models.pairs import PairCell
-from deltacell.profile.record import FIGURES, TENSORBOARD, TRACES
+from deltacell.profile.record import (
+    CHECKPOINTS,
+    FIGURES,
+    SPLIT,
+    TENSORBOARD,
+    TRACES,
+    RunRecord,
+    Status,
+    read_run,
+)
 from deltacell.propagate import strategy
 from deltacell.propagate.auto import Auto
 from deltacell.screen import Genotypes
+from deltacell.store import read_manifest
+from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, DangoConfig, HeteroCellConfig, options_of
-from deltacell.train.data import Standard, TrainingData
+from deltacell.train.data import Standard, TrainingData, load_data
+from deltacell.train.run_directory import check_meaning, resumed_config
+from deltacell.train.task import Position
 
 # Genotypes that are scored at once: by DANGO, whose cost hardly depends on them, by a fitted
 # predictor, and by any other network.
@@ -109,8 +125,6 @@ class Ensemble(FittedPredictor):
         self.open(directory, data)
 
     def open(self, directory: Path, data: TrainingData) -> None:
-        from deltacell.train.loaded_run import load_run
-
         copies = sorted((directory / MEMBERS).iterdir(), key=lambda p: int(p.name.split("-")[0]))
         # A run of other data or of another split is refused.
         runs = [load_run(copy, data=data) for copy in copies]
@@ -222,3 +236,114 @@ def propagation_record(model: nn.Module) -> dict[str, Any] | None:
     if isinstance(way, Auto):
         return {"name": "auto", "choice": dict(vars(way)), "why": way.explain()}
     return {"name": way.name, "choice": None, "why": "set in the config"}
+
+
+# Runs as predictors.
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRun:
+    """A run with the weights that were chosen by validation."""
+
+    record: RunRecord
+    config: Config
+    data: TrainingData
+    predictor: Predictor
+
+    @property
+    def is_finished(self) -> bool:
+        return self.record.status is Status.finished
+
+
+AnyRun = LoadedRun | str | os.PathLike[str] | Any
+"""A run that is loaded, its directory, or what has one as ``loaded``, such as `deltacell.Run`."""
+
+
+def load_run(
+    path: str | os.PathLike[str], which: str = "best", data: TrainingData | None = None
+) -> LoadedRun:
+    """Load a run with the weights ``best``, ``last`` or of a checkpoint; `data` if it is loaded."""
+    record, config = read_run(path), resumed_config(path)
+    data = load_data(config, record.path / SPLIT) if data is None else data
+    checkpoints = Checkpoints(record.path / CHECKPOINTS)
+    state = checkpoints.load("last" if which == "best" and checkpoints.best is None else which)
+    check_meaning(state, config, data, record.path)
+    if record.status is Status.running:
+        # A kill may have kept the run from recording that it had finished.
+        with suppress(DeltacellError):
+            last = checkpoints.load("last")
+            if config.model.fitted or Position(**last["position"]).is_end(config):
+                record = replace(record, status=Status.finished)
+    if config.model.fitted:
+        fitted = build_fitted(config)
+        if isinstance(fitted, Ensemble):
+            fitted.open(record.path, data)
+        fitted.load_state_dict(data.cell, state["predictor"])
+        predictor = Predictor(fitted, data.cell, Standard())
+    else:
+        model = build_for(config, data, record.propagation)
+        # An average is of the weights alone; what else a model holds is as it was saved.
+        model.load_state_dict(state["model"] | (state["ema"] or {}))
+        standard = Standard(**state["standard"])
+        predictor = Predictor(model.eval(), data.cell, standard, config.data.batch_size)
+    return LoadedRun(record, config, data, predictor)
+
+
+def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[LoadedRun]:
+    """Load several runs, unless they are loaded already; those with the same data share them."""
+    given = as_list(runs)
+    if not given:
+        fix = "Train one first: deltacell train, or deltacell.fit in Python."
+        raise InputError("no run was given", code="no-run", fix=fix)
+    loaded: dict[Path, LoadedRun] = {}
+    for one in given:
+        held = getattr(one, "loaded", one)
+        place = (held.record.path if isinstance(held, LoadedRun) else Path(held)).resolve()
+        if place in loaded:
+            raise InputError("the run was given twice", code="repeated-run", where=place)
+        if not isinstance(held, LoadedRun):
+            held = load_run(held, which, _shared(loaded.values(), Path(held)))
+        loaded[place] = held
+    return list(loaded.values())
+
+
+def as_list(runs: AnyRun | Sequence[AnyRun]) -> list[AnyRun]:
+    return list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
+
+
+def _shared(runs: Iterable[LoadedRun], path: Path) -> TrainingData | None:
+    config, kept = resumed_config(path), path / SPLIT
+    for run in runs:
+        same = (run.config.data, run.config.split) == (config.data, config.split)
+        if same and kept.exists() and read_manifest(kept)["checksum"] == run.data.split.checksum:
+            return run.data
+    return None
+
+
+def best_by_validation(paths: Sequence[str | os.PathLike[str]]) -> Path:
+    best: dict[Path, float] = {}
+    for record in map(read_run, paths):
+        if record.best is None or record.best.value is None:
+            what = "the run has no validation metric to compare; leave it out, or leave out --best"
+            raise InputError(what, code="no-metric", where=record.path)
+        best[record.path] = record.best.value
+    return max(best, key=best.__getitem__)
+
+
+def labels_of(runs: Sequence[LoadedRun]) -> list[str]:
+    """Return the name of each run, or its directory's if runs of a name are more than seeds."""
+    labels = []
+    parts = attrgetter("model", "loss", "optimizer", "schedule", "data", "split")
+    for run in runs:
+        alike = [other for other in runs if other.record.name == run.record.name]
+        seeds = {other.record.seed for other in alike}
+        same = all(parts(other.config) == parts(run.config) for other in alike)
+        unnamed = run.record.name == Config().name and len(alike) == 1
+        is_one = same and len(seeds) == len(alike) and not unnamed
+        labels.append(run.record.name if is_one else run.record.path.resolve().name)
+    return labels
+
+
+def are_alike(runs: Sequence[LoadedRun]) -> bool:
+    """Return whether runs are of one model with the same parameters, whatever their seeds."""
+    return all(run.config.model == runs[0].config.model for run in runs)

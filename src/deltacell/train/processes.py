@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
@@ -46,8 +46,6 @@ TO_SAVE = 120.0
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 # What a rank gives `Agreement.highest` when it is time to save; less than any of `STOPPING`.
 SAVE = 1
-
-T = TypeVar("T")
 
 
 class StopSignals:
@@ -183,13 +181,6 @@ class Agreement:
         given = torch.tensor(number)
         dist.all_reduce(given, dist.ReduceOp.MAX, group=self._group)
         return int(given)
-
-
-def from_first_rank(value: T) -> T:
-    box = [value]
-    if world_size() > 1:
-        dist.broadcast_object_list(box, src=0)
-    return box[0]
 
 
 # Several processes on this machine, by torchrun's launcher.
