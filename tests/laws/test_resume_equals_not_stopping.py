@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from deltacell.profile.record import Status, read_run
 from deltacell.report.progress import TrainingBar
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.run import train
+from deltacell.train.run_directory import Checkpoints
 
 SMALL = (
     *("experiment=demo", "data.synthetic_genotypes=150", "data.batch_size=16", "trainer.epochs=3"),

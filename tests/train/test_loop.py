@@ -14,13 +14,13 @@ from torch import nn
 
 from deltacell.models.base import parameter_groups
 from deltacell.screen import Loader
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, OptimizerConfig, ScheduleConfig, TrainerConfig
 from deltacell.train.data import load_data
 from deltacell.train.loop import LOOK_EVERY, MODE_STEPS, Loop
 from deltacell.train.predictor import Predictor, build_for
 from deltacell.train.processes import make_fabric
 from deltacell.train.run import train
+from deltacell.train.run_directory import Checkpoints
 from deltacell.train.task import Position, Task, Validation, build_loss
 
 Small = Callable[..., Config]

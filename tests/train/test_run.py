@@ -24,7 +24,6 @@ from deltacell.models.baselines import BASELINES, Additive
 from deltacell.profile.phase_rows import PHASES, read_phases
 from deltacell.profile.record import Status, read_run
 from deltacell.screen import Loader, Split
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.config import MODELS, LoggersConfig
 from deltacell.train.data import load_data
@@ -38,7 +37,7 @@ from deltacell.train.predictor import (
     load_runs,
 )
 from deltacell.train.run import run_modes, train
-from deltacell.train.run_directory import metrics_of, resumed_config, write_config
+from deltacell.train.run_directory import Checkpoints, metrics_of, resumed_config, write_config
 from deltacell.train.task import Task
 
 

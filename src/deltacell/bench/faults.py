@@ -50,8 +50,8 @@ from deltacell.models.base import check_range
 from deltacell.predict.ranking_file import Ranking
 from deltacell.profile.record import Status, read_run
 from deltacell.screen.import_folder import Imported
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.predictor import load_run
+from deltacell.train.run_directory import Checkpoints
 from deltacell.words import Progress
 
 FAULTS = {"kill": None, "ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errno.EACCES}

@@ -31,10 +31,9 @@ from deltacell.profile.trace.read import read_traces
 from deltacell.screen import Screen, Split
 from deltacell.screen.import_folder import READERS, import_folder
 from deltacell.table import File
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose, from_yaml
 from deltacell.train.run import train
-from deltacell.train.run_directory import read_config
+from deltacell.train.run_directory import Checkpoints, read_config
 from deltacell.verbs import rank
 
 Reader = Callable[[Path], Any]

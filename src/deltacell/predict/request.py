@@ -26,8 +26,8 @@ from deltacell.profile.record import CHECKPOINTS
 from deltacell.screen import Screen
 from deltacell.store import sha256_of_file
 from deltacell.table import open_text
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.predictor import WHOLE_BLOCK, LoadedRun, are_alike, labels_of
+from deltacell.train.run_directory import Checkpoints
 
 PAIRS, TRIPLES, WITH, FILE = "pairs", "triples", "with", "file"
 TOP = 1_000  # sets of each end where nothing else is asked for

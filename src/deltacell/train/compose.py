@@ -63,10 +63,22 @@ def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
+_LONGEST = 1_000_000
+
+
 def from_yaml(text: str, *, where: Where = None) -> Config:
     """Return the config of a text that `to_yaml` made; an unknown key is an error."""
     with _readable(where):
-        given = _read_yaml(text)
+        if len(text) > _LONGEST:
+            raise ValueError(f"more than {_LONGEST:,} characters")
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            # Nested aliases can fill any memory, and a saved config is resolved.
+            unsafe = isinstance(event, yaml.ScalarEvent) and "${" in event.value
+            if unsafe or isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"aliases and references, line {event.start_mark.line + 1}")
+        given = OmegaConf.create(text)
+        if not isinstance(given, DictConfig):
+            raise ValueError("expected keys with values")
         kinds: dict[str, Any] = {}
         for group, known in (("model", MODELS), ("loss", LOSSES)):
             name = OmegaConf.select(given, f"{group}.name")
@@ -205,23 +217,6 @@ def _unknown_key(name: str, where: Where = None) -> InputError:
     elif near := nearest(name, [*ANY_KEYS, *GROUPS]):
         what += f" (did you mean '{near}'?)"
     return InputError(what, code="unknown-key", where=where, key=name)
-
-
-_LONGEST = 1_000_000
-
-
-def _read_yaml(text: str) -> DictConfig:
-    if len(text) > _LONGEST:
-        raise ValueError(f"more than {_LONGEST:,} characters")
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        # Nested aliases can fill any memory, and a saved config is resolved.
-        unsafe = isinstance(event, yaml.ScalarEvent) and "${" in event.value
-        if unsafe or isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"aliases and references, line {event.start_mark.line + 1}")
-    given = OmegaConf.create(text)
-    if not isinstance(given, DictConfig):
-        raise ValueError("expected keys with values")
-    return given
 
 
 MODEL = "pair_trees"

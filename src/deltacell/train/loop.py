@@ -26,12 +26,11 @@ from deltacell.profile.record import CHECKPOINTS, FIGURES, PHASES, TENSORBOARD, 
 from deltacell.report.figures import draw_learning, draw_scores
 from deltacell.report.progress import TrainingBar
 from deltacell.screen import Batch, Genotypes, Loader
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, HeteroCellConfig, LoggersConfig
 from deltacell.train.data import TrainingData
 from deltacell.train.predictor import WIDE, build_for
-from deltacell.train.processes import SAVE, Agreement, GradientSum, StopSignals
-from deltacell.train.run_directory import MEANING, RunDirectory, meaning, write_metrics
+from deltacell.train.processes import SAVE, GradientSum, StopSignals, highest
+from deltacell.train.run_directory import MEANING, Checkpoints, RunDirectory, meaning, write_metrics
 from deltacell.train.task import Position, Prepared, Task, Validation, build_loss
 
 if TYPE_CHECKING:
@@ -92,7 +91,8 @@ class Loop:
         # A rank's loss is its share of the batch's.
         ranks, watched = config.ranks, config.trainer.progress and fabric.is_global_zero
         self.bar = TrainingBar(lambda loss: ranks * float(loss), watched=watched)
-        self.signals, self.agreement = StopSignals(), Agreement()
+        self.signals = StopSignals()
+        self.hosts = dist.new_group(backend="gloo") if fabric.world_size > 1 else None
         self.position = Position()
         self.rows: list[dict[str, float]] = []
         # Sums of the epoch's losses, which are not read from a device before its end.
@@ -258,7 +258,7 @@ class Loop:
         at, trainer = self.position, self.config.trainer
         every, minutes = trainer.checkpoint_every_steps, trainer.checkpoint_every_minutes
         is_time = bool(minutes and time.monotonic() - self._saved >= 60 * minutes)
-        asked = self.agreement.highest(self.signals.received or SAVE * is_time)
+        asked = highest(self.signals.received or SAVE * is_time, self.hosts)
         signal = 0 if asked == SAVE else asked
         due = asked == SAVE or (every and at.step % every == 0)
         # At the end of an epoch it is saved anyway, after the validation.

@@ -39,10 +39,9 @@ from deltacell.propagate import strategy
 from deltacell.propagate.auto import Auto
 from deltacell.screen import Genotypes
 from deltacell.store import read_manifest
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, DangoConfig, HeteroCellConfig, options_of
 from deltacell.train.data import Standard, TrainingData, load_data
-from deltacell.train.run_directory import check_meaning, resumed_config
+from deltacell.train.run_directory import Checkpoints, check_meaning, resumed_config
 from deltacell.train.task import Position
 
 # Genotypes that are scored at once: by DANGO, whose cost hardly depends on them, by a fitted

@@ -25,7 +25,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from deltacell.errors import DeltacellError, InputError
 from deltacell.files import new_file
-from deltacell.models.losses import world_size
 from deltacell.train.config import Config, HeteroCellConfig, TrainerConfig
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ STOPPED_FOR = 60.0
 TO_SAVE = 120.0
 # Slurm's pre-emption and time limit, a terminal's Ctrl-C, and Slurm's early warning.
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-# What a rank gives `Agreement.highest` when it is time to save; less than any of `STOPPING`.
+# What a rank gives `highest` when it is time to save; less than any of `STOPPING`.
 SAVE = 1
 
 
@@ -167,20 +166,15 @@ def _sum(state, bucket):  # type: ignore[no-untyped-def]
     return work.get_future().then(lambda future: future.value()[0])
 
 
-class Agreement:
-    """All ranks stop, or save, after the same step if one of them has to."""
+def highest(number: int, group: Any) -> int:
+    """Return the highest number (0, `SAVE` or a signal) that a rank gives, so that all do the same.
 
-    def __init__(self) -> None:
-        # On the host, so that no device has to be waited for.
-        self._group = dist.new_group(backend="gloo") if world_size() > 1 else None
-
-    def highest(self, number: int) -> int:
-        """Return the highest number (0, `SAVE` or a signal) that a rank gives."""
-        if self._group is None:
-            return number
-        given = torch.tensor(number)
-        dist.all_reduce(given, dist.ReduceOp.MAX, group=self._group)
-        return int(given)
+    The `group` is one of hosts, so that no device is waited for; None for a single process.
+    """
+    given = torch.tensor(number)
+    if group is not None:
+        dist.all_reduce(given, dist.ReduceOp.MAX, group=group)
+    return int(given)
 
 
 # Several processes on this machine, by torchrun's launcher.

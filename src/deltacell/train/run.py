@@ -31,7 +31,6 @@ from deltacell.profile.record import (
 )
 from deltacell.report.progress import progress_bar
 from deltacell.screen import Split
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, EnsembleConfig
 from deltacell.train.data import Standard, TrainingData, draw_zeros, load_data
 from deltacell.train.loop import Loggers, Loop
@@ -39,6 +38,7 @@ from deltacell.train.predictor import Ensemble, Predictor, build_fitted, propaga
 from deltacell.train.processes import StopSignals, make_fabric, set_threads
 from deltacell.train.run_directory import (
     MEANING,
+    Checkpoints,
     RunDirectory,
     check_meaning,
     create_run,
