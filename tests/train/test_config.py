@@ -199,14 +199,14 @@ def test_an_experiment_comes_back_from_its_file_and_its_ablations_take_away(expe
     assert "${" not in to_yaml(config)
     is_made = config.data.synthetic and hasattr(config.model, "relations")
     if is_made:
-        build_model(config, load_data(config).cell, 3)
+        build_model(config, load_data(config))
     for ablation in ABLATIONS:
         words = [f"experiment={experiment}", f"ablation={ablation}"]
         if ablation in CAN_TAKE[experiment]:
             less = compose(words)
             assert less != config
             if is_made:
-                build_model(less, load_data(less).cell, 3)
+                build_model(less, load_data(less))
     both = "ablation=[string_merged,no_metabolism]"
     assert experiment != "costanzo2010_hetero" or not compose([words[0], both]).model.metabolism  # type: ignore[attr-defined]
 

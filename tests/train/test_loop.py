@@ -17,7 +17,7 @@ from deltacell.screen import Loader
 from deltacell.train.config import Config, OptimizerConfig, ScheduleConfig, TrainerConfig
 from deltacell.train.data import load_data
 from deltacell.train.loop import LOOK_EVERY, MODE_STEPS, Loop
-from deltacell.train.predictor import Predictor, build_for
+from deltacell.train.predictor import Predictor, build_model
 from deltacell.train.processes import make_fabric
 from deltacell.train.run import train
 from deltacell.train.run_directory import Checkpoints
@@ -34,7 +34,7 @@ def loop_of(config: Config) -> Loop:
 def task_of(config: Config) -> tuple[Task, Any]:
     data = load_data(config)
     torch.manual_seed(0)
-    return Task(build_for(config, data), build_loss(config), data.cell, data.standard), data
+    return Task(build_model(config, data), build_loss(config), data.cell, data.standard), data
 
 
 def weights(loop: Loop) -> dict[str, torch.Tensor]:

@@ -52,7 +52,7 @@ def test_the_record_and_the_metrics_say_what_was_run(trained):
     assert record.last.step == 2 * record.steps_per_epoch
     assert record.limits
     state = Checkpoints(trained / "checkpoints").load("last")
-    model = build_model(config, data.cell, data.largest)
+    model = build_model(config, data)
     model.load_state_dict(state["model"])
     predictor = Predictor(model.eval(), data.cell, data.standard)
     genotypes, measured = data.part(data.split.validation)

@@ -106,7 +106,7 @@ def _predictor(name: str, quick: bool) -> Predictor:
     config = compose([*words, "split.method=random", "seed=0"])
     torch.manual_seed(0)
     data = load_data(config)
-    return Predictor(build_model(config, data.cell, data.largest).eval(), data.cell, data.standard)
+    return Predictor(build_model(config, data).eval(), data.cell, data.standard)
 
 
 @torch.no_grad()

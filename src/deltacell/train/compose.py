@@ -37,7 +37,7 @@ from deltacell.train.config import (
     nearest,
     unknown_name,
 )
-from deltacell.train.data import screens_in, sources
+from deltacell.train.data import sources
 
 Where = str | os.PathLike[str] | None
 
@@ -265,9 +265,10 @@ def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Confi
     chosen: dict[str, Any] = {"data.screen_genes_only": True}
     if config.data.folder is not None:
         if config.data.screen is None:
+            place = Path(config.data.folder)
             rows = {
-                path.name: store.read(path, "screen", verify=False).parts["rows"].num_rows
-                for path in screens_in(Path(config.data.folder))
+                name: store.read_manifest(place / "screens" / name)["parts"]["rows"]["rows"]
+                for name in store.read_manifest(place)["meta"]["screens"]
             }
             largest = max(rows, key=rows.__getitem__, default=None)
             config = with_settings(config, {"data.screen": largest})

@@ -13,11 +13,11 @@ import torch
 
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
-from deltacell.errors import InputError, StoreError, did_you_mean
+from deltacell.errors import InputError, StoreError
 from deltacell.models.pairs import Zeros
 from deltacell.profile.record import CellFacts, Samples, ScreenFacts
 from deltacell.screen import Genotypes, Grid, Screen, Split
-from deltacell.screen.import_folder import read_parts
+from deltacell.screen.import_folder import open_screen, read_parts
 from deltacell.train.config import Config, DataConfig, SplitConfig
 
 
@@ -102,8 +102,8 @@ def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
 def load_data(config: Config, split: Split | str | os.PathLike[str] | None = None) -> TrainingData:
     """Return what a config names; `split` is the one that a run keeps, or its directory."""
     asked = config.data
-    cell, screen = sources(asked)
-    whole = screen = screen.on(cell)
+    cell, loaded = sources(asked)
+    whole = screen = loaded.on(cell)
     if asked.relations is not None:
         cell = cell.with_relations(asked.relations)
     if asked.merge_relations:
@@ -125,9 +125,8 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
         repeats = None if repeats is None else repeats.on(cell, on_unknown="drop")
     if split is None:
         imported = None
-        if asked.folder is not None:
-            folder = Path(asked.folder)
-            imported = folder / "splits" / _screen_in(folder, asked.screen).name
+        if asked.folder is not None and loaded.path is not None:
+            imported = Path(asked.folder) / "splits" / loaded.path.name
         split = make_split(screen, config.split, imported)
     elif isinstance(split, Split):
         split.check(screen)
@@ -178,22 +177,4 @@ def sources(config: DataConfig) -> tuple[Cell, Screen]:
         fix = "Make one with: deltacell data import SOURCES --out FOLDER; then set data.folder."
         what = "not a directory with a cell and screens"
         raise InputError(what, code="no-data", where=config.folder, fix=fix)
-    folder = Path(config.folder)
-    return Cell.load(folder / "cell"), Screen.load(_screen_in(folder, config.screen))
-
-
-def screens_in(folder: Path) -> list[Path]:
-    return sorted(path for path in (folder / "screens").glob("*") if path.is_dir())
-
-
-def _screen_in(folder: Path, name: str | None) -> Path:
-    there = {path.name: path for path in screens_in(folder)}
-    if not there:
-        what = "the import has a cell but no screen; import again with the table of a screen"
-        raise InputError(what, code="no-screen", where=folder)
-    if name is None and len(there) == 1:
-        return next(iter(there.values()))
-    if name not in there:
-        what = f"data.screen is {name}{did_you_mean(name or '', there)}; expected one of "
-        raise InputError(what + ", ".join(there), code="unknown-screen", where=folder / "screens")
-    return there[name]
+    return Cell.load(Path(config.folder) / "cell"), open_screen(config.folder, config.screen)

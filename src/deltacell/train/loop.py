@@ -28,7 +28,7 @@ from deltacell.report.progress import TrainingBar
 from deltacell.screen import Batch, Genotypes, Loader
 from deltacell.train.config import Config, HeteroCellConfig, LoggersConfig
 from deltacell.train.data import TrainingData
-from deltacell.train.predictor import WIDE, build_for
+from deltacell.train.predictor import WIDE, build_model
 from deltacell.train.processes import SAVE, GradientSum, StopSignals, highest
 from deltacell.train.run_directory import MEANING, Checkpoints, RunDirectory, meaning, write_metrics
 from deltacell.train.task import Position, Prepared, Task, Validation, build_loss
@@ -66,7 +66,7 @@ class Loop:
         self.fabric, self.config, self.data, self.path = fabric, config, data, path
         # Every rank begins with the same weights and draws the same dropout, which is by gene.
         torch.manual_seed(config.seed)
-        model = build_for(config, data, None if before is None else before.propagation)
+        model = build_model(config, data, None if before is None else before.propagation)
         self.task = Task(model, build_loss(config), data.cell, data.standard)
         loaders = build_loaders(config, data, fabric.global_rank, fabric.world_size)
         self.training, self.validation = loaders

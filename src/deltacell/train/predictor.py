@@ -186,14 +186,14 @@ def build_fitted(config: Config) -> FittedPredictor:
 
 
 def build_model(
-    config: Config, cell: Cell, largest: int, recorded: dict[str, Any] | None = None
+    config: Config, data: TrainingData, recorded: dict[str, Any] | None = None
 ) -> nn.Module:
-    """Return the network for genotypes of at most `largest` genes.
+    """Return the network of a config, with what it has to know of the training part.
 
     `recorded` is what the run to resume has recorded of its propagation. The name of a relation
     that was merged into another stands for the other.
     """
-    model, options = config.model, options_of(config.model)
+    model, options, cell = config.model, options_of(config.model), data.cell
     into = {old: new for new, merged in config.data.merge_relations.items() for old in merged}
     named = options.get("relations")
     if isinstance(model, DangoConfig) and named is None:
@@ -206,25 +206,17 @@ def build_model(
             fix = "Set model.relations, and model.lambdas for each, to some of "
             fix += ", ".join(cell.relations)
             raise InputError(what, code="unknown-relation", fix=fix)
-        options |= {"lambdas": {**STRING_LAMBDAS, **model.lambdas}, "largest": largest}
+        options |= {"lambdas": {**STRING_LAMBDAS, **model.lambdas}, "largest": data.largest}
     elif isinstance(model, HeteroCellConfig):
         bounds = {} if config.max_bytes is None else {"max_bytes": config.max_bytes}
         chosen = recorded and recorded["choice"]
         propagation = strategy(config.propagation, **(chosen or bounds))
-        options |= {"largest": largest, "propagation": propagation}
+        options |= {"largest": data.largest, "propagation": propagation}
     network: nn.Module = model.built()(cell, **options)
-    return network
-
-
-def build_for(
-    config: Config, data: TrainingData, recorded: dict[str, Any] | None = None
-) -> nn.Module:
-    """Return the network, see `build_model`, with what it has to know of the training part."""
-    model = build_model(config, data.cell, data.largest, recorded)
-    if isinstance(model, PairCell):
+    if isinstance(network, PairCell):
         genotypes, _ = data.part(data.split.train)
-        model.remember(data.cell, genotypes, torch.from_numpy(data.targets[data.split.train]))
-    return model
+        network.remember(cell, genotypes, torch.from_numpy(data.targets[data.split.train]))
+    return network
 
 
 def propagation_record(model: nn.Module) -> dict[str, Any] | None:
@@ -280,7 +272,7 @@ def load_run(
         fitted.load_state_dict(data.cell, state["predictor"])
         predictor = Predictor(fitted, data.cell, Standard())
     else:
-        model = build_for(config, data, record.propagation)
+        model = build_model(config, data, record.propagation)
         # An average is of the weights alone; what else a model holds is as it was saved.
         model.load_state_dict(state["model"] | (state["ema"] or {}))
         standard = Standard(**state["standard"])
