@@ -87,16 +87,12 @@ def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
     """Draw tested pairs without a hit, `ratio` per row of a part; None without a grid."""
     if data.grid is None or not ratio:
         return None
-    split, grid = data.split, data.grid
-    n = round(ratio * len(split.train))
-    training = grid.draw(n, part="train", split=split, seed=seed)
-    n = round(ratio * len(split.validation))
-    validation = grid.draw(n, part="validation", split=split, seed=seed)
-    if not len(training):
-        return None
-    each = grid.count("train", split) / len(training)
-    each_validation = grid.count("validation", split) / max(1, len(validation))
-    return Zeros(training, validation, each, each_validation)
+    drawn, each = [], []
+    for part in ("train", "validation"):
+        n = round(ratio * len(getattr(data.split, part)))
+        drawn.append(data.grid.draw(n, part=part, split=data.split, seed=seed))
+        each.append(data.grid.count(part, data.split) / max(1, len(drawn[-1])))
+    return Zeros(drawn[0], drawn[1], each[0], each[1]) if len(drawn[0]) else None
 
 
 def load_data(config: Config, split: Split | str | os.PathLike[str] | None = None) -> TrainingData:
