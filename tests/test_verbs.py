@@ -10,6 +10,7 @@ import pytest
 import deltacell as dc
 from deltacell.cli.app import app
 from deltacell.screen.genotypes import Genotypes
+from deltacell.screen.import_folder import Imported
 from deltacell.train.compose import suited, suited_config, with_settings
 
 
@@ -202,10 +203,9 @@ def test_settings_suit_the_model_and_the_size_of_the_screen(made, tmp_path, refu
 
 def test_train_without_an_experiment_picks_one_and_says_so(made, tmp_path, capsys):
     cell, screen, *_ = made
-    cell.save(tmp_path / "data" / "cell")
-    screen.take(range(50)).save(tmp_path / "data" / "screens" / "few")
     both = dc.Screen.concat([screen, screen.take(range(10))])
-    both.save(tmp_path / "data" / "screens" / "many")
+    screens = {"few": screen.take(range(50)), "many": both}
+    Imported(cell, screens).save(tmp_path / "data")
     folder = f"data.folder={tmp_path / 'data'}"
     config, said = suited_config([folder, "model.rounds=3"])
     assert (config.model.name, config.model.rounds) == ("pair_trees", 3)

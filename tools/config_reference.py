@@ -17,8 +17,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from deltacell.train.compose import compose, options
-from deltacell.train.config import GROUPS, LOSSES, MODELS, Config, NoLossConfig, keys_of
+from deltacell.train.compose import compose
+from deltacell.train.config import GROUPS, LOSSES, MODELS, Config, NoLossConfig, choices, keys_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "config.md"
 UNKNOWN = "?"
@@ -28,8 +28,8 @@ UNKNOWN = "?"
 def reference(page: str) -> str:
     """Return the page with its tables made anew."""
     head = page.partition("\n\n## ")[0]
-    choices = [(f"`{group}={n}`", _comment(group, n)) for group in GROUPS for n in options(group)]
-    parts = [head, "## Choices\n\n" + _table(("choice", "what it is"), choices)]
+    shipped = [(f"`{group}={n}`", _comment(group, n)) for group in GROUPS for n in choices(group)]
+    parts = [head, "## Choices\n\n" + _table(("choice", "what it is"), shipped)]
     keys = [key for key, _ in keys_of(Config) if not key.startswith(("model.", "loss."))]
     classes = {"": Config, **{name: type(value) for name, value in vars(Config()).items()}}
     for part, own in groupby(keys, lambda key: key.rpartition(".")[0]):

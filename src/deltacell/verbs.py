@@ -39,7 +39,7 @@ from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.compose import MODEL, compose, suited, with_settings
 from deltacell.train.config import MODELS, Config, SplitConfig
 from deltacell.train.data import TrainingData, load_data
-from deltacell.train.loaded_run import AnyRun, LoadedRun, load_run, load_runs
+from deltacell.train.predictor import AnyRun, LoadedRun, load_run, load_runs
 from deltacell.train.processes import StopSignals
 from deltacell.train.run import train
 from deltacell.train.run_directory import metrics_of, new_path, resumed_config

@@ -17,8 +17,7 @@ import pytest
 import torch
 
 from deltacell.cli import main
-from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.run_directory import metrics_of
+from deltacell.train.run_directory import Checkpoints, metrics_of
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -10,7 +10,7 @@ import pytest
 from deltacell.cli.app import app
 from deltacell.screen import Genotypes, Screen
 from deltacell.screen.import_folder import Imported
-from deltacell.train.loaded_run import load_run
+from deltacell.train.predictor import load_run
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_a_job_of_an_array_saves_when_it_is_stopped_and_goes_on_when_it_is_back(
     after = read_run(run)
     assert after.status is Status.interrupted
     assert [one.from_step for one in after.attempts] == [0, before.last.step]
-    epochs = after.metrics()["epoch"].to_list()
+    epochs = [row["epoch"] for row in training.rows_of(run)]
     assert epochs == list(range(1, len(epochs) + 1))
 
 

@@ -14,11 +14,11 @@ from deltacell.evaluate.runs import IN_TRAINING, NO_INTERACTION, TOO_LARGE, eval
 from deltacell.models.baselines import Additive
 from deltacell.profile.record import Status, read_run, write_run
 from deltacell.screen import Genotypes, Screen, Split
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.data import Standard, TrainingData
-from deltacell.train.loaded_run import load_run
+from deltacell.train.predictor import load_run
 from deltacell.train.run import train
+from deltacell.train.run_directory import Checkpoints
 
 CLOSED_FORMS = ["global_mean", "additive"]
 FEW = Bootstrap(30)

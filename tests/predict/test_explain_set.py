@@ -27,7 +27,7 @@ from deltacell.predict.request import gene_texts, trained_genes, trained_sizes
 from deltacell.report.predict import explained_page, print_explained_set
 from deltacell.screen import Genotypes, Screen
 from deltacell.train.config import GlobalMeanConfig
-from deltacell.train.loaded_run import load_runs
+from deltacell.train.predictor import load_runs
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from deltacell.files import seal_of
@@ -17,7 +16,6 @@ from deltacell.profile.record import (
     ScreenFacts,
     Status,
     Target,
-    read_metrics,
     read_run,
     write_run,
 )
@@ -99,38 +97,3 @@ class TestRecord:
         for text in ("[]", "null", "{}", '{"schema":true}', '{"schema": 2}'):
             (tmp_path / "run.json").write_text(text)
             refused("not-a-record", read_run, tmp_path)
-
-
-class TestMetrics:
-    def test_numbers_nothing_and_not_a_number_are_told_apart(self, tmp_path):
-        file = tmp_path / "metrics.csv"
-        # As a spreadsheet saves it.
-        file.write_bytes("\ufeffepoch,step,a,b\r\n0,8,1,nan\r\n1,16,,-inf\r\n\r\n".encode())
-        frame = read_metrics(file)
-        whole = dict.fromkeys(("epoch", "step"), pl.Int64)
-        assert frame.schema == whole | dict.fromkeys(("a", "b"), pl.Float64)
-        assert frame["a"].to_list() == [1.0, None]
-        assert str(frame["b"].to_list()) == "[nan, -inf]"
-
-    @pytest.mark.parametrize(
-        ("text", "line", "code"),
-        [
-            ("", 1, "wrong-columns"),
-            ("step,epoch\n", 1, "wrong-columns"),
-            ("epoch,step,a,a\n", 1, "wrong-columns"),
-            ("epoch,step,a\n0,8,1\n\n1,16\n", 4, "wrong-columns"),
-            ("epoch,step,a\n0,8,high\n", 2, "not-a-number"),
-            ("epoch,step\n0.5,8\n", 2, "not-a-number"),
-            ("epoch,step\n,8\n", 2, "not-a-number"),
-            (f"epoch,step\n0,{2**63}\n", 2, "not-a-number"),
-            ("epoch,step,crc32\n0,8,1\n", 2, "broken-seal"),
-            (None, None, "unreadable-file"),
-            ("\xff", None, "unreadable-file"),
-        ],
-    )
-    def test_what_is_wrong_is_named_with_its_line(self, refused, tmp_path, text, line, code):
-        file = tmp_path / "metrics.csv"
-        if text is not None:
-            file.write_bytes(text.encode("latin-1"))
-        error = refused(code, read_metrics, file)
-        assert (error.where, error.line) == (file, line)

@@ -2,7 +2,6 @@
 
 import errno
 import io
-import json
 import math
 import os
 import pickle
@@ -18,10 +17,13 @@ import torch
 from torch import nn
 
 from deltacell.errors import StoreError
-from deltacell.files import seal_of
 from deltacell.profile.record import Reached, Status
-from deltacell.store import sha256_of_file
-from deltacell.train.checkpoints import Checkpoints, plain_state, read_checkpoint, write_checkpoint
+from deltacell.train.run_directory import (
+    Checkpoints,
+    plain_state,
+    read_checkpoint,
+    write_checkpoint,
+)
 
 STATE = {"weights": {"a": torch.arange(6.0).reshape(2, 3)}, "seed": 7, "list": [1, [None]]}
 
@@ -40,8 +42,7 @@ class TestAFile:
     @pytest.fixture
     def file(self, tmp_path):
         file = tmp_path / "a.ckpt"
-        sha256 = write_checkpoint(file, STATE, step=8, epoch=1, metric=0.5)
-        assert sha256 == sha256_of_file(file)
+        write_checkpoint(file, STATE, step=8, epoch=1, metric=0.5)
         read = read_checkpoint(file)
         assert (read["step"], read["epoch"], read["metric"]) == (8, 1, 0.5)
         return file
@@ -106,10 +107,9 @@ def steps(checkpoints):
 
 
 def assert_whole(folder, *, lasts):
-    """Every checkpoint of the index is there and whole, and the last is one of these steps."""
+    """Every checkpoint is whole, and the last is one of these steps."""
     again = Checkpoints(folder)
     for one in again.kept:
-        assert sha256_of_file(folder / one.file) == one.sha256
         assert again.load(one.file)["step"] == one.step
     assert (None if again.last is None else again.last.step) in lasts
     return again
@@ -143,22 +143,19 @@ class TestSavingAndLoading:
         assert saved.reached()["last"].metric is None
         assert steps(saved) == [10, 40, 50]
 
-    @pytest.mark.parametrize("first", [None, 0.0, 0.95])
     @pytest.mark.parametrize("second", [None, 0.3])
-    def test_a_step_that_is_saved_twice(self, saved, folder, first, second):
-        saved.save(state(40), step=40, epoch=4, metric=first)
+    def test_a_step_that_is_saved_again_when_it_is_validated(self, saved, folder, second):
+        saved.save(state(40), step=40, epoch=4)
         saved.save(state(40), step=40, epoch=4, metric=second)
-        # The second takes the place of the first, unless only the first was measured.
-        kept = first is not None and second is None
-        assert steps(saved).count(40) == 1 + kept
-        assert saved.last.metric == second
-        assert (saved.best.metric == 0.95) is (kept and first == 0.95)
+        assert steps(saved).count(40) == 1
+        assert saved.last.value == second
+        assert saved.best.value == 0.9
         assert_whole(folder, lasts=[40])
 
     def test_by_name_and_files_of_others_are_left_alone(self, saved, folder, refused):
         assert saved.load("step-00000020.ckpt")["step"] == 20
         assert (saved.load("best")["step"], saved.load()["step"]) == (10, 30)
-        for which in ("step-00000099.ckpt", "", "../index.json", "Best"):
+        for which in ("step-00000099.ckpt", "", "../run.json", "Best"):
             refused("no-checkpoint", saved.load, which)
         refused("no-checkpoint", Checkpoints(folder.parent / "none").load)
         others = {"notes.txt", "step-1.ckpt", "mine-step-00000001.ckpt", "step-00000010.txt"}
@@ -168,7 +165,7 @@ class TestSavingAndLoading:
         assert others < set(names_in(folder))
         assert Checkpoints(folder).load("step-123456789.ckpt")["step"] == 123_456_789
 
-    @pytest.mark.parametrize("damage", ["middle", "cut", "empty", "another", "missing", "folder"])
+    @pytest.mark.parametrize("damage", ["middle", "cut", "empty", "another", "folder"])
     def test_a_damaged_one_is_named_and_an_earlier_offered(self, saved, folder, damage, refused):
         file = folder / "step-00000030.ckpt"
         data = bytearray(file.read_bytes())
@@ -178,9 +175,9 @@ class TestSavingAndLoading:
             shutil.copy(file.with_name("step-00000020.ckpt"), file)
         elif damage == "folder":
             file.mkdir()
-        elif damage != "missing":
+        else:
             file.write_bytes({"middle": data, "cut": data[:-100], "empty": b""}[damage])
-        read = "unreadable" if damage in ("missing", "folder") else "damaged"
+        read = "unreadable" if damage == "folder" else "damaged"
         error = refused(f"{read}-checkpoint", Checkpoints(folder).load)
         assert error.where == file
         assert "--from step-00000020.ckpt" in error.fix
@@ -195,68 +192,15 @@ class TestSavingAndLoading:
 
         before = saved.kept
         with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", full)
+            patch.setattr(os, "unlink", full)
             refused("not-written", saved.continue_from, "step-00000010.ckpt")
         saved.continue_from("last")
         assert Checkpoints(folder).kept == saved.kept == before
         saved.continue_from("step-00000020.ckpt")
-        assert names_in(folder) == ["index.json", "step-00000010.ckpt", "step-00000020.ckpt"]
+        assert names_in(folder) == ["step-00000010.ckpt", "step-00000020.ckpt"]
         assert assert_whole(folder, lasts=[20]).best.step == 10
         saved.save(state(30), step=30, epoch=3)
         assert_whole(folder, lasts=[30])
-
-
-class TestTheIndex:
-    def test_its_form_and_that_a_payload_needs_more_than_its_checksum(self, saved, folder, refused):
-        index = json.loads((folder / "index.json").read_text())
-        assert (index["schema"], index["best"]) == (1, "step-00000010.ckpt")
-        assert index["last"] == "step-00000030.ckpt"
-        file = folder / "step-00000030.ckpt"
-        about = {"file": file.name, "sha256": sha256_of_file(file), "step": 30, "epoch": 3}
-        assert index["checkpoints"][-1] == {**about, "metric": 0.2}
-        payload = read_checkpoint(file)
-        payload["state"]["step"] = Touches(folder / "made")
-        torch.save(payload, file)
-        refused("damaged-checkpoint", Checkpoints(folder).load)
-        index["checkpoints"][-1]["sha256"] = sha256_of_file(file)
-        (folder / "index.json").write_text(json.dumps(index | {"seal": seal_of(index)}))
-        refused("unsafe-checkpoint", Checkpoints(folder).load)
-        assert not (folder / "made").exists()
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            *({"best": "step-00000099.ckpt"}, {"last": "step-00000010.ckpt"}, {"schema": 2}),
-            *({"checkpoints": None}, {"checkpoints": [1]}, {"checkpoints": [{}]}),
-            *(
-                {"step": "20"},
-                {"metric": "high"},
-                {"file": "../../secret.ckpt"},
-                {"colour": "blue"},
-            ),
-            *(b"", b"\x00\xff", b"[]", b"null"),
-        ],
-    )
-    def test_damaged_or_deleted_it_is_made_again(self, saved, folder, changes, refused):
-        file = folder / "index.json"
-        contents = [changes, None]
-        if isinstance(changes, dict):
-            index = json.loads(file.read_text())
-            (index if changes.keys() <= index.keys() else index["checkpoints"][1]).update(changes)
-            seals = (index["seal"], seal_of(index))
-            contents = [json.dumps(index | {"seal": seal}).encode() for seal in seals]
-        for content in contents:
-            file.unlink() if content is None else file.write_bytes(content)
-            assert Checkpoints(folder).kept == saved.kept
-        # Another one does not silently become the best or the last in place of one that is damaged.
-        (folder / "step-00000020.ckpt").write_bytes(b"x")
-        error = refused("damaged-checkpoint", lambda: Checkpoints(folder).kept)
-        assert error.where.name == "step-00000020.ckpt"
-        (folder / "step-00000020.ckpt").unlink()
-        again = Checkpoints(folder)
-        assert steps(again) == [10, 30]
-        again.save(state(40), step=40, epoch=4)
-        assert_whole(folder, lasts=[40])
 
 
 def watch_disk(patch, before=lambda number, name: None, after=lambda number, name: None):
@@ -334,7 +278,7 @@ class TestFaults:
                     error = raised
             hit = calls[at - 1] if len(calls) >= at else None
             if error is None:
-                # Only what comes after the index, or was not needed, may fail without a word.
+                # Only what comes after the rename, or was not needed, may fail without a word.
                 assert hit in (None, "fsync", "unlink", "mkdir")
                 assert_whole(folder, lasts=[new])
             else:
@@ -344,15 +288,15 @@ class TestFaults:
                 assert_whole(folder, lasts=[before])
                 left = names_in(folder) if folder.exists() else []
                 named = [one.file for one in checkpoints.kept]
-                assert left in (sorted([*named, "index.json"]), named)
+                assert left == named
             # The next one finds nothing in its way and leaves nothing behind.
             checkpoints.save(state(new + 10), step=new + 10, epoch=1)
             again = assert_whole(folder, lasts=[new + 10])
-            assert names_in(folder) == sorted([*(o.file for o in again.kept), "index.json"])
-        assert failed >= 8
+            assert names_in(folder) == [one.file for one in again.kept]
+        assert failed >= 4
 
     @pytest.mark.parametrize("earlier", [0, 1, 4])
-    def test_a_kill_anywhere_leaves_an_index_of_whole_ones(self, tmp_path, earlier):
+    def test_a_kill_anywhere_leaves_whole_ones(self, tmp_path, earlier):
         before, new = 10 * earlier or None, 10 * earlier + 10
         checkpoints = prepared(tmp_path / "run" / "checkpoints", earlier)
         pictures = []
@@ -366,9 +310,9 @@ class TestFaults:
         with pytest.MonkeyPatch.context() as patch:
             calls = watch_disk(patch, after=take)
             checkpoints.save(state(new), step=new, epoch=1)
-        # The checkpoint, then the index, and only then is an old one deleted.
+        # Only after the checkpoint is in place is an old one deleted.
         file = ["open", "write", "fsync", "replace", "fsync"]
-        assert calls == ["mkdir", *file, *file, *["unlink"] * (earlier == 4)]
+        assert calls == ["mkdir", *file, *["unlink"] * (earlier == 4)]
         lasts = []
         for picture in pictures:
             again = assert_whole(picture, lasts=[before, new])
@@ -376,7 +320,7 @@ class TestFaults:
             # When it continues from there, the step is repeated, and what the kill left is gone.
             again.save(state(new), step=new, epoch=1)
             assert_whole(picture, lasts=[new])
-            assert names_in(picture) == sorted([*(o.file for o in again.kept), "index.json"])
+            assert names_in(picture) == [one.file for one in again.kept]
         # Never back to the one before, once the new one is the last.
         assert lasts == sorted(lasts, key=lambda last: last == new)
         assert set(lasts) == {before, new}

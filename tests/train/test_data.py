@@ -1,6 +1,5 @@
 """What a config names: the data, the split, the scale, the model and the loss."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from deltacell.cell import Cell
 from deltacell.models import HeteroCell
 from deltacell.screen import Screen
+from deltacell.screen.import_folder import Imported
 from deltacell.train.config import Config, DataConfig, SplitConfig
 from deltacell.train.data import Standard, load_data
 from deltacell.train.predictor import build_model, propagation_record
@@ -24,9 +24,9 @@ Small = Callable[..., Config]
 def folder(tmp_path: Path) -> Path:
     """What `deltacell data import` makes: a cell and two screens of it."""
     cell = Cell.synthetic("demo", seed=0)
-    cell.save(tmp_path / "data" / "cell")
-    for seed, name in enumerate(("first", "second")):
-        Screen.synthetic(cell, n=150, seed=seed).save(tmp_path / "data" / "screens" / name)
+    names = enumerate(("first", "second"))
+    screens = {name: Screen.synthetic(cell, n=150, seed=seed) for seed, name in names}
+    Imported(cell, screens).save(tmp_path / "data")
     return tmp_path / "data"
 
 
@@ -46,10 +46,8 @@ def test_a_folder_and_its_screens(folder, tmp_path, refused):
     cell = Cell.synthetic("demo", seed=0)
     cell.subset(np.arange(cell.n_genes // 2)).save(tmp_path / "half")
     refused("unknown-gene", loaded, cell=str(tmp_path / "half"), screen=first)
-    shutil.rmtree(folder / "screens" / "second")
-    assert len(loaded(folder=str(folder)).screen) == 150
-    shutil.rmtree(folder / "screens")
-    refused("no-screen", loaded, folder=str(folder))
+    Imported(cell, {"only": Screen.load(first)}).save(tmp_path / "one")
+    assert len(loaded(folder=str(tmp_path / "one")).screen) == 150
 
 
 def test_relations_are_chosen_merged_and_checked(small, refused):
@@ -118,15 +116,15 @@ def test_a_split_without_a_file_or_a_test_part(small, refused):
 
 def test_dango_uses_the_six_of_string_unless_told_otherwise(small, refused):
     config = small("model.relations=null")
-    model: Any = build_model(config, load_data(config).cell, 3)
+    model: Any = build_model(config, load_data(config))
     assert len(model.relations) == 6
     assert propagation_record(model) is None
     lambdas = ["model.lambdas.physical=0.25", "model.lambdas.regulatory=0.5"]
     config = small("model.relations=[physical,regulatory]", *lambdas)
-    model = build_model(config, load_data(config).cell, 3)
+    model = build_model(config, load_data(config))
     assert model.reconstruction.lambdas == {"physical": 0.25, "regulatory": 0.5}
     config = small("data.relations=[physical,regulatory]", "model.relations=null")
-    refused("unknown-relation", build_model, config, load_data(config).cell, 3)
+    refused("unknown-relation", build_model, config, load_data(config))
 
 
 @pytest.mark.parametrize("name", ["auto", "delta", "shared"])
@@ -134,11 +132,11 @@ def test_a_recorded_propagation_is_used_again(small, name):
     bound = ["max_bytes=1000000"] if name != "shared" else []
     config = small(f"propagation={name}", *bound, hetero=True)
     data = load_data(config)
-    model = build_model(config, data.cell, 3)
+    model = build_model(config, data)
     assert isinstance(model, HeteroCell)
     model.prepare(data.cell, data.screen.genotypes)
     record = propagation_record(model)
     assert record is not None
     assert record["name"] == name
-    again = build_model(config, data.cell, 3, record)
+    again = build_model(config, data, record)
     assert propagation_record(again) == record

@@ -14,14 +14,14 @@ from torch import nn
 
 from deltacell.models.base import parameter_groups
 from deltacell.screen import Loader
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, OptimizerConfig, ScheduleConfig, TrainerConfig
 from deltacell.train.data import load_data
 from deltacell.train.loop import LOOK_EVERY, MODE_STEPS, Loop
-from deltacell.train.predictor import Predictor, build_for
+from deltacell.train.predictor import Predictor, build_model
 from deltacell.train.processes import make_fabric
 from deltacell.train.run import train
-from deltacell.train.task import Schedule, Task, Validation, build_loss
+from deltacell.train.run_directory import Checkpoints
+from deltacell.train.task import Position, Task, Validation, build_loss
 
 Small = Callable[..., Config]
 
@@ -34,7 +34,7 @@ def loop_of(config: Config) -> Loop:
 def task_of(config: Config) -> tuple[Task, Any]:
     data = load_data(config)
     torch.manual_seed(0)
-    return Task(build_for(config, data), build_loss(config), data.cell, data.standard), data
+    return Task(build_model(config, data), build_loss(config), data.cell, data.standard), data
 
 
 def weights(loop: Loop) -> dict[str, torch.Tensor]:
@@ -94,7 +94,7 @@ def test_steps_of_an_epoch_or_of_a_mode(small, given, samples, steps):
     assert loop.training.samples_per_epoch == samples
     loop.run()
     assert loop.position.step == steps
-    assert loop.epochs == -(-steps // loop.schedule.steps_per_epoch)
+    assert loop.epochs == -(-steps // loop.steps_per_epoch)
 
 
 def test_validation_has_the_same_rows_every_time(small):
@@ -157,7 +157,7 @@ def test_the_average_of_the_weights_is_that_of_the_formula_and_is_validated(smal
     assert all(torch.equal(after[name], weight) for name, weight in weights(loop).items())
 
 
-def test_saves_after_so_much_time_and_not_twice_for_one_question(small):
+def test_saves_after_so_much_time(small):
     saved: list[int] = []
     loop = loop_of(small("trainer.epochs=1", "trainer.checkpoint_every_minutes=1e-9"))
     save = loop._save
@@ -168,9 +168,8 @@ def test_saves_after_so_much_time_and_not_twice_for_one_question(small):
 
     loop._save = spy  # type: ignore[method-assign]
     loop.run()
-    # Of 5 steps every second one and the epoch's end.
-    assert loop.position.step == 5
-    assert len(saved) == 3
+    # The last is the epoch's end.
+    assert saved == [1, 2, 3, 4, 5]
 
 
 def test_weights_that_are_not_finite_are_never_saved(small, monkeypatch, refused):
@@ -301,39 +300,49 @@ class TestTask:
 LR, STEPS, EPOCHS = 0.1, 4, 6
 
 
-def schedule(**options: Any) -> Schedule:
-    parts = {"optimizer": OptimizerConfig(lr=LR), "trainer": TrainerConfig(epochs=EPOCHS)}
-    return Schedule(Config(schedule=ScheduleConfig(**options), **parts), STEPS)  # type: ignore[arg-type]
+class Scheduled:
+    """A training of 6 epochs of 4 steps, as far as its learning rate is concerned."""
+
+    def __init__(self, **options: Any) -> None:
+        optimizer, trainer = OptimizerConfig(lr=LR), TrainerConfig(epochs=EPOCHS)
+        schedule = ScheduleConfig(**options)
+        self.config = Config(optimizer=optimizer, schedule=schedule, trainer=trainer)
+        self.position = Position()
+
+    def rate(self, done: int) -> float:
+        self.position.step = done
+        return self.position.learning_rate(self.config, STEPS)
 
 
 class TestSchedule:
     def test_cosine_falls_over_the_whole_training_or_a_period(self):
         for name in ("constant", "cosine", "warm_restarts", "plateau"):
-            assert schedule(name=name).rate(0) == LR
-        assert schedule(name="constant").rate(77) == LR
-        found = schedule(name="cosine", min_lr=0.01)
+            assert Scheduled(name=name).rate(0) == LR
+        assert Scheduled(name="constant").rate(77) == LR
+        found = Scheduled(name="cosine", min_lr=0.01)
         assert all(found.rate(a) > found.rate(b) for a, b in pairwise(range(STEPS * EPOCHS)))
         assert found.rate(6) == pytest.approx(0.01 + 0.09 * (1 + math.cos(math.pi / 4)) / 2)
         # A training that is made longer afterwards does not rise again.
         assert found.rate(STEPS * EPOCHS) == found.rate(10 * STEPS * EPOCHS) == pytest.approx(0.01)
-        found = schedule(name="warm_restarts", period=1)
+        found = Scheduled(name="warm_restarts", period=1)
         assert [done for done in range(20) if found.rate(done) == LR] == [0, 4, 8, 12, 16]
         assert found.rate(3) == pytest.approx(LR * (1 + math.cos(math.pi * 3 / 4)) / 2)
 
     def test_plateau_steps_after_its_patience(self):
-        found = schedule(name="plateau", factor=0.5, patience=2, min_lr=0.02)
+        found = Scheduled(name="plateau", factor=0.5, patience=2, min_lr=0.02)
         seen = []
         for metric in (0.1, 0.2, 0.2, math.nan, 0.15, 0.1, 0.1, 0.1, 0.3, 0.2, 0.2):
-            found.validated(metric)
+            found.position.validated(metric, found.config)
             seen.append(found.rate(100) / LR)
         assert seen == [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
         for _ in range(9):
-            found.validated(0.0)
+            found.position.validated(0.0, found.config)
         assert found.rate(100) == 0.02
 
     def test_the_rate_of_the_schedule_is_that_of_the_optimizer(self, small):
         loop = loop_of(small("schedule=cosine"))
         loop.run()
-        rate = loop.schedule.rate(loop.position.step - 1)
+        loop.position.step -= 1
+        rate = loop.position.learning_rate(loop.config, loop.steps_per_epoch)
         assert {group["lr"] for group in loop.optimizer.param_groups} == {rate}
         assert loop.rows[-1]["lr"] == rate < loop.config.optimizer.lr

@@ -24,15 +24,20 @@ from deltacell.models.baselines import BASELINES, Additive
 from deltacell.profile.phase_rows import PHASES, read_phases
 from deltacell.profile.record import Status, read_run
 from deltacell.screen import Loader, Split
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose
 from deltacell.train.config import MODELS, LoggersConfig
 from deltacell.train.data import load_data
-from deltacell.train.loaded_run import labels_of, load_run, load_runs
 from deltacell.train.loop import Loggers, Loop, check_loggers
-from deltacell.train.predictor import Predictor, build_fitted, build_model
+from deltacell.train.predictor import (
+    Predictor,
+    build_fitted,
+    build_model,
+    labels_of,
+    load_run,
+    load_runs,
+)
 from deltacell.train.run import run_modes, train
-from deltacell.train.run_directory import metrics_of, resumed_config, write_config
+from deltacell.train.run_directory import Checkpoints, metrics_of, resumed_config, write_config
 from deltacell.train.task import Task
 
 
@@ -47,7 +52,7 @@ def test_the_record_and_the_metrics_say_what_was_run(trained):
     assert record.last.step == 2 * record.steps_per_epoch
     assert record.limits
     state = Checkpoints(trained / "checkpoints").load("last")
-    model = build_model(config, data.cell, data.largest)
+    model = build_model(config, data)
     model.load_state_dict(state["model"])
     predictor = Predictor(model.eval(), data.cell, data.standard)
     genotypes, measured = data.part(data.split.validation)
@@ -107,7 +112,7 @@ def test_a_loss_that_is_not_finite_names_step_genotypes_and_the_last_good_checkp
     monkeypatch.setattr(Task, "_loss", broken)
     error = refused("not-finite", train, config)
     assert "nan at step 4 (epoch 1)" in error.what
-    assert "step-00000002.ckpt, of step 2" in error.fix
+    assert "step-00000002.ckpt" in error.fix
     genes = data.screen.genotypes.take(order[3].rows[:1]).genes
     assert " + ".join(data.cell.genes.label(int(gene)) for gene in genes) in error.what
     assert "11 more" in error.what
@@ -200,17 +205,17 @@ def test_a_loaded_run_predicts_what_was_fitted(made, model):
     assert torch.equal(run.predictor(data.screen.genotypes), expected)
     assert run.is_finished
     assert run.record.best is None or run.record.best.value == outcome.best
-    rows = run.record.metrics()
+    rows = metrics_of(outcome.path)
     genotypes, measured = data.part(data.split.validation)
     score = fitted(data.cell, genotypes).score.numpy().astype(np.float64)
-    assert rows["validation_mse"][-1] == pytest.approx(np.mean((score - measured) ** 2))
+    assert rows[-1]["validation_mse"] == pytest.approx(np.mean((score - measured) ** 2))
     before = [row["validation_mse"] for row in fitted.history]
-    assert rows["validation_mse"][:-1].to_list() == before
+    assert [row["validation_mse"] for row in rows[:-1]] == before
     if model == "boosted_trees":
         # The checkpoint holds the state and no code.
         (file,) = (outcome.path / "checkpoints").glob("*.ckpt")
         state = torch.load(file, weights_only=True)["state"]
-        assert state.keys() == {"predictor", "run"}
+        assert state.keys() == {"predictor", "rows", "run"}
         assert state["predictor"]["trees"].startswith("tree\n")
 
 
@@ -255,7 +260,7 @@ def test_an_interrupted_fit_is_fitted_again(made, monkeypatch, again, refused):
     run = load_run(outcome.path)
     statuses = [attempt.status for attempt in run.record.attempts]
     assert statuses == [Status.interrupted, Status.finished]
-    assert run.record.metrics().height == 1
+    assert len(metrics_of(outcome.path)) == 1
 
 
 def test_an_ensemble_is_the_weighted_sum_and_outlives_its_runs(runs, tmp_path, refused):

@@ -10,23 +10,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deltacell.errors import StoreError
 from deltacell.profile.record import CellFacts, Status, read_run, write_run
 from deltacell.screen import Split
 from deltacell.train import run_directory
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, DataConfig
 from deltacell.train.data import load_data
-from deltacell.train.loaded_run import load_run
+from deltacell.train.predictor import load_run
 from deltacell.train.run import train
 from deltacell.train.run_directory import (
     COLUMNS,
+    Checkpoints,
     commit,
     create_run,
-    metrics_of,
     new_path,
     opened,
     read_config,
@@ -161,7 +158,7 @@ class TestTwoProcesses:
                 signal.pause()
         try:
             assert os.read(ready, 1) == b"x"
-            assert f"(process {child})" in str(refused("run-in-use", open_and_close, path))
+            refused("run-in-use", open_and_close, path)
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -172,13 +169,9 @@ class TestTwoProcesses:
             assert (killed.status, killed.ended) == (Status.interrupted, None)
             assert (current.status, current.from_step) == (Status.running, 7)
 
-    def test_a_file_system_without_locks_and_a_full_disk(self, path, monkeypatch):
-        with monkeypatch.context() as patch:
-            patch.setattr(run_directory.fcntl, "flock", lambda *_: full())
-            with pytest.warns(UserWarning, match="no locks"), opened(path):
-                pass
-        monkeypatch.setattr(os, "write", full)
-        with opened(path):
+    def test_a_file_system_without_locks(self, path, monkeypatch):
+        monkeypatch.setattr(run_directory.fcntl, "flock", lambda *_: full())
+        with pytest.warns(UserWarning, match="no locks"), opened(path):
             pass
 
 
@@ -283,10 +276,9 @@ class TestAKillAtTheEdges:
         )
         write_run(copy, killed)
         assert load_run(copy).is_finished
-        assert (read_run(copy).status, read_run(copy).best) == (Status.finished, whole.best)
-        write_run(copy, killed)
         outcome = train(resumed_config(copy), resume=copy)
         assert (outcome.signal, read_run(copy).status) == (0, Status.finished)
+        assert read_run(copy).best == whole.best
         write_run(copy, killed)
         edited(copy, "epochs: 2", "epochs: 3")
         assert not load_run(copy).is_finished
@@ -313,41 +305,9 @@ class TestAKillAtTheEdges:
         assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def row(epoch, **values):
-    return {"epoch": epoch, "step": 8 * (epoch + 1), **values}
-
-
-class TestMetrics:
-    @pytest.mark.parametrize(
-        "old", ["0.25", "train_loss", ",crc32", "24", "\n1,", "\n2,24", "\n0,8"]
-    )
-    def test_an_edited_or_cut_file_is_refused(self, tmp_path, old, refused):
-        write_metrics(tmp_path, [row(epoch, train_loss=0.25) for epoch in range(3)])
-        file = tmp_path / "metrics.csv"
-        text = file.read_text()
-        assert old in text
-        cut = text.partition(old)[0] + "\n"
-        file.write_text(cut if old in ("\n2,24", "\n0,8") else text.replace(old, old[:-1] + "7"))
-        refused("broken-seal", metrics_of, tmp_path)
-
-
-names = st.text(min_size=1, max_size=8).filter(lambda n: n.isprintable() and n not in COLUMNS)
-values = st.none() | st.floats() | st.integers(-9, 9)
-rows = st.lists(
-    st.dictionaries(names | st.sampled_from(COLUMNS[2:]), values, max_size=4), max_size=3
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(rows=rows)
-def test_metrics_are_read_bit_for_bit(tmp_path_factory, rows):
-    folder = tmp_path_factory.mktemp("law")
-    write_metrics(folder, [row(epoch, **one) for epoch, one in enumerate(rows)])
-    read = metrics_of(folder)
-    assert len(read) == len(rows)
-    for epoch, (before, after) in enumerate(zip(rows, read, strict=True)):
-        assert (after.pop("epoch"), after.pop("step")) == (epoch, 8 * (epoch + 1))
-        # As text, because NaN differs from itself and -0.0 does not from 0.0.
-        assert {n: repr(v) for n, v in after.items() if v is not None} == {
-            n: repr(float(v)) for n, v in before.items() if v is not None
-        }
+def test_metrics_are_written_for_people_with_every_column(tmp_path):
+    write_metrics(tmp_path, [{"epoch": 1, "lr": 0.1}, {"epoch": 2, "train_new": 5.0}])
+    first, *rows = (line.split(",") for line in (tmp_path / "metrics.csv").read_text().split())
+    assert first == [*COLUMNS, "train_new"]
+    assert rows[0] == ["1", "", "", "", "0.1", *[""] * 6]
+    assert rows[1] == ["2", *[""] * 9, "5.0"]

@@ -55,11 +55,10 @@ from deltacell.profile.trace.read import read_traces
 from deltacell.screen import Screen, Split
 from deltacell.screen.import_folder import READERS, Imported, import_folder
 from deltacell.table import File
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.compose import compose, from_yaml
-from deltacell.train.loaded_run import load_run
+from deltacell.train.predictor import load_run
 from deltacell.train.run import train
-from deltacell.train.run_directory import metrics_of, read_config
+from deltacell.train.run_directory import Checkpoints, read_config
 from deltacell.verbs import rank
 
 Reader = Callable[[Path], Any]
@@ -218,8 +217,6 @@ def write_artefacts(folder: Path) -> None:
     Split.random(screen, seed=1).save(folder / "split")
     train(compose([*training(folder), "trainer.epochs=1", f"directory={folder / 'trained'}"]))
     shutil.copytree(folder / "trained", folder / "run")
-    shutil.copytree(folder / "trained" / "checkpoints", folder / "alone" / "checkpoints")
-    (folder / "alone" / "checkpoints" / "index.json").unlink()
     rng = np.random.default_rng(0)
     score, spread = rng.normal(size=(2, 40)).astype(np.float32)
     scored = Scored(rng.integers(0, 99, (40, 3)), score, spread)
@@ -281,12 +278,9 @@ def flipped() -> dict[str, tuple[str, Reader]]:
         found = store.read(folder / kind, kind)
         return found.checksum, found.meta, {n: t.to_pydict() for n, t in found.parts.items()}
 
-    def index(folder: Path) -> Any:
+    def state(folder: Path) -> Any:
         found = Checkpoints(folder / "run" / "checkpoints")
-        return repr((found.kept, found.best, found.last))
-
-    def state(run: str, folder: Path) -> Any:
-        return hash_of_state(Checkpoints(folder / run / "checkpoints").load())
+        return repr(found.kept), hash_of_state(found.load())
 
     def work(folder: Path) -> Any:
         scored, about = read_scored(folder / "work.arrow")
@@ -298,10 +292,7 @@ def flipped() -> dict[str, tuple[str, Reader]]:
         "split": ("split/*", partial(stored, "split")),
         "run.json": ("run/run.json", lambda f: repr(read_run(f / "run"))),
         "config.yaml": ("run/config.yaml", lambda f: repr(read_config(f / "run"))),
-        "metrics.csv": ("run/metrics.csv", lambda f: repr(metrics_of(f / "run"))),
-        "index of checkpoints": ("run/checkpoints/index.json", index),
-        "checkpoint": ("run/checkpoints/*.ckpt", partial(state, "run")),
-        "checkpoint without index": ("alone/checkpoints/*.ckpt", partial(state, "alone")),
+        "checkpoint": ("run/checkpoints/*.ckpt", state),
         "ranking": ("ranking.parquet", lambda f: Ranking.read(f / "ranking.parquet").to_json()),
         "work on a ranking": ("work.arrow", work),
     }

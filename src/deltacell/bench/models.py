@@ -205,7 +205,7 @@ def new_predictor(model: str, quick: bool) -> Predictor:
     config = config_of(model, quick, 1000)
     torch.manual_seed(0)
     data = load_data(config)
-    return Predictor(build_model(config, data.cell, data.largest).eval(), data.cell, data.standard)
+    return Predictor(build_model(config, data).eval(), data.cell, data.standard)
 
 
 @torch.no_grad()

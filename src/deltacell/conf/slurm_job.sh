@@ -18,7 +18,8 @@ words=({{ words }}{{ ' "seed=$SLURM_ARRAY_TASK_ID"' if job.seeds }})
 run={{ run }}
 
 # A run that has saved is resumed. A run that never saved starts from the beginning.
-if [ -e "$run/checkpoints/index.json" ]; then
+saved() { compgen -G "$run/checkpoints/step-*.ckpt" > /dev/null; }
+if saved; then
   words=(train --resume "$run")
 else
   words+=("directory='$run'")
@@ -52,7 +53,7 @@ while heard=0; wait "$step"; code=$?; [ "$heard" = 1 ]; do :; done
 {% if job.requeue %}
 job=$SLURM_JOB_ID
 if [ -n "${SLURM_ARRAY_JOB_ID:-}" ]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
-if [ "$warned" = 1 ] && [ "$code" = 138 ] && [ -e "$run/checkpoints/index.json" ]; then
+if [ "$warned" = 1 ] && [ "$code" = 138 ] && saved; then
   scontrol requeue "$job"
 elif [ "$code" = 143 ]; then
   # Slurm requeues a pre-empted job only if it is still there when its grace is over.

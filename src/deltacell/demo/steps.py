@@ -167,7 +167,7 @@ def _model(model: str, record: RunRecord, scores: Mapping[str, Any]) -> dict[str
     return {
         "name": f"{TITLES[model]} ({record.name})",
         "parameters": record.n_parameters,
-        "epochs": None if fitted else len(record.metrics()),
+        "epochs": None if fitted else record.last and record.last.epoch,
         "seconds": (ends[-1] - ends[0]).total_seconds(),
         "pearson": scores[record.name]["pearson"],
         "limit": record.limits or limit,

@@ -42,8 +42,16 @@ from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, sets_wit
 from deltacell.screen.import_folder import open_screen
 from deltacell.train.config import MODELS, Config, DataConfig, NoLossConfig
 from deltacell.train.data import Standard, TrainingData, load_data
-from deltacell.train.loaded_run import AnyRun, LoadedRun, as_list, labels_of, load_run, load_runs
-from deltacell.train.predictor import Predictor, build_fitted
+from deltacell.train.predictor import (
+    AnyRun,
+    LoadedRun,
+    Predictor,
+    as_list,
+    build_fitted,
+    labels_of,
+    load_run,
+    load_runs,
+)
 from deltacell.train.run import train
 from deltacell.words import Progress
 

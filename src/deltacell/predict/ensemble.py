@@ -19,8 +19,7 @@ from deltacell.predict.status import phenotypes_of
 from deltacell.propagate import Delta
 from deltacell.propagate.workers import in_any_worker, one_core, workers_for
 from deltacell.screen import Genotypes
-from deltacell.train.loaded_run import LoadedRun, are_alike
-from deltacell.train.predictor import Predictor
+from deltacell.train.predictor import LoadedRun, Predictor, are_alike
 
 FEW = 64  # sets scored in double precision at once; of more, single precision leaves few
 SCALED_BY = 4096  # genotypes of the validation part by which predictors are brought to one scale

@@ -33,7 +33,7 @@ from deltacell.report.page import sentences
 from deltacell.screen import Genotypes
 from deltacell.screen.genotypes import matrix_keys, sorted_matrix
 from deltacell.train.data import Standard
-from deltacell.train.loaded_run import LoadedRun
+from deltacell.train.predictor import LoadedRun
 
 OTHER_GENES = 10  # genes beside the deleted ones that are listed
 NEAREST = 10  # measured sets that are listed

@@ -25,10 +25,10 @@ from deltacell.predict.ranking_file import DAMAGE, HIGHEST, KEY, LOWEST, NAMES, 
 from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses, phenotypes_of
 from deltacell.profile.record import CHECKPOINTS
 from deltacell.screen import Screen
+from deltacell.store import sha256_of_file
 from deltacell.table import open_text
-from deltacell.train.checkpoints import Checkpoints
-from deltacell.train.loaded_run import LoadedRun, are_alike, labels_of
-from deltacell.train.predictor import WHOLE_BLOCK
+from deltacell.train.predictor import WHOLE_BLOCK, LoadedRun, are_alike, labels_of
+from deltacell.train.run_directory import Checkpoints
 
 PAIRS, TRIPLES, WITH, FILE = "pairs", "triples", "with", "file"
 TOP = 1_000  # sets of each end where nothing else is asked for
@@ -256,9 +256,10 @@ def _facts(run: LoadedRun, label: str, weights: str) -> dict[str, Any]:
     checkpoints = Checkpoints(run.record.path / CHECKPOINTS)
     named = {"best": checkpoints.best or checkpoints.last, "last": checkpoints.last}
     chosen = named.get(weights) or next(c for c in checkpoints.kept if c.file == weights)
-    saved = {"checkpoint": chosen.file, "sha256": chosen.sha256, "finished": run.is_finished}
+    sha256 = sha256_of_file(checkpoints.folder / chosen.file)
+    saved = {"checkpoint": chosen.file, "sha256": sha256, "finished": run.is_finished}
     said = {"name": label, "seed": run.record.seed, "model": run.config.model.name}
-    return {**said, **saved, "validation_pearson": chosen.metric}
+    return {**said, **saved, "validation_pearson": chosen.value}
 
 
 def trained_sizes(runs: Sequence[LoadedRun]) -> set[int]:

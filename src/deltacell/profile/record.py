@@ -5,11 +5,7 @@ Whoever explains or compares runs reads them with this alone, without the packag
 
 from __future__ import annotations
 
-import csv
-import io
 import os
-import zlib
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -136,9 +132,6 @@ class RunRecord:
     target: Target | None = None  # None where targets were not standardised
     limits: str | None = None  # the sentence that says what limits this run
 
-    def metrics(self) -> pl.DataFrame:
-        return read_metrics(self.path / METRICS_FILE)
-
     def phases(self) -> pl.DataFrame:
         from deltacell.profile.phase_rows import read_phases
 
@@ -175,65 +168,6 @@ def write_run(path: str | os.PathLike[str], record: RunRecord) -> None:
     del data["path"]
     data["seal"] = seal_of(data)
     write_json(Path(path) / RUN_FILE, data, what="the record of the run")
-
-
-CHECK = "crc32"
-"""The last column of ``metrics.csv``: a checksum of the header, the row and all rows after it."""
-
-NO_ROWS = "no_rows"
-"""The last column of a file without rows: other headers alone are of files that were cut off."""
-
-
-def checks_of_rows(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the checksum of each row; it covers what follows, so a cut file is noticed too."""
-    crc, found = zlib.crc32("\0".join(names).encode()), []
-    for row in reversed(rows):
-        crc = zlib.crc32("\0".join(row).encode(), crc)
-        found.append(str(crc))
-    return found[::-1]
-
-
-def read_metrics(path: str | os.PathLike[str]) -> pl.DataFrame:
-    """Read a ``metrics.csv``: ``epoch`` and ``step`` as integers, all else as numbers or null.
-
-    The column ``crc32``, where there is one, is compared with the rows and not returned.
-    """
-    path = Path(path)
-
-    def wrong(what: str, code: str, line: int | None = None) -> InputError:
-        return InputError(what, code=code, where=path, line=line)
-
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        what = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise wrong(what, "unreadable-file") from error
-    reader = csv.reader(io.StringIO(text, newline=""))
-    rows = [(reader.line_num, row) for row in reader if row]
-    names = rows.pop(0)[1] if rows else []
-    if names[:2] != ["epoch", "step"] or len(set(names)) < len(names):
-        told = ", ".join(names) or "none"
-        what = f"the first line has to name each column once, epoch and step first; it names {told}"
-        raise wrong(what, "wrong-columns", 1)
-    has_checks = names[-1] == CHECK
-    checks = checks_of_rows(names[:-1], [row[:-1] for _, row in rows])
-    columns: dict[str, list[float | None]] = {n: [] for n in names if n not in (CHECK, NO_ROWS)}
-    for (line, row), check in zip(rows, checks, strict=True):
-        if len(row) != len(names):
-            raise wrong(f"{len(row)} values for {len(names)} columns", "wrong-columns", line)
-        if has_checks and row[-1] != check:
-            raise wrong("the rows were edited or damaged", "broken-seal", line)
-        for (name, values), value in zip(columns.items(), row, strict=False):
-            try:
-                number = int(value) if name in ("epoch", "step") else float(value or "nan")
-                if isinstance(number, int) and abs(number) >= 2**63:
-                    raise ValueError
-            except ValueError:
-                what = f"'{value}' in the column '{name}' is not a number"
-                raise wrong(what, "not-a-number", line) from None
-            values.append(number if value else None)
-    whole = {name: pl.Int64 if name in ("epoch", "step") else pl.Float64 for name in columns}
-    return pl.DataFrame(columns, schema=whole)
 
 
 def now() -> str:

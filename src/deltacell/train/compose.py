@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,7 +37,7 @@ from deltacell.train.config import (
     nearest,
     unknown_name,
 )
-from deltacell.train.data import screens_in, sources
+from deltacell.train.data import sources
 
 Where = str | os.PathLike[str] | None
 
@@ -62,10 +63,22 @@ def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
+_LONGEST = 1_000_000
+
+
 def from_yaml(text: str, *, where: Where = None) -> Config:
     """Return the config of a text that `to_yaml` made; an unknown key is an error."""
     with _readable(where):
-        given = _read_yaml(text)
+        if len(text) > _LONGEST:
+            raise ValueError(f"more than {_LONGEST:,} characters")
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            # Nested aliases can fill any memory, and a saved config is resolved.
+            unsafe = isinstance(event, yaml.ScalarEvent) and "${" in event.value
+            if unsafe or isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"aliases and references, line {event.start_mark.line + 1}")
+        given = OmegaConf.create(text)
+        if not isinstance(given, DictConfig):
+            raise ValueError("expected keys with values")
         kinds: dict[str, Any] = {}
         for group, known in (("model", MODELS), ("loss", LOSSES)):
             name = OmegaConf.select(given, f"{group}.name")
@@ -89,17 +102,6 @@ def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
         return _checked(OmegaConf.merge(OmegaConf.structured(config), given))
 
 
-def options(group: str) -> list[str]:
-    with _hydra():
-        found = GlobalHydra.instance().config_loader().get_group_options(group)
-    return _chosen_by_users(found)
-
-
-def _chosen_by_users(names: Sequence[str]) -> list[str]:
-    # The defaults that follow the model are chosen by it.
-    return [name for name in names if not name.startswith("of_")]
-
-
 def _checked(composed: Any) -> Config:
     config = cast(Config, OmegaConf.to_object(composed))
     check(config)
@@ -113,8 +115,7 @@ _LOCK = threading.RLock()
 def _hydra() -> Iterator[None]:
     """Initialise Hydra, in one thread at a time; one in use is put back afterwards."""
     with _LOCK:
-        if "deltacell" not in ConfigStore.instance().repo:
-            _store_schemas(ConfigStore.instance())
+        _store_schemas(ConfigStore.instance())
         theirs, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
         try:
             with initialize_config_module("deltacell.conf", version_base="1.3"):
@@ -123,19 +124,18 @@ def _hydra() -> Iterator[None]:
             GlobalHydra.instance().hydra = theirs
 
 
+@cache
 def _store_schemas(store: ConfigStore) -> None:
     whole = OmegaConf.structured(Config)
     # Left open, or the keys of one model would stay when another is chosen.
     whole.model = whole.loss = "???"
     store.store(group="deltacell", name="config", node=whole)
-    for name, model in MODELS.items():
-        store.store(group="deltacell/model", name=name, node=model)
-        if model.fitted:
-            store.store(group="loss", name=f"of_{name}", node=NoLossConfig)
-    for name, loss in LOSSES.items():
-        store.store(group="deltacell/loss", name=name, node=loss)
+    for group, kinds in (("model", MODELS), ("loss", LOSSES)):
+        for name, kind in kinds.items():
+            store.store(group=f"deltacell/{group}", name=name, node=kind)
+    for name in (name for name, model in MODELS.items() if model.fitted):
+        store.store(group="loss", name=f"of_{name}", node=NoLossConfig)
     OmegaConf.register_new_resolver("deltacell.string_channels", _string_channels, replace=True)
-    OmegaConf.register_new_resolver("deltacell.string_merged", _string_merged, replace=True)
 
 
 def _string_channels(_root_: DictConfig) -> list[str]:
@@ -145,15 +145,6 @@ def _string_channels(_root_: DictConfig) -> list[str]:
     # Hydra also resolves parts of the config that lack the key; hence select.
     named = OmegaConf.select(_root_, "data.relations")
     return [n for n in (STRING_RELATIONS if named is None else named) if n in STRING_RELATIONS]
-
-
-def _string_merged(_root_: DictConfig) -> list[str] | None:
-    """Return the model's relations with one, ``string``, in place of the channels of STRING."""
-    if OmegaConf.select(_root_, "model.name") != "dango":
-        return None
-    channels = _string_channels(_root_)
-    named = OmegaConf.select(_root_, "data.relations") or channels
-    return list(dict.fromkeys("string" if name in channels else name for name in named))
 
 
 def _override(text: str) -> str:
@@ -202,7 +193,7 @@ def _readable(where: Where = None) -> Iterator[None]:
 def _config_error(error: BaseException, where: Where) -> InputError:
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
-        return unknown_name(group, name, _chosen_by_users(error.options))
+        return unknown_name(group, name, [n for n in error.options if not n.startswith("of_")])
     file = re.match(r"In '([^']+)'", str(error))
     where = file[1] if file is not None and where is None else where
     cause: BaseException | None = error
@@ -226,23 +217,6 @@ def _unknown_key(name: str, where: Where = None) -> InputError:
     elif near := nearest(name, [*ANY_KEYS, *GROUPS]):
         what += f" (did you mean '{near}'?)"
     return InputError(what, code="unknown-key", where=where, key=name)
-
-
-_LONGEST = 1_000_000
-
-
-def _read_yaml(text: str) -> DictConfig:
-    if len(text) > _LONGEST:
-        raise ValueError(f"more than {_LONGEST:,} characters")
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        # Nested aliases can fill any memory, and a saved config is resolved.
-        unsafe = isinstance(event, yaml.ScalarEvent) and "${" in event.value
-        if unsafe or isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"aliases and references, line {event.start_mark.line + 1}")
-    given = OmegaConf.create(text)
-    if not isinstance(given, DictConfig):
-        raise ValueError("expected keys with values")
-    return given
 
 
 MODEL = "pair_trees"
@@ -283,36 +257,37 @@ def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Confi
     """
     given = {text.partition("=")[0].lstrip("+") for text in overrides}
     config = compose([f"model={MODEL}", *overrides], folder=folder)
-    sentences = [
+    said = [
         f"No experiment is named, so {MODEL} is fitted: boosted trees on what was measured next "
         "to a set, on gene features and on all networks. It did best on all splits of Costanzo "
         "2010; on triples it was not compared."
     ]
-    chosen: dict[str, Any] = {}
+    chosen: dict[str, Any] = {"data.screen_genes_only": True}
     if config.data.folder is not None:
         if config.data.screen is None:
+            place = Path(config.data.folder)
             rows = {
-                path.name: store.read(path, "screen", verify=False).parts["rows"].num_rows
-                for path in screens_in(Path(config.data.folder))
+                name: store.read_manifest(place / "screens" / name)["parts"]["rows"]["rows"]
+                for name in store.read_manifest(place)["meta"]["screens"]
             }
-            names = sorted(rows, key=rows.__getitem__, reverse=True)
-            config = with_settings(config, {"data.screen": next(iter(names), None)})
-            if len(names) > 1:
-                sentences.append(
-                    f"It is trained on {names[0]}, the largest of the screens {', '.join(names)}; "
-                    f"data.screen={names[1]} chooses another."
+            largest = max(rows, key=rows.__getitem__, default=None)
+            config = with_settings(config, {"data.screen": largest})
+            if len(rows) > 1:
+                said.append(
+                    f"It is trained on {largest}, the largest of the screens {', '.join(rows)}; "
+                    "set data.screen to choose another."
                 )
         chosen["name"] = f"{config.data.screen}_pairs"
     cell, screen = sources(config.data)
     if len(screen.stats()["phenotypes"]) > 1 and "data.where" not in given:
         chosen["data.where"] = {"phenotype": ["interaction"]}
-        sentences.append("The screen has fitness too; it is trained on the interactions.")
+        said.append("The screen has fitness too; it is trained on the interactions.")
     if len(np.unique(screen.keys)) < len(screen):
         chosen["data.merge"] = "mean"
-        sentences.append("Repeated genotypes become one, with the mean of their scores.")
+        said.append("Repeated genotypes become one, with the mean of their scores.")
     if len(screen) > LARGEST:
         chosen["data.subset"] = LARGEST
-        sentences.append(f"{LARGEST:,} of {len(screen):,} genotypes are drawn to fit into memory.")
-    chosen |= {"data.screen_genes_only": True, **suited(cell, screen)}
-    sentences.append(f"Trees of {chosen['model.leaves']} leaves suit {len(screen):,} genotypes.")
-    return with_settings(config, {k: v for k, v in chosen.items() if k not in given}), sentences
+        said.append(f"{LARGEST:,} of {len(screen):,} genotypes are drawn to fit into memory.")
+    chosen |= suited(cell, screen)
+    said.append(f"Trees of {chosen['model.leaves']} leaves suit {len(screen):,} genotypes.")
+    return with_settings(config, {k: v for k, v in chosen.items() if k not in given}), said

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from importlib import import_module
+from importlib.resources import files
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar
 
@@ -360,6 +361,13 @@ class Config:
     @property
     def ranks(self) -> int:
         return self.trainer.devices * self.trainer.nodes
+
+
+def choices(group: str) -> list[str]:
+    """Return the names of a group that ship; a loss "of" a model is the model's default."""
+    names = (file.name for file in files("deltacell.conf").joinpath(group).iterdir())
+    found = (name.removesuffix(".yaml") for name in names if not name.startswith("of_"))
+    return sorted(found)
 
 
 def options_of(config: ModelConfig | LossConfig) -> dict[str, Any]:

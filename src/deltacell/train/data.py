@@ -13,11 +13,11 @@ import torch
 
 from deltacell.arrays import Ints
 from deltacell.cell import Cell
-from deltacell.errors import InputError, StoreError, did_you_mean
+from deltacell.errors import InputError, StoreError
 from deltacell.models.pairs import Zeros
 from deltacell.profile.record import CellFacts, Samples, ScreenFacts
 from deltacell.screen import Genotypes, Grid, Screen, Split
-from deltacell.screen.import_folder import read_parts
+from deltacell.screen.import_folder import open_screen, read_parts
 from deltacell.train.config import Config, DataConfig, SplitConfig
 
 
@@ -87,23 +87,19 @@ def draw_zeros(data: TrainingData, ratio: float, seed: int) -> Zeros | None:
     """Draw tested pairs without a hit, `ratio` per row of a part; None without a grid."""
     if data.grid is None or not ratio:
         return None
-    split, grid = data.split, data.grid
-    n = round(ratio * len(split.train))
-    training = grid.draw(n, part="train", split=split, seed=seed)
-    n = round(ratio * len(split.validation))
-    validation = grid.draw(n, part="validation", split=split, seed=seed)
-    if not len(training):
-        return None
-    each = grid.count("train", split) / len(training)
-    each_validation = grid.count("validation", split) / max(1, len(validation))
-    return Zeros(training, validation, each, each_validation)
+    drawn, each = [], []
+    for part in ("train", "validation"):
+        n = round(ratio * len(getattr(data.split, part)))
+        drawn.append(data.grid.draw(n, part=part, split=data.split, seed=seed))
+        each.append(data.grid.count(part, data.split) / max(1, len(drawn[-1])))
+    return Zeros(drawn[0], drawn[1], each[0], each[1]) if len(drawn[0]) else None
 
 
 def load_data(config: Config, split: Split | str | os.PathLike[str] | None = None) -> TrainingData:
     """Return what a config names; `split` is the one that a run keeps, or its directory."""
     asked = config.data
-    cell, screen = sources(asked)
-    whole = screen = screen.on(cell)
+    cell, loaded = sources(asked)
+    whole = screen = loaded.on(cell)
     if asked.relations is not None:
         cell = cell.with_relations(asked.relations)
     if asked.merge_relations:
@@ -125,9 +121,8 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
         repeats = None if repeats is None else repeats.on(cell, on_unknown="drop")
     if split is None:
         imported = None
-        if asked.folder is not None:
-            folder = Path(asked.folder)
-            imported = folder / "splits" / _screen_in(folder, asked.screen).name
+        if asked.folder is not None and loaded.path is not None:
+            imported = Path(asked.folder) / "splits" / loaded.path.name
         split = make_split(screen, config.split, imported)
     elif isinstance(split, Split):
         split.check(screen)
@@ -178,22 +173,4 @@ def sources(config: DataConfig) -> tuple[Cell, Screen]:
         fix = "Make one with: deltacell data import SOURCES --out FOLDER; then set data.folder."
         what = "not a directory with a cell and screens"
         raise InputError(what, code="no-data", where=config.folder, fix=fix)
-    folder = Path(config.folder)
-    return Cell.load(folder / "cell"), Screen.load(_screen_in(folder, config.screen))
-
-
-def screens_in(folder: Path) -> list[Path]:
-    return sorted(path for path in (folder / "screens").glob("*") if path.is_dir())
-
-
-def _screen_in(folder: Path, name: str | None) -> Path:
-    there = {path.name: path for path in screens_in(folder)}
-    if not there:
-        what = "the import has a cell but no screen; import again with the table of a screen"
-        raise InputError(what, code="no-screen", where=folder)
-    if name is None and len(there) == 1:
-        return next(iter(there.values()))
-    if name not in there:
-        what = f"data.screen is {name}{did_you_mean(name or '', there)}; expected one of "
-        raise InputError(what + ", ".join(there), code="unknown-screen", where=folder / "screens")
-    return there[name]
+    return Cell.load(Path(config.folder) / "cell"), open_screen(config.folder, config.screen)

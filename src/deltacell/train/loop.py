@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,19 +19,18 @@ from torch import nn
 from deltacell.errors import DeltacellError, InputError, need
 from deltacell.models import HeteroCell
 from deltacell.models.base import parameter_groups
-from deltacell.profile.capture import Profiler
+from deltacell.profile.capture import Capture, HostProfiler, Profiler, Window, check_window
 from deltacell.profile.phases import NoTimer, PhaseTimer
-from deltacell.profile.record import CHECKPOINTS, FIGURES, PHASES, TENSORBOARD
+from deltacell.profile.record import CHECKPOINTS, FIGURES, PHASES, TENSORBOARD, TRACES, RunRecord
 from deltacell.report.figures import drawn, plot_learning, plot_scores
 from deltacell.report.progress import TrainingBar
 from deltacell.screen import Batch, Genotypes, Loader
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, HeteroCellConfig, LoggersConfig
 from deltacell.train.data import TrainingData
-from deltacell.train.predictor import WIDE, build_for
-from deltacell.train.processes import SAVE, Agreement, GradientSum, StopSignals
-from deltacell.train.run_directory import MEANING, RunDirectory, meaning, write_metrics
-from deltacell.train.task import Prepared, Schedule, Task, Validation, build_loss
+from deltacell.train.predictor import WIDE, build_model
+from deltacell.train.processes import SAVE, GradientSum, StopSignals, highest
+from deltacell.train.run_directory import MEANING, Checkpoints, RunDirectory, meaning, write_metrics
+from deltacell.train.task import Position, Prepared, Task, Validation, build_loss
 
 if TYPE_CHECKING:
     import lightning
@@ -49,28 +47,11 @@ SHOWN = 5
 Values = dict[str, torch.Tensor]
 
 
-@dataclass
-class Position:
-    """Where a training is."""
-
-    epoch: int = 0  # epochs done
-    batch: int = 0  # batches of the next epoch that are done
-    step: int = 0  # optimizer steps done
-    best: float = -math.inf  # the highest validation metric
-    waited: int = 0  # validations since then
-    seconds: float = 0.0  # of training, over all attempts
-
-    def is_end(self, config: Config) -> bool:
-        patience = config.trainer.patience
-        enough = patience is not None and self.waited >= patience
-        return enough or self.epoch >= config.trainer.epochs
-
-
 class Loop:
     """Trains the network of a config, in one rank; the first rank has the run directory.
 
     Everything is built here, so that a mistake in a config is found before there is a directory.
-    `recorded` is the propagation of the run to resume.
+    `before` is the record of a run to resume.
     """
 
     def __init__(
@@ -79,12 +60,12 @@ class Loop:
         config: Config,
         data: TrainingData,
         path: Path,
-        recorded: dict[str, Any] | None = None,
+        before: RunRecord | None = None,
     ) -> None:
         self.fabric, self.config, self.data, self.path = fabric, config, data, path
         # Every rank begins with the same weights and draws the same dropout, which is by gene.
         torch.manual_seed(config.seed)
-        model = build_for(config, data, recorded)
+        model = build_model(config, data, None if before is None else before.propagation)
         self.task = Task(model, build_loss(config), data.cell, data.standard)
         loaders = build_loaders(config, data, fabric.global_rank, fabric.world_size)
         self.training, self.validation = loaders
@@ -98,19 +79,20 @@ class Loop:
         # The task, or DDP around it: Fabric's own wrapper would round what it returns.
         self.wrapped = self.module._forward_module
         self.gradients = GradientSum(self.wrapped)
-        self.schedule = Schedule(config, -(-len(self.training) // asked.accumulate))
+        self.steps_per_epoch = -(-len(self.training) // asked.accumulate)
         # The average of the weights, which is what is validated.
         self.average: Values | None = None if config.trainer.ema is None else self._weights()
         self.checkpoints = Checkpoints(path / CHECKPOINTS, config.trainer.keep)
         self.meaning = meaning(config, data)
         self.directory: RunDirectory | None = None
-        self.attempt = 0
+        self.attempt = 0 if before is None else len(before.attempts)
         self.loggers: Loggers | None = None
         # A rank's loss is its share of the batch's.
         ranks, watched = config.ranks, config.trainer.progress and fabric.is_global_zero
         self.bar = TrainingBar(lambda loss: ranks * float(loss), watched=watched)
         self.profilers: Sequence[Profiler] = ()
-        self.signals, self.agreement = StopSignals(), Agreement()
+        self.signals = StopSignals()
+        self.hosts = dist.new_group(backend="gloo") if fabric.world_size > 1 else None
         self.position = Position()
         self.rows: list[dict[str, float]] = []
         # Sums of the epoch's losses, which are not read from a device before its end.
@@ -129,7 +111,8 @@ class Loop:
             self.epochs = -(-self.batches // len(self.training))
         self._batches_done = self._genotypes = 0
         self._began = self._saved = self._epoch_began = time.monotonic()
-        self._saved_step = -1
+        check_loggers(config.loggers)
+        self.profilers = self._make_profilers(is_new=before is None)
         if config.trainer.compile:
             model.compile_row_wise()  # type: ignore[operator]
         if isinstance(model, HeteroCell):
@@ -169,7 +152,6 @@ class Loop:
             "model": dict(self.task.model.state_dict()),
             "loss": dict(loss.state_dict()) if isinstance(loss, nn.Module) else None,
             "optimizer": self.optimizer.state_dict(),
-            "schedule": dict(self.schedule.plateau),
             "ema": None if self.average is None else dict(self.average),
             "loader": self.training.state_dict(),
             "meter": {"genotypes": self.counted, "sums": self._summed()},
@@ -186,7 +168,6 @@ class Loop:
         if isinstance(self.task.loss, nn.Module):
             self.task.loss.load_state_dict(state["loss"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.plateau = dict(state["schedule"])
         for name, weight in (self.average or {}).items():
             weight.copy_(state["ema"][name])
         self.training.load_state_dict(state["loader"])
@@ -198,6 +179,36 @@ class Loop:
         torch.set_rng_state(state["random"])
         if state["random_device"] is not None and self.fabric.device.type == "cuda":
             torch.cuda.set_rng_state(state["random_device"], self.fabric.device)
+
+    def _make_profilers(self, *, is_new: bool) -> list[Profiler]:
+        asked, config, fabric = self.config.profiler, self.config, self.fabric
+        folder, rank, size = self.path / TRACES, fabric.global_rank, fabric.world_size
+        found: list[Profiler] = []
+        if asked.trace:
+            window = Window.of(asked.window)
+            # What a resumed run has left may be less than the window, which was recorded.
+            if is_new:
+                check_window(
+                    window,
+                    samples=self.training.samples_per_epoch,
+                    batch_size=config.data.batch_size,
+                    accumulate=config.optimizer.accumulate,
+                    epochs=config.trainer.epochs,
+                    world_size=size,
+                    steps=self.batches,
+                )
+            names = ("record_shapes", "profile_memory", "with_stack")
+            options: dict[str, Any] = {name: getattr(asked, name) for name in names}
+            capture = Capture(window, folder, rank, world_size=size, timer=self.timer, **options)
+            found.append(capture)
+        if asked.kind is not None:
+            if asked.with_stack and asked.trace:
+                what = f"profiler.with_stack and profiler.kind={asked.kind} both hook into Python"
+                raise InputError(what, code="conflicting-settings")
+            model = type(self.task.model)
+            functions = (Task.forward, Task.prepare, model.forward, Loop._accumulated_step)
+            found.append(HostProfiler(asked.kind, folder, rank, functions))
+        return found
 
     def _run(self) -> int:
         self.task.train()
@@ -213,7 +224,6 @@ class Loop:
                 break
             self._end_epoch()
         self.timer.switch("other")
-        self.agreement.arrive()
         self.timer.end_step(self.position.epoch, self.position.step, 0, kind="between")
         return signal
 
@@ -237,9 +247,6 @@ class Loop:
             timer.end_step(at.epoch, at.step, samples)
             # A capture's step begins where the row does, so that phases lie inside of it.
             timer.switch("logging")
-            if self.profilers:
-                # What begins under torch's profiler and ends after it would write to freed memory.
-                self.agreement.arrive()
             for profiler in self.profilers:
                 profiler.step()
             if signal or self._is_short():
@@ -251,11 +258,9 @@ class Loop:
         at, trainer = self.position, self.config.trainer
         every, minutes = trainer.checkpoint_every_steps, trainer.checkpoint_every_minutes
         is_time = bool(minutes and time.monotonic() - self._saved >= 60 * minutes)
-        asked = self.agreement.reached(self.signals.received or SAVE * is_time)
+        asked = highest(self.signals.received or SAVE * is_time, self.hosts)
         signal = 0 if asked == SAVE else asked
-        # What was asked for before the last save was answered by it.
-        due = asked == SAVE and at.step > self._saved_step + 1
-        due = due or bool(every and at.step % every == 0)
+        due = asked == SAVE or (every and at.step % every == 0)
         # At the end of an epoch it is saved anyway, after the validation.
         if self._trains and (signal or (due and at.batch < len(self.training))):
             self._save()
@@ -340,17 +345,17 @@ class Loop:
         leaf.sum().backward()  # type: ignore[no-untyped-call]
 
     def _optimize(self) -> None:
-        step, clip, ema = self.position.step, self.config.optimizer.clip, self.config.trainer.ema
+        at, clip, ema = self.position, self.config.optimizer.clip, self.config.trainer.ema
         if clip is not None:
             nn.utils.clip_grad_norm_(self.task.parameters(), clip, foreach=True)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule.rate(step)
+            group["lr"] = at.learning_rate(self.config, self.steps_per_epoch)
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.average is not None and ema is not None:
             # The decay begins small, so that the first weights are soon forgotten.
             weights = [weight.detach() for weight in self.task.model.parameters()]
-            decay = min(ema, (1 + step) / (10 + step))
+            decay = min(ema, (1 + at.step) / (10 + at.step))
             torch._foreach_lerp_(list(self.average.values()), weights, 1 - decay)
 
     def _weights(self) -> Values:
@@ -381,7 +386,7 @@ class Loop:
                 self.checkpoints.save(state, step=at.step, epoch=at.epoch, metric=metric)
                 self.directory.update(**self.checkpoints.reached())
             self.flush()
-            self._saved, self._saved_step = time.monotonic(), at.step
+            self._saved = time.monotonic()
 
     def _end_epoch(self) -> None:
         at, timer, now = self.position, self.timer, time.monotonic()
@@ -405,10 +410,7 @@ class Loop:
             metrics = validation.metrics()
             row |= {f"validation_{name}": value for name, value in metrics.items()}
             metric = metrics["pearson"]
-            self.schedule.validated(metric)
-            better = metric > at.best
-            at.best = metric if better else at.best
-            at.waited = 0 if better else at.waited + 1
+            at.validated(metric, self.config)
         at.epoch, at.batch = done, 0
         self.sums, self.counted = {}, 0
         if self._trains:
@@ -443,21 +445,16 @@ class Loop:
 
     def _not_finite(self, what: str, step: int, rows: torch.Tensor) -> InputError:
         """Return the error with the genotypes of the batch, and where to go back to."""
-        label, genotypes = self.data.cell.genes.label, self.data.screen.genotypes
-        shown = genotypes.take(rows[:SHOWN].cpu())
-        names = ", ".join(" + ".join(label(int(gene)) for gene in one) for one in shown)
-        more = f" and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else ""
+        label, shown = self.data.cell.genes.label, self.data.screen.genotypes.take(rows.cpu())
+        sets = [" + ".join(label(int(gene)) for gene in one) for one in shown]
+        more = f" and {len(sets) - SHOWN:,} more" if len(sets) > SHOWN else ""
+        what += f" at step {step:,} (epoch {self.task.epoch + 1}); its batch has the genotypes "
         # On ranks other than the first, what was read when the attempt began may be old.
         last = Checkpoints(self.path / CHECKPOINTS).last
-        back = "none" if last is None else f"{last.file}, of step {last.step:,}"
-        return InputError(
-            f"{what} at step {step:,} (epoch {self.task.epoch + 1}); its batch has the genotypes "
-            f"{names}{more}",
-            code="not-finite",
-            where=self.path,
-            fix=f"The last good checkpoint is {back}. Try a smaller optimizer.lr or "
-            "optimizer.clip, and look at the scores and features of these genotypes.",
-        )
+        fix = f"The last good checkpoint is {'none' if last is None else last.file}. Try a smaller "
+        fix += "optimizer.lr or optimizer.clip, and look at the scores of these genotypes."
+        what += ", ".join(sets[:SHOWN]) + more
+        return InputError(what, code="not-finite", where=self.path, fix=fix)
 
 
 _MODES: dict[str, tuple[Callable[..., Values | None], Callable[[Loop], None]]] = {
@@ -474,25 +471,22 @@ _MODES: dict[str, tuple[Callable[..., Values | None], Callable[[Loop], None]]] =
 def build_loaders(
     config: Config, data: TrainingData, rank: int, world_size: int
 ) -> tuple[Loader, Loader | None]:
-
-    def loader(rows: np.ndarray, batch_size: int, **options: Any) -> Loader:
-        options |= {"rank": rank, "world_size": world_size, "targets": data.targets}
-        return Loader(data.screen, rows, batch_size=batch_size, seed=config.seed, **options)
-
-    asked, rows = config.data, data.split.validation
-    training = loader(
-        data.split.train,
-        asked.batch_size,
+    asked, rows, some = config.data, data.split.validation, config.trainer.validation_samples
+    options: dict[str, Any] = {"rank": rank, "world_size": world_size, "targets": data.targets}
+    options |= {"screen": data.screen, "seed": config.seed}
+    training = Loader(
+        rows=data.split.train,
+        batch_size=asked.batch_size,
         samples_per_epoch=asked.samples_per_epoch,
         run_length=asked.run_length,
+        **options,
     )
     if not len(rows):
         return training, None
-    some = config.trainer.validation_samples
     if some is not None and some < len(rows):
         rows = np.sort(np.random.default_rng(config.split.seed).permutation(rows)[:some])
     size = asked.batch_size if isinstance(config.model, HeteroCellConfig) else WIDE
-    return training, loader(rows, size, shuffle=False)
+    return training, Loader(rows=rows, batch_size=size, shuffle=False, **options)
 
 
 class Loggers:

@@ -1,32 +1,48 @@
-"""What scores genotypes: the model of a config, a trained one, or an ensemble of runs."""
+"""What scores genotypes: the model of a config, a run with its weights, or an ensemble of runs."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.optimize import nnls
+from scipy.special import expit
 from torch import nn
 
 from deltacell.arrays import Doubles
 from deltacell.cell import Cell
-from deltacell.errors import InputError
+from deltacell.errors import DeltacellError, InputError
 from deltacell.models import STRING_LAMBDAS, STRING_RELATIONS, Dango, HeteroCell, Prediction
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.baselines.baseline import FitData, Parts, State
 from deltacell.models.baselines.gene_sets import GeneOrder, GeneSets
 from deltacell.models.pairs import PairCell
-from deltacell.profile.record import FIGURES, TENSORBOARD, TRACES
+from deltacell.profile.record import (
+    CHECKPOINTS,
+    FIGURES,
+    SPLIT,
+    TENSORBOARD,
+    TRACES,
+    RunRecord,
+    Status,
+    read_run,
+)
 from deltacell.propagate import strategy
 from deltacell.propagate.auto import Auto
 from deltacell.screen import Genotypes
+from deltacell.store import read_manifest
 from deltacell.train.config import Config, DangoConfig, HeteroCellConfig, options_of
-from deltacell.train.data import Standard, TrainingData
+from deltacell.train.data import Standard, TrainingData, load_data
+from deltacell.train.run_directory import Checkpoints, check_meaning, resumed_config
+from deltacell.train.task import Position
 
 # Genotypes that are scored at once: by DANGO, whose cost hardly depends on them, by a fitted
 # predictor, and by any other network.
@@ -93,21 +109,13 @@ class Ensemble(FittedPredictor):
 
     def __init__(self, runs: Sequence[str]) -> None:
         if len(runs) < 2:
-            what = (
-                f"an ensemble of {len(runs)} runs; expected two or more, model.runs=[runs/a,runs/b]"
-            )
+            what = "an ensemble needs at least two runs: model.runs=[runs/a,runs/b]"
             raise InputError(what, code="too-few-runs")
         self.runs = tuple(runs)
         self._members: list[Predictor] = []
 
     def adopt(self, directory: Path, data: TrainingData) -> None:
         """Copy the runs, which have to be of these data, into a run directory and load them."""
-        from deltacell.train.loaded_run import load_run
-
-        for run in self.runs:
-            # This refuses a run of other data or of another split.
-            if not load_run(run, data=data).is_finished:
-                raise InputError("the run has not finished", code="unfinished-run", where=run)
         shutil.rmtree(directory / MEMBERS, ignore_errors=True)
         not_needed = shutil.ignore_patterns("baselines", FIGURES, TRACES, TENSORBOARD)
         for number, run in enumerate(self.runs):
@@ -116,10 +124,14 @@ class Ensemble(FittedPredictor):
         self.open(directory, data)
 
     def open(self, directory: Path, data: TrainingData) -> None:
-        from deltacell.train.loaded_run import load_run
-
         copies = sorted((directory / MEMBERS).iterdir(), key=lambda p: int(p.name.split("-")[0]))
-        self._members = [load_run(copy, data=data).predictor for copy in copies]
+        # A run of other data or of another split is refused.
+        runs = [load_run(copy, data=data) for copy in copies]
+        for run in runs:
+            if not run.is_finished:
+                what = "the run has not finished"
+                raise InputError(what, code="unfinished-run", where=run.record.path)
+        self._members = [run.predictor for run in runs]
 
     def _fit(self, data: FitData) -> State:
         validation = data.validation
@@ -131,19 +143,16 @@ class Ensemble(FittedPredictor):
         means, deviations = scores.mean(axis=1), scores.std(axis=1)
         # A run whose scores are all equal has no scale, and no weight.
         deviations = np.where(deviations > 0, deviations, np.inf)
-        intercept, units = validation.mean, (scores - means[:, None]) / deviations[:, None]
-        weights, _ = nnls(units.T, validation.targets - intercept)
-        fitted = {"weights": weights, "means": means, "deviations": deviations}
-        return {**fitted, "intercept": intercept}
+        units = (scores - means[:, None]) / deviations[:, None]
+        weights, _ = nnls(units.T, validation.targets - validation.mean)
+        scale = {"means": means, "deviations": deviations}
+        return {"weights": weights, "intercept": validation.mean, **scale}
 
     def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
         scores, odds = self._of_members(sets)
         units = (scores - self._means[:, None]) / self._deviations[:, None]
         size: Doubles = self._intercept + self._weights @ units
-        if odds is None:
-            return Parts(size)
-        hit = 1 / (1 + np.exp(-odds))
-        return Parts(hit * size, hit, size)
+        return Parts(size) if odds is None else Parts(expit(odds) * size, expit(odds), size)
 
     def _of_members(self, sets: GeneSets) -> tuple[Doubles, Doubles | None]:
         """Return the score of each run, [runs, sets], and the log odds of a hit, [sets]."""
@@ -177,41 +186,37 @@ def build_fitted(config: Config) -> FittedPredictor:
 
 
 def build_model(
-    config: Config, cell: Cell, largest: int, recorded: dict[str, Any] | None = None
+    config: Config, data: TrainingData, recorded: dict[str, Any] | None = None
 ) -> nn.Module:
-    """Return the network for genotypes of at most `largest` genes.
+    """Return the network of a config, with what it has to know of the training part.
 
-    `recorded` is what the run to resume has recorded of its propagation.
+    `recorded` is what the run to resume has recorded of its propagation. The name of a relation
+    that was merged into another stands for the other.
     """
-    model, options = config.model, options_of(config.model)
+    model, options, cell = config.model, options_of(config.model), data.cell
+    into = {old: new for new, merged in config.data.merge_relations.items() for old in merged}
+    named = options.get("relations")
+    if isinstance(model, DangoConfig) and named is None:
+        named = STRING_RELATIONS
+    if named is not None:
+        options["relations"] = list(dict.fromkeys(into.get(name, name) for name in named))
     if isinstance(model, DangoConfig):
-        relations = list(STRING_RELATIONS if model.relations is None else model.relations)
-        absent = [name for name in relations if name not in cell.relations]
-        if absent and model.relations is None:
-            there = ",".join(cell.relations)
-            what = f"the cell has no relation '{absent[0]}', which DANGO uses by default"
-            fix = f"Set model.relations=[{there}] or some of them, and model.lambdas.NAME for each."
+        if model.relations is None and not set(options["relations"]) <= set(cell.relations):
+            what = "the cell lacks channels of STRING, which DANGO uses by default"
+            fix = "Set model.relations, and model.lambdas for each, to some of "
+            fix += ", ".join(cell.relations)
             raise InputError(what, code="unknown-relation", fix=fix)
-        lambdas = {**STRING_LAMBDAS, **model.lambdas}
-        options |= {"relations": relations, "lambdas": lambdas, "largest": largest}
+        options |= {"lambdas": {**STRING_LAMBDAS, **model.lambdas}, "largest": data.largest}
     elif isinstance(model, HeteroCellConfig):
         bounds = {} if config.max_bytes is None else {"max_bytes": config.max_bytes}
         chosen = recorded and recorded["choice"]
         propagation = strategy(config.propagation, **(chosen or bounds))
-        options |= {"largest": largest, "propagation": propagation}
+        options |= {"largest": data.largest, "propagation": propagation}
     network: nn.Module = model.built()(cell, **options)
-    return network
-
-
-def build_for(
-    config: Config, data: TrainingData, recorded: dict[str, Any] | None = None
-) -> nn.Module:
-    """Return the network, see `build_model`, with what it has to know of the training part."""
-    model = build_model(config, data.cell, data.largest, recorded)
-    if isinstance(model, PairCell):
+    if isinstance(network, PairCell):
         genotypes, _ = data.part(data.split.train)
-        model.remember(data.cell, genotypes, torch.from_numpy(data.targets[data.split.train]))
-    return model
+        network.remember(cell, genotypes, torch.from_numpy(data.targets[data.split.train]))
+    return network
 
 
 def propagation_record(model: nn.Module) -> dict[str, Any] | None:
@@ -222,3 +227,104 @@ def propagation_record(model: nn.Module) -> dict[str, Any] | None:
     if isinstance(way, Auto):
         return {"name": "auto", "choice": dict(vars(way)), "why": way.explain()}
     return {"name": way.name, "choice": None, "why": "set in the config"}
+
+
+# Runs as predictors.
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRun:
+    """A run with the weights that were chosen by validation."""
+
+    record: RunRecord
+    config: Config
+    data: TrainingData
+    predictor: Predictor
+
+    @property
+    def is_finished(self) -> bool:
+        return self.record.status is Status.finished
+
+
+AnyRun = LoadedRun | str | os.PathLike[str] | Any
+"""A run that is loaded, its directory, or what has one as ``loaded``, such as `deltacell.Run`."""
+
+
+def load_run(
+    path: str | os.PathLike[str], which: str = "best", data: TrainingData | None = None
+) -> LoadedRun:
+    """Load a run with the weights ``best``, ``last`` or of a checkpoint; `data` if it is loaded."""
+    record, config = read_run(path), resumed_config(path)
+    data = load_data(config, record.path / SPLIT) if data is None else data
+    checkpoints = Checkpoints(record.path / CHECKPOINTS)
+    state = checkpoints.load("last" if which == "best" and checkpoints.best is None else which)
+    check_meaning(state, config, data, record.path)
+    if record.status is Status.running:
+        # A kill may have kept the run from recording that it had finished.
+        with suppress(DeltacellError):
+            last = checkpoints.load("last")
+            if config.model.fitted or Position(**last["position"]).is_end(config):
+                record = replace(record, status=Status.finished)
+    if config.model.fitted:
+        fitted = build_fitted(config)
+        if isinstance(fitted, Ensemble):
+            fitted.open(record.path, data)
+        fitted.load_state_dict(data.cell, state["predictor"])
+        predictor = Predictor(fitted, data.cell, Standard())
+    else:
+        model = build_model(config, data, record.propagation)
+        # An average is of the weights alone; what else a model holds is as it was saved.
+        model.load_state_dict(state["model"] | (state["ema"] or {}))
+        standard = Standard(**state["standard"])
+        predictor = Predictor(model.eval(), data.cell, standard, config.data.batch_size)
+    return LoadedRun(record, config, data, predictor)
+
+
+def load_runs(runs: AnyRun | Sequence[AnyRun], which: str = "best") -> list[LoadedRun]:
+    """Load several runs, unless they are loaded already; those with the same data share them."""
+    given = as_list(runs)
+    if not given:
+        fix = "Train one first: deltacell train, or deltacell.fit in Python."
+        raise InputError("no run was given", code="no-run", fix=fix)
+    loaded: dict[Path, LoadedRun] = {}
+    for one in given:
+        held = getattr(one, "loaded", one)
+        place = (held.record.path if isinstance(held, LoadedRun) else Path(held)).resolve()
+        if place in loaded:
+            raise InputError("the run was given twice", code="repeated-run", where=place)
+        if not isinstance(held, LoadedRun):
+            held = load_run(held, which, _shared(loaded.values(), Path(held)))
+        loaded[place] = held
+    return list(loaded.values())
+
+
+def as_list(runs: AnyRun | Sequence[AnyRun]) -> list[AnyRun]:
+    return list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
+
+
+def _shared(runs: Iterable[LoadedRun], path: Path) -> TrainingData | None:
+    config, kept = resumed_config(path), path / SPLIT
+    for run in runs:
+        same = (run.config.data, run.config.split) == (config.data, config.split)
+        if same and kept.exists() and read_manifest(kept)["checksum"] == run.data.split.checksum:
+            return run.data
+    return None
+
+
+def labels_of(runs: Sequence[LoadedRun]) -> list[str]:
+    """Return the name of each run, or its directory's if runs of a name are more than seeds."""
+    labels = []
+    parts = attrgetter("model", "loss", "optimizer", "schedule", "data", "split")
+    for run in runs:
+        alike = [other for other in runs if other.record.name == run.record.name]
+        seeds = {other.record.seed for other in alike}
+        same = all(parts(other.config) == parts(run.config) for other in alike)
+        unnamed = run.record.name == Config().name and len(alike) == 1
+        is_one = same and len(seeds) == len(alike) and not unnamed
+        labels.append(run.record.name if is_one else run.record.path.resolve().name)
+    return labels
+
+
+def are_alike(runs: Sequence[LoadedRun]) -> bool:
+    """Return whether runs are of one model with the same parameters, whatever their seeds."""
+    return all(run.config.model == runs[0].config.model for run in runs)

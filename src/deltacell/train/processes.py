@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from deltacell.errors import DeltacellError, InputError
 from deltacell.files import new_file
-from deltacell.models.losses import world_size
 from deltacell.train.config import Config, HeteroCellConfig, TrainerConfig
 
 if TYPE_CHECKING:
@@ -44,10 +43,8 @@ STOPPED_FOR = 60.0
 TO_SAVE = 120.0
 # Slurm's pre-emption and time limit, a terminal's Ctrl-C, and Slurm's early warning.
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-# What a rank gives `Agreement.reached` when it is time to save; less than any of `STOPPING`.
+# What a rank gives `highest` when it is time to save; less than any of `STOPPING`.
 SAVE = 1
-
-T = TypeVar("T")
 
 
 class StopSignals:
@@ -169,39 +166,15 @@ def _sum(state, bucket):  # type: ignore[no-untyped-def]
     return work.get_future().then(lambda future: future.value()[0])
 
 
-class Agreement:
-    """All ranks stop, or save, after the same step if one of them has to.
+def highest(number: int, group: Any) -> int:
+    """Return the highest number (0, `SAVE` or a signal) that a rank gives, so that all do the same.
 
-    The question travels while the next step is computed, so the answer is one step old.
+    The `group` is one of hosts, so that no device is waited for; None for a single process.
     """
-
-    def __init__(self) -> None:
-        self._alone = world_size() == 1
-        self._group = None if self._alone else dist.new_group(backend="gloo")
-        self._asked: tuple[Any, torch.Tensor] | None = None
-
-    def reached(self, mine: int) -> int:
-        """Return the highest number (0, `SAVE` or a signal) that a rank gave a step ago."""
-        if self._alone:
-            return mine
-        self.arrive()
-        answer = 0 if self._asked is None else int(self._asked[1])
-        number = torch.tensor(mine)
-        work = dist.all_reduce(number, dist.ReduceOp.MAX, group=self._group, async_op=True)
-        self._asked = (work, number)
-        return answer
-
-    def arrive(self) -> None:
-        """Wait for what is still under way, and keep its answer for the next `reached`."""
-        if self._asked is not None:
-            self._asked[0].wait()
-
-
-def from_first_rank(value: T) -> T:
-    box = [value]
-    if world_size() > 1:
-        dist.broadcast_object_list(box, src=0)
-    return box[0]
+    given = torch.tensor(number)
+    if group is not None:
+        dist.all_reduce(given, dist.ReduceOp.MAX, group=group)
+    return int(given)
 
 
 # Several processes on this machine, by torchrun's launcher.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import tempfile
@@ -12,20 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from deltacell.errors import DeltacellError, InputError, StoreError
 from deltacell.models.baselines import FittedPredictor
 from deltacell.models.pairs import PairTrees
-from deltacell.profile.capture import Capture, HostProfiler, Profiler, Window, check_window
 from deltacell.profile.phase_rows import PhaseSummary, read_phases
 from deltacell.profile.record import (
     CHECKPOINTS,
     PHASES,
     RUN_FILE,
     SPLIT,
-    TRACES,
     RunRecord,
     Status,
     Target,
@@ -33,14 +31,14 @@ from deltacell.profile.record import (
 )
 from deltacell.report.progress import progress_bar
 from deltacell.screen import Split
-from deltacell.train.checkpoints import Checkpoints
 from deltacell.train.config import Config, EnsembleConfig
 from deltacell.train.data import Standard, TrainingData, draw_zeros, load_data
-from deltacell.train.loop import Loggers, Loop, check_loggers
+from deltacell.train.loop import Loggers, Loop
 from deltacell.train.predictor import Ensemble, Predictor, build_fitted, propagation_record
-from deltacell.train.processes import StopSignals, from_first_rank, make_fabric, set_threads
+from deltacell.train.processes import StopSignals, make_fabric, set_threads
 from deltacell.train.run_directory import (
     MEANING,
+    Checkpoints,
     RunDirectory,
     check_meaning,
     create_run,
@@ -50,7 +48,7 @@ from deltacell.train.run_directory import (
     resumed_config,
     write_metrics,
 )
-from deltacell.train.task import Task, Validation
+from deltacell.train.task import Validation
 from deltacell.words import Progress
 
 
@@ -94,12 +92,18 @@ def train(
     fabric = None if config.model.fitted else make_fabric(config)
     size, is_first = (1, True) if fabric is None else (fabric.world_size, fabric.is_global_zero)
     path = new_path(config) if resume is None else resume
-    # A command that was stopped resumes when it is given again.
-    resumes = resume is not None or (is_first and _is_begun(path, config))
-    path, resumes = from_first_rank((path, resumes))
+    resumes = resume is not None
+    if is_first and not resumes and (path / RUN_FILE).is_file():
+        # A command that was stopped resumes when it is given again.
+        unfinished = read_run(path).status is not Status.finished
+        resumes = unfinished and resumed_config(path) == config
+    if fabric is not None:
+        path, resumes = fabric.broadcast((path, resumes))
     with ExitStack() as stack:
         directory = stack.enter_context(opened(path)) if is_first and resumes else None
-        before = from_first_rank(None if directory is None else directory.record)
+        before = None if directory is None else directory.record
+        if fabric is not None:
+            before = fabric.broadcast(before)
         if data is None:
             data = load_data(config, path / SPLIT if resumes else None)
         elif resumes and Split.load(path / SPLIT, data.screen).checksum != data.split.checksum:
@@ -109,10 +113,7 @@ def train(
         if fabric is None:
             predictor = build_fitted(config)
         else:
-            recorded = None if before is None else before.propagation
-            loop = Loop(fabric, config, data, path, recorded)
-            loop.attempt = 0 if before is None else len(before.attempts)
-            loop.profilers = _profilers(loop, is_new=not resumes)
+            loop = Loop(fabric, config, data, path, before)
         if is_first and not resumes:
             create_run(path, config, command, world_size=size, split=data.split)
             directory = stack.enter_context(opened(path, running=True))
@@ -127,12 +128,6 @@ def train(
         if before is not None:
             _go_back(loop, which, before.status)
         return _trained(loop)
-
-
-def _is_begun(path: Path, config: Config) -> bool:
-    if not (path / RUN_FILE).is_file():
-        return False
-    return read_run(path).status is not Status.finished and resumed_config(path) == config
 
 
 def _go_back(loop: Loop, which: str, status: Status) -> None:
@@ -169,7 +164,7 @@ def _trained(loop: Loop) -> Outcome:
             precision=config.trainer.precision,
             batch_size=config.data.batch_size,
             accumulate=config.optimizer.accumulate,
-            steps_per_epoch=loop.schedule.steps_per_epoch,
+            steps_per_epoch=loop.steps_per_epoch,
             epochs=config.trainer.epochs,
             propagation=propagation_record(model),
             n_parameters=sum(weight.numel() for weight in model.parameters()),
@@ -189,40 +184,6 @@ def _trained(loop: Loop) -> Outcome:
     return Outcome(path, signal, summary, fabric.is_global_zero, notices)
 
 
-def _profilers(loop: Loop, *, is_new: bool) -> list[Profiler]:
-    profiler, config = loop.config.profiler, loop.config
-    folder, rank, size = loop.path / TRACES, loop.fabric.global_rank, loop.fabric.world_size
-    found: list[Profiler] = []
-    check_loggers(config.loggers)
-    if profiler.trace:
-        window = Window.of(profiler.window)
-        # What a resumed run has left may be less than the window, which was recorded.
-        if is_new:
-            check_window(
-                window,
-                samples=loop.training.samples_per_epoch,
-                batch_size=config.data.batch_size,
-                accumulate=config.optimizer.accumulate,
-                epochs=config.trainer.epochs,
-                world_size=size,
-                steps=loop.batches,
-            )
-        names = ("record_shapes", "profile_memory", "with_stack")
-        options: dict[str, Any] = {name: getattr(profiler, name) for name in names}
-        found.append(Capture(window, folder, rank, world_size=size, timer=loop.timer, **options))
-    if profiler.kind is not None:
-        if profiler.with_stack and profiler.trace:
-            what = f"profiler.with_stack and profiler.kind={profiler.kind} both hook into Python"
-            raise InputError(what, code="conflicting-settings")
-        model = type(loop.task.model)
-        functions = (Task.forward, Task.prepare, model.forward, Loop._accumulated_step)
-        found.append(HostProfiler(profiler.kind, folder, rank, functions))
-    return found
-
-
-# Runs whose predictor is fitted in one call: additive effects, boosted trees and the like.
-
-
 class _StoppedError(Exception):
     """A signal arrived while the predictor was being fitted."""
 
@@ -235,7 +196,7 @@ def _fitted(
     before: RunRecord | None,
     progress: Progress | None,
 ) -> Outcome:
-    """Fit a predictor into a new run, or again into one whose fit did not finish."""
+    """Fit a predictor in one call into a new run, or again into one whose fit did not finish."""
     path, began = directory.path, time.monotonic()
     checkpoints = Checkpoints(path / CHECKPOINTS, config.trainer.keep)
     if before is not None:
@@ -248,12 +209,13 @@ def _fitted(
             return Outcome(path, 0)
         directory.resume(config, from_step=0)
     set_threads(config.trainer)
-    rows: list[dict[str, float]] = []
     directory.update(**data.facts(), device="cpu", threads=torch.get_num_threads())
+    rows: list[dict[str, float]] = []
 
-    def append(row: dict[str, float]) -> None:
+    def append(row: Mapping[str, float]) -> None:
         n, seconds = len(rows) + 1, time.monotonic() - began
-        rows.append({**row, "epoch": n, "step": n, "seconds": seconds})
+        values = {name: float(value) for name, value in row.items()}
+        rows.append({**values, "epoch": n, "step": n, "seconds": seconds})
         write_metrics(path, rows)
 
     def report(what: str, done: int, total: int) -> None:
@@ -264,16 +226,15 @@ def _fitted(
         if progress is not None:
             progress(what, done, total)
 
+    validation = genotypes, measured = data.part(data.split.validation)
+    options: dict[str, Any] = {"validation": validation} if len(genotypes) else {}
     with StopSignals() as signals:
-        genotypes, measured = data.part(data.split.validation)
-        options: dict[str, Any] = {"seed": config.seed, "progress": report}
-        if len(genotypes):
-            options["validation"] = (genotypes, measured)
         try:
             if isinstance(predictor, Ensemble):
                 predictor.adopt(path, data)
             if isinstance(predictor, PairTrees):
                 options["zeros"] = draw_zeros(data, predictor.zeros, config.split.seed)
+            options |= {"seed": config.seed, "progress": report}
             predictor.fit(data.cell, *data.part(data.split.train), **options)
             report("validation", 0, 0)
         except _StoppedError:
@@ -284,12 +245,12 @@ def _fitted(
             found = Predictor(predictor, data.cell, Standard()).predict(genotypes)
             # What was measured is a hit; a predictor of two parts tells the score of one.
             score = found.score if found.given_hit is None else found.given_hit
-            predicted = score.numpy().astype(np.float64)
-            measures = Validation(measured, predicted, loss=float("nan")).metrics()
-            row = {f"validation_{name}": measures[name] for name in ("pearson", "spearman", "mse")}
+            metrics = Validation(measured, score.double().numpy(), loss=math.nan).metrics()
+            row = {f"validation_{name}": metrics[name] for name in ("pearson", "spearman", "mse")}
         append(row)
-        state = {"predictor": predictor.state_dict(), MEANING: meaning(config, data)}
+        state = {"predictor": predictor.state_dict(), "rows": rows}
         n, metric = len(rows), row.get("validation_pearson")
+        state[MEANING] = meaning(config, data)
         checkpoints.save(state, step=n, epoch=n, metric=metric)
         directory.end(Status.finished)
         return Outcome(path, 0)

@@ -14,7 +14,6 @@ from jinja2 import Environment, StrictUndefined
 
 from deltacell.errors import InputError
 from deltacell.train.compose import compose
-from deltacell.train.config import Config
 
 _NUMBER, _RANGE = r"[1-9]\d*", r"\d+(-\d+(:\d+)?)?"
 
@@ -41,29 +40,6 @@ class Job:
     requeue: bool = False
 
 
-def _with_job(config: Config, overrides: Sequence[str], job: Job) -> list[str]:
-    """Return the overrides with those that follow from the job; a contradiction is an error."""
-    added: dict[str, int | str | None] = {"trainer.nodes": job.nodes}
-    if job.gpus_per_node is not None:
-        added |= {"trainer.devices": job.gpus_per_node, "trainer.accelerator": "cuda"}
-    else:
-        # A node may have GPUs that this job did not ask for.
-        kind = config.trainer.accelerator
-        added["trainer.accelerator"] = "cpu" if kind == "auto" else None
-        added["trainer.threads"] = job.cpus_per_task
-    added = {key: value for key, value in added.items() if value is not None}
-    words = (text.lstrip("+").partition("=") for text in overrides)
-    typed = {key: value for key, _, value in words}
-    conflicts = [k for k, v in added.items() if typed.get(k, "auto") not in (str(v), "auto")]
-    if job.seeds is not None and "seed" in typed:
-        conflicts.append("seed")
-    for key in conflicts:
-        what = f"{key}={typed[key]} contradicts the options of the job; leave out one of them"
-        raise InputError(what, code="conflicting-settings")
-    # The last of two counts.
-    return [*overrides, *(f"{key}={value}" for key, value in added.items())]
-
-
 def job_script(
     overrides: Sequence[str], job: Job, program: Sequence[str], folder: Path | None = None
 ) -> str:
@@ -74,7 +50,16 @@ def job_script(
     and so to every rank, and not SIGTERM, at which ``srun`` would kill its tasks: the ranks get
     that from Slurm itself. Either way they save and exit with 128 + the signal's number.
     """
-    overrides = _with_job(compose(overrides, folder=folder), overrides, job)
+    added: dict[str, int | str | None] = {"trainer.nodes": job.nodes}
+    if job.gpus_per_node is not None:
+        added |= {"trainer.devices": job.gpus_per_node, "trainer.accelerator": "cuda"}
+    else:
+        # A node may have GPUs that this job did not ask for.
+        is_open = compose(overrides, folder=folder).trainer.accelerator == "auto"
+        added["trainer.accelerator"] = "cpu" if is_open else None
+        added["trainer.threads"] = job.cpus_per_task
+    # The last of two counts, so that the options of the job do.
+    overrides = [*overrides, *(f"{k}={v}" for k, v in added.items() if v is not None)]
     config = compose(overrides, folder=folder)
     for one in fields(Job):
         value, form = getattr(job, one.name), one.metadata.get("form", "")

@@ -1,10 +1,10 @@
-"""What is optimised: a model with its loss; its validation, and the learning rate."""
+"""What is optimised: a model with its loss; its validation, and where a training is."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -131,41 +131,47 @@ class Validation:
         return {"loss": self.loss, "pearson": pearson, "spearman": spearman, "mse": mse}
 
 
-class Schedule:
-    """The learning rate of every optimizer step.
+@dataclass
+class Position:
+    """Where a training is, and what follows from that: its learning rate, and whether it ends."""
 
-    With ``t`` the steps done, and ``T`` all steps (``cosine``) or those of the current period
-    (``warm_restarts``), the rate is ``min_lr + (lr - min_lr) * (1 + cos(pi * t / T)) / 2``.
-    ``plateau`` multiplies the rate after more than ``patience`` validations in a row without a
-    better one.
-    """
+    epoch: int = 0  # epochs done
+    batch: int = 0  # batches of the next epoch that are done
+    step: int = 0  # optimizer steps done
+    best: float = -math.inf  # the highest validation metric
+    waited: int = 0  # validations since then
+    drops: int = 0  # how often ``plateau`` has lowered the rate
+    seconds: float = 0.0  # of training, over all attempts
 
-    def __init__(self, config: Config, steps_per_epoch: int) -> None:
-        self.config, self.lr = config.schedule, config.optimizer.lr
-        self.steps_per_epoch, self.epochs = steps_per_epoch, config.trainer.epochs
-        # What is not a function of the steps done, and is saved.
-        self.plateau: dict[str, Any] = {"factor": 1.0, "best": -math.inf, "waited": 0}
+    def is_end(self, config: Config) -> bool:
+        patience = config.trainer.patience
+        enough = patience is not None and self.waited >= patience
+        return enough or self.epoch >= config.trainer.epochs
 
-    def rate(self, done: int) -> float:
-        name, least = self.config.name, self.config.min_lr
-        if name in ("constant", "plateau"):
-            return max(least, self.lr * float(self.plateau["factor"]))
-        period = self.steps_per_epoch * self.epochs
-        if name == "warm_restarts":
-            period = self.steps_per_epoch * self.config.period
-            done %= period
-        cosine = (1 + math.cos(math.pi * min(done / period, 1.0))) / 2
-        return least + (self.lr - least) * cosine
-
-    def validated(self, metric: float) -> None:
+    def validated(self, metric: float, config: Config) -> None:
         """Take note of a validation; higher is better, and NaN is not."""
-        state = self.plateau
-        better = metric > state["best"]
-        state["best"] = metric if better else state["best"]
-        state["waited"] = 0 if better else state["waited"] + 1
-        if self.config.name == "plateau" and state["waited"] > self.config.patience:
-            state["factor"] *= self.config.factor
-            state["waited"] = 0
+        better = metric > self.best
+        self.best = metric if better else self.best
+        self.waited = 0 if better else self.waited + 1
+        self.drops += self.waited > 0 and self.waited % (config.schedule.patience + 1) == 0
+
+    def learning_rate(self, config: Config, steps_per_epoch: int) -> float:
+        """Return the rate of the next step.
+
+        With ``t`` the steps done, and ``T`` all steps (``cosine``) or those of the current period
+        (``warm_restarts``), it is ``min_lr + (lr - min_lr) * (1 + cos(pi * t / T)) / 2``.
+        ``plateau`` multiplies it by ``factor`` after every ``patience`` + 1 validations in a row
+        without a better one.
+        """
+        asked, rate = config.schedule, config.optimizer.lr
+        if asked.name == "constant":
+            return rate
+        if asked.name == "plateau":
+            return max(asked.min_lr, rate * asked.factor**self.drops)
+        restarts = asked.name == "warm_restarts"
+        period = steps_per_epoch * (asked.period if restarts else config.trainer.epochs)
+        done = self.step % period if restarts else min(self.step, period)
+        return asked.min_lr + (rate - asked.min_lr) * (1 + math.cos(math.pi * (done / period))) / 2
 
 
 def build_loss(config: Config) -> Loss:
