@@ -78,6 +78,13 @@ class Table:
     notes: dict[str, int | str] = field(default_factory=dict)  # on the form of the file
     _bad: dict[str, list[tuple[int, str]]] = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def from_memory(cls, table: Any, name: str) -> Table:
+        """Return a table in memory, see `frame_of`, as if it were a file of that name."""
+        frame = _as_texts(frame_of(table, name))
+        sha256 = hashlib.sha256(frame.write_csv().encode()).hexdigest()
+        return cls(frame, np.arange(1, frame.height + 1), Path(name), sha256)
+
     def __len__(self) -> int:
         return self.frame.height
 
@@ -267,8 +274,7 @@ class File:
         else:
             with reading(self.path):
                 whole = pl.read_parquet(io.BytesIO(text.data))
-            flat = whole.select(column for column in whole if not column.dtype.is_nested())
-            frame = flat.with_columns(pl.col(pl.Boolean).cast(pl.Int8)).cast(pl.String)
+            frame = _as_texts(whole)
         return Table(frame, np.arange(1, frame.height + 1), self.path, text.sha256)
 
     @cached_property
@@ -346,6 +352,27 @@ class ColumnNames:
         there = {name.lower(): i for i, name in reversed(list(enumerate(header)))}
         found = {k: there[name.lower()] for k, name in self.names.items() if name.lower() in there}
         return found if len(found) == len(self.names) else None
+
+
+def frame_of(table: Any, name: str) -> pl.DataFrame:
+    """Return a table of pandas, polars or columns by name, called `name` in errors, as polars."""
+    try:
+        if isinstance(table, pl.DataFrame):
+            return table
+        if hasattr(table, "to_dict") and hasattr(table, "columns"):
+            table = {str(column): table[column].tolist() for column in table.columns}
+        return pl.DataFrame(table, strict=False)
+    except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
+        fix = "Give a data frame of pandas or polars, or columns by name."
+        what = f"'{name}' is not a table ({error})"
+        raise InputError(what, code="not-a-table", fix=fix) from error
+
+
+def _as_texts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns that are not nested as text without the blanks around it."""
+    flat = frame.select(column for column in frame if not column.dtype.is_nested())
+    texts = flat.with_columns(pl.col(pl.Boolean).cast(pl.Int8)).cast(pl.String)
+    return texts.select(pl.all().fill_null("").str.strip_chars())
 
 
 def numbered_names(width: int) -> list[str]:

@@ -16,6 +16,7 @@ from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.relation import Relation
 from deltacell.counts import Counts, Source
 from deltacell.errors import InputError, did_you_mean
+from deltacell.table import Table, frame_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
@@ -191,24 +192,107 @@ class Cell(store.Storable):
             ``aliases``, ``chromosome``, ``start``, ``end`` and ``description``; by default every
             gene that a network names.
         features
-            Tables by the names of the features: a column of gene names, then columns of numbers.
+            Tables by the names of the features: a column of gene names and columns of numbers,
+            which are read as those of a file are (rows of one gene are averaged).
         """
-        from deltacell.cell.convert import cell_of_tables
+        from deltacell.cell.readers.features import feature_of
+        from deltacell.cell.readers.names import in_capitals
+        from deltacell.cell.readers.networks import edges_of
 
-        return cell_of_tables(networks, genes, features or {}, set(directed), on_unknown)
+        directed = set(directed)
+        for name in directed - set(networks):
+            raise InputError(f"no network is called '{name}'", code="unknown-relation")
+        edges = []
+        for name, network in networks.items():
+            table = Table.from_memory(network, name)
+            if table.frame.width not in (2, 3):
+                what = (
+                    f"the network '{name}' has {table.frame.width} columns; expected two of genes"
+                )
+                raise InputError(f"{what}, and a weight if there is one", code="bad-shape")
+            columns = table.frame.columns
+            edges.append(edges_of(table, columns, name, "table", directed=name in directed))
+        if genes is None:
+            genes = Genes([]).extended(
+                in_capitals(name) for one in edges for name in one.gene_names
+            )
+        elif isinstance(genes, Mapping) or isinstance(getattr(genes, "columns", 0), Iterable):
+            frame = frame_of(genes, "genes")
+            if "systematic" not in frame.columns:
+                what = f"the table of genes has no 'systematic' among {', '.join(frame.columns)}"
+                raise InputError(what, code="missing-columns")
+            known = frame.select(name for name in frame.columns if name in Genes([]).columns())
+            genes = Genes(**known.to_dict(as_series=False))
+        genes = genes if isinstance(genes, Genes) else Genes(genes)
+        made = [one.on(genes, on_unknown) for one in edges]
+        of_genes = [
+            feature_of(Table.from_memory(table, name), genes, on_unknown)
+            for name, table in (features or {}).items()
+        ]
+        sources = [source for _, source in (*made, *of_genes)]
+        relations = [relation for relation, _ in made]
+        return cls(genes, relations, None, [feature for feature, _ in of_genes], sources=sources)
 
     def to_hetero_data(self) -> HeteroData:
-        """Return the cell as a PyG `HeteroData`; `from_hetero_data` is the inverse."""
-        from deltacell.cell.convert import to_hetero_data
+        """Return the cell as a PyG `HeteroData`; `from_hetero_data` gives back an equal cell.
 
-        return to_hetero_data(self)
+        - ``data["gene"]``: ``name``; for each feature ``feature_NAME`` [n_genes, width], NaN where
+          a value is missing, and ``columns_NAME``.
+        - ``data["gene", RELATION, "gene"]``: ``edge_index`` [2, entries] from source to target,
+          both directions if undirected; ``edge_weight`` [entries]; ``directed``.
+        - With a metabolism, ``data["reaction"]`` and ``data["metabolite"]``, the stoichiometry as
+          ``data["reaction", "converts", "metabolite"]`` with a signed ``coefficient``, and the
+          genes of each rule as ``data["gene", "enables", "reaction"]``.
+        - ``data.cell``: the cell itself, which has all that is not a graph.
+        """
+        import torch
+        from torch_geometric.data import HeteroData
+
+        def tensor(array: Any) -> torch.Tensor:
+            return torch.from_numpy(np.array(array))
+
+        data = HeteroData(cell=self)
+        nodes = data["gene"]
+        nodes.num_nodes, nodes.name = self.n_genes, list(self.genes.systematic)
+        for feature in self.features.values():
+            nodes[f"feature_{feature.name}"] = tensor(feature.values)
+            nodes[f"columns_{feature.name}"] = list(feature.columns)
+        for relation in self.relations.values():
+            source, target, weight = relation.entries()
+            edges = data["gene", relation.name, "gene"]
+            edges.edge_index, edges.edge_weight = tensor([source, target]), tensor(weight)
+            edges.directed = relation.directed
+        if (m := self.metabolism) is not None:
+            data["reaction"].num_nodes, data["reaction"].name = m.n_reactions, list(m.reactions)
+            data["metabolite"].num_nodes = m.n_metabolites
+            data["metabolite"].name = list(m.metabolites)
+            converts = data["reaction", "converts", "metabolite"]
+            converts.edge_index = tensor([m.reaction, m.metabolite]).long()
+            converts.coefficient = tensor(m.coefficient)
+            data["gene", "enables", "reaction"].edge_index = tensor(m.rule_genes[::-1])
+        return data
 
     @classmethod
     def from_hetero_data(cls, data: HeteroData) -> Cell:
-        """Make a cell from a PyG `HeteroData` with a node type ``gene``."""
-        from deltacell.cell.convert import from_hetero_data
-
-        return from_hetero_data(data)
+        """Make a cell of what `to_hetero_data` gives, whose edges and features may be changed."""
+        cell, nodes = data.get("cell"), data["gene"]
+        if not isinstance(cell, Cell):
+            fix = "Give what Cell.to_hetero_data returns, or make a cell with Relation.from_edges."
+            raise InputError("the data holds no cell", code="bad-data", fix=fix)
+        relations = []
+        for name in (
+            name for source, name, target in data.edge_types if source == target == "gene"
+        ):
+            edges, was = data["gene", name, "gene"], cell.relations.get(name)
+            columns = (*edges["edge_index"].numpy(), edges["edge_weight"].numpy())
+            directed = edges["directed"]
+            now = Relation.from_edges(name, *columns, n_genes=cell.n_genes, directed=directed)
+            relations.append(was if was is not None and was.equals(now) else now)
+        features = [
+            Feature(name, nodes[f"feature_{name}"].numpy(), tuple(nodes[f"columns_{name}"]))
+            for name in (key[8:] for key in nodes if key.startswith("feature_"))
+        ]
+        return cell._with(relations=relations, features=features)
 
     def __repr__(self) -> str:
         edges = sum(r.n_edges for r in self.relations.values())

@@ -312,26 +312,31 @@ def unclear(file: File) -> tuple[str, list[str], str] | None:
 
 def _read_lists(forms: Sequence[_Form]) -> list[NamedEdges]:
     """Return the relation of each form; rows without a weight are left out and counted."""
-    stem = stem_of(forms[0].sheet.file.path.name)
-    return [_list(one, f"{stem}_{one.sheet.name}" if len(forms) > 1 else stem) for one in forms]
+    found = []
+    for sheet, at, columns in forms:
+        table, name = sheet.below(at), stem_of(sheet.file.path.name)
+        name += f"_{sheet.name}" if len(forms) > 1 else ""
+        names = [table.frame.columns[i] for i in columns]
+        found.append(edges_of(table, names, name, edge_list.name))
+    return found
 
 
-def _list(form: _Form, name: str) -> NamedEdges:
-    table = form.sheet.below(form.at)
-    source, target, *weight = (table.frame.columns[i] for i in form.columns)
-    columns = {"source": table.frame[source], "target": table.frame[target]}
+def edges_of(
+    table: Table, columns: Sequence[str], name: str, reader: str, *, directed: bool = False
+) -> NamedEdges:
+    """Return the edges of two columns of genes and perhaps one of weights."""
+    source, target, *weight = columns
     for column in (source, target):
         table.bad(f"column '{column}' holds no gene name", column, is_missing(table.frame[column]))
-    if weight:
-        columns["weight"] = pl.Series(table.numbers(weight[0]))
+    numbers = {"weight": table.numbers(weight[0])} if weight else {}
     table.refuse()
-    frame = pl.DataFrame({**columns, "line": table.lines})
+    frame = _frame(table, table.frame[source], table.frame[target], **numbers)
     kept = frame.filter(pl.col("weight").is_not_nan()) if weight else frame
     if not len(kept):
         raise InputError("no row has two genes", code="empty-file", where=table.path)
     left_out = {"no weight": len(frame) - len(kept)}
-    file = table.path, table.sha256, "edge_list"
-    return NamedEdges(name, kept, *file, notes=table.notes, left_out=left_out)
+    file = table.path, table.sha256, reader
+    return NamedEdges(name, kept, *file, directed, table.notes, left_out)
 
 
 def _as_told(sheet: Sheet) -> _Form | None:
