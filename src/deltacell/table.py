@@ -36,7 +36,7 @@ HEADER_WITHIN = 20
 
 _SEPARATORS = ("\t", ";", ",", "|", " ")
 _UNIT = "\x1f"  # a separator that no text has
-_LOOKED_AT = 40
+_LOOKED_AT, _START = 40, 4 << 20  # lines and bytes; a row of profiles may have thousands of columns
 _EXAMPLES = 3
 _GZIP, _ZIP, _PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
 _IS_WORKBOOK = "[Content_Types].xml"
@@ -206,10 +206,14 @@ class File:
     def head(self) -> list[str]:
         """The first lines of a text; none if the file is not text."""
         if self.magic.startswith(_ZIP):
-            start = b"" if self.is_workbook else self._unzipped.data[: 8 << 20]
+            start = b"" if self.is_workbook else self._unzipped.data[:_START]
         else:
-            start = _start_of(self.path)
-        lines = as_utf8(start)[0].decode().split("\n")[:_LOOKED_AT]
+            with reading(self.path), self.path.open("rb") as file:
+                is_packed = self.magic.startswith(_GZIP)
+                start = (gzip.GzipFile(fileobj=file) if is_packed else file).read(_START)
+        if len(start) == _START:
+            start = start[: start.rfind(b"\n") + 1] or start  # without a part of a line
+        lines = as_utf8(start)[0].decode().split("\n", _LOOKED_AT)[:_LOOKED_AT]
         return [] if any("\0" in line for line in lines) else lines
 
     @cached_property
@@ -468,22 +472,6 @@ def numbers_of(written: pl.Series, *, decimal_comma: bool) -> tuple[Doubles, Boo
     bad: Bools = ~absent & ~(np.abs(values) <= float(np.finfo(np.float32).max))
     values[absent | bad] = np.nan
     return values, bad
-
-
-def _start_of(path: Path) -> bytes:
-    """Return the first lines of a text, unpacking little more than these."""
-    start = more = b""
-    with reading(path), path.open("rb") as file:
-        is_packed = file.read(2) == _GZIP
-        file.seek(0)
-        opened = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_packed else file
-        # The header of a table of profiles may have thousands of columns.
-        while len(start) < 8 << 20 and start.count(b"\n") < _LOOKED_AT:
-            if not (more := opened.read(1 << 16)):
-                break
-            start += more
-    # The last line may end within a letter.
-    return start[: start.rfind(b"\n") + 1] or start if more else start
 
 
 def _unpacked(raw: bytes, path: Path) -> bytes:

@@ -47,13 +47,10 @@ class Cell(store.Storable):
         self.features, self.annotations = _by_name(features), _by_name(annotations)
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
-        sizes = {f"relation '{r.name}'": r.n_genes for r in self.relations.values()}
-        sizes |= {f"feature '{f.name}'": len(f.values) for f in self.features.values()}
-        sizes |= {f"annotation '{a.name}'": a.n_genes for a in self.annotations.values()}
-        sizes |= {"the metabolism": metabolism.n_genes} if metabolism is not None else {}
-        for what, n in sizes.items():
-            if n != self.n_genes:
-                what = f"{what} is over {n} genes, and the cell has {self.n_genes}"
+        named = *self.relations.values(), *self.features.values(), *self.annotations.values()
+        for part in (*named, metabolism or self):
+            if part.n_genes != self.n_genes:
+                what = f"{part!r} is over {part.n_genes} genes, and the cell has {self.n_genes}"
                 raise InputError(what, code="other-genes")
         if both := sorted(self.features.keys() & self.annotations.keys()):
             what = f"a feature and an annotation are both called '{both[0]}'"
@@ -205,12 +202,10 @@ class Cell(store.Storable):
         edges = []
         for name, network in networks.items():
             table = Table.from_memory(network, name)
-            if table.frame.width not in (2, 3):
-                what = (
-                    f"the network '{name}' has {table.frame.width} columns; expected two of genes"
-                )
-                raise InputError(f"{what}, and a weight if there is one", code="bad-shape")
             columns = table.frame.columns
+            if len(columns) not in (2, 3):
+                what = f"the network '{name}' has {len(columns)} columns; expected two of genes"
+                raise InputError(f"{what}, and a weight if there is one", code="bad-shape")
             edges.append(edges_of(table, columns, name, "table", directed=name in directed))
         if genes is None:
             genes = Genes([]).extended(
@@ -280,14 +275,11 @@ class Cell(store.Storable):
             fix = "Give what Cell.to_hetero_data returns, or make a cell with Relation.from_edges."
             raise InputError("the data holds no cell", code="bad-data", fix=fix)
         relations = []
-        for name in (
-            name for source, name, target in data.edge_types if source == target == "gene"
-        ):
-            edges, was = data["gene", name, "gene"], cell.relations.get(name)
+        for name in (edge[1] for edge in data.edge_types if edge[0] == edge[2] == "gene"):
+            edges = data["gene", name, "gene"]
             columns = (*edges["edge_index"].numpy(), edges["edge_weight"].numpy())
-            directed = edges["directed"]
-            now = Relation.from_edges(name, *columns, n_genes=cell.n_genes, directed=directed)
-            relations.append(was if was is not None and was.equals(now) else now)
+            facts = {"n_genes": cell.n_genes, "directed": edges["directed"]}
+            relations.append(Relation.from_edges(name, *columns, **facts))
         features = [
             Feature(name, nodes[f"feature_{name}"].numpy(), tuple(nodes[f"columns_{name}"]))
             for name in (key[8:] for key in nodes if key.startswith("feature_"))

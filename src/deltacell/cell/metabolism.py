@@ -213,10 +213,10 @@ class Metabolism:
         names = tuple(name for name, *_ in parts)
         source, sign, of_part = np.array([p[1:] for p in parts], np.int64).reshape(-1, 3).T
         starts = np.searchsorted(self.reaction, np.arange(self.n_reactions + 1))
-        lengths = np.diff(starts)[source]
-        at = ragged_positions(starts[source], lengths)
-        owned = of_part[of_part >= 0]
-        clause_lengths = np.diff(self.clause_offsets)[owned]
+        shape = self.n_reactions, self.n_metabolites
+        entries = csr_array((self.coefficient, self.metabolite, starts), shape=shape)[source]
+        lengths = np.diff(entries.indptr)
+        clauses = _rows(self.clause_genes, self.clause_offsets, self.n_genes)[of_part[of_part >= 0]]
         low, high = self.lower[source], self.upper[source]
         return replace(
             self,
@@ -224,13 +224,11 @@ class Metabolism:
             lower=np.maximum(np.where(sign > 0, low, -high), 0.0),
             upper=np.where(sign > 0, high, -low),
             reaction=np.repeat(np.arange(len(source), dtype=np.int32), lengths),
-            metabolite=self.metabolite[at],
-            coefficient=self.coefficient[at] * np.repeat(sign, lengths),
+            metabolite=entries.indices.astype(np.int32),
+            coefficient=entries.data * np.repeat(sign, lengths),
             clause_reaction=np.flatnonzero(of_part >= 0).astype(np.int32),
-            clause_genes=self.clause_genes[
-                ragged_positions(self.clause_offsets[owned], clause_lengths)
-            ],
-            clause_offsets=offsets_of(clause_lengths),
+            clause_genes=clauses.indices.astype(np.int32),
+            clause_offsets=clauses.indptr.astype(np.int64),
             pathways=tuple(self.pathways[r] for r in source) if self.pathways else (),
         )
 

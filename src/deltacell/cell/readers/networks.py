@@ -158,44 +158,22 @@ def _physical(table: Table) -> _Made:
 
 
 def _actions(table: Table) -> _Made:
-    """Yield one relation per mode, ``action_<mode>``, in alphabetical order.
+    """Yield one relation per mode, ``action_<mode>``, which is directed if any of its rows is.
 
-    A mode with any directional row is a directed relation, otherwise undirected. What a row
-    ``a, b`` gives depends on ``is_directional`` and ``a_is_acting``:
-
-    - ``t, t``: the edge a -> b.
-    - ``t, f``: b acts on a, which the row ``b, a`` says too; the row is left out as the mirrored
-      half of that one. If that one is missing, it gives the edge b -> a.
-    - ``f``: both act alike. The file writes such a pair both ways round, which gives both
-      directions; in a directed relation a missing one is added and counted in the notes.
+    A row ``a, b`` is the edge a -> b. A directional row in which b acts on a repeats the row
+    ``b, a`` and is left out; a pair that is not directional is written both ways round.
     """
     table.bad("no mode", "mode", table.frame["mode"] == "")
-    rows = _frame(
-        table,
-        orf_names(table, "item_id_a"),
-        orf_names(table, "item_id_b"),
-        weight=_scores(table, "score"),
+    ends = orf_names(table, "item_id_a"), orf_names(table, "item_id_b")
+    rows = _frame(table, *ends, weight=_scores(table, "score")).with_columns(
         mode=table.frame["mode"],
         directional=_is(table, "is_directional", "t", "f"),
         acting=_is(table, "a_is_acting", "t", "f"),
     )
-    ends = ["source", "target"]
-
-    def turned(some: pl.DataFrame) -> pl.DataFrame:
-        return some.with_columns(source=pl.col("target"), target=pl.col("source"))
-
     for of_mode in rows.sort("mode", maintain_order=True).partition_by("mode", maintain_order=True):
-        directed = bool(of_mode["directional"].any())
-        acting = of_mode.filter("directional", "acting")
-        acted_on = turned(of_mode.filter(pl.col("directional") & ~pl.col("acting")))
-        alike = of_mode.filter(~pl.col("directional"))
-        unpaired = acted_on.join(acting, on=ends, how="anti")
-        added = turned(alike).join(alike, on=ends, how="anti") if directed else alike.clear()
-        edges = pl.concat([acting, unpaired, alike, added]).sort("line", maintain_order=True)
-        left_out = {"mirrored half of a directional row": acted_on.height - unpaired.height}
-        facts = {"directed": directed, "left_out": left_out}
-        if added.height:
-            facts["notes"] = {"directions added": added.height}
+        edges = of_mode.filter(~pl.col("directional") | pl.col("acting"))
+        left_out = {"mirrored half of a directional row": of_mode.height - edges.height}
+        facts = {"directed": bool(of_mode["directional"].any()), "left_out": left_out}
         yield f"action_{of_mode['mode'][0]}", edges.drop("mode", "directional", "acting"), facts
 
 
