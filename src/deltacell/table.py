@@ -46,7 +46,6 @@ _NO_TABLE = re.compile(r"\s*(\{\s*(\"\w+\":|$)|\[\s*(\{|$)|<(\?xml|!DOCTYPE|sbml
 _CHOSEN_MEMBER = r"(?i)table[-_ ]?s1\.xlsx$"
 # Folders, and files that macOS and Excel hide in a zip.
 _NO_MEMBER = r"/$|^__MACOSX/|^(\.|~\$)|/(\.|~\$)[^/]*$"
-# Tables of genes are compressed 3 to 30 times.
 _ALWAYS_UNPACKED, _AT_MOST_TIMES = 64 << 20, 100
 _NUMBER = re.compile(r"[-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d+)?")
 _DECIMAL_COMMA = r"^[-+\u2212]?\d*,\d+(?:[eE][-+]?\d+)?$"
@@ -199,18 +198,22 @@ class File:
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ()) -> None:
         self.path, self.columns = Path(path), columns  # the latter as the user says what they are
-        with reading(self.path), self.path.open("rb") as file:
-            self.magic = file.read(8)
+
+    @cached_property
+    def _start(self) -> bytes:
+        """The first bytes, unpacked; none of a zip of several files."""
+        try:
+            with _unpacked(self.path) as file:
+                return file.read(_START)
+        except InputError as error:
+            if error.code != "several-files":
+                raise
+            return b""
 
     @cached_property
     def head(self) -> list[str]:
         """The first lines of a text; none if the file is not text."""
-        if self.magic.startswith(_ZIP):
-            start = b"" if self.is_workbook else self._unzipped.data[:_START]
-        else:
-            with reading(self.path), self.path.open("rb") as file:
-                is_packed = self.magic.startswith(_GZIP)
-                start = (gzip.GzipFile(fileobj=file) if is_packed else file).read(_START)
+        start = b"" if self.is_workbook else self._start
         if len(start) == _START:
             start = start[: start.rfind(b"\n") + 1] or start  # without a part of a line
         lines = as_utf8(start)[0].decode().split("\n", _LOOKED_AT)[:_LOOKED_AT]
@@ -222,7 +225,7 @@ class File:
         if self.is_workbook:
             names = self._book.sheet_names
             tops = {name: (1, self._cells(name, "string", HEADER_WITHIN)) for name in names}
-        elif self.magic.startswith(_PARQUET):
+        elif self._start.startswith(_PARQUET):
             frame = self.cells("").frame
             header = pl.DataFrame({name: [name] for name in frame.columns})
             tops = {"": (0, pl.concat([header, frame.head(_LOOKED_AT)]))}
@@ -269,7 +272,7 @@ class File:
 
     def cells(self, sheet: str) -> Table:
         """Return all cells of a workbook's sheet, or of Parquet, as texts."""
-        text = self._unzipped if self.is_workbook else open_text(self.path)
+        text = open_text(self.path)
         if self.is_workbook:
             # As text, numbers are rounded (1e-12 is "0"), so these are read as numbers.
             numbers, texts = (self._cells(sheet, kind) for kind in ("float", "string"))
@@ -281,23 +284,14 @@ class File:
             frame = _as_texts(whole)
         return Table(frame, np.arange(1, frame.height + 1), self.path, text.sha256)
 
-    @cached_property
+    @property
     def is_workbook(self) -> bool:
         """Whether it is an xlsx workbook, or a zip of one."""
-        return self.magic.startswith(_ZIP) and self._unzipped.data.startswith(_ZIP)
+        return self._start.startswith(_ZIP)
 
     @property
     def holds_several_files(self) -> bool:
-        return self.magic.startswith(_ZIP) and not self._unzipped.sha256
-
-    @cached_property
-    def _unzipped(self) -> Text:
-        try:
-            return open_text(self.path)
-        except InputError as error:
-            if error.code != "several-files":
-                raise
-            return Text(self.path, "", b"")
+        return not self._start and self.path.stat().st_size > 0
 
     @cached_property
     def _book(self) -> Any:
@@ -305,7 +299,7 @@ class File:
         import fastexcel
 
         with reading(self.path):
-            return fastexcel.read_excel(self._unzipped.data)
+            return fastexcel.read_excel(open_text(self.path).data)
 
     def _cells(self, sheet: str, kind: str, most: int | None = None) -> pl.DataFrame:
         with reading(self.path):
@@ -385,15 +379,50 @@ def numbered_names(width: int) -> list[str]:
 
 def open_text(path: str | os.PathLike[str]) -> Text:
     """Read a whole file, gzip and a zip with one member unpacked, recognised by content."""
-    path = Path(path)
-    with reading(path):
-        raw = path.read_bytes()
-        data = _unpacked(raw, path)
-        if data.startswith(_ZIP):
-            with zipfile.ZipFile(io.BytesIO(data)) as workbook:
-                unpacked = sum(member.file_size for member in workbook.infolist())
-                _check_size(unpacked, len(raw), path)
-        return Text(path, hashlib.sha256(raw).hexdigest(), data)
+    path, found = Path(path), io.BytesIO()
+    with _unpacked(path) as file:
+        # Tables of genes are compressed 3 to 30 times.
+        most = max(_ALWAYS_UNPACKED, _AT_MOST_TIMES * path.stat().st_size)
+        while (piece := file.read(1 << 22)) and found.tell() <= most:
+            found.write(piece)
+        size = found.tell()
+        if found.getbuffer()[:4] == _ZIP:
+            with zipfile.ZipFile(found) as workbook:
+                size = sum(member.file_size for member in workbook.infolist())
+        if size > most:
+            what = f"the file unpacks to more than {_AT_MOST_TIMES} times its size, as no table of "
+            what += "measurements does: it may be made to fill the memory"
+            fix = "If you trust it, unpack it first (gunzip, unzip)."
+            raise InputError(what, code="decompression-bomb", where=path, fix=fix)
+        with path.open("rb") as packed:
+            sha256 = hashlib.file_digest(packed, "sha256").hexdigest()
+    return Text(path, sha256, found.getvalue())
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file; if it is gzip or a zip with one member, what is inside."""
+    with reading(path), path.open("rb") as file:
+        start = file.read(4)
+        file.seek(0)
+        if start.startswith(_GZIP):
+            yield cast(IO[bytes], gzip.GzipFile(fileobj=file))
+        elif start == _ZIP:
+            with zipfile.ZipFile(file) as archive:
+                members = [name for name in archive.namelist() if not re.search(_NO_MEMBER, name)]
+                chosen = [m for m in members if len(members) == 1 or re.search(_CHOSEN_MEMBER, m)]
+                if _IS_WORKBOOK in members:
+                    file.seek(0)
+                    yield file
+                elif len(chosen) == 1:
+                    with archive.open(chosen[0]) as member:
+                        yield member
+                else:
+                    what = f"expected a zip of one file, and it holds {len(members)}"
+                    fix = "Unpack it and give the file itself."
+                    raise InputError(what, code="several-files", where=path, fix=fix)
+        else:
+            yield file
 
 
 @contextmanager
@@ -472,37 +501,3 @@ def numbers_of(written: pl.Series, *, decimal_comma: bool) -> tuple[Doubles, Boo
     bad: Bools = ~absent & ~(np.abs(values) <= float(np.finfo(np.float32).max))
     values[absent | bad] = np.nan
     return values, bad
-
-
-def _unpacked(raw: bytes, path: Path) -> bytes:
-    if raw.startswith(_GZIP):
-        return _read_all(gzip.GzipFile(fileobj=io.BytesIO(raw)), len(raw), path)
-    if not raw.startswith(_ZIP):
-        return raw
-    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        members = [name for name in archive.namelist() if not re.search(_NO_MEMBER, name)]
-        if _IS_WORKBOOK in members:
-            return raw
-        chosen = [m for m in members if len(members) == 1 or re.search(_CHOSEN_MEMBER, m)]
-        if len(chosen) != 1:
-            what = f"expected a zip of one file, and it holds {len(members)}"
-            fix = "Unpack it and give the file itself."
-            raise InputError(what, code="several-files", where=path, fix=fix)
-        with archive.open(chosen[0]) as member:
-            return _read_all(member, len(raw), path)
-
-
-def _read_all(file: IO[bytes] | gzip.GzipFile, packed: int, path: Path) -> bytes:
-    found = io.BytesIO()
-    while piece := file.read(1 << 22):
-        found.write(piece)
-        _check_size(found.tell(), packed, path)
-    return found.getvalue()
-
-
-def _check_size(size: int, packed: int, path: Path) -> None:
-    if size > max(_ALWAYS_UNPACKED, _AT_MOST_TIMES * packed):
-        what = f"the file unpacks to more than {_AT_MOST_TIMES} times its size, as no table of "
-        what += "measurements does: it may be made to fill the memory"
-        fix = "If you trust it, unpack it first (gunzip, unzip)."
-        raise InputError(what, code="decompression-bomb", where=path, fix=fix)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import torch
-from scipy.sparse import csr_array, triu
+from scipy.sparse import csr_array
 
 from deltacell.arrays import Bools, Doubles, Indices, Ints, column_of, offsets_of, ragged_positions
 from deltacell.cell.genes import Genes, OnUnknown
@@ -119,12 +119,10 @@ class Metabolism:
 
     @property
     def n_reactions(self) -> int:
-        """Number of reactions."""
         return len(self.reactions)
 
     @property
     def n_metabolites(self) -> int:
-        """Number of metabolites."""
         return len(self.metabolites)
 
     @property
@@ -135,10 +133,9 @@ class Metabolism:
     @cached_property
     def rule_genes(self) -> tuple[Ints, Ints]:
         """The pairs (reaction, gene) of all rules, each once, ordered by reaction then gene."""
-        rules = (self._clauses_of_genes @ self._reaction_of_clauses).T.tocsr()
-        rules.sort_indices()
-        reaction, gene = rules.nonzero()
-        return reaction.astype(np.int64), gene.astype(np.int64)
+        reaction = np.repeat(self.clause_reaction, np.diff(self.clause_offsets))
+        pairs = np.unique(np.stack([reaction, self.clause_genes]), axis=1).astype(np.int64)
+        return pairs[0], pairs[1]
 
     def lost_reactions(self, genotypes: Any) -> LostReactions:
         """Return the reactions whose rules the living genes of each genotype cannot satisfy."""
@@ -146,24 +143,16 @@ class Metabolism:
 
     def lost_together(self, genotypes: Any) -> LostReactions:
         """Return the reactions that each genotype loses and no smaller set of its genes does."""
-        return LostReactions.of_matrix(self._lost_together(_matrix(genotypes, self.n_genes)))
-
-    def names_lost_together(self, genotypes: Any) -> list[tuple[str, ...]]:
-        """Return the names of the reactions of `lost_together`, genotype by genotype."""
-        lost = self.lost_together(genotypes)
-        sets = (lost.of(b).tolist() for b in range(len(lost.offsets) - 1))
-        return [tuple(self.reactions[j] for j in one) for one in sets]
-
-    def pairs_lost_together(self) -> tuple[Ints, Ints]:
-        """Return the pairs of genes [m, 2] that lose reactions only together, and how many."""
-        # Only genes of one rule can lose its reaction together.
-        rules = self._clauses_of_genes @ self._reaction_of_clauses
-        shared = triu(rules @ rules.T, 1, format="csr")
-        shared.sort_indices()
-        pairs = np.stack(shared.nonzero(), axis=1).astype(np.int64)
-        genotypes = _rows(pairs.ravel(), np.arange(len(pairs) + 1) * 2, self.n_genes)
-        times = np.diff(self._lost_together(genotypes).indptr)
-        return pairs[times > 0], times[times > 0]
+        deleted = _matrix(genotypes, self.n_genes)
+        # What a smaller set loses, a set with one gene less loses: one such set per gene.
+        sizes = np.diff(deleted.indptr)
+        others = np.repeat(sizes, sizes)
+        at = ragged_positions(np.repeat(deleted.indptr[:-1], sizes), others)
+        rest = at != np.repeat(np.arange(len(others)), others)
+        smaller = _rows(deleted.indices[at[rest]], offsets_of(others - 1), self.n_genes)
+        of_smaller = _rows(np.arange(len(others)), deleted.indptr, len(others))
+        lost = self._lost(deleted) > of_smaller @ self._lost(smaller)
+        return LostReactions.of_matrix(lost.tocsr())
 
     def _lost(self, deleted: csr_array) -> csr_array:
         """Return which reactions are lost, from which genes are deleted, by genotype."""
@@ -175,16 +164,6 @@ class Metabolism:
         lost.data = (lost.data == n_clauses[lost.indices]).astype(np.int32)
         lost.eliminate_zeros()
         return lost
-
-    def _lost_together(self, deleted: csr_array) -> csr_array:
-        # What a smaller set loses, a set with one gene less loses: one such set per gene.
-        sizes = np.diff(deleted.indptr)
-        others = np.repeat(sizes, sizes)
-        at = ragged_positions(np.repeat(deleted.indptr[:-1], sizes), others)
-        rest = at != np.repeat(np.arange(len(others)), others)
-        smaller = _rows(deleted.indices[at[rest]], offsets_of(others - 1), self.n_genes)
-        of_smaller = _rows(np.arange(len(others)), deleted.indptr, len(others))
-        return (self._lost(deleted) > of_smaller @ self._lost(smaller)).tocsr()
 
     @cached_property
     def _clauses_of_genes(self) -> csr_array:
@@ -264,27 +243,26 @@ class Metabolism:
     @classmethod
     def from_arrow(cls, tables: Mapping[str, pa.Table], n_genes: int) -> Metabolism:
         """Inverse of `to_arrow`; the numbers stay memory-mapped."""
-        pathways = tables["pathways"]["names"].to_pylist() if "pathways" in tables else ()
-        reactions, clauses = tables["reactions"], tables["clauses"]
-        columns: dict[str, Any] = {name: column_of(reactions, name) for name in ("lower", "upper")}
-        columns |= {name: column_of(tables["stoichiometry"], name) for name in _ENTRIES}
+
+        def column(table: str, name: str) -> Any:
+            return column_of(tables[table], name)
+
         found = cls(
-            tuple(reactions["id"].to_pylist()),
+            tuple(tables["reactions"]["id"].to_pylist()),
             tuple(tables["metabolites"]["id"].to_pylist()),
-            **columns,
-            clause_reaction=column_of(clauses, "reaction"),
-            clause_genes=column_of(tables["clause_genes"], "gene"),
-            clause_offsets=np.concatenate([[0], column_of(clauses, "end")]).astype(np.int64),
+            *(column("reactions", name) for name in ("lower", "upper")),
+            *(column("stoichiometry", name) for name in _ENTRIES),
+            clause_reaction=column("clauses", "reaction"),
+            clause_genes=column("clause_genes", "gene"),
+            clause_offsets=np.concatenate([[0], column("clauses", "end")]).astype(np.int64),
             n_genes=n_genes,
-            pathways=tuple(map(tuple, pathways)),
+            pathways=tuple(map(tuple, column("pathways", "names"))) if "pathways" in tables else (),
         )
         check_rows("metabolism", found.clause_offsets, found.clause_genes, n_genes)
-        widths = {"reaction": found.n_reactions, "metabolite": found.n_metabolites}
-        widths["clause_reaction"] = found.n_reactions
-        for name, width in widths.items():
-            index = getattr(found, name)
+        for name in ("reaction", "metabolite", "clause_reaction"):
+            index, width = getattr(found, name), len(getattr(found, f"{name.split('_')[-1]}s"))
             check_rows("metabolism", np.array([0, len(index)]), index, width)
-        if found.pathways and len(found.pathways) != found.n_reactions:
+        if len(found.pathways) not in (0, found.n_reactions):
             raise StoreError("the metabolism's pathways do not fit its reactions", code="damaged")
         return found
 

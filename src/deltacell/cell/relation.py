@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -154,16 +155,10 @@ class Relation:
         inside = (source >= 0) & (target >= 0)
         edges = source[inside], target[inside], weight[inside]
         taken = Relation.from_edges(self.name, *edges, n_genes=len(genes), directed=self.directed)
-        left_out = {"outside the genes taken": int((~inside).sum())}
-        taken.counts = self.counts.then(Counts(self.n_edges, int(inside.sum()), left_out))
+        counts, left_out = self.counts, {"outside the genes taken": int((~inside).sum())}
+        dropped = Counter(counts.dropped) + Counter(left_out)
+        taken.counts = Counts(counts.read, taken.n_edges, dropped)
         return taken
-
-    def equals(self, other: Relation) -> bool:
-        """Whether both have the same name, direction, entries and weights."""
-        return (self.name, self.directed) == (other.name, other.directed) and all(
-            np.array_equal(getattr(self, part), getattr(other, part))
-            for part in ("indptr", "indices", "weights")
-        )
 
     def __repr__(self) -> str:
         way = "directed" if self.directed else "undirected"
