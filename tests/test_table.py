@@ -76,11 +76,9 @@ def test_the_same_table_in_any_form(write, data):
 def test_lines_are_counted_over_titles_and_blank_lines(write):
     table = below(write(b"A title\n\n#a\tb\r\n\r\n1\tx\n\t\n\n2\ty\n\n"), 1)
     assert (table.frame.columns, table.lines.tolist()) == (["a", "b"], [5, 8])
-    assert table.notes == {"lines_above_the_header": 2}
     assert File(write(b"<My [screen]> {2}\na\tb\n1\tx\n")).sheets[0].separator == "\t"
     table = below(write("größe\t1\n".encode("latin-1")), None, names=["a", "b"])
     assert (table.frame.row(0), table.lines.tolist()) == (("größe", "1"), [1])
-    assert table.notes == {"encoding": "Latin-1"}
     table = below(write(workbook(["A title"], [], ["a", "b"], [None, 1e-30], ["x", "4.5E-1"])), 1)
     assert table.lines.tolist() == [4, 5]
     # A number beside a text must not be rounded.

@@ -160,15 +160,13 @@ class Sheet:
         `quotes`, a quotation mark is text.
         """
         if not names:
-            names = numbered_names(len(self.rows[0])) if at is None else self.header(at)
+            names = _numbered(len(self.rows[0])) if at is None else self.header(at)
         skip = 0 if at is None else self.lines[at]
         table = (
             self._split(skip, len(names), quotes) if self.separator else self.file.cells(self.name)
         )
         if self.name:
             table.notes["sheet"] = self.name
-        if at:
-            table.notes["lines_above_the_header"] = skip - 1
         table = table.take(table.lines > skip)
         frame = table.frame.select(pl.all().fill_null("").str.strip_chars())
         frame.columns = list(names)
@@ -216,7 +214,7 @@ class File:
         start = b"" if self.is_workbook else self._start
         if len(start) == _START:
             start = start[: start.rfind(b"\n") + 1] or start  # without a part of a line
-        lines = as_utf8(start)[0].decode().split("\n", _LOOKED_AT)[:_LOOKED_AT]
+        lines = as_utf8(start).decode().split("\n", _LOOKED_AT)[:_LOOKED_AT]
         return [] if any("\0" in line for line in lines) else lines
 
     @cached_property
@@ -256,10 +254,9 @@ class File:
     def lines(self) -> Table:
         """Return the lines of a text that are not blank, as a table of one column ``text``."""
         text = open_text(self.path)
-        data, encoding = as_utf8(text.data)
         with reading(self.path):
             frame = pl.read_csv(
-                data,
+                as_utf8(text.data),
                 has_header=False,
                 separator="\0",
                 quote_char=None,
@@ -267,7 +264,6 @@ class File:
                 raise_if_empty=False,
             )
         table = Table(frame, np.arange(1, frame.height + 1), self.path, text.sha256)
-        table.notes.update({"encoding": encoding} if encoding else {})
         return table.take(frame["text"].is_not_null().to_numpy())
 
     def cells(self, sheet: str) -> Table:
@@ -338,7 +334,7 @@ class ColumnNames:
     def find(self, sheet: Sheet) -> tuple[int | None, dict[str, int]] | None:
         """Return the row of the header in a sheet and the position of each column, or None."""
         first = sheet.rows[0]
-        at = self._places(numbered_names(len(first)))
+        at = self._places(_numbered(len(first)))
         if at is not None:
             number = next(at[key] for key in ("score", "fitness", "weight") if key in at)
             if is_number(first[number]) and not any(is_number(first[at[k]]) for k in self.genes):
@@ -373,7 +369,7 @@ def _as_texts(frame: pl.DataFrame) -> pl.DataFrame:
     return texts.select(pl.all().fill_null("").str.strip_chars())
 
 
-def numbered_names(width: int) -> list[str]:
+def _numbered(width: int) -> list[str]:
     return [str(i) for i in range(1, width + 1)]
 
 
@@ -443,18 +439,16 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(what, code="unreadable", where=path, fix=fix) from error
 
 
-def as_utf8(data: bytes) -> tuple[bytes, str]:
-    """Return a text as UTF-8 with plain line ends, and its encoding if it was another."""
-    encoding = ""
+def as_utf8(data: bytes) -> bytes:
+    """Return a text in UTF-8, UTF-16 or Latin-1 as UTF-8 with plain line ends."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        data, encoding = data.decode("utf-16", errors="replace").encode(), "UTF-16"
-    else:
-        data = data.removeprefix(codecs.BOM_UTF8)
-        try:
-            data.decode("utf-8")
-        except UnicodeDecodeError:
-            data, encoding = data.decode("cp1252", errors="replace").encode(), "Latin-1"
-    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), encoding
+        data = data.decode("utf-16", errors="replace").encode()
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        data = data.decode("cp1252", errors="replace").encode()
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def fields_of(line: str, separator: str) -> list[str]:

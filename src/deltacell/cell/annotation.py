@@ -210,7 +210,6 @@ class Feature:
 
     @property
     def width(self) -> int:
-        """Number of columns."""
         return int(self.values.shape[1])
 
     @cached_property
@@ -226,7 +225,6 @@ class Feature:
         return 1 - int((~np.isnan(self.values)).sum()) / n if n else 0.0
 
     def stats(self) -> dict[str, float]:
-        """Return the width, the number of known genes, and the fraction of missing values."""
         return {"width": self.width, "known": int(self.known.sum()), "missing": self.missing}
 
     def take(self, genes: Ints) -> Feature:

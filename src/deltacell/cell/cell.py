@@ -65,7 +65,6 @@ class Cell(store.Storable):
 
     @property
     def n_genes(self) -> int:
-        """Number of genes."""
         return len(self.genes)
 
     def subset(self, genes: Iterable[str | int]) -> Cell:
@@ -96,15 +95,13 @@ class Cell(store.Storable):
                 raise InputError(what, code="bad-merge")
             first, directed = parts[0].name, any(part.directed for part in parts)
             edges = [part.entries() if directed else part.edges() for part in parts]
-            columns = (np.concatenate(column) for column in zip(*edges, strict=True))
-            relations[first] = Relation.from_edges(
-                new, *columns, n_genes=self.n_genes, directed=directed
-            )
+            columns = map(np.concatenate, zip(*edges, strict=True))
+            sizes = {"n_genes": self.n_genes, "directed": directed}
+            relations[first] = Relation.from_edges(new, *columns, **sizes)
             relations = {r.name: r for n, r in relations.items() if n == first or n not in gone}
         return self._with(relations=relations)
 
     def relation(self, name: str) -> Relation:
-        """Return a relation by its name."""
         return _get(self.relations, name, "relation")
 
     def feature(self, name: str) -> Feature:
@@ -300,16 +297,9 @@ class Cell(store.Storable):
         return as_html(lambda: print_data({"cell": {**self.stats(), "sources": []}}, ""))
 
     def _with(self, **changed: Any) -> Cell:
-        parts: dict[str, Any] = {
-            "genes": self.genes,
-            "relations": self.relations,
-            "metabolism": self.metabolism,
-            "features": self.features,
-            "annotations": self.annotations.values(),
-            "sources": self.sources,
-            "synthetic": self.synthetic_recipe,
-        }
-        return Cell(**(parts | changed))
+        names = "genes", "relations", "metabolism", "features", "annotations", "sources"
+        parts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return Cell(**(parts | changed), synthetic=self.synthetic_recipe)
 
     def _parts(self) -> dict[str, pa.Table]:
         relations, features = self.relations.values(), self.features.values()

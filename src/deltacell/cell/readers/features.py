@@ -139,9 +139,7 @@ def feature_of(
     index = resolve_strains(genes, names)
     dropped, unresolved = account_for_names(names, index, on_unknown, table.path, lines)
     known = index >= 0
-    missing = np.isnan(values[known])
-    low = np.where(missing, np.inf, values[known]).min(axis=0, initial=np.inf)
-    varies = low < np.where(missing, -np.inf, values[known]).max(axis=0, initial=-np.inf)
+    varies = np.array([len(np.unique(one[~np.isnan(one)])) > 1 for one in values[known].T])
     if not known.any():
         what = f"none of its {len(names):,} rows names a gene of the cell; first '{names[0]}'"
         raise _no_feature("no-gene-of-the-cell", what, table)

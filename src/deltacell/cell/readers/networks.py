@@ -186,12 +186,12 @@ def _are_numbered(sheet: Sheet) -> bool:
 
 def _adjacency(table: Table) -> _Made:
     """Yield the one relation of the file, ``string_<channel>`` after the file's name."""
-    others = [other for other in sorted(table.path.parent.iterdir()) if other.is_file()]
-    lists = [other for other in others if other != table.path and _is_gene_list(other)]
+    beside = (other for other in sorted(table.path.parent.iterdir()) if other.is_file())
+    lists = [other for other in beside if other != table.path and _is_gene_list(other)]
     if len(lists) != 1:
-        what = "genes are line numbers of a gene list, and the folder holds"
+        what = f"genes are line numbers of a gene list, and the folder holds {len(lists)}"
         fix = "Keep the gene list of this file in its folder, one systematic name per line."
-        raise InputError(f"{what} {len(lists)}", code="no-gene-list", where=table.path, fix=fix)
+        raise InputError(what, code="no-gene-list", where=table.path, fix=fix)
     genes = pl.Series(string_genes.read(lists[0]), dtype=pl.String)
     ends = []
     for column in ("first", "second"):
@@ -353,26 +353,21 @@ def _without_header(sheet: Sheet) -> _Form | None:
     width = len(sheet.rows[0])
     if width not in (2, 3) or (sheet.separator in (" ", "") and len(sheet.rows) < 2):
         return None
-    numbers = [n for row in _after_names(sheet.rows, width) for n in row if is_number(n)]
-    if any(n[0] in "-\u2212" for n in numbers):
+    numbers = (row[2] for row in sheet.rows if len(row) == 3 and is_number(row[2]))
+    if any(number[0] in "-\u2212" for number in numbers):
         return None
-    is_one = _are_edges(sheet.rows, width, sheet.separator)
-    return _Form(sheet, None, tuple(range(width))) if is_one else None
+    are_edges = _are_edges(sheet.rows, width, sheet.separator)
+    return _Form(sheet, None, tuple(range(width))) if are_edges else None
 
 
-def _after_names(rows: Sequence[Sequence[str]], width: int) -> list[Sequence[str]]:
-    """Return what follows the two names in rows that begin with two names."""
-    return [
+def _are_edges(rows: Sequence[Sequence[str]], width: int, separator: str) -> bool:
+    """Whether of ten rows eight are edges; those without their number count if another has one."""
+    pairs = [
         row[2:]
         for row in rows
         if len(row) == width
         and all(_GENE.fullmatch(name) and not is_number(name) for name in row[:2])
     ]
-
-
-def _are_edges(rows: Sequence[Sequence[str]], width: int, separator: str) -> bool:
-    """Whether of ten rows eight are edges; those without their number count if another has one."""
-    pairs = _after_names(rows, width)
     whole = sum(all(map(is_number, numbers)) for numbers in pairs)
     absent = sum(any(number.lower() in MISSING for number in numbers) for numbers in pairs)
     wrong_at_most = 0 if separator == " " else len(rows) // 5

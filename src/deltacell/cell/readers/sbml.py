@@ -8,7 +8,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +20,11 @@ from deltacell.counts import Counts, Source
 from deltacell.errors import InputError, need
 from deltacell.table import File, Text, open_text
 
+# The names of KEGG's maps by number, without overviews (01100 to 01299).
+_KEGG: dict[str, str] = dict(
+    line.split("\t")
+    for line in Path(__file__).with_name("kegg_pathways.tsv").read_text("utf-8").splitlines()
+)
 _TRY = "import libsbml, sys; libsbml.readSBMLFromString(sys.stdin.buffer.read().decode())"
 
 
@@ -72,13 +76,6 @@ def _read(file: File) -> WrittenMetabolism:
     return WrittenMetabolism(parts, [gene.id for gene in model.genes], text, notes)
 
 
-@cache
-def _kegg_names() -> dict[str, str]:
-    """Return the names of KEGG's maps by number; overviews, 01100 to 01299, are not in it."""
-    text = Path(__file__).with_name("kegg_pathways.tsv").read_text(encoding="utf-8")
-    return dict(line.split("\t") for line in text.splitlines())
-
-
 def _pathways(model: Any) -> list[list[str]]:
     """Return the pathways of each reaction: its groups, subsystem and maps of KEGG."""
     found: dict[str, set[str]] = {reaction.id: set() for reaction in model.reactions}
@@ -93,7 +90,7 @@ def _pathways(model: Any) -> list[list[str]]:
             number = re.fullmatch(r"[a-z]{2,4}(\d{5})", name)
             is_overview = number is not None and 1100 <= int(number[1]) < 1300
             if name and not is_overview:
-                found[reaction.id].add(_kegg_names().get(number[1], name) if number else name)
+                found[reaction.id].add(_KEGG.get(number[1], name) if number else name)
     return [sorted(names) for names in found.values()]
 
 

@@ -100,14 +100,10 @@ class Ontology(NamedTuple):
         return sorted(set(found) - set(_ROOTS))
 
 
-def _find_ontology(file: File) -> File | None:
-    return file if file.head and file.head[0].startswith("format-version:") else None
-
-
 def _read_ontology(file: File) -> list[Ontology]:
     """Read ``id``, ``name``, ``is_a`` and ``relationship: part_of`` of the terms of OBO."""
     ontology = Ontology({}, {})
-    text = as_utf8(open_text(file.path).data)[0].decode()
+    text = as_utf8(open_text(file.path).data).decode()
     for stanza in text.split("\n[Term]\n")[1:]:
         own = stanza.split("\n[", 1)[0]
         parents = re.findall(r"^(?:is_a:|relationship: part_of) *(\S+)", own, re.MULTILINE)
@@ -265,7 +261,11 @@ def _read_table(
 
 
 TERM_READERS = (
-    Reader("obo", "ontology", _find_ontology, _read_ontology),
+    Reader(
+        *("obo", "ontology"),
+        lambda file: "".join(file.head[:1]).startswith("format-version:") and file,
+        _read_ontology,
+    ),
     table_reader("go_slim", "terms", without_header(_SLIM_COLUMNS, _is_slim), _read_slim),
     Reader("gaf", "terms", _find_gaf, _read_gaf),
     Reader("gmt", "terms", _find_gmt, _read_gmt),
