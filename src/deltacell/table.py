@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 import polars as pl
@@ -55,14 +55,6 @@ _GENE_KEY = re.compile(r"(?:gene|query|array)\d{0,2}|genes")
 _KEY = re.compile(rf"{_GENE_KEY.pattern}|score|fitness|weight|p_value|sd|study|split")
 
 Form = TypeVar("Form")
-
-
-class Text(NamedTuple):
-    """The unpacked bytes of a file; of a zip, those of its only member."""
-
-    path: Path
-    sha256: str  # of the file as it is on disk
-    data: bytes
 
 
 @dataclass(frozen=True)
@@ -253,22 +245,22 @@ class File:
 
     def lines(self) -> Table:
         """Return the lines of a text that are not blank, as a table of one column ``text``."""
-        text = open_text(self.path)
+        data, sha256 = open_text(self.path)
         with reading(self.path):
             frame = pl.read_csv(
-                as_utf8(text.data),
+                as_utf8(data),
                 has_header=False,
                 separator="\0",
                 quote_char=None,
                 schema={"text": pl.String},
                 raise_if_empty=False,
             )
-        table = Table(frame, np.arange(1, frame.height + 1), self.path, text.sha256)
+        table = Table(frame, np.arange(1, frame.height + 1), self.path, sha256)
         return table.take(frame["text"].is_not_null().to_numpy())
 
     def cells(self, sheet: str) -> Table:
         """Return all cells of a workbook's sheet, or of Parquet, as texts."""
-        text = open_text(self.path)
+        data, sha256 = open_text(self.path)
         if self.is_workbook:
             # As text, numbers are rounded (1e-12 is "0"), so these are read as numbers.
             numbers, texts = (self._cells(sheet, kind) for kind in ("float", "string"))
@@ -276,9 +268,9 @@ class File:
             frame = pl.select(pl.coalesce(n, texts[n.name]).alias(n.name) for n in exact)
         else:
             with reading(self.path):
-                whole = pl.read_parquet(io.BytesIO(text.data))
+                whole = pl.read_parquet(io.BytesIO(data))
             frame = _as_texts(whole)
-        return Table(frame, np.arange(1, frame.height + 1), self.path, text.sha256)
+        return Table(frame, np.arange(1, frame.height + 1), self.path, sha256)
 
     @property
     def is_workbook(self) -> bool:
@@ -295,7 +287,7 @@ class File:
         import fastexcel
 
         with reading(self.path):
-            return fastexcel.read_excel(open_text(self.path).data)
+            return fastexcel.read_excel(open_text(self.path)[0])
 
     def _cells(self, sheet: str, kind: str, most: int | None = None) -> pl.DataFrame:
         with reading(self.path):
@@ -373,8 +365,8 @@ def _numbered(width: int) -> list[str]:
     return [str(i) for i in range(1, width + 1)]
 
 
-def open_text(path: str | os.PathLike[str]) -> Text:
-    """Read a whole file, gzip and a zip with one member unpacked, recognised by content."""
+def open_text(path: str | os.PathLike[str]) -> tuple[bytes, str]:
+    """Return a whole file, gzip and a zip of one file unpacked, and its SHA-256 on the disk."""
     path, found = Path(path), io.BytesIO()
     with _unpacked(path) as file:
         # Tables of genes are compressed 3 to 30 times.
@@ -392,7 +384,7 @@ def open_text(path: str | os.PathLike[str]) -> Text:
             raise InputError(what, code="decompression-bomb", where=path, fix=fix)
         with path.open("rb") as packed:
             sha256 = hashlib.file_digest(packed, "sha256").hexdigest()
-    return Text(path, sha256, found.getvalue())
+    return found.getvalue(), sha256
 
 
 @contextmanager

@@ -48,7 +48,8 @@ class Cell(store.Storable):
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
         named = *self.relations.values(), *self.features.values(), *self.annotations.values()
-        for part in (*named, metabolism or self):
+        parts: tuple[Any, ...] = (*named, metabolism or self)
+        for part in parts:
             if part.n_genes != self.n_genes:
                 what = f"{part!r} is over {part.n_genes} genes, and the cell has {self.n_genes}"
                 raise InputError(what, code="other-genes")
@@ -96,8 +97,8 @@ class Cell(store.Storable):
             first, directed = parts[0].name, any(part.directed for part in parts)
             edges = [part.entries() if directed else part.edges() for part in parts]
             columns = map(np.concatenate, zip(*edges, strict=True))
-            sizes = {"n_genes": self.n_genes, "directed": directed}
-            relations[first] = Relation.from_edges(new, *columns, **sizes)
+            facts: dict[str, Any] = {"n_genes": self.n_genes, "directed": directed}
+            relations[first] = Relation.from_edges(new, *columns, **facts)
             relations = {r.name: r for n, r in relations.items() if n == first or n not in gone}
         return self._with(relations=relations)
 

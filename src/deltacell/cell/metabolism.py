@@ -250,8 +250,9 @@ class Metabolism:
         found = cls(
             tuple(tables["reactions"]["id"].to_pylist()),
             tuple(tables["metabolites"]["id"].to_pylist()),
-            *(column("reactions", name) for name in ("lower", "upper")),
-            *(column("stoichiometry", name) for name in _ENTRIES),
+            lower=column("reactions", "lower"),
+            upper=column("reactions", "upper"),
+            **{name: column("stoichiometry", name) for name in _ENTRIES},
             clause_reaction=column("clauses", "reaction"),
             clause_genes=column("clause_genes", "gene"),
             clause_offsets=np.concatenate([[0], column("clauses", "end")]).astype(np.int64),

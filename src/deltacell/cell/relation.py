@@ -160,6 +160,13 @@ class Relation:
         taken.counts = Counts(counts.read, taken.n_edges, dropped)
         return taken
 
+    def equals(self, other: Relation) -> bool:
+        """Whether both have the same name, direction, entries and weights."""
+        return (self.name, self.directed) == (other.name, other.directed) and all(
+            np.array_equal(getattr(self, part), getattr(other, part))
+            for part in ("indptr", "indices", "weights")
+        )
+
     def __repr__(self) -> str:
         way = "directed" if self.directed else "undirected"
         return f"Relation({self.name!r}, {way}, {self.n_edges:,} edges, {self.n_connected:,} genes)"

@@ -201,7 +201,7 @@ def _adjacency(table: Table) -> _Made:
         ends.append(genes.gather((numbers - 1).set(~inside, 0)))
     channel = _CHANNEL.search(table.path.name)
     name = f"string_{channel[1].lower()}" if channel else stem_of(table.path.name)
-    notes = {"gene list": lists[0].name, "gene list sha256": open_text(lists[0]).sha256}
+    notes = {"gene list": lists[0].name, "gene list sha256": open_text(lists[0])[1]}
     frame = _frame(table, *ends, weight=table.numbers("score", required=True))
     yield name, frame, {"notes": notes}
 

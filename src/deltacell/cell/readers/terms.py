@@ -103,7 +103,7 @@ class Ontology(NamedTuple):
 def _read_ontology(file: File) -> list[Ontology]:
     """Read ``id``, ``name``, ``is_a`` and ``relationship: part_of`` of the terms of OBO."""
     ontology = Ontology({}, {})
-    text = as_utf8(open_text(file.path).data).decode()
+    text = as_utf8(open_text(file.path)[0]).decode()
     for stanza in text.split("\n[Term]\n")[1:]:
         own = stanza.split("\n[", 1)[0]
         parents = re.findall(r"^(?:is_a:|relationship: part_of) *(\S+)", own, re.MULTILINE)
