@@ -24,7 +24,8 @@ MOST_CLAUSES = 4096
 
 _ENTRIES = ("reaction", "metabolite", "coefficient")
 _TOKEN = re.compile(r"[()]|&+|\|+|[^\s()&|]+")
-_OPERATORS = {**dict.fromkeys(("and", "&", "&&"), "and"), **dict.fromkeys(("or", "|", "||"), "or")}
+_OPERATORS = {"and": "and", "&": "and", "&&": "and", "or": "or", "|": "or", "||": "or"}
+_OPERATORS |= {"(": "(", ")": ")"}
 
 
 class LostReactions(NamedTuple):
@@ -285,12 +286,10 @@ def clauses_of(rule: str) -> tuple[tuple[str, ...], ...]:
     genes: list[str] = []
 
     def as_python(token: str) -> str:
-        if token in "()":
-            return token
-        if token.lower() not in _OPERATORS:
-            genes.append(token)
-            return f"_{len(genes) - 1}"
-        return _OPERATORS[token.lower()]
+        if token.lower() in _OPERATORS:
+            return _OPERATORS[token.lower()]
+        genes.append(token)
+        return f"_{len(genes) - 1}"
 
     def refused(why: str) -> InputError:
         shown = rule if len(rule) <= 80 else f"{rule[:80]}…"
@@ -300,7 +299,7 @@ def clauses_of(rule: str) -> tuple[tuple[str, ...], ...]:
         if isinstance(node, ast.Name):
             return [frozenset([genes[int(node.id[1:])]])]
         if not isinstance(node, ast.BoolOp):
-            raise refused("expected genes, 'and', 'or' and brackets")
+            raise refused("it has other parts than genes, 'and' and 'or'")
         found, *rest = map(alternatives, node.values)
         for more in rest:
             if isinstance(node.op, ast.Or):
@@ -313,11 +312,9 @@ def clauses_of(rule: str) -> tuple[tuple[str, ...], ...]:
         return found
 
     written = " ".join(map(as_python, _TOKEN.findall(rule)))
-    if "not" in map(str.lower, genes):
-        raise refused("'not' has no meaning for a deletion")
     try:
         # The rule is only parsed: it is built of and, or, brackets and numbered names.
         clauses = alternatives(ast.parse(written, mode="eval").body) if written else []
     except (SyntaxError, RecursionError, MemoryError):
-        raise refused("it is incomplete, or nested too deep") from None
+        raise refused("expected genes, 'and', 'or' and brackets, not nested too deep") from None
     return tuple(tuple(sorted(clause)) for clause in clauses)

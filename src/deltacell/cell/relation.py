@@ -67,10 +67,8 @@ class Relation:
         inside = not len(genes) or 0 <= genes.min() <= genes.max() < n_genes
         fits = len(source) == len(target) == len(given) and np.isfinite(given).all()
         if not inside or not fits:
-            what = (
-                f"relation '{name}': an edge needs two genes from 0 to {n_genes - 1} and a finite"
-            )
-            raise InputError(f"{what} weight", code="bad-edges")
+            what = f"relation '{name}': an edge is two genes below {n_genes} and a finite weight"
+            raise InputError(what, code="bad-edges")
         loop = source == target
         source, target, given = source[~loop], target[~loop], given[~loop]
         low, high = target, source
