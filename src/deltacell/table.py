@@ -36,7 +36,7 @@ HEADER_WITHIN = 20
 
 _SEPARATORS = ("\t", ";", ",", "|", " ")
 _UNIT = "\x1f"  # a separator that no text has
-_LOOKED_AT, _START = 40, 4 << 20  # lines and bytes; a row of profiles may have thousands of columns
+_LOOKED_AT, _START = 40, 1 << 20  # lines and bytes
 _EXAMPLES = 3
 _GZIP, _ZIP, _PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
 _IS_WORKBOOK = "[Content_Types].xml"
@@ -279,7 +279,7 @@ class File:
 
     @property
     def holds_several_files(self) -> bool:
-        return not self._start and self.path.stat().st_size > 0
+        return not self._start and zipfile.is_zipfile(self.path)
 
     @cached_property
     def _book(self) -> Any:

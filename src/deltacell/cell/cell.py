@@ -274,10 +274,11 @@ class Cell(store.Storable):
             raise InputError("the data holds no cell", code="bad-data", fix=fix)
         relations = []
         for name in (edge[1] for edge in data.edge_types if edge[0] == edge[2] == "gene"):
-            edges = data["gene", name, "gene"]
+            edges, was = data["gene", name, "gene"], cell.relations.get(name)
             columns = (*edges["edge_index"].numpy(), edges["edge_weight"].numpy())
             facts = {"n_genes": cell.n_genes, "directed": edges["directed"]}
-            relations.append(Relation.from_edges(name, *columns, **facts))
+            now = Relation.from_edges(name, *columns, **facts)
+            relations.append(was if was is not None and was.equals(now) else now)
         features = [
             Feature(name, nodes[f"feature_{name}"].numpy(), tuple(nodes[f"columns_{name}"]))
             for name in (key[8:] for key in nodes if key.startswith("feature_"))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -265,10 +265,8 @@ EDGE_READERS = (
 )
 
 
-class _Form(NamedTuple):
-    sheet: Sheet
-    at: int | None  # the row of the header
-    columns: tuple[int, ...]  # of source, target and perhaps weight
+#: A sheet, the row of its header, and the columns of source, target and perhaps weight.
+_Form = tuple[Sheet, int | None, tuple[int, ...]]
 
 
 def unclear(file: File) -> tuple[str, list[str], str] | None:
@@ -322,7 +320,7 @@ def _as_told(sheet: Sheet) -> _Form | None:
         found = names.find(sheet) if "weight" in names.names else None
         if found is not None:
             at, places = found
-            return _Form(sheet, at, tuple(places[key] for key in (*names.genes, "weight")))
+            return sheet, at, tuple(places[key] for key in (*names.genes, "weight"))
     return None
 
 
@@ -344,7 +342,7 @@ def _by_words(sheet: Sheet) -> _Form | None:
         rows = [[row[i] for i in columns] for row in sheet.rows[at + 1 :] if len(row) >= len(words)]
         alone = not at and len(sheet.rows) == 1
         if alone or _are_edges(rows, len(columns), sheet.separator):
-            return _Form(sheet, at, columns)
+            return sheet, at, columns
     return None
 
 
@@ -357,7 +355,7 @@ def _without_header(sheet: Sheet) -> _Form | None:
     if any(number[0] in "-\u2212" for number in numbers):
         return None
     are_edges = _are_edges(sheet.rows, width, sheet.separator)
-    return _Form(sheet, None, tuple(range(width))) if are_edges else None
+    return (sheet, None, tuple(range(width))) if are_edges else None
 
 
 def _are_edges(rows: Sequence[Sequence[str]], width: int, separator: str) -> bool:
