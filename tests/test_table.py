@@ -76,11 +76,9 @@ def test_the_same_table_in_any_form(write, data):
 def test_lines_are_counted_over_titles_and_blank_lines(write):
     table = below(write(b"A title\n\n#a\tb\r\n\r\n1\tx\n\t\n\n2\ty\n\n"), 1)
     assert (table.frame.columns, table.lines.tolist()) == (["a", "b"], [5, 8])
-    assert table.notes == {"lines_above_the_header": 2}
     assert File(write(b"<My [screen]> {2}\na\tb\n1\tx\n")).sheets[0].separator == "\t"
     table = below(write("größe\t1\n".encode("latin-1")), None, names=["a", "b"])
     assert (table.frame.row(0), table.lines.tolist()) == (("größe", "1"), [1])
-    assert table.notes == {"encoding": "Latin-1"}
     table = below(write(workbook(["A title"], [], ["a", "b"], [None, 1e-30], ["x", "4.5E-1"])), 1)
     assert table.lines.tolist() == [4, 5]
     # A number beside a text must not be rounded.
@@ -142,7 +140,7 @@ def test_files_that_cannot_be_unpacked_or_read_say_so(write, tmp_path, refused):
     for data in (several, zipped({"folder/": b""})):
         refused("several-files", open_text, write(data))
     for path in (tmp_path / "nowhere", tmp_path):
-        refused("unreadable", File, path)
+        refused("unreadable", lambda path=path: File(path).head)
     book = zipped({"[Content_Types].xml": b"no workbook"})
     for data in (book, parquet(a=[1])[:-9], b"PK\x03\x04 and no more"):
         refused("unreadable", lambda path: File(path).sheets, write(data))
@@ -161,7 +159,6 @@ def test_the_head_unpacks_the_beginning(write, refused):
         long.decode().encode("utf-16"),
     ):
         assert File(write(data)).head[:2] == ["gene\tscore", "YAL001C\t1.5"]
-    assert File(write(gzip.compress(long, mtime=0)[:-9])).head[0] == "gene\tscore"
     refused("unreadable", lambda path: File(path).head, write(gzip.compress(TEXT, mtime=0)[:-9]))
 
 
@@ -173,4 +170,4 @@ def test_a_file_that_is_made_to_fill_the_memory_is_refused(write, monkeypatch, r
     for data in (gzip.compress(bomb, mtime=0), zipped(members, zipfile.ZIP_DEFLATED), book):
         refused("decompression-bomb", open_text, write(data))
     # What is not packed is as large as it is.
-    assert len(open_text(write(bomb)).data) == len(bomb)
+    assert len(open_text(write(bomb))[0]) == len(bomb)

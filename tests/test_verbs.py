@@ -85,10 +85,10 @@ def test_a_page_has_the_measured_sets_next_to_each_set(made, tmp_path, refused):
     for row in voted[:3]:
         expected = run.why(*row["names"]).votes().iloc[0]
         assert row["votes"][0]["names"] == expected["names"]
-    lost = cell.metabolism.names_lost_together(
-        Genotypes.of([[cell.genes.index(g) for g in row["genes"]] for row in data["rows"]])
-    )
-    assert [row["lost"] for row in data["rows"]] == [list(one) for one in lost]
+    sets = [cell.genes.indices(row["genes"]).tolist() for row in data["rows"]]
+    lost = cell.metabolism.lost_together(Genotypes.of(sets))
+    names = [[cell.metabolism.reactions[r] for r in lost.of(i)] for i in range(len(sets))]
+    assert [row["lost"] for row in data["rows"]] == names
     assert data["gene_facts"][0]["link"].startswith("https://example.org/Y")
     refused("invalid-link", top.page_data, "javascript:alert({gene})")
     assert "measured next to it" in top.page(tmp_path / "page.html").read_text()

@@ -29,14 +29,6 @@ class Counts:
         """Rows whose gene names were all found."""
         return self.read - self.dropped.get(UNKNOWN_GENE, 0) - self.dropped.get(AMBIGUOUS_NAME, 0)
 
-    def then(self, later: Counts) -> Counts:
-        """Chain with a later stage that read what this one kept."""
-        if later.read != self.kept:
-            raise ValueError(f"the later stage read {later.read} rows, this one kept {self.kept}")
-        reasons = [*self.dropped, *later.dropped]
-        dropped = {r: self.dropped.get(r, 0) + later.dropped.get(r, 0) for r in reasons}
-        return Counts(self.read, later.kept, dropped)
-
     def to_json(self) -> dict[str, Any]:
         numbers = {"read": self.read, "resolved": self.resolved, "kept": self.kept}
         return {**numbers, "dropped": dict(self.dropped)}

@@ -44,14 +44,9 @@ def get(
     if not isinstance(recorded, dict):
         fix = "Remove it; the checksums of the files that are there are then recorded again."
         raise InputError("not a list of checksums", code="damaged", where=list_file, fix=fix)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what = f"the folder cannot be created: {error.strerror}"
-        fix = "Choose another place (--out)."
-        raise InputError(what, code="not-written", where=folder, fix=fix) from error
     part = folder / f".{download.file}.part"
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             _fetch(download, part, progress)
     except (requests.RequestException, OSError) as error:

@@ -21,31 +21,17 @@ class DeltacellError(Exception):
 
 
 class InputError(DeltacellError):
-    """Something given to the program is wrong.
-
-    Parameters
-    ----------
-    what
-        What was found and what was expected, in one sentence.
-    code
-        The kind of error, such as ``unknown-key``, which programs and tests compare.
-    where, line
-        The file it was found in and its line, counted from 1.
-    fix
-        What to do about it.
-    **fields
-        The values behind the sentence, such as ``key="lr"``.
-    """
+    """Something given to the program is wrong."""
 
     def __init__(
         self,
-        what: str,
+        what: str,  # was found and was expected, in one sentence
         *,
-        code: str = "invalid-input",
-        where: str | PathLike[str] | None = None,
-        line: int | None = None,
-        fix: str | None = None,
-        **fields: Any,
+        code: str = "invalid-input",  # the kind of error, which programs and tests compare
+        where: str | PathLike[str] | None = None,  # the file
+        line: int | None = None,  # from 1
+        fix: str | None = None,  # what to do about it
+        **fields: Any,  # the values behind the sentence, such as key="lr"
     ) -> None:
         self.what, self.code, self.where, self.line, self.fix = what, code, where, line, fix
         self.fields = fields

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import hashlib
-import io
 import json
 import os
 import secrets
@@ -208,9 +207,9 @@ def checksum(parts: Mapping[str, pa.Table]) -> str:
     """Return the checksum that a directory with these parts would have."""
     described = {}
     for name, table in parts.items():
-        sink = _HashingFile()
-        _write_part(pa.PythonFile(sink, mode="w"), table)
-        described[name] = {"sha256": sink.sha256.hexdigest()}
+        sink = pa.BufferOutputStream()
+        _write_part(sink, table)
+        described[name] = {"sha256": hashlib.sha256(sink.getvalue()).hexdigest()}
     return _checksum_of(described)
 
 
@@ -222,24 +221,6 @@ def sha256_of_file(path: str | os.PathLike[str]) -> str:
 def _write_part(sink: Any, table: pa.Table) -> None:
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
-
-
-class _HashingFile(io.RawIOBase):
-    """A file that keeps only the hash of what is written to it."""
-
-    def __init__(self) -> None:
-        self.sha256, self.size = hashlib.sha256(), 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.sha256.update(data)
-        self.size += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self.size
 
 
 def _checksum_of(parts: Mapping[str, Mapping[str, Any]]) -> str:

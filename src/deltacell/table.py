@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 import polars as pl
@@ -36,7 +36,7 @@ HEADER_WITHIN = 20
 
 _SEPARATORS = ("\t", ";", ",", "|", " ")
 _UNIT = "\x1f"  # a separator that no text has
-_LOOKED_AT = 40
+_LOOKED_AT, _START = 40, 1 << 20  # lines and bytes
 _EXAMPLES = 3
 _GZIP, _ZIP, _PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
 _IS_WORKBOOK = "[Content_Types].xml"
@@ -46,7 +46,6 @@ _NO_TABLE = re.compile(r"\s*(\{\s*(\"\w+\":|$)|\[\s*(\{|$)|<(\?xml|!DOCTYPE|sbml
 _CHOSEN_MEMBER = r"(?i)table[-_ ]?s1\.xlsx$"
 # Folders, and files that macOS and Excel hide in a zip.
 _NO_MEMBER = r"/$|^__MACOSX/|^(\.|~\$)|/(\.|~\$)[^/]*$"
-# Tables of genes are compressed 3 to 30 times.
 _ALWAYS_UNPACKED, _AT_MOST_TIMES = 64 << 20, 100
 _NUMBER = re.compile(r"[-+]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][-+]?\d+)?")
 _DECIMAL_COMMA = r"^[-+\u2212]?\d*,\d+(?:[eE][-+]?\d+)?$"
@@ -56,14 +55,6 @@ _GENE_KEY = re.compile(r"(?:gene|query|array)\d{0,2}|genes")
 _KEY = re.compile(rf"{_GENE_KEY.pattern}|score|fitness|weight|p_value|sd|study|split")
 
 Form = TypeVar("Form")
-
-
-class Text(NamedTuple):
-    """The unpacked bytes of a file; of a zip, those of its only member."""
-
-    path: Path
-    sha256: str  # of the file as it is on disk
-    data: bytes
 
 
 @dataclass(frozen=True)
@@ -77,6 +68,13 @@ class Table:
     decimal_comma: bool = False  # whether a comma between digits can only be a decimal comma
     notes: dict[str, int | str] = field(default_factory=dict)  # on the form of the file
     _bad: dict[str, list[tuple[int, str]]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_memory(cls, table: Any, name: str) -> Table:
+        """Return a table in memory, see `frame_of`, as if it were a file of that name."""
+        frame = _as_texts(frame_of(table, name))
+        sha256 = hashlib.sha256(frame.write_csv().encode()).hexdigest()
+        return cls(frame, np.arange(1, frame.height + 1), Path(name), sha256)
 
     def __len__(self) -> int:
         return self.frame.height
@@ -154,15 +152,13 @@ class Sheet:
         `quotes`, a quotation mark is text.
         """
         if not names:
-            names = numbered_names(len(self.rows[0])) if at is None else self.header(at)
+            names = _numbered(len(self.rows[0])) if at is None else self.header(at)
         skip = 0 if at is None else self.lines[at]
         table = (
             self._split(skip, len(names), quotes) if self.separator else self.file.cells(self.name)
         )
         if self.name:
             table.notes["sheet"] = self.name
-        if at:
-            table.notes["lines_above_the_header"] = skip - 1
         table = table.take(table.lines > skip)
         frame = table.frame.select(pl.all().fill_null("").str.strip_chars())
         frame.columns = list(names)
@@ -192,17 +188,25 @@ class File:
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[ColumnNames] = ()) -> None:
         self.path, self.columns = Path(path), columns  # the latter as the user says what they are
-        with reading(self.path), self.path.open("rb") as file:
-            self.magic = file.read(8)
+
+    @cached_property
+    def _start(self) -> bytes:
+        """The first bytes, unpacked; none of a zip of several files."""
+        try:
+            with _unpacked(self.path) as file:
+                return file.read(_START)
+        except InputError as error:
+            if error.code != "several-files":
+                raise
+            return b""
 
     @cached_property
     def head(self) -> list[str]:
         """The first lines of a text; none if the file is not text."""
-        if self.magic.startswith(_ZIP):
-            start = b"" if self.is_workbook else self._unzipped.data[: 8 << 20]
-        else:
-            start = _start_of(self.path)
-        lines = as_utf8(start)[0].decode().split("\n")[:_LOOKED_AT]
+        start = b"" if self.is_workbook else self._start
+        if len(start) == _START:
+            start = start[: start.rfind(b"\n") + 1] or start  # without a part of a line
+        lines = as_utf8(start).decode().split("\n", _LOOKED_AT)[:_LOOKED_AT]
         return [] if any("\0" in line for line in lines) else lines
 
     @cached_property
@@ -211,7 +215,7 @@ class File:
         if self.is_workbook:
             names = self._book.sheet_names
             tops = {name: (1, self._cells(name, "string", HEADER_WITHIN)) for name in names}
-        elif self.magic.startswith(_PARQUET):
+        elif self._start.startswith(_PARQUET):
             frame = self.cells("").frame
             header = pl.DataFrame({name: [name] for name in frame.columns})
             tops = {"": (0, pl.concat([header, frame.head(_LOOKED_AT)]))}
@@ -241,24 +245,22 @@ class File:
 
     def lines(self) -> Table:
         """Return the lines of a text that are not blank, as a table of one column ``text``."""
-        text = open_text(self.path)
-        data, encoding = as_utf8(text.data)
+        data, sha256 = open_text(self.path)
         with reading(self.path):
             frame = pl.read_csv(
-                data,
+                as_utf8(data),
                 has_header=False,
                 separator="\0",
                 quote_char=None,
                 schema={"text": pl.String},
                 raise_if_empty=False,
             )
-        table = Table(frame, np.arange(1, frame.height + 1), self.path, text.sha256)
-        table.notes.update({"encoding": encoding} if encoding else {})
+        table = Table(frame, np.arange(1, frame.height + 1), self.path, sha256)
         return table.take(frame["text"].is_not_null().to_numpy())
 
     def cells(self, sheet: str) -> Table:
         """Return all cells of a workbook's sheet, or of Parquet, as texts."""
-        text = self._unzipped if self.is_workbook else open_text(self.path)
+        data, sha256 = open_text(self.path)
         if self.is_workbook:
             # As text, numbers are rounded (1e-12 is "0"), so these are read as numbers.
             numbers, texts = (self._cells(sheet, kind) for kind in ("float", "string"))
@@ -266,28 +268,18 @@ class File:
             frame = pl.select(pl.coalesce(n, texts[n.name]).alias(n.name) for n in exact)
         else:
             with reading(self.path):
-                whole = pl.read_parquet(io.BytesIO(text.data))
-            flat = whole.select(column for column in whole if not column.dtype.is_nested())
-            frame = flat.with_columns(pl.col(pl.Boolean).cast(pl.Int8)).cast(pl.String)
-        return Table(frame, np.arange(1, frame.height + 1), self.path, text.sha256)
+                whole = pl.read_parquet(io.BytesIO(data))
+            frame = _as_texts(whole)
+        return Table(frame, np.arange(1, frame.height + 1), self.path, sha256)
 
-    @cached_property
+    @property
     def is_workbook(self) -> bool:
         """Whether it is an xlsx workbook, or a zip of one."""
-        return self.magic.startswith(_ZIP) and self._unzipped.data.startswith(_ZIP)
+        return self._start.startswith(_ZIP)
 
     @property
     def holds_several_files(self) -> bool:
-        return self.magic.startswith(_ZIP) and not self._unzipped.sha256
-
-    @cached_property
-    def _unzipped(self) -> Text:
-        try:
-            return open_text(self.path)
-        except InputError as error:
-            if error.code != "several-files":
-                raise
-            return Text(self.path, "", b"")
+        return not self._start and zipfile.is_zipfile(self.path)
 
     @cached_property
     def _book(self) -> Any:
@@ -295,7 +287,7 @@ class File:
         import fastexcel
 
         with reading(self.path):
-            return fastexcel.read_excel(self._unzipped.data)
+            return fastexcel.read_excel(open_text(self.path)[0])
 
     def _cells(self, sheet: str, kind: str, most: int | None = None) -> pl.DataFrame:
         with reading(self.path):
@@ -334,7 +326,7 @@ class ColumnNames:
     def find(self, sheet: Sheet) -> tuple[int | None, dict[str, int]] | None:
         """Return the row of the header in a sheet and the position of each column, or None."""
         first = sheet.rows[0]
-        at = self._places(numbered_names(len(first)))
+        at = self._places(_numbered(len(first)))
         if at is not None:
             number = next(at[key] for key in ("score", "fitness", "weight") if key in at)
             if is_number(first[number]) and not any(is_number(first[at[k]]) for k in self.genes):
@@ -348,21 +340,77 @@ class ColumnNames:
         return found if len(found) == len(self.names) else None
 
 
-def numbered_names(width: int) -> list[str]:
+def frame_of(table: Any, name: str) -> pl.DataFrame:
+    """Return a table of pandas, polars or columns by name, called `name` in errors, as polars."""
+    try:
+        if isinstance(table, pl.DataFrame):
+            return table
+        if hasattr(table, "to_dict") and hasattr(table, "columns"):
+            table = {str(column): table[column].tolist() for column in table.columns}
+        return pl.DataFrame(table, strict=False)
+    except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
+        fix = "Give a data frame of pandas or polars, or columns by name."
+        what = f"'{name}' is not a table ({error})"
+        raise InputError(what, code="not-a-table", fix=fix) from error
+
+
+def _as_texts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns that are not nested as text without the blanks around it."""
+    flat = frame.select(column for column in frame if not column.dtype.is_nested())
+    texts = flat.with_columns(pl.col(pl.Boolean).cast(pl.Int8)).cast(pl.String)
+    return texts.select(pl.all().fill_null("").str.strip_chars())
+
+
+def _numbered(width: int) -> list[str]:
     return [str(i) for i in range(1, width + 1)]
 
 
-def open_text(path: str | os.PathLike[str]) -> Text:
-    """Read a whole file, gzip and a zip with one member unpacked, recognised by content."""
-    path = Path(path)
-    with reading(path):
-        raw = path.read_bytes()
-        data = _unpacked(raw, path)
-        if data.startswith(_ZIP):
-            with zipfile.ZipFile(io.BytesIO(data)) as workbook:
-                unpacked = sum(member.file_size for member in workbook.infolist())
-                _check_size(unpacked, len(raw), path)
-        return Text(path, hashlib.sha256(raw).hexdigest(), data)
+def open_text(path: str | os.PathLike[str]) -> tuple[bytes, str]:
+    """Return a whole file, gzip and a zip of one file unpacked, and its SHA-256 on the disk."""
+    path, found = Path(path), io.BytesIO()
+    with _unpacked(path) as file:
+        # Tables of genes are compressed 3 to 30 times.
+        most = max(_ALWAYS_UNPACKED, _AT_MOST_TIMES * path.stat().st_size)
+        while (piece := file.read(1 << 22)) and found.tell() <= most:
+            found.write(piece)
+        size = found.tell()
+        if found.getbuffer()[:4] == _ZIP:
+            with zipfile.ZipFile(found) as workbook:
+                size = sum(member.file_size for member in workbook.infolist())
+        if size > most:
+            what = f"the file unpacks to more than {_AT_MOST_TIMES} times its size, as no table of "
+            what += "measurements does: it may be made to fill the memory"
+            fix = "If you trust it, unpack it first (gunzip, unzip)."
+            raise InputError(what, code="decompression-bomb", where=path, fix=fix)
+        with path.open("rb") as packed:
+            sha256 = hashlib.file_digest(packed, "sha256").hexdigest()
+    return found.getvalue(), sha256
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file; if it is gzip or a zip with one member, what is inside."""
+    with reading(path), path.open("rb") as file:
+        start = file.read(4)
+        file.seek(0)
+        if start.startswith(_GZIP):
+            yield cast(IO[bytes], gzip.GzipFile(fileobj=file))
+        elif start == _ZIP:
+            with zipfile.ZipFile(file) as archive:
+                members = [name for name in archive.namelist() if not re.search(_NO_MEMBER, name)]
+                chosen = [m for m in members if len(members) == 1 or re.search(_CHOSEN_MEMBER, m)]
+                if _IS_WORKBOOK in members:
+                    file.seek(0)
+                    yield file
+                elif len(chosen) == 1:
+                    with archive.open(chosen[0]) as member:
+                        yield member
+                else:
+                    what = f"expected a zip of one file, and it holds {len(members)}"
+                    fix = "Unpack it and give the file itself."
+                    raise InputError(what, code="several-files", where=path, fix=fix)
+        else:
+            yield file
 
 
 @contextmanager
@@ -383,18 +431,16 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(what, code="unreadable", where=path, fix=fix) from error
 
 
-def as_utf8(data: bytes) -> tuple[bytes, str]:
-    """Return a text as UTF-8 with plain line ends, and its encoding if it was another."""
-    encoding = ""
+def as_utf8(data: bytes) -> bytes:
+    """Return a text in UTF-8, UTF-16 or Latin-1 as UTF-8 with plain line ends."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        data, encoding = data.decode("utf-16", errors="replace").encode(), "UTF-16"
-    else:
-        data = data.removeprefix(codecs.BOM_UTF8)
-        try:
-            data.decode("utf-8")
-        except UnicodeDecodeError:
-            data, encoding = data.decode("cp1252", errors="replace").encode(), "Latin-1"
-    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), encoding
+        data = data.decode("utf-16", errors="replace").encode()
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        data = data.decode("cp1252", errors="replace").encode()
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def fields_of(line: str, separator: str) -> list[str]:
@@ -441,53 +487,3 @@ def numbers_of(written: pl.Series, *, decimal_comma: bool) -> tuple[Doubles, Boo
     bad: Bools = ~absent & ~(np.abs(values) <= float(np.finfo(np.float32).max))
     values[absent | bad] = np.nan
     return values, bad
-
-
-def _start_of(path: Path) -> bytes:
-    """Return the first lines of a text, unpacking little more than these."""
-    start = more = b""
-    with reading(path), path.open("rb") as file:
-        is_packed = file.read(2) == _GZIP
-        file.seek(0)
-        opened = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_packed else file
-        # The header of a table of profiles may have thousands of columns.
-        while len(start) < 8 << 20 and start.count(b"\n") < _LOOKED_AT:
-            if not (more := opened.read(1 << 16)):
-                break
-            start += more
-    # The last line may end within a letter.
-    return start[: start.rfind(b"\n") + 1] or start if more else start
-
-
-def _unpacked(raw: bytes, path: Path) -> bytes:
-    if raw.startswith(_GZIP):
-        return _read_all(gzip.GzipFile(fileobj=io.BytesIO(raw)), len(raw), path)
-    if not raw.startswith(_ZIP):
-        return raw
-    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        members = [name for name in archive.namelist() if not re.search(_NO_MEMBER, name)]
-        if _IS_WORKBOOK in members:
-            return raw
-        chosen = [m for m in members if len(members) == 1 or re.search(_CHOSEN_MEMBER, m)]
-        if len(chosen) != 1:
-            what = f"expected a zip of one file, and it holds {len(members)}"
-            fix = "Unpack it and give the file itself."
-            raise InputError(what, code="several-files", where=path, fix=fix)
-        with archive.open(chosen[0]) as member:
-            return _read_all(member, len(raw), path)
-
-
-def _read_all(file: IO[bytes] | gzip.GzipFile, packed: int, path: Path) -> bytes:
-    found = io.BytesIO()
-    while piece := file.read(1 << 22):
-        found.write(piece)
-        _check_size(found.tell(), packed, path)
-    return found.getvalue()
-
-
-def _check_size(size: int, packed: int, path: Path) -> None:
-    if size > max(_ALWAYS_UNPACKED, _AT_MOST_TIMES * packed):
-        what = f"the file unpacks to more than {_AT_MOST_TIMES} times its size, as no table of "
-        what += "measurements does: it may be made to fill the memory"
-        fix = "If you trust it, unpack it first (gunzip, unzip)."
-        raise InputError(what, code="decompression-bomb", where=path, fix=fix)

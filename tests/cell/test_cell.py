@@ -177,8 +177,3 @@ def test_rows_are_kept_or_dropped_for_a_reason_and_add_up():
     for given in ((3, 3, {"x": 1}), (3, 2, {}), (3, 4, {"x": -1}), (0, -1, {"x": 1})):
         with pytest.raises(ValueError, match="rows"):
             Counts(*given)
-    # A later stage reads what the earlier kept.
-    chained = Counts(10, 8, {"a": 2}).then(Counts(8, 5, {"a": 1, "b": 2}))
-    assert chained == Counts(10, 5, {"a": 3, "b": 2})
-    with pytest.raises(ValueError, match="read 7 rows, this one kept 8"):
-        Counts(10, 8, {"a": 2}).then(Counts(7, 7))

@@ -16,7 +16,8 @@ NETWORK = {"a": ["RAD52", "RAD51", "SGS1"], "b": ["RAD51", "RAD54", "MUS81"]}
 
 @pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, dict])
 def test_a_cell_of_tables(kind):
-    fitness = kind({"gene": ["SGS1", "RAD52"], "fitness": [0.9, None], "size": [1, 2]})
+    genes = ["SGS1", "RAD52", "RAD51"]
+    fitness = kind({"gene": genes, "fitness": [0.9, None, 0.3], "size": [1, 2, 2]})
     cell = dc.Cell.from_tables(
         {"physical": kind(NETWORK), "regulatory": kind({**NETWORK, "w": [1.0, 2.0, 3.0]})},
         features={"fitness": fitness},
@@ -50,10 +51,9 @@ def test_genes_of_a_table_have_all_their_names_and_what_is_unknown_is_dropped_or
     ("networks", "features", "code"),
     [
         ({"one": {"a": ["A"]}}, {}, "bad-shape"),
-        ({"one": {"a": ["A"], "b": [None]}}, {}, "no-gene-name"),
+        ({"one": {"a": ["A"], "b": [None]}}, {}, "bad-rows"),
         ({"one": 3}, {}, "not-a-table"),
-        ({"one": NETWORK}, {"f": {"g": ["SGS1", "SGS1"], "x": [1, 2]}}, "duplicate-gene"),
-        ({"one": NETWORK}, {"f": {"g": ["SGS1"]}}, "bad-shape"),
+        ({"one": NETWORK}, {"f": {"g": ["SGS1"]}}, "no-value"),
         ({"one": NETWORK}, {"f": {"g": ["XYZ"], "x": [1]}}, "unknown-gene"),
     ],
 )

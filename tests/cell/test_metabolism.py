@@ -30,13 +30,12 @@ def build(rules, genes=GENES, **options):
     return Metabolism.build(genes, names, ["m"], [], rules, [0] * n, [1] * n, **options)
 
 
-def test_what_only_all_of_them_lose_together_has_names(metabolism):
+def test_what_only_all_of_them_lose_together(metabolism):
     sets = [["A"], ["A", "B"], ["C", "D"], ["A", "C", "D"]]
-    found = metabolism.names_lost_together(Genotypes.of([list(map(GENES.index, s)) for s in sets]))
-    assert found == [("single", "complex", "nested"), (), ("isozymes", "nested"), ()]
-    assert metabolism.names_lost_together(Genotypes.of([])) == []
-    pairs, times = metabolism.pairs_lost_together()
-    assert (pairs.tolist(), times.tolist()) == ([[2, 3]], [2])
+    lost = metabolism.lost_together(Genotypes.of([list(map(GENES.index, s)) for s in sets]))
+    found = [[metabolism.reactions[r] for r in lost.of(i)] for i in range(len(sets))]
+    assert found == [["single", "complex", "nested"], [], ["isozymes", "nested"], []]
+    assert len(metabolism.lost_together(Genotypes.of([])).reactions) == 0
 
 
 def test_a_gene_that_the_cell_lacks_is_refused_or_always_lives(refused):

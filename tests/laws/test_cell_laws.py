@@ -241,9 +241,6 @@ def test_lost_together_is_lost_by_no_smaller_set(drawn):
     for c in every:
         smaller = [s for k in range(1, len(c)) for s in combinations(c, k)]
         assert only[c] == loses[c].difference(*(loses[s] for s in smaller))
-    pairs, times = metabolism.pairs_lost_together()
-    found = {tuple(p): t for p, t in zip(pairs.tolist(), times.tolist(), strict=True)}
-    assert found == {c: len(lost) for c, lost in only.items() if len(c) == 2 and lost}
 
 
 @LAW

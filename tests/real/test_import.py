@@ -1,11 +1,14 @@
 """The import of all real files, as a user types it."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
 from deltacell.cell.readers.features import MERGED, NO_VALUE, reader
 from deltacell.models.gene_vectors import feature_vectors
 from deltacell.predict.status import Evidence
+from deltacell.screen import Genotypes
 from deltacell.screen.import_folder import Imported, import_folder
 from deltacell.train.compose import compose
 
@@ -45,8 +48,10 @@ def test_yeast_gem_and_the_evidence_of_the_fatty_acid_synthase(imported):
     assert metabolism.pathways[lactate] == ("Pyruvate metabolism", "Sulfur metabolism")
     unnamed = {name for names in metabolism.pathways for name in names if name.startswith("sce")}
     assert len(unnamed) == 4
-    pairs, reactions = metabolism.pairs_lost_together()
-    assert (len(pairs), reactions.sum(), len(np.unique(pairs))) == (196, 414, 308)
+    pairs = np.array([*combinations(np.unique(metabolism.clause_genes).tolist(), 2)])
+    reactions = np.diff(metabolism.lost_together(Genotypes.of(pairs.tolist())).offsets)
+    lost = reactions > 0
+    assert (lost.sum(), reactions.sum(), len(np.unique(pairs[lost]))) == (196, 414, 308)
     evidence = Evidence(cell.with_relations([]))
     sets = np.array([cell.genes.indices(["FAS1", "FAS2", "HO"])])
     fas = {name: column[0] for name, column in evidence.columns(sets).items()}

@@ -59,11 +59,7 @@ class Annotation:
     ) -> Annotation:
         """Make an annotation from pairs of the index of a gene and that of a term."""
         at = np.asarray(gene, dtype=np.int64), np.asarray(term, dtype=np.int64)
-        try:
-            yes = coo_array((np.ones(len(at[0]), dtype=bool), at), shape=(n_genes, len(terms)))
-        except ValueError as error:
-            what = f"annotation '{name}': an index is outside the {n_genes} genes or the terms"
-            raise InputError(what, code="gene-index-outside") from error
+        yes = coo_array((np.ones(len(at[0]), dtype=bool), at), shape=(n_genes, len(terms)))
         return cls(name, yes.tocsr(), tuple(terms), tuple(ids))
 
     @property
@@ -150,10 +146,10 @@ def enrichment(
 
     Each term is tested by the hypergeometric distribution: of the ``background`` genes (by default
     all of the cell) that have any term of the annotation, ``size`` have this one; of the distinct
-    ``drawn`` genes of the sets, ``genes`` do. ``p_value`` is the probability of as many or more,
-    and ``q_value`` is corrected for the number of all terms of all annotations by Benjamini and
-    Hochberg. Genes, not sets, are counted, as the sets at the head of a ranking repeat their genes.
-    Terms of which the sets have no gene are left out after the correction.
+    ``drawn`` genes of the sets among these, ``genes`` do. ``p_value`` is the probability of as many
+    or more; ``q_value`` is corrected for all terms of all annotations by Benjamini and Hochberg.
+    Genes, not sets, are counted, as the sets at the head of a ranking repeat their genes. Terms
+    of which the sets have no gene are left out after the correction.
     """
     from scipy.stats import false_discovery_control, hypergeom
 
@@ -161,12 +157,6 @@ def enrichment(
     for genes in sets:
         drawn[cell.genes.indices(genes)] = True
     possible[slice(None) if background is None else cell.genes.indices(background)] = True
-    outside = np.flatnonzero(drawn & ~possible)
-    if len(outside):
-        first = cell.genes.label(int(outside[0]))
-        what = f"{len(outside):,} genes of the sets are not in the background, such as {first}"
-        fix = "Give the genes that the sets were drawn from."
-        raise InputError(what, code="outside-background", fix=fix)
     tables = []
     for annotation in cell.annotations.values():
         universe, n_terms = possible & annotation.known, len(annotation.terms)
@@ -215,8 +205,11 @@ class Feature:
             raise InputError(f"feature '{self.name}' {what}", code="bad-feature", fix=fix)
 
     @property
+    def n_genes(self) -> int:
+        return len(self.values)
+
+    @property
     def width(self) -> int:
-        """Number of columns."""
         return int(self.values.shape[1])
 
     @cached_property
@@ -232,7 +225,6 @@ class Feature:
         return 1 - int((~np.isnan(self.values)).sum()) / n if n else 0.0
 
     def stats(self) -> dict[str, float]:
-        """Return the width, the number of known genes, and the fraction of missing values."""
         return {"width": self.width, "known": int(self.known.sum()), "missing": self.missing}
 
     def take(self, genes: Ints) -> Feature:

@@ -16,6 +16,7 @@ from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.relation import Relation
 from deltacell.counts import Counts, Source
 from deltacell.errors import InputError, did_you_mean
+from deltacell.table import Table, frame_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
@@ -46,13 +47,11 @@ class Cell(store.Storable):
         self.features, self.annotations = _by_name(features), _by_name(annotations)
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
-        sizes = {f"relation '{r.name}'": r.n_genes for r in self.relations.values()}
-        sizes |= {f"feature '{f.name}'": len(f.values) for f in self.features.values()}
-        sizes |= {f"annotation '{a.name}'": a.n_genes for a in self.annotations.values()}
-        sizes |= {"the metabolism": metabolism.n_genes} if metabolism is not None else {}
-        for what, n in sizes.items():
-            if n != self.n_genes:
-                what = f"{what} is over {n} genes, and the cell has {self.n_genes}"
+        named = *self.relations.values(), *self.features.values(), *self.annotations.values()
+        parts: tuple[Any, ...] = (*named, metabolism or self)
+        for part in parts:
+            if part.n_genes != self.n_genes:
+                what = f"{part!r} is over {part.n_genes} genes, and the cell has {self.n_genes}"
                 raise InputError(what, code="other-genes")
         if both := sorted(self.features.keys() & self.annotations.keys()):
             what = f"a feature and an annotation are both called '{both[0]}'"
@@ -67,7 +66,6 @@ class Cell(store.Storable):
 
     @property
     def n_genes(self) -> int:
-        """Number of genes."""
         return len(self.genes)
 
     def subset(self, genes: Iterable[str | int]) -> Cell:
@@ -98,15 +96,13 @@ class Cell(store.Storable):
                 raise InputError(what, code="bad-merge")
             first, directed = parts[0].name, any(part.directed for part in parts)
             edges = [part.entries() if directed else part.edges() for part in parts]
-            columns = (np.concatenate(column) for column in zip(*edges, strict=True))
-            relations[first] = Relation.from_edges(
-                new, *columns, n_genes=self.n_genes, directed=directed
-            )
+            columns = map(np.concatenate, zip(*edges, strict=True))
+            facts: dict[str, Any] = {"n_genes": self.n_genes, "directed": directed}
+            relations[first] = Relation.from_edges(new, *columns, **facts)
             relations = {r.name: r for n, r in relations.items() if n == first or n not in gone}
         return self._with(relations=relations)
 
     def relation(self, name: str) -> Relation:
-        """Return a relation by its name."""
         return _get(self.relations, name, "relation")
 
     def feature(self, name: str) -> Feature:
@@ -191,24 +187,103 @@ class Cell(store.Storable):
             ``aliases``, ``chromosome``, ``start``, ``end`` and ``description``; by default every
             gene that a network names.
         features
-            Tables by the names of the features: a column of gene names, then columns of numbers.
+            Tables by the names of the features: a column of gene names and columns of numbers,
+            which are read as those of a file are (rows of one gene are averaged).
         """
-        from deltacell.cell.convert import cell_of_tables
+        from deltacell.cell.readers.features import feature_of
+        from deltacell.cell.readers.names import in_capitals
+        from deltacell.cell.readers.networks import edges_of
 
-        return cell_of_tables(networks, genes, features or {}, set(directed), on_unknown)
+        directed = set(directed)
+        for name in directed - set(networks):
+            raise InputError(f"no network is called '{name}'", code="unknown-relation")
+        edges = []
+        for name, network in networks.items():
+            table = Table.from_memory(network, name)
+            columns = table.frame.columns
+            if len(columns) not in (2, 3):
+                what = f"the network '{name}' has {len(columns)} columns; expected two of genes"
+                raise InputError(f"{what}, and a weight if there is one", code="bad-shape")
+            edges.append(edges_of(table, columns, name, "table", directed=name in directed))
+        if genes is None:
+            genes = Genes([]).extended(
+                in_capitals(name) for one in edges for name in one.gene_names
+            )
+        elif isinstance(genes, Mapping) or isinstance(getattr(genes, "columns", 0), Iterable):
+            frame = frame_of(genes, "genes")
+            if "systematic" not in frame.columns:
+                what = f"the table of genes has no 'systematic' among {', '.join(frame.columns)}"
+                raise InputError(what, code="missing-columns")
+            known = frame.select(name for name in frame.columns if name in Genes([]).columns())
+            genes = Genes(**known.to_dict(as_series=False))
+        genes = genes if isinstance(genes, Genes) else Genes(genes)
+        made = [one.on(genes, on_unknown) for one in edges]
+        of_genes = [
+            feature_of(Table.from_memory(table, name), genes, on_unknown)
+            for name, table in (features or {}).items()
+        ]
+        sources = [source for _, source in (*made, *of_genes)]
+        relations = [relation for relation, _ in made]
+        return cls(genes, relations, None, [feature for feature, _ in of_genes], sources=sources)
 
     def to_hetero_data(self) -> HeteroData:
-        """Return the cell as a PyG `HeteroData`; `from_hetero_data` is the inverse."""
-        from deltacell.cell.convert import to_hetero_data
+        """Return the cell as a PyG `HeteroData`; `from_hetero_data` gives back an equal cell.
 
-        return to_hetero_data(self)
+        - ``data["gene"]``: ``name``; for each feature ``feature_NAME`` [n_genes, width], NaN where
+          a value is missing, and ``columns_NAME``.
+        - ``data["gene", RELATION, "gene"]``: ``edge_index`` [2, entries] from source to target,
+          both directions if undirected; ``edge_weight`` [entries]; ``directed``.
+        - With a metabolism, ``data["reaction"]`` and ``data["metabolite"]``, the stoichiometry as
+          ``data["reaction", "converts", "metabolite"]`` with a signed ``coefficient``, and the
+          genes of each rule as ``data["gene", "enables", "reaction"]``.
+        - ``data.cell``: the cell itself, which has all that is not a graph.
+        """
+        import torch
+        from torch_geometric.data import HeteroData
+
+        def tensor(array: Any) -> torch.Tensor:
+            return torch.from_numpy(np.array(array))
+
+        data = HeteroData(cell=self)
+        nodes = data["gene"]
+        nodes.num_nodes, nodes.name = self.n_genes, list(self.genes.systematic)
+        for feature in self.features.values():
+            nodes[f"feature_{feature.name}"] = tensor(feature.values)
+            nodes[f"columns_{feature.name}"] = list(feature.columns)
+        for relation in self.relations.values():
+            source, target, weight = relation.entries()
+            edges = data["gene", relation.name, "gene"]
+            edges.edge_index, edges.edge_weight = tensor([source, target]), tensor(weight)
+            edges.directed = relation.directed
+        if (m := self.metabolism) is not None:
+            data["reaction"].num_nodes, data["reaction"].name = m.n_reactions, list(m.reactions)
+            data["metabolite"].num_nodes = m.n_metabolites
+            data["metabolite"].name = list(m.metabolites)
+            converts = data["reaction", "converts", "metabolite"]
+            converts.edge_index = tensor([m.reaction, m.metabolite]).long()
+            converts.coefficient = tensor(m.coefficient)
+            data["gene", "enables", "reaction"].edge_index = tensor(m.rule_genes[::-1])
+        return data
 
     @classmethod
     def from_hetero_data(cls, data: HeteroData) -> Cell:
-        """Make a cell from a PyG `HeteroData` with a node type ``gene``."""
-        from deltacell.cell.convert import from_hetero_data
-
-        return from_hetero_data(data)
+        """Make a cell of what `to_hetero_data` gives, whose edges and features may be changed."""
+        cell, nodes = data.get("cell"), data["gene"]
+        if not isinstance(cell, Cell):
+            fix = "Give what Cell.to_hetero_data returns, or make a cell with Relation.from_edges."
+            raise InputError("the data holds no cell", code="bad-data", fix=fix)
+        relations = []
+        for name in (edge[1] for edge in data.edge_types if edge[0] == edge[2] == "gene"):
+            edges, was = data["gene", name, "gene"], cell.relations.get(name)
+            columns = (*edges["edge_index"].numpy(), edges["edge_weight"].numpy())
+            facts = {"n_genes": cell.n_genes, "directed": edges["directed"]}
+            now = Relation.from_edges(name, *columns, **facts)
+            relations.append(was if was is not None and was.equals(now) else now)
+        features = [
+            Feature(name, nodes[f"feature_{name}"].numpy(), tuple(nodes[f"columns_{name}"]))
+            for name in (key[8:] for key in nodes if key.startswith("feature_"))
+        ]
+        return cell._with(relations=relations, features=features)
 
     def __repr__(self) -> str:
         edges = sum(r.n_edges for r in self.relations.values())
@@ -224,16 +299,9 @@ class Cell(store.Storable):
         return as_html(lambda: print_data({"cell": {**self.stats(), "sources": []}}, ""))
 
     def _with(self, **changed: Any) -> Cell:
-        parts: dict[str, Any] = {
-            "genes": self.genes,
-            "relations": self.relations,
-            "metabolism": self.metabolism,
-            "features": self.features,
-            "annotations": self.annotations.values(),
-            "sources": self.sources,
-            "synthetic": self.synthetic_recipe,
-        }
-        return Cell(**(parts | changed))
+        names = "genes", "relations", "metabolism", "features", "annotations", "sources"
+        parts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return Cell(**(parts | changed), synthetic=self.synthetic_recipe)
 
     def _parts(self) -> dict[str, pa.Table]:
         relations, features = self.relations.values(), self.features.values()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import torch
-from scipy.sparse import csr_array, triu
+from scipy.sparse import csr_array
 
 from deltacell.arrays import Bools, Doubles, Indices, Ints, column_of, offsets_of, ragged_positions
 from deltacell.cell.genes import Genes, OnUnknown
@@ -24,7 +24,8 @@ MOST_CLAUSES = 4096
 
 _ENTRIES = ("reaction", "metabolite", "coefficient")
 _TOKEN = re.compile(r"[()]|&+|\|+|[^\s()&|]+")
-_OPERATORS = {**dict.fromkeys(("and", "&", "&&"), "and"), **dict.fromkeys(("or", "|", "||"), "or")}
+_OPERATORS = {"and": "and", "&": "and", "&&": "and", "or": "or", "|": "or", "||": "or"}
+_OPERATORS |= {"(": "(", ")": ")"}
 
 
 class LostReactions(NamedTuple):
@@ -119,12 +120,10 @@ class Metabolism:
 
     @property
     def n_reactions(self) -> int:
-        """Number of reactions."""
         return len(self.reactions)
 
     @property
     def n_metabolites(self) -> int:
-        """Number of metabolites."""
         return len(self.metabolites)
 
     @property
@@ -135,10 +134,9 @@ class Metabolism:
     @cached_property
     def rule_genes(self) -> tuple[Ints, Ints]:
         """The pairs (reaction, gene) of all rules, each once, ordered by reaction then gene."""
-        rules = (self._clauses_of_genes @ self._reaction_of_clauses).T.tocsr()
-        rules.sort_indices()
-        reaction, gene = rules.nonzero()
-        return reaction.astype(np.int64), gene.astype(np.int64)
+        reaction = np.repeat(self.clause_reaction, np.diff(self.clause_offsets))
+        pairs = np.unique(np.stack([reaction, self.clause_genes]), axis=1).astype(np.int64)
+        return pairs[0], pairs[1]
 
     def lost_reactions(self, genotypes: Any) -> LostReactions:
         """Return the reactions whose rules the living genes of each genotype cannot satisfy."""
@@ -146,24 +144,16 @@ class Metabolism:
 
     def lost_together(self, genotypes: Any) -> LostReactions:
         """Return the reactions that each genotype loses and no smaller set of its genes does."""
-        return LostReactions.of_matrix(self._lost_together(_matrix(genotypes, self.n_genes)))
-
-    def names_lost_together(self, genotypes: Any) -> list[tuple[str, ...]]:
-        """Return the names of the reactions of `lost_together`, genotype by genotype."""
-        lost = self.lost_together(genotypes)
-        sets = (lost.of(b).tolist() for b in range(len(lost.offsets) - 1))
-        return [tuple(self.reactions[j] for j in one) for one in sets]
-
-    def pairs_lost_together(self) -> tuple[Ints, Ints]:
-        """Return the pairs of genes [m, 2] that lose reactions only together, and how many."""
-        # Only genes of one rule can lose its reaction together.
-        rules = self._clauses_of_genes @ self._reaction_of_clauses
-        shared = triu(rules @ rules.T, 1, format="csr")
-        shared.sort_indices()
-        pairs = np.stack(shared.nonzero(), axis=1).astype(np.int64)
-        genotypes = _rows(pairs.ravel(), np.arange(len(pairs) + 1) * 2, self.n_genes)
-        times = np.diff(self._lost_together(genotypes).indptr)
-        return pairs[times > 0], times[times > 0]
+        deleted = _matrix(genotypes, self.n_genes)
+        # What a smaller set loses, a set with one gene less loses: one such set per gene.
+        sizes = np.diff(deleted.indptr)
+        others = np.repeat(sizes, sizes)
+        at = ragged_positions(np.repeat(deleted.indptr[:-1], sizes), others)
+        rest = at != np.repeat(np.arange(len(others)), others)
+        smaller = _rows(deleted.indices[at[rest]], offsets_of(others - 1), self.n_genes)
+        of_smaller = _rows(np.arange(len(others)), deleted.indptr, len(others))
+        lost = self._lost(deleted) > of_smaller @ self._lost(smaller)
+        return LostReactions.of_matrix(lost.tocsr())
 
     def _lost(self, deleted: csr_array) -> csr_array:
         """Return which reactions are lost, from which genes are deleted, by genotype."""
@@ -175,16 +165,6 @@ class Metabolism:
         lost.data = (lost.data == n_clauses[lost.indices]).astype(np.int32)
         lost.eliminate_zeros()
         return lost
-
-    def _lost_together(self, deleted: csr_array) -> csr_array:
-        # What a smaller set loses, a set with one gene less loses: one such set per gene.
-        sizes = np.diff(deleted.indptr)
-        others = np.repeat(sizes, sizes)
-        at = ragged_positions(np.repeat(deleted.indptr[:-1], sizes), others)
-        rest = at != np.repeat(np.arange(len(others)), others)
-        smaller = _rows(deleted.indices[at[rest]], offsets_of(others - 1), self.n_genes)
-        of_smaller = _rows(np.arange(len(others)), deleted.indptr, len(others))
-        return (self._lost(deleted) > of_smaller @ self._lost(smaller)).tocsr()
 
     @cached_property
     def _clauses_of_genes(self) -> csr_array:
@@ -213,10 +193,10 @@ class Metabolism:
         names = tuple(name for name, *_ in parts)
         source, sign, of_part = np.array([p[1:] for p in parts], np.int64).reshape(-1, 3).T
         starts = np.searchsorted(self.reaction, np.arange(self.n_reactions + 1))
-        lengths = np.diff(starts)[source]
-        at = ragged_positions(starts[source], lengths)
-        owned = of_part[of_part >= 0]
-        clause_lengths = np.diff(self.clause_offsets)[owned]
+        shape = self.n_reactions, self.n_metabolites
+        entries = csr_array((self.coefficient, self.metabolite, starts), shape=shape)[source]
+        lengths = np.diff(entries.indptr)
+        clauses = _rows(self.clause_genes, self.clause_offsets, self.n_genes)[of_part[of_part >= 0]]
         low, high = self.lower[source], self.upper[source]
         return replace(
             self,
@@ -224,13 +204,11 @@ class Metabolism:
             lower=np.maximum(np.where(sign > 0, low, -high), 0.0),
             upper=np.where(sign > 0, high, -low),
             reaction=np.repeat(np.arange(len(source), dtype=np.int32), lengths),
-            metabolite=self.metabolite[at],
-            coefficient=self.coefficient[at] * np.repeat(sign, lengths),
+            metabolite=entries.indices.astype(np.int32),
+            coefficient=entries.data * np.repeat(sign, lengths),
             clause_reaction=np.flatnonzero(of_part >= 0).astype(np.int32),
-            clause_genes=self.clause_genes[
-                ragged_positions(self.clause_offsets[owned], clause_lengths)
-            ],
-            clause_offsets=offsets_of(clause_lengths),
+            clause_genes=clauses.indices.astype(np.int32),
+            clause_offsets=clauses.indptr.astype(np.int64),
             pathways=tuple(self.pathways[r] for r in source) if self.pathways else (),
         )
 
@@ -266,27 +244,27 @@ class Metabolism:
     @classmethod
     def from_arrow(cls, tables: Mapping[str, pa.Table], n_genes: int) -> Metabolism:
         """Inverse of `to_arrow`; the numbers stay memory-mapped."""
-        pathways = tables["pathways"]["names"].to_pylist() if "pathways" in tables else ()
-        reactions, clauses = tables["reactions"], tables["clauses"]
-        columns: dict[str, Any] = {name: column_of(reactions, name) for name in ("lower", "upper")}
-        columns |= {name: column_of(tables["stoichiometry"], name) for name in _ENTRIES}
+
+        def column(table: str, name: str) -> Any:
+            return column_of(tables[table], name)
+
         found = cls(
-            tuple(reactions["id"].to_pylist()),
+            tuple(tables["reactions"]["id"].to_pylist()),
             tuple(tables["metabolites"]["id"].to_pylist()),
-            **columns,
-            clause_reaction=column_of(clauses, "reaction"),
-            clause_genes=column_of(tables["clause_genes"], "gene"),
-            clause_offsets=np.concatenate([[0], column_of(clauses, "end")]).astype(np.int64),
+            lower=column("reactions", "lower"),
+            upper=column("reactions", "upper"),
+            **{name: column("stoichiometry", name) for name in _ENTRIES},
+            clause_reaction=column("clauses", "reaction"),
+            clause_genes=column("clause_genes", "gene"),
+            clause_offsets=np.concatenate([[0], column("clauses", "end")]).astype(np.int64),
             n_genes=n_genes,
-            pathways=tuple(map(tuple, pathways)),
+            pathways=tuple(map(tuple, column("pathways", "names"))) if "pathways" in tables else (),
         )
         check_rows("metabolism", found.clause_offsets, found.clause_genes, n_genes)
-        widths = {"reaction": found.n_reactions, "metabolite": found.n_metabolites}
-        widths["clause_reaction"] = found.n_reactions
-        for name, width in widths.items():
-            index = getattr(found, name)
+        for name in ("reaction", "metabolite", "clause_reaction"):
+            index, width = getattr(found, name), len(getattr(found, f"{name.split('_')[-1]}s"))
             check_rows("metabolism", np.array([0, len(index)]), index, width)
-        if found.pathways and len(found.pathways) != found.n_reactions:
+        if len(found.pathways) not in (0, found.n_reactions):
             raise StoreError("the metabolism's pathways do not fit its reactions", code="damaged")
         return found
 
@@ -308,12 +286,10 @@ def clauses_of(rule: str) -> tuple[tuple[str, ...], ...]:
     genes: list[str] = []
 
     def as_python(token: str) -> str:
-        if token in "()":
-            return token
-        if token.lower() not in _OPERATORS:
-            genes.append(token)
-            return f"_{len(genes) - 1}"
-        return _OPERATORS[token.lower()]
+        if token.lower() in _OPERATORS:
+            return _OPERATORS[token.lower()]
+        genes.append(token)
+        return f"_{len(genes) - 1}"
 
     def refused(why: str) -> InputError:
         shown = rule if len(rule) <= 80 else f"{rule[:80]}…"
@@ -323,7 +299,7 @@ def clauses_of(rule: str) -> tuple[tuple[str, ...], ...]:
         if isinstance(node, ast.Name):
             return [frozenset([genes[int(node.id[1:])]])]
         if not isinstance(node, ast.BoolOp):
-            raise refused("expected genes, 'and', 'or' and brackets")
+            raise refused("it has other parts than genes, 'and' and 'or'")
         found, *rest = map(alternatives, node.values)
         for more in rest:
             if isinstance(node.op, ast.Or):
@@ -336,11 +312,9 @@ def clauses_of(rule: str) -> tuple[tuple[str, ...], ...]:
         return found
 
     written = " ".join(map(as_python, _TOKEN.findall(rule)))
-    if "not" in map(str.lower, genes):
-        raise refused("'not' has no meaning for a deletion")
     try:
         # The rule is only parsed: it is built of and, or, brackets and numbered names.
         clauses = alternatives(ast.parse(written, mode="eval").body) if written else []
     except (SyntaxError, RecursionError, MemoryError):
-        raise refused("it is incomplete, or nested too deep") from None
+        raise refused("expected genes, 'and', 'or' and brackets, not nested too deep") from None
     return tuple(tuple(sorted(clause)) for clause in clauses)

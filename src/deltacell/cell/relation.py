@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -66,10 +67,8 @@ class Relation:
         inside = not len(genes) or 0 <= genes.min() <= genes.max() < n_genes
         fits = len(source) == len(target) == len(given) and np.isfinite(given).all()
         if not inside or not fits:
-            what = (
-                f"relation '{name}': an edge needs two genes from 0 to {n_genes - 1} and a finite"
-            )
-            raise InputError(f"{what} weight", code="bad-edges")
+            what = f"relation '{name}': an edge is two genes below {n_genes} and a finite weight"
+            raise InputError(what, code="bad-edges")
         loop = source == target
         source, target, given = source[~loop], target[~loop], given[~loop]
         low, high = target, source
@@ -154,8 +153,9 @@ class Relation:
         inside = (source >= 0) & (target >= 0)
         edges = source[inside], target[inside], weight[inside]
         taken = Relation.from_edges(self.name, *edges, n_genes=len(genes), directed=self.directed)
-        left_out = {"outside the genes taken": int((~inside).sum())}
-        taken.counts = self.counts.then(Counts(self.n_edges, int(inside.sum()), left_out))
+        counts, left_out = self.counts, {"outside the genes taken": int((~inside).sum())}
+        dropped = Counter(counts.dropped) + Counter(left_out)
+        taken.counts = Counts(counts.read, taken.n_edges, dropped)
         return taken
 
     def equals(self, other: Relation) -> bool:

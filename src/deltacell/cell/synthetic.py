@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 
-from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints
+from deltacell.arrays import AnyArray, Bools, Floats, Ints
 from deltacell.cell.annotation import Feature
 from deltacell.cell.cell import Cell
 from deltacell.cell.genes import Genes
@@ -42,6 +42,7 @@ _ISOZYMES = (0.78, 0.136, 0.046, 0.024, 0.006, 0.004, 0.002, 0.002)
 _METABOLITES = (0.066, 0.225, 0.04, 0.33, 0.265, 0.054, 0.02)
 
 Rng = np.random.Generator
+Sampler = Callable[[int, Rng], Ints]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,7 @@ def synthetic_cell(name: str, *, seed: int = 0) -> Cell:
     recipe, genes, plan = _recipe(name), _genes(name, seed), _plan(name, seed)
     n, rng = recipe["n_genes"], generator(name, seed, "background")
     popularity = rng.normal(size=n)
-    everyone = _Sampler.by_rank(np.arange(n), popularity)
+    everyone = _sampler(np.arange(n), popularity)
     keys = _filled(np.zeros(0, np.int64), recipe["shared_edges"], everyone, everyone, n, rng)
     shared = np.stack([keys // n, keys % n], axis=1)
 
@@ -179,25 +180,20 @@ def _genes(name: str, seed: int) -> Genes:
     return Genes(names, chromosome=(str(c + 1) for c in chromosome), start=start, end=end)
 
 
-class _Sampler(NamedTuple):
-    """Draws genes in proportion to their weights."""
+def _sampler(
+    genes: Ints, popularity: AnyArray, exponent: float = _EXPONENT, shift: float = 0
+) -> Sampler:
+    """Return a function that draws genes, with weights by the rank of their popularity."""
+    rank = np.empty(len(popularity))
+    rank[np.argsort(-popularity)] = np.arange(len(popularity))
+    cumulated = np.cumsum((rank + 1 + (shift or len(genes) / _HUBS)) ** -exponent)
 
-    genes: Ints
-    weight: Doubles
-
-    @classmethod
-    def by_rank(
-        cls, genes: Ints, popularity: AnyArray, exponent: float = _EXPONENT, shift: float = 0
-    ) -> _Sampler:
-        rank = np.empty(len(popularity))
-        rank[np.argsort(-popularity)] = np.arange(len(popularity))
-        return cls(genes, (rank + 1 + (shift or len(genes) / _HUBS)) ** -exponent)
-
-    def draw(self, n: int, rng: Rng) -> Ints:
-        cumulated = np.cumsum(self.weight)
+    def draw(n: int, rng: Rng) -> Ints:
         at = np.searchsorted(cumulated, rng.random(n) * cumulated[-1], side="right")
-        drawn: Ints = self.genes[np.minimum(at, len(self.genes) - 1)]
+        drawn: Ints = genes[np.minimum(at, len(genes) - 1)]
         return drawn
+
+    return draw
 
 
 def _relation(
@@ -217,11 +213,11 @@ def _relation(
     n_genes, directed = len(plan.pathway), bool(regulators)
     genes = np.sort(rng.permutation(n_genes)[:connected])
     popular = popularity[genes] + 0.4 * rng.normal(size=connected)
-    source = target = _Sampler.by_rank(genes, popular)
+    source = target = _sampler(genes, popular)
     members = plan.members(genes)
     if directed:
         chosen = np.sort(rng.permutation(genes)[:regulators])
-        source = _Sampler.by_rank(chosen, rng.normal(size=regulators), 0.8, 5.0)
+        source = _sampler(chosen, rng.normal(size=regulators), 0.8, 5.0)
         # Every pathway is controlled by two regulators.
         pairs = [_crossed(rng.choice(chosen, 2, replace=False), m) for m in members]
         controlled = np.concatenate(pairs)
@@ -238,9 +234,9 @@ def _relation(
     joined = np.zeros(n_genes, dtype=bool)
     joined[np.concatenate([*planned, shared])] = True
     lonely = genes[~joined[genes]]
-    partner = source.draw(len(lonely), rng)
+    partner = source(len(lonely), rng)
     while (same := partner == lonely).any():
-        partner[same] = source.draw(int(same.sum()), rng)
+        partner[same] = source(int(same.sum()), rng)
     joining = np.stack([partner, lonely], axis=1)
     keys = _first_of_each(_keys(np.concatenate([*planned, shared, joining]), n_genes, directed))
     keys = _filled(keys, edges, source, target, n_genes, rng)
@@ -249,11 +245,11 @@ def _relation(
     return Relation.from_edges(name, *ends, weight, n_genes=n_genes, directed=directed)
 
 
-def _filled(keys: Ints, n: int, source: _Sampler, target: _Sampler, n_genes: int, rng: Rng) -> Ints:
+def _filled(keys: Ints, n: int, source: Sampler, target: Sampler, n_genes: int, rng: Rng) -> Ints:
     """Draw edges, none twice, until there are exactly n of them."""
     while len(keys) < n:
         m = (n - len(keys)) * 5 // 4 + 16
-        drawn = np.stack([source.draw(m, rng), target.draw(m, rng)], axis=1)
+        drawn = np.stack([source(m, rng), target(m, rng)], axis=1)
         drawn = drawn[drawn[:, 0] != drawn[:, 1]]
         more = _keys(drawn, n_genes, directed=source is not target)
         keys = _first_of_each(np.concatenate([keys, more]))[:n]
@@ -352,8 +348,8 @@ def _stoichiometry(reactions: int, metabolites: int, rng: Rng) -> list[tuple[int
     """Let every metabolite take part in a reaction, and a few, like water, in very many."""
     own = rng.permutation(metabolites)
     popularity = rng.normal(size=metabolites)
-    common = _Sampler.by_rank(np.arange(metabolites), popularity, 1.0, 2.0)
-    further = common.draw(reactions * 24, rng).reshape(reactions, -1).tolist()
+    common = _sampler(np.arange(metabolites), popularity, 1.0, 2.0)
+    further = common(reactions * 24, rng).reshape(reactions, -1).tolist()
     sizes = rng.choice(len(_METABOLITES), reactions, p=_METABOLITES) + 1
     found = []
     for reaction, size in enumerate(sizes.tolist()):

@@ -161,10 +161,13 @@ def known_of(
             vote |= {name: names[row[name]] for name in ("replaced", "by")}
             votes.append({**vote, **{k: row[k] for k in ("score", "relation", "weight")}})
     votes.sort(key=lambda vote: -abs(vote["weight"]))
-    lost = cell.metabolism and cell.metabolism.names_lost_together(Genotypes.of([genes]))[0]
+    lost: list[str] = []
+    if (metabolism := cell.metabolism) is not None:
+        reactions = metabolism.lost_together(Genotypes.of([genes])).reactions
+        lost = [metabolism.reactions[reaction] for reaction in reactions]
     terms = shared_terms(cell, genes, max_genes=LARGEST_TERM)[:MOST_TERMS]
     shared = [{"annotation": term.annotation, "term": term.term} for term in terms]
-    return {"votes": votes[:most], "lost": list(lost or ()), "terms": shared}
+    return {"votes": votes[:most], "lost": lost, "terms": shared}
 
 
 _ADDRESS = re.compile(r"https?://[^{}]*(\{(gene|name)\}[^{}]*)+")

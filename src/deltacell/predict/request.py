@@ -172,7 +172,7 @@ def _rows(path: Path) -> Iterator[tuple[int | None, list[str]]]:
     if start == b"PAR1":
         yield from ((None, genes) for genes in _parquet_sets(path))
         return
-    text = open_text(path).data.decode("utf-8-sig", "replace")
+    text = open_text(path)[0].decode("utf-8-sig", "replace")
     if "\0" in text or "\ufffd" in text:
         raise InputError("not text in UTF-8", code="not-text", where=path)
     split = (re.split(r"[\s,;]+", line.partition("#")[0]) for line in text.splitlines())

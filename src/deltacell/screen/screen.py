@@ -18,7 +18,6 @@ import torch
 from deltacell import store
 from deltacell.arrays import AnyArray, Bools, Ints, column_of, offsets_of, ragged_positions
 from deltacell.cell import Cell, Genes
-from deltacell.cell.convert import frame_of
 from deltacell.counts import UNKNOWN_GENE, Counts, Source
 from deltacell.errors import InputError, need
 from deltacell.screen.columns import (
@@ -31,6 +30,7 @@ from deltacell.screen.columns import (
 )
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
+from deltacell.table import frame_of
 
 if TYPE_CHECKING:
     import anndata

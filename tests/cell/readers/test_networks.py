@@ -270,23 +270,19 @@ def actions(rows, modes="binding"):
 
 
 @pytest.mark.parametrize(
-    ("rows", "expected", "lines", "mirrored", "added"),
+    ("rows", "expected", "lines", "mirrored"),
     [
-        ("ab f f;ba f f", [(0, 1)], [2, 3], 0, None),
-        ("ab t t;ba t f;ac f f;ca f f", [(0, 1), (0, 2), (2, 0)], [2, 4, 5], 1, None),
-        ("ba t f;ac f f", [(0, 1), (0, 2), (2, 0)], [2, 3, 3], 0, 1),
+        ("ab f f;ba f f", [(0, 1)], [2, 3], 0),
+        ("ab t t;ba t f;ac f f;ca f f", [(0, 1), (0, 2), (2, 0)], [2, 4, 5], 1),
     ],
 )
-def test_string_actions_point_from_the_acting_item(
-    rows, expected, lines, mirrored, added, write, genes
-):
+def test_string_actions_point_from_the_acting_item(rows, expected, lines, mirrored, write, genes):
     [edges] = read("string_actions", write(actions(rows)))
     relation, source = edges.on(genes)
     assert relation.directed == ("t" in rows)
     assert [(a, b) for a, b, _ in arrows(relation)] == expected
     assert list(edges.frame["line"]) == lines
     assert source.counts.dropped.get("mirrored half of a directional row", 0) == mirrored
-    assert source.notes.get("directions added") == added
 
 
 def test_string_actions_have_one_relation_per_mode_and_no_other_flags(write, refused):

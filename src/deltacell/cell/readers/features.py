@@ -111,14 +111,20 @@ def _are_two_genes(header: Sequence[str], columns: Sequence[Sequence[str]], i: i
 def _read(
     found: tuple[Sheet, int], genes: Genes, on_unknown: OnUnresolved = "drop"
 ) -> tuple[Feature, Source]:
+    sheet, at = found
+    sheets = {other.name for other in sheet.file.sheets if sheet.name}
+    return feature_of(sheet.below(at), genes, on_unknown, sorted(sheets - {sheet.name}))
+
+
+def feature_of(
+    table: Table, genes: Genes, on_unknown: OnUnresolved, other_sheets: Sequence[str] = ()
+) -> tuple[Feature, Source]:
     """Make a feature of the columns of numbers, and account for every row.
 
     Rows of one gene, such as its strains, are averaged column by column, ignoring missing values.
     Columns of text and of one value are left out and listed in the notes; text among numbers is
     bad. Of the columns with names, the one with the most genes of the cell is used.
     """
-    sheet, at = found
-    table = sheet.below(at)
     numbers, texts, left_out = _columns(table)
     if not numbers or not texts:
         raise _no_feature("no-value", "it has no column of names, or none of numbers", table)
@@ -133,9 +139,7 @@ def _read(
     index = resolve_strains(genes, names)
     dropped, unresolved = account_for_names(names, index, on_unknown, table.path, lines)
     known = index >= 0
-    missing = np.isnan(values[known])
-    low = np.where(missing, np.inf, values[known]).min(axis=0, initial=np.inf)
-    varies = low < np.where(missing, -np.inf, values[known]).max(axis=0, initial=-np.inf)
+    varies = np.array([len(np.unique(one[~np.isnan(one)])) > 1 for one in values[known].T])
     if not known.any():
         what = f"none of its {len(names):,} rows names a gene of the cell; first '{names[0]}'"
         raise _no_feature("no-gene-of-the-cell", what, table)
@@ -151,8 +155,7 @@ def _read(
     counts = Counts(n_genes + sum(dropped.values()), n_genes, dropped)
     left_out["text_columns_left_out"] = [text for text in texts if text != gene]
     left_out["columns_of_one_value_left_out"] = columns[~varies].tolist()
-    sheets = {other.name for other in sheet.file.sheets if sheet.name}
-    left_out["sheets_left_out"] = sorted(sheets - {sheet.name})
+    left_out["sheets_left_out"] = list(other_sheets)
     notes: dict[str, int | str] = {
         "width": feature.width,
         "genes": n_genes,

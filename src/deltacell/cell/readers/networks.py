@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -158,44 +158,22 @@ def _physical(table: Table) -> _Made:
 
 
 def _actions(table: Table) -> _Made:
-    """Yield one relation per mode, ``action_<mode>``, in alphabetical order.
+    """Yield one relation per mode, ``action_<mode>``, which is directed if any of its rows is.
 
-    A mode with any directional row is a directed relation, otherwise undirected. What a row
-    ``a, b`` gives depends on ``is_directional`` and ``a_is_acting``:
-
-    - ``t, t``: the edge a -> b.
-    - ``t, f``: b acts on a, which the row ``b, a`` says too; the row is left out as the mirrored
-      half of that one. If that one is missing, it gives the edge b -> a.
-    - ``f``: both act alike. The file writes such a pair both ways round, which gives both
-      directions; in a directed relation a missing one is added and counted in the notes.
+    A row ``a, b`` is the edge a -> b. A directional row in which b acts on a repeats the row
+    ``b, a`` and is left out; a pair that is not directional is written both ways round.
     """
     table.bad("no mode", "mode", table.frame["mode"] == "")
-    rows = _frame(
-        table,
-        orf_names(table, "item_id_a"),
-        orf_names(table, "item_id_b"),
-        weight=_scores(table, "score"),
+    ends = orf_names(table, "item_id_a"), orf_names(table, "item_id_b")
+    rows = _frame(table, *ends, weight=_scores(table, "score")).with_columns(
         mode=table.frame["mode"],
         directional=_is(table, "is_directional", "t", "f"),
         acting=_is(table, "a_is_acting", "t", "f"),
     )
-    ends = ["source", "target"]
-
-    def turned(some: pl.DataFrame) -> pl.DataFrame:
-        return some.with_columns(source=pl.col("target"), target=pl.col("source"))
-
     for of_mode in rows.sort("mode", maintain_order=True).partition_by("mode", maintain_order=True):
-        directed = bool(of_mode["directional"].any())
-        acting = of_mode.filter("directional", "acting")
-        acted_on = turned(of_mode.filter(pl.col("directional") & ~pl.col("acting")))
-        alike = of_mode.filter(~pl.col("directional"))
-        unpaired = acted_on.join(acting, on=ends, how="anti")
-        added = turned(alike).join(alike, on=ends, how="anti") if directed else alike.clear()
-        edges = pl.concat([acting, unpaired, alike, added]).sort("line", maintain_order=True)
-        left_out = {"mirrored half of a directional row": acted_on.height - unpaired.height}
-        facts = {"directed": directed, "left_out": left_out}
-        if added.height:
-            facts["notes"] = {"directions added": added.height}
+        edges = of_mode.filter(~pl.col("directional") | pl.col("acting"))
+        left_out = {"mirrored half of a directional row": of_mode.height - edges.height}
+        facts = {"directed": bool(of_mode["directional"].any()), "left_out": left_out}
         yield f"action_{of_mode['mode'][0]}", edges.drop("mode", "directional", "acting"), facts
 
 
@@ -208,12 +186,12 @@ def _are_numbered(sheet: Sheet) -> bool:
 
 def _adjacency(table: Table) -> _Made:
     """Yield the one relation of the file, ``string_<channel>`` after the file's name."""
-    others = [other for other in sorted(table.path.parent.iterdir()) if other.is_file()]
-    lists = [other for other in others if other != table.path and _is_gene_list(other)]
+    beside = (other for other in sorted(table.path.parent.iterdir()) if other.is_file())
+    lists = [other for other in beside if other != table.path and _is_gene_list(other)]
     if len(lists) != 1:
-        what = "genes are line numbers of a gene list, and the folder holds"
+        what = f"genes are line numbers of a gene list, and the folder holds {len(lists)}"
         fix = "Keep the gene list of this file in its folder, one systematic name per line."
-        raise InputError(f"{what} {len(lists)}", code="no-gene-list", where=table.path, fix=fix)
+        raise InputError(what, code="no-gene-list", where=table.path, fix=fix)
     genes = pl.Series(string_genes.read(lists[0]), dtype=pl.String)
     ends = []
     for column in ("first", "second"):
@@ -223,7 +201,7 @@ def _adjacency(table: Table) -> _Made:
         ends.append(genes.gather((numbers - 1).set(~inside, 0)))
     channel = _CHANNEL.search(table.path.name)
     name = f"string_{channel[1].lower()}" if channel else stem_of(table.path.name)
-    notes = {"gene list": lists[0].name, "gene list sha256": open_text(lists[0]).sha256}
+    notes = {"gene list": lists[0].name, "gene list sha256": open_text(lists[0])[1]}
     frame = _frame(table, *ends, weight=table.numbers("score", required=True))
     yield name, frame, {"notes": notes}
 
@@ -287,10 +265,8 @@ EDGE_READERS = (
 )
 
 
-class _Form(NamedTuple):
-    sheet: Sheet
-    at: int | None  # the row of the header
-    columns: tuple[int, ...]  # of source, target and perhaps weight
+#: A sheet, the row of its header, and the columns of source, target and perhaps weight.
+_Form = tuple[Sheet, int | None, tuple[int, ...]]
 
 
 def unclear(file: File) -> tuple[str, list[str], str] | None:
@@ -312,26 +288,31 @@ def unclear(file: File) -> tuple[str, list[str], str] | None:
 
 def _read_lists(forms: Sequence[_Form]) -> list[NamedEdges]:
     """Return the relation of each form; rows without a weight are left out and counted."""
-    stem = stem_of(forms[0].sheet.file.path.name)
-    return [_list(one, f"{stem}_{one.sheet.name}" if len(forms) > 1 else stem) for one in forms]
+    found = []
+    for sheet, at, columns in forms:
+        table, name = sheet.below(at), stem_of(sheet.file.path.name)
+        name += f"_{sheet.name}" if len(forms) > 1 else ""
+        names = [table.frame.columns[i] for i in columns]
+        found.append(edges_of(table, names, name, edge_list.name))
+    return found
 
 
-def _list(form: _Form, name: str) -> NamedEdges:
-    table = form.sheet.below(form.at)
-    source, target, *weight = (table.frame.columns[i] for i in form.columns)
-    columns = {"source": table.frame[source], "target": table.frame[target]}
+def edges_of(
+    table: Table, columns: Sequence[str], name: str, reader: str, *, directed: bool = False
+) -> NamedEdges:
+    """Return the edges of two columns of genes and perhaps one of weights."""
+    source, target, *weight = columns
     for column in (source, target):
         table.bad(f"column '{column}' holds no gene name", column, is_missing(table.frame[column]))
-    if weight:
-        columns["weight"] = pl.Series(table.numbers(weight[0]))
+    numbers = {"weight": table.numbers(weight[0])} if weight else {}
     table.refuse()
-    frame = pl.DataFrame({**columns, "line": table.lines})
+    frame = _frame(table, table.frame[source], table.frame[target], **numbers)
     kept = frame.filter(pl.col("weight").is_not_nan()) if weight else frame
     if not len(kept):
         raise InputError("no row has two genes", code="empty-file", where=table.path)
     left_out = {"no weight": len(frame) - len(kept)}
-    file = table.path, table.sha256, "edge_list"
-    return NamedEdges(name, kept, *file, notes=table.notes, left_out=left_out)
+    file = table.path, table.sha256, reader
+    return NamedEdges(name, kept, *file, directed, table.notes, left_out)
 
 
 def _as_told(sheet: Sheet) -> _Form | None:
@@ -339,7 +320,7 @@ def _as_told(sheet: Sheet) -> _Form | None:
         found = names.find(sheet) if "weight" in names.names else None
         if found is not None:
             at, places = found
-            return _Form(sheet, at, tuple(places[key] for key in (*names.genes, "weight")))
+            return sheet, at, tuple(places[key] for key in (*names.genes, "weight"))
     return None
 
 
@@ -361,7 +342,7 @@ def _by_words(sheet: Sheet) -> _Form | None:
         rows = [[row[i] for i in columns] for row in sheet.rows[at + 1 :] if len(row) >= len(words)]
         alone = not at and len(sheet.rows) == 1
         if alone or _are_edges(rows, len(columns), sheet.separator):
-            return _Form(sheet, at, columns)
+            return sheet, at, columns
     return None
 
 
@@ -370,26 +351,21 @@ def _without_header(sheet: Sheet) -> _Form | None:
     width = len(sheet.rows[0])
     if width not in (2, 3) or (sheet.separator in (" ", "") and len(sheet.rows) < 2):
         return None
-    numbers = [n for row in _after_names(sheet.rows, width) for n in row if is_number(n)]
-    if any(n[0] in "-\u2212" for n in numbers):
+    numbers = (row[2] for row in sheet.rows if len(row) == 3 and is_number(row[2]))
+    if any(number[0] in "-\u2212" for number in numbers):
         return None
-    is_one = _are_edges(sheet.rows, width, sheet.separator)
-    return _Form(sheet, None, tuple(range(width))) if is_one else None
+    are_edges = _are_edges(sheet.rows, width, sheet.separator)
+    return (sheet, None, tuple(range(width))) if are_edges else None
 
 
-def _after_names(rows: Sequence[Sequence[str]], width: int) -> list[Sequence[str]]:
-    """Return what follows the two names in rows that begin with two names."""
-    return [
+def _are_edges(rows: Sequence[Sequence[str]], width: int, separator: str) -> bool:
+    """Whether of ten rows eight are edges; those without their number count if another has one."""
+    pairs = [
         row[2:]
         for row in rows
         if len(row) == width
         and all(_GENE.fullmatch(name) and not is_number(name) for name in row[:2])
     ]
-
-
-def _are_edges(rows: Sequence[Sequence[str]], width: int, separator: str) -> bool:
-    """Whether of ten rows eight are edges; those without their number count if another has one."""
-    pairs = _after_names(rows, width)
     whole = sum(all(map(is_number, numbers)) for numbers in pairs)
     absent = sum(any(number.lower() in MISSING for number in numbers) for numbers in pairs)
     wrong_at_most = 0 if separator == " " else len(rows) // 5

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +18,13 @@ from deltacell.cell.metabolism import Metabolism
 from deltacell.cell.readers.names import OnUnresolved, Reader, account_for_names
 from deltacell.counts import Counts, Source
 from deltacell.errors import InputError, need
-from deltacell.table import File, Text, open_text
+from deltacell.table import File, open_text
 
+# The names of KEGG's maps by number, without overviews (01100 to 01299).
+_KEGG: dict[str, str] = dict(
+    line.split("\t")
+    for line in Path(__file__).with_name("kegg_pathways.tsv").read_text("utf-8").splitlines()
+)
 _TRY = "import libsbml, sys; libsbml.readSBMLFromString(sys.stdin.buffer.read().decode())"
 
 
@@ -29,26 +33,27 @@ class WrittenMetabolism(NamedTuple):
 
     parts: Mapping[str, Any]  # arguments of Metabolism.build
     gene_names: list[str]
-    text: Text
+    path: Path
+    sha256: str
     notes: Mapping[str, int | str]
 
     def on(self, genes: Genes, on_unknown: OnUnresolved = "error") -> tuple[Metabolism, Source]:
         """Return the metabolism of a cell with the given genes; what is counted are the genes."""
         names = pl.Series(self.gene_names, dtype=pl.String)
-        index, path = genes.resolve(names), self.text.path
-        dropped, unresolved = account_for_names(names, index, on_unknown, path)
+        index = genes.resolve(names)
+        dropped, unresolved = account_for_names(names, index, on_unknown, self.path)
         counts = Counts(len(names), int((index >= 0).sum()), dropped)
         notes = {**self.notes, **unresolved}
-        source = Source(path.name, self.text.sha256, reader.name, counts, "metabolism", notes)
+        source = Source(self.path.name, self.sha256, reader.name, counts, "metabolism", notes)
         return Metabolism.build(genes, **self.parts, on_unknown="drop"), source
 
 
 def _read(file: File) -> WrittenMetabolism:
     """Read a model, plain or compressed; what cobra rejects, also of a rule, is an error."""
-    text = open_text(file.path)
-    model = _cobra_model(text)
+    data, sha256 = open_text(file.path)
+    model = _cobra_model(file.path, data)
     if not model.reactions:
-        raise InputError("the model has no reactions", code="empty-file", where=text.path)
+        raise InputError("the model has no reactions", code="empty-file", where=file.path)
     metabolites = {metabolite.id: i for i, metabolite in enumerate(model.metabolites)}
     pathways = _pathways(model)
     parts = {
@@ -69,14 +74,7 @@ def _read(file: File) -> WrittenMetabolism:
         "metabolites": len(metabolites),
         "pathways": len({name for names in pathways for name in names}),
     }
-    return WrittenMetabolism(parts, [gene.id for gene in model.genes], text, notes)
-
-
-@cache
-def _kegg_names() -> dict[str, str]:
-    """Return the names of KEGG's maps by number; overviews, 01100 to 01299, are not in it."""
-    text = Path(__file__).with_name("kegg_pathways.tsv").read_text(encoding="utf-8")
-    return dict(line.split("\t") for line in text.splitlines())
+    return WrittenMetabolism(parts, [gene.id for gene in model.genes], file.path, sha256, notes)
 
 
 def _pathways(model: Any) -> list[list[str]]:
@@ -93,38 +91,35 @@ def _pathways(model: Any) -> list[list[str]]:
             number = re.fullmatch(r"[a-z]{2,4}(\d{5})", name)
             is_overview = number is not None and 1100 <= int(number[1]) < 1300
             if name and not is_overview:
-                found[reaction.id].add(_kegg_names().get(number[1], name) if number else name)
+                found[reaction.id].add(_KEGG.get(number[1], name) if number else name)
     return [sorted(names) for names in found.values()]
 
 
-def _cobra_model(text: Text) -> Any:
+def _cobra_model(path: Path, data: bytes) -> Any:
     need("cobra", "reading metabolism from SBML", "metabolism")
     import cobra
 
-    what, disabled = "", logging.root.manager.disable
+    disabled = logging.root.manager.disable
     logging.disable()
     try:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            written = text.data.decode("utf-8-sig", errors="replace")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("error", "Malformed gene_reaction_rule")
+            written = data.decode("utf-8-sig", errors="replace")
             # libSBML ends the process on some damaged files, so it tries in one of its own first.
             # -P: a module in the working directory is not imported.
             words, silent = [sys.executable, "-P", "-c", _TRY], subprocess.DEVNULL
             tried = subprocess.run(words, input=written.encode(), stdout=silent, stderr=silent)
             if tried.returncode < 0:
                 raise ValueError("libSBML crashed")
-            model = cobra.io.read_sbml_model(written)
-        said = [str(warning.message) for warning in warned]
-        what = next((one for one in said if one.startswith("Malformed gene_reaction_rule")), "")
+            return cobra.io.read_sbml_model(written)
     except Exception as error:
         # cobra wraps whatever goes wrong in a general hint; the reason is what it wrapped.
-        what = str(error.__cause__ or error).strip().splitlines()[0]
+        what = f"cobra cannot read it: {str(error.__cause__ or error).strip().splitlines()[0]}"
+        fix = "Check the file with cobra.io.validate_sbml_model."
+        raise InputError(what, code="not-sbml", where=path, fix=fix) from error
     finally:
         logging.disable(disabled)
-    if what:
-        fix = "Check the file with cobra.io.validate_sbml_model."
-        raise InputError(f"cobra cannot read it: {what}", code="not-sbml", where=text.path, fix=fix)
-    return model
 
 
 reader = Reader(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,44 +89,29 @@ class NamedTerms:
 class Ontology(NamedTuple):
     """Names and parents of terms, from an OBO file such as ``go-basic.obo``."""
 
-    names: Mapping[str, str]
-    parents: Mapping[str, tuple[str, ...]]
+    names: dict[str, str]
+    parents: dict[str, list[str]]
 
-    def with_ancestors(self, term: str) -> set[str]:
+    def with_ancestors(self, term: str) -> list[str]:
         """Return a term and all that it is a kind or a part of, except the roots."""
-        found: set[str] = set()
-        left = [term]
-        while left:
-            one = left.pop()
-            if one not in found:
-                found.add(one)
-                left += self.parents.get(one, ())
-        return found - set(_ROOTS)
-
-
-def _find_ontology(file: File) -> File | None:
-    return file if file.head and file.head[0].startswith("format-version:") else None
+        found = [term]
+        for one in found:
+            found += [above for above in self.parents.get(one, ()) if above not in found]
+        return sorted(set(found) - set(_ROOTS))
 
 
 def _read_ontology(file: File) -> list[Ontology]:
     """Read ``id``, ``name``, ``is_a`` and ``relationship: part_of`` of the terms of OBO."""
-    names: dict[str, str] = {}
-    parents: dict[str, tuple[str, ...]] = {}
-    text = as_utf8(open_text(file.path).data)[0].decode()
+    ontology = Ontology({}, {})
+    text = as_utf8(open_text(file.path)[0]).decode()
     for stanza in text.split("\n[Term]\n")[1:]:
-        facts: dict[str, list[str]] = {}
-        for line in stanza.split("\n[", 1)[0].splitlines():
-            key, _, value = line.partition(": ")
-            facts.setdefault(key, []).append(value)
-        above = facts.get("is_a", []) + [
-            part.removeprefix("part_of ")
-            for part in facts.get("relationship", ())
-            if part.startswith("part_of ")
-        ]
-        for identifier in (*facts.get("id", [""])[:1], *facts.get("alt_id", ())):
-            names[identifier.strip()] = facts.get("name", [identifier])[0]
-            parents[identifier.strip()] = tuple(one.split(" ! ")[0].strip() for one in above)
-    return [Ontology(names, parents)]
+        own = stanza.split("\n[", 1)[0]
+        parents = re.findall(r"^(?:is_a:|relationship: part_of) *(\S+)", own, re.MULTILINE)
+        for identifier in re.findall(r"^(?:alt_)?id: *(\S+)", own, re.MULTILINE):
+            name = re.search(r"^name: *(.+)", own, re.MULTILINE)
+            ontology.names[identifier] = name[1] if name else identifier
+            ontology.parents[identifier] = parents
+    return [ontology]
 
 
 def _is_slim(sheet: Sheet) -> bool:
@@ -199,7 +185,7 @@ def _named(given: NamedTerms, ontology: Ontology | None) -> NamedTerms:
     if ontology is None:
         note = "terms are known by their identifiers; put go-basic.obo into the folder for names"
         return replace(given, ids=ids, notes={**given.notes, "names_of_terms": note})
-    above = {term: sorted(ontology.with_ancestors(term)) for term in ids}
+    above = {term: ontology.with_ancestors(term) for term in ids}
     lists = pl.Series([above.get(term, [term]) for term in terms], dtype=pl.List(pl.String))
     flat = given.pairs.with_columns(term=lists).filter(pl.col("term").list.len() > 0)
     flat = flat.explode("term")
@@ -238,15 +224,7 @@ def _read_gmt(file: File, ontology: Ontology | None = None) -> list[NamedTerms]:
     return [NamedTerms(stem_of(file.path.name), pairs, ids, file.path, table.sha256, "gmt")]
 
 
-class _Form(NamedTuple):
-    sheet: Sheet
-    at: int | None  # the row of the header
-    gene: int
-    term: int
-    identifier: int | None = None
-
-
-def _find_table(file: File) -> _Form | None:
+def _find_table(file: File) -> Callable[..., list[NamedTerms]] | None:
     for sheet in (sheet for sheet in file.sheets if sheet.separator != " "):
         for at, _, words in sheet.headers[: min(len(sheet.rows) - 1, 10)]:
             genes = [i for i, w in enumerate(words) if _GENE_WORD.fullmatch(w)]
@@ -254,38 +232,42 @@ def _find_table(file: File) -> _Form | None:
             rows = [row for row in sheet.rows[at + 1 :] if len(row) == len(words)]
             terms = [i for i in terms if rows and not all(is_number(row[i]) for row in rows)]
             if genes and terms and not set(genes) & set(terms):
+                # The systematic name says most if a gene has several columns.
+                genes.sort(key=lambda i: not re.search("orf|systematic|locus", words[i]))
                 of_go = [i for i in terms if all(_GO.fullmatch(row[i]) for row in rows)]
                 named = [i for i in terms if i not in of_go]
-                # The systematic name says most if a gene has several columns.
-                exact = [i for i in genes if re.search("orf|systematic|locus", words[i])]
-                identifier = of_go[0] if of_go and named else None
-                return _Form(sheet, at, (exact or genes)[0], (named or of_go)[0], identifier)
+                return partial(_read_table, sheet, at, genes[0], [*named[:1], *of_go[:1]])
         if all(len(row) == 2 and _GO.fullmatch(row[1]) for row in sheet.rows):
-            return _Form(sheet, None, 0, 1)
+            return partial(_read_table, sheet, None, 0, [1])
     return None
 
 
-def _read_table(form: _Form, ontology: Ontology | None = None) -> list[NamedTerms]:
-    table = form.sheet.below(form.at)
-    gene, term = (table.frame.columns[i] for i in (form.gene, form.term))
-    absent = is_missing(table.frame[term])
-    unnamed = is_missing(table.frame[gene]) & ~absent
-    table.bad(f"column '{gene}' holds no gene name", gene, unnamed)
+def _read_table(
+    sheet: Sheet, at: int | None, gene: int, terms: list[int], ontology: Ontology | None = None
+) -> list[NamedTerms]:
+    """Read the terms of the first of the given columns, with their identifiers if there are two."""
+    table = sheet.below(at)
+    columns = table.frame.get_columns()
+    absent = is_missing(columns[terms[0]])
+    name = columns[gene].name
+    table.bad(f"column '{name}' holds no gene name", name, is_missing(columns[gene]) & ~absent)
     table.refuse()
-    kept = table.frame.with_columns(line=pl.Series(table.lines)).filter(~absent)
-    pairs = kept.select(gene=gene, term=term, line="line")
-    ids: dict[str, str] = {}
-    if form.identifier is not None:
-        ids = dict(zip(pairs["term"], kept.to_series(form.identifier), strict=True))
+    rows = {"gene": columns[gene], "term": columns[terms[0]], "id": columns[terms[-1]]}
+    kept = pl.DataFrame({**rows, "line": table.lines}).filter(~absent)
+    ids = dict(zip(kept["term"], kept["id"], strict=True)) if len(terms) > 1 else {}
     file, left_out = (table.path, table.sha256, "term_table"), {NO_TERM: int(absent.sum())}
-    name = stem_of(table.path.name)
-    return [_named(NamedTerms(name, pairs, ids, *file, left_out, table.notes), ontology)]
+    found = NamedTerms(stem_of(table.path.name), kept.drop("id"), ids, *file, left_out, table.notes)
+    return [_named(found, ontology)]
 
 
 TERM_READERS = (
-    Reader("obo", "ontology", _find_ontology, _read_ontology),
+    Reader(
+        *("obo", "ontology"),
+        lambda file: "".join(file.head[:1]).startswith("format-version:") and file,
+        _read_ontology,
+    ),
     table_reader("go_slim", "terms", without_header(_SLIM_COLUMNS, _is_slim), _read_slim),
     Reader("gaf", "terms", _find_gaf, _read_gaf),
     Reader("gmt", "terms", _find_gmt, _read_gmt),
-    Reader("term_table", "terms", _find_table, _read_table),
+    Reader("term_table", "terms", _find_table, lambda read, **options: read(**options)),
 )
