@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from deltacell.arrays import AnyArray, Bools
@@ -40,6 +41,15 @@ GENE_SCHEMA = pa.schema(
         ("allele", pa.dictionary(pa.int32(), pa.string())),
     ]
 )
+
+
+def in_memory(table: pa.Table) -> pl.DataFrame:
+    """Return a stored table with its dictionaries written out."""
+    return pl.DataFrame(table).with_columns(pl.col(pl.Categorical).cast(pl.String))
+
+
+#: The same columns in memory.
+ROWS, DELETED = (in_memory(schema.empty_table()).schema for schema in (ROW_SCHEMA, GENE_SCHEMA))
 
 _LARGEST = float(np.finfo(np.float32).max)
 #: The least and the largest number that a measurement can be, by column.

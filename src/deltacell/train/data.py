@@ -72,7 +72,7 @@ class TrainingData:
 
     def facts(self) -> dict[str, Any]:
         cell, screen, split = self.cell, self.screen, self.split
-        studies = tuple(sorted(screen.rows["study"].unique().cast("string").to_pylist()))
+        studies = tuple(sorted(set(screen.rows["study"])))
         relations = tuple(cell.relations)
         parts: Any = {part: len(getattr(split, part)) for part in ("train", "validation", "test")}
         return {
