@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deltacell.cell import Genes
 from deltacell.counts import Counts, Source
 from deltacell.screen import Coverage, Genotypes, Screen, StudyCoverage
-from deltacell.screen.columns import GENE_SCHEMA, PERTURBATIONS, ROW_SCHEMA
+from deltacell.screen.screen import GENE_SCHEMA, PERTURBATIONS, ROW_SCHEMA
 
 N = 4
 LAW = settings(max_examples=50, deadline=None)

@@ -34,9 +34,9 @@ from deltacell.models import Prediction
 from deltacell.models.baselines.baseline import Parts
 from deltacell.report.page import sentences
 from deltacell.screen import Genotypes, Grid, Screen, Split
-from deltacell.screen.columns import PERTURBATIONS
 from deltacell.screen.genotypes import sorted_matrix
 from deltacell.screen.grid import lists_only_hits
+from deltacell.screen.screen import PERTURBATIONS
 from deltacell.words import Progress, count_text
 
 SCHEMA = 2

@@ -35,9 +35,9 @@ from deltacell.profile.record import RUN_FILE, Status, read_run
 from deltacell.report.evaluate import print_evaluation
 from deltacell.report.terminal import Shown
 from deltacell.screen import Genotypes, Grid, Screen, Split
-from deltacell.screen.columns import ONE_GENE_TWICE
 from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, sets_with
 from deltacell.screen.import_folder import open_screen
+from deltacell.screen.screen import ONE_GENE_TWICE
 from deltacell.train.config import MODELS, Config, DataConfig, NoLossConfig
 from deltacell.train.data import Standard, TrainingData, load_data
 from deltacell.train.loaded_run import AnyRun, LoadedRun, labels_of, load_run, load_runs

@@ -16,22 +16,11 @@ import pyarrow as pa
 import torch
 
 from deltacell import store
-from deltacell.arrays import AnyArray, Ints, offsets_of, ragged_positions
+from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Cell, Genes
 from deltacell.cell.convert import frame_of
 from deltacell.counts import UNKNOWN_GENE, Counts, Source
 from deltacell.errors import InputError, need
-from deltacell.screen.columns import (
-    DELETED,
-    GENE_SCHEMA,
-    KINDS,
-    ONE_GENE_TWICE,
-    RANGES,
-    ROW_SCHEMA,
-    ROWS,
-    in_memory,
-    is_impossible,
-)
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
 
@@ -41,6 +30,58 @@ if TYPE_CHECKING:
 
 Merge = Literal["mean", "median", "best-p"]
 
+PERTURBATIONS = ("deletion", "ts", "damp", "allele")
+KINDS = {1: "single", 2: "digenic", 3: "trigenic", 4: "tetragenic", 5: "pentagenic"}
+
+#: Why rows are dropped: a gene twice as written, or by two of its names; a score of one gene.
+SAME_GENE_TWICE = "same gene twice"
+ONE_GENE_TWICE = "same gene twice after aliases"
+NO_INTERACTION = "one gene has no interaction"
+
+#: One row per genotype. A missing number is NaN; a sign is -1, 1, or 0 where none is known.
+ROW_SCHEMA = pa.schema(
+    [
+        ("score", pa.float32()),
+        ("sign", pa.int8()),
+        ("standard_deviation", pa.float32()),
+        ("p_value", pa.float64()),
+        ("query_fitness", pa.float32()),
+        ("array_fitness", pa.float32()),
+        ("phenotype", pa.dictionary(pa.int8(), pa.string())),
+        ("study", pa.dictionary(pa.int16(), pa.string())),
+        ("source_row", pa.int64()),
+        ("replicates", pa.int32()),
+        ("end", pa.int64()),
+    ]
+)
+#: One row per deleted gene of a genotype.
+GENE_SCHEMA = pa.schema(
+    [
+        ("gene", pa.int32()),
+        ("role", pa.dictionary(pa.int8(), pa.string())),
+        ("perturbation", pa.dictionary(pa.int8(), pa.string())),
+        ("allele", pa.dictionary(pa.int32(), pa.string())),
+    ]
+)
+
+
+def in_memory(table: pa.Table) -> pl.DataFrame:
+    """Return a stored table with its dictionaries written out."""
+    return pl.DataFrame(table).with_columns(pl.col(pl.Categorical).cast(pl.String))
+
+
+#: The same columns in memory.
+ROWS, DELETED = (in_memory(schema.empty_table()).schema for schema in (ROW_SCHEMA, GENE_SCHEMA))
+
+_LARGEST = float(np.finfo(np.float32).max)
+#: The least and the largest number that a measurement can be, by column.
+RANGES = {
+    "score": (-_LARGEST, _LARGEST),
+    "standard_deviation": (0.0, _LARGEST),
+    "p_value": (0.0, 1.0),
+    "query_fitness": (-_LARGEST, _LARGEST),
+    "array_fitness": (-_LARGEST, _LARGEST),
+}
 _DEFAULTS = {
     **dict.fromkeys(RANGES, np.nan),
     **{"phenotype": "interaction", "study": "", "replicates": 1, "sign": 0},
@@ -57,6 +98,12 @@ _CLOSED: dict[str, Any] = {
     "lock_configuration": "true",
 }
 _READ_BACK = ("genes", "score", "p_value", "standard_deviation")
+
+
+def is_impossible(column: str, values: AnyArray) -> tuple[Bools, str]:
+    """Return which values no measurement has, and why; NaN, a missing one, is possible."""
+    low, high = RANGES[column]
+    return (values < low) | (values > high), f"not between {low:g} and {high:g}"
 
 
 class Screen(store.Storable):

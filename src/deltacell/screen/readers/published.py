@@ -22,23 +22,22 @@ from deltacell.cell.readers.names import (
     with_header,
     without_header,
 )
-from deltacell.screen.readers.written import NO_SCORE, WrittenScreen, chosen_phenotype, measured
+from deltacell.screen.readers.written import (
+    NO_SCORE,
+    GeneColumn,
+    WrittenScreen,
+    chosen_phenotype,
+    deleted_genes,
+    measured,
+)
 from deltacell.table import Sheet, Table, is_number
 
-#: How the strains of a collection are perturbed. Of all others the allele's name decides.
-COLLECTIONS = {
-    **{"tsq": "ts", "tsa": "ts", "damp": "damp"},
-    **{"sn": "deletion", "dma": "deletion", "s": "allele"},
-}
 #: The control locus whose deletion does nothing; in a query slot it stands for "no second gene".
 HO = "YDL227C"
 #: Why a row is dropped that crosses the control locus alone with the array: its interaction score
 #: is of one gene. Its fitness is the array gene's, and is kept.
 CONTROL_ALONE = "control locus alone as query"
 
-_DELTA = r"(?i)(?:\u0394|\u2206|delta)$"
-# A bare gene name in lower case (vam3, rpl26a, arg5,6, ygr242w, yfl034c-b) stands for its deletion.
-_BARE_NAME = r"^(?:[a-z]{3}\d+(?:,\d+)?[a-d]?|y[a-p][lr]\d{3}[wc](?:-[a-z])?|q\d{4})$"
 _ORF = re.compile(r"[YQ][A-Z0-9]+(-[A-Z])?(_[A-Za-z]+\d*)?", re.ASCII)
 
 _KUZMIN2018, _COSTANZO2016, _COSTANZO2010 = (
@@ -104,13 +103,10 @@ def _hits(table: Table, phenotype: str | None) -> WrittenScreen:
         table.bad(f"the sign is not one of {', '.join(signs)}", "sign", ~written.is_in(list(signs)))
         sign = written.replace_strict(signs, default=0, return_dtype=pl.Int8)
     replicates = np.sum([table.numbers(column, required=True) for column in rows], axis=0)
-    each = [
-        pl.DataFrame(
-            {"name": names_in(table, f"orf{i}"), "allele": table.frame[f"allele{i}"]}
-        ).with_row_index("row")
-        for i in range(1, n + 1)
-    ]
-    genes = crossed(*each).with_columns(perturbation=perturbation_of(pl.col("allele")))
+    each = [GeneColumn(f"orf{i}", alleles=f"allele{i}") for i in range(1, n + 1)]
+    genes = deleted_genes(table, each)
+    for column in each:
+        names_in(table, column.name)
     columns = {"sign": sign, "replicates": np.nan_to_num(replicates).astype(np.int32)}
     return WrittenScreen(table, genes, "hits", "kuzmin2018", columns)
 
@@ -136,11 +132,12 @@ def _crosses(
     there = [p for p in ("interaction", "fitness") if columns.get(p) in frame.columns]
     phenotype = chosen_phenotype(phenotype, there, table.path)
 
-    def strains(role: str, without: str = "") -> pl.DataFrame:
-        allele = frame.get_column(columns[f"{role}_allele"], default=None)
-        return parse_strains(names_in(table, columns[role]), allele, role, without)
-
-    query, array = strains("query", control), strains("array")
+    for role in ("query", "array"):
+        names_in(table, columns[role])
+    strains = (GeneColumn(columns[r], r, True, columns[f"{r}_allele"]) for r in ("query", "array"))
+    genes, is_query = deleted_genes(table, [*strains]), pl.col("role") == "query"
+    if control:
+        genes = genes.filter(~is_query | (pl.col("name") != control))
     score = measured(table, "score", columns[phenotype], required=only_hits)
     values = {"phenotype": phenotype, "score": score}
     if panel is not None:
@@ -152,57 +149,10 @@ def _crosses(
             values[name] = measured(table, name, columns[name])
     dropped = {NO_SCORE: np.isnan(score)}
     if control and phenotype == "interaction":
-        dropped[CONTROL_ALONE] = np.bincount(query["row"].to_numpy(), minlength=len(table)) == 0
-    facts = table, crossed(query, array), reader or study, study, values
+        queries = genes.filter(is_query)["row"].to_numpy()
+        dropped[CONTROL_ALONE] = np.bincount(queries, minlength=len(table)) == 0
+    facts = table, genes, reader or study, study, values
     return WrittenScreen(*facts, dropped=dropped, complete_coverage=not only_hits)
-
-
-def parse_strains(
-    strain: pl.Series, allele: pl.Series | None, role: str, without: str = ""
-) -> pl.DataFrame:
-    """Return the genes of a column of strain IDs, one after the other, but the gene `without`.
-
-    Allele names that do not match the genes one to one are left out.
-    """
-    keys = ["strain", "alleles"]
-    alleles = pl.lit("" if allele is None else allele)
-    written = pl.select(strain=pl.lit(strain).str.strip_chars(), alleles=alleles)
-    genes = pl.col("strain").str.extract(r"^([^_]*)").str.split("+")
-    named = pl.col("alleles").str.strip_chars().str.split("+")
-    match, none = named.list.len() == genes.list.len(), pl.lit("").repeat_by(genes.list.len())
-    collection = pl.col("strain").str.extract(r"_([A-Za-z]*)").str.to_lowercase().fill_null("")
-    by_allele = perturbation_of(pl.col("allele"))
-    distinct = (
-        written.unique(maintain_order=True)
-        .with_columns(name=genes, allele=pl.when(match).then(named).otherwise(none))
-        .explode("name", "allele")
-        .with_columns(pl.col("name", "allele").str.strip_chars(), role=pl.lit(role))
-        .with_columns(perturbation=collection.replace_strict(COLLECTIONS, default=by_allele))
-        .filter(pl.col("name") != without if without else True)
-    )
-    return (
-        written.with_row_index("row")
-        .join(distinct, on=keys, maintain_order="left_right")
-        .select("row", "name", "role", "perturbation", "allele")
-    )
-
-
-def perturbation_of(allele: pl.Expr) -> pl.Expr:
-    """Return what the name of an allele says: nothing, or a delta, is a deletion."""
-    return (
-        pl.when((allele == "") | allele.str.contains(_DELTA) | allele.str.contains(_BARE_NAME))
-        .then(pl.lit("deletion"))
-        .when(allele.str.contains(r"(?i)[-_]damp\d*$"))
-        .then(pl.lit("damp"))
-        .when(allele.str.contains(r"(?i)-ts\d*$"))
-        .then(pl.lit("ts"))
-        .otherwise(pl.lit("allele"))
-    )
-
-
-def crossed(*genes: pl.DataFrame) -> pl.DataFrame:
-    """Return the genes of all rows, in each row those of the first frame first."""
-    return pl.concat(genes).sort("row", maintain_order=True)
 
 
 def _reader(name: str, find: Find, make: Callable[..., WrittenScreen]) -> Reader:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from deltacell.cell.readers.names import (
-    DELETED,
-    HEADERS,
-    Reader,
-    bare_name,
-    is_systematic,
-    pattern,
-    stem_of,
-)
+from deltacell.cell.readers.names import HEADERS, Reader, bare_name, is_systematic, pattern, stem_of
 from deltacell.errors import InputError
-from deltacell.screen.readers.published import COLLECTIONS, crossed
-from deltacell.screen.readers.written import NO_SCORE, WrittenScreen, chosen_phenotype, measured
+from deltacell.screen.readers.written import (
+    JOINS,
+    NO_SCORE,
+    GeneColumn,
+    WrittenScreen,
+    chosen_phenotype,
+    deleted_genes,
+    measured,
+    present,
+)
 from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, word
 
 #: Why a field of a matrix is left out.
@@ -36,8 +36,6 @@ _ROLES = {"anchor": "query", "donor": "query", "library": "array", "recipient": 
 _SCORES = {"interaction": "score", "fitness": "fitness"}
 _SCORE_WORDS = {phenotype: pattern("screen", phenotype) for phenotype in _SCORES}
 _OTHERS: dict[str, list[str]] = HEADERS["screen"]["others"]
-_JOINS = r"\s*[+;|/&]\s*|\s+"
-_STRAIN = r"^([^_]+)_([A-Za-z]*)\w*$"
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,8 @@ def _read_split(form: _Form) -> list[tuple[list[list[str]], list[str]]]:
     table = form.sheet.below(form.at)
     parts = _parts(table, table.frame.columns[form.others["split"]])
     table.refuse()
-    fields = _names(table, (at for at, *_ in form.genes))
-    sets = fields.select("row", _told_by_name(fields.with_columns(strain=False))["name"])
-    by_row = dict(sets.group_by("row", maintain_order=True).agg("name").iter_rows())
+    genes = deleted_genes(table, [GeneColumn(table.frame.columns[at]) for at, *_ in form.genes])
+    by_row = dict(genes.group_by("row", maintain_order=True).agg("name").iter_rows())
     kept = [row for row, part in enumerate(parts) if part]
     return [([by_row.get(row, []) for row in kept], [parts[row] for row in kept])]
 
@@ -181,7 +178,7 @@ def _genes(columns: Sequence[_Column]) -> tuple[tuple[int, str, bool], ...]:
         chosen = sorted((*min(found)[1:], key[0]) for key, found in candidates.items())
         return tuple((i, role or "unknown", strain) for i, strain, role in chosen)
     joined = [c for c in columns if _JOINED.fullmatch(c.word)]
-    if len(joined) == 1 and not candidates and any(re.search(_JOINS, f) for f in joined[0].fields):
+    if len(joined) == 1 and not candidates and any(map(JOINS.search, joined[0].fields)):
         return ((joined[0].at, "unknown", False),)
     return ()
 
@@ -220,29 +217,9 @@ def _matrix(sheet: Sheet) -> _Form | None:
     return None
 
 
-def _present(column: pl.Series) -> pl.Series:
-    """Return the texts of a column, empty where they stand for a missing value."""
-    return column.set(pl.Series(is_missing(column), dtype=pl.Boolean), "")
-
-
-def _names(table: Table, columns: Iterable[int]) -> pl.DataFrame:
-    """Return each name in these columns with its row and the number of the column, by row."""
-    each = [
-        _present(table.frame.to_series(at))
-        .str.replace_all(_JOINS, ";")
-        .str.split(";")
-        .to_frame("name")
-        .with_row_index("row")
-        .with_columns(column=pl.lit(i))
-        .explode("name")
-        for i, at in enumerate(columns)
-    ]
-    return pl.concat(each).filter(pl.col("name") != "").sort("row", "column", maintain_order=True)
-
-
 def _parts(table: Table, column: str) -> pl.Series:
     """Return the part of a split of each row, empty where there is none."""
-    words = _present(table.frame[column]).map_elements(word, return_dtype=pl.String)
+    words = present(table.frame[column]).map_elements(word, return_dtype=pl.String)
     known = f"column '{column}' is not one of {', '.join(dict.fromkeys(PARTS.values()))}"
     table.bad(known, column, ~words.is_in([*PARTS, ""]))
     return words.replace_strict(PARTS, default="")
@@ -260,10 +237,10 @@ def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
         if name in ("score", "standard_deviation", "p_value"):
             columns[name] = measured(table, name, names[at])
         elif name == "study":
-            columns["study"] = _present(table.frame[names[at]]).replace("", study)
+            columns["study"] = present(table.frame[names[at]]).replace("", study)
         else:
             columns["part"] = _parts(table, names[at])
-    genes = _names(table, (at for at, *_ in form.genes))
+    genes = deleted_genes(table, [GeneColumn(names[at], *about) for at, *about in form.genes])
     n_genes = np.bincount(genes["row"].to_numpy(), minlength=len(table))
     scored = ~np.isnan(columns["score"])
     if form.counts:
@@ -272,10 +249,7 @@ def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
     else:
         named = ", ".join(names[at] for at, *_ in form.genes)
         table.bad(f"no gene in {named}", names[form.genes[0][0]], scored & (n_genes == 0))
-    role = pl.Series([role for _, role, _ in form.genes]).gather(genes["column"])
-    strain = pl.Series([is_strain for *_, is_strain in form.genes]).gather(genes["column"])
-    told = _told_by_name(genes.with_columns(strain=strain)).with_columns(genes["row"], role=role)
-    return WrittenScreen(table, told, reader.name, study, columns, dropped={NO_SCORE: ~scored})
+    return WrittenScreen(table, genes, reader.name, study, columns, dropped={NO_SCORE: ~scored})
 
 
 def _read_matrix(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
@@ -299,44 +273,19 @@ def _read_matrix(form: _Form, study: str, phenotype: str | None) -> WrittenScree
     square[one[there], other[there]] = value[there]
     half = there & (one > other) & (square[other, one] == value)
     symmetric = bool(half.any())
-    deleted = _told_by_name(pl.DataFrame({"name": names}).with_columns(strain=True))
     roles = ("unknown", "unknown") if symmetric else ("query", "array")
-    both = [
-        deleted[at].with_columns(role=pl.lit(role)).with_row_index("row")
-        for at, role in zip((row, len(row_genes) + column), roles, strict=True)
-    ]
     table.notes["form"] = f"matrix of {score.shape[0]:,} x {score.shape[1]:,} genes"
-    columns = {"line": table.lines[row], "phenotype": phenotype or "interaction", "score": value}
+    pairs = {"1": row_genes.gather(row), "2": pl.Series(column_genes).gather(column)}
+    table = replace(table, frame=pl.DataFrame(pairs), lines=table.lines[row])
     return WrittenScreen(
         table,
-        crossed(*both),
+        deleted_genes(table, [GeneColumn(*one, True) for one in zip(pairs, roles, strict=True)]),
         reader.name,
         study,
-        columns,
+        {"phenotype": phenotype or "interaction", "score": value},
         dropped={DIAGONAL: diagonal, NO_SCORE: absent, OTHER_HALF: half},
         complete_coverage=not symmetric,
     )
-
-
-def _told_by_name(fields: pl.DataFrame) -> pl.DataFrame:
-    """Return genes without what marks a deletion or a strain, the perturbation and the allele."""
-    keys = ["written", "strain"]
-    fields = fields.select(pl.col("name").alias("written"), "strain")
-    distinct = fields.unique(maintain_order=True)
-    told = []
-    for written, is_strain in distinct.iter_rows():
-        gene, perturbation = re.sub(DELETED, "", written), "deletion"
-        # The digit of rad52delta is the gene's.
-        if written.lower().endswith("delta") and written[:-5][-1:].isdigit():
-            gene = written[:-5]
-        found = re.fullmatch(_STRAIN, gene)
-        if found and (is_strain or is_systematic(found[1])):
-            gene, perturbation = found[1], COLLECTIONS.get(found[2].lower(), "deletion")
-        gene = gene or written
-        told.append((gene, perturbation, written if gene != written else ""))
-    schema = dict.fromkeys(("name", "perturbation", "allele"), pl.String)
-    keyed = distinct.with_columns(pl.DataFrame(told, schema=schema, orient="row"))
-    return fields.join(keyed, on=keys, how="left", maintain_order="left").drop(keys)
 
 
 _FIX = "Name the columns gene1, gene2 and score (or split): docs/how-to/screen.md."
