@@ -330,7 +330,6 @@ def test_parts_have_the_shares_of_a_random_split_and_draws_are_uniform():
 
 def test_there_is_a_grid_of_a_hit_list_only_and_it_can_be_turned_off():
     screen = many_hits()
-    assert Grid.of(screen, assume_crossed=False) is None
     scores = np.random.default_rng(0).normal(0, 0.1, len(screen))
     sets = [s.tolist() for s in screen.genotypes]
     # One that keeps all that was measured, and one without roles.

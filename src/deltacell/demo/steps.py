@@ -109,7 +109,7 @@ def recovered(
         ranked = ranked[linkage.of(ranked) != LINKED]
         ranked = ranked[statuses.of(ranked) == STATUSES.index(UNTESTED)]
         n_sets += len(ranked)
-        n_planted += np.count_nonzero(planted.effect(genotypes_of(ranked)))
+        n_planted += int((planted.effect(genotypes_of(ranked)) != 0).sum())
     of_head = (planted.effect(genotypes_of(head.reshape(-1, 3))) != 0).tolist()
     chance = len(head) * n_planted / n_sets
     said = f"{sum(of_head)} of the {len(head)} untested triples at the head of the ranking have a "

@@ -124,7 +124,7 @@ def evaluate_runs(
     split = tested.split if samples is None else fewer(tested.split, samples)
     genotypes = test = _taken(tested.screen, split.test)
     crossed = on is None and zeros > 0
-    grid = Grid.of(data.screen, whole=data.whole, assume_crossed=crossed)
+    grid = Grid.of(data.screen, whole=data.whole) if crossed else None
     if grid is not None and grid.count("test", data.split):
         drawn = Zeros.draw(grid, data.split, zeros, seed=data.split.seed)
         # Where only some of the hits are looked at, the zeros stand for as many fewer.

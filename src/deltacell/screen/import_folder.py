@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,13 +79,9 @@ class Imported:
                 table = pl.DataFrame({"genes": sets, "part": parts}).to_arrow()
                 store.write(temporary / "splits" / name, "parts", {"sets": table}, {})
             write_json(temporary / ACCOUNT, account, what="the account")
-            meta = {
-                "files": [ACCOUNT],
-                "screens": list(self.screens),
-                "left_alone": account["left_alone"],
-                "notes": account["notes"],
-                "splits": list(self.splits),
-            }
+            names = {"screens": list(self.screens), "splits": list(self.splits)}
+            meta = {"files": [ACCOUNT], **names, **account}
+            del meta["sources"]
             store.write_manifest(temporary, "import", {}, meta)
 
     @classmethod
@@ -217,19 +215,16 @@ class _Built:
     annotations: dict[str, Any] = field(default_factory=dict)
 
     def add(self, parts: dict[str, Any], part: Any, source: Source) -> None:
-        if parts is self.features:
-            for one in parts.values():
-                # Programs round differently what they save.
-                if one.columns == part.columns and np.allclose(
-                    one.values, part.values, rtol=1e-5, atol=1e-7, equal_nan=True
-                ):
-                    first = next(s.file for s in self.sources if s.into == one.name)
-                    what = f"it holds the same feature as {first}, which was kept"
-                    raise NoFeatureError(what, code="same-feature")
+        for one in parts.values() if parts is self.features else ():
+            # Programs round differently what they save.
+            near: Any = {"rtol": 1e-5, "atol": 1e-7, "equal_nan": True}
+            if one.columns == part.columns and np.allclose(one.values, part.values, **near):
+                first = next(s.file for s in self.sources if s.into == one.name)
+                what = f"it holds the same feature as {first}, which was kept"
+                raise NoFeatureError(what, code="same-feature")
         taken = parts if parts is self.relations else {**self.features, **self.annotations}
-        name, number = part.name, 2
-        while name in taken:
-            name, number = f"{part.name}_{number}", number + 1
+        numbered = (f"{part.name}_{number}" for number in count(2))
+        name = next(name for name in chain([part.name], numbered) if name not in taken)
         if name != part.name:
             self.notes.append(f"{source.file} is called '{name}': another is '{part.name}'.")
         parts[name] = replace(part, name=name)
@@ -317,12 +312,10 @@ def why_unread(file: File) -> str:
     if file.holds_several_files:
         return "it is a zip of several files; unpack it to have them read"
     named = ", ".join(sheet.name for sheet in file.sheets if sheet.name)
-    if named:
-        return f"none of its sheets ({named}) is a table of genes with a header as in {_PAGE}"
     return (
-        "its content is of no known format; a table needs a header such as gene1,gene2,score "
-        "(a screen), gene1,gene2,weight (a network), gene,fitness (a feature) or gene,term (an "
-        f"annotation): {_PAGE}"
+        f"{f'the content of its sheets ({named})' if named else 'its content'} is of no known "
+        "format; a table needs a header such as gene1,gene2,score (a screen), gene1,gene2,weight "
+        f"(a network), gene,fitness (a feature) or gene,term (an annotation): {_PAGE}"
     )
 
 
@@ -340,7 +333,7 @@ def _files_under(folder: Path) -> Iterator[Path]:
     for where, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(where, name) for name in names if not name.startswith(".")):
-            if any("\ud800" <= character <= "\udfff" for character in path.name):
+            if re.search("[\ud800-\udfff]", path.name):
                 what = "the file's name is not text (UTF-8)"
                 raise InputError(what, code="file-name", where=path, fix="Rename it.")
             if path.is_file():
@@ -353,15 +346,8 @@ def _named_splits(
     """Return the named split of each screen that has one, and check it."""
     splits = {}
     for study, screen in screens.items():
-        sets: list[list[str]] = []
-        parts: list[str] = []
-        for one in written:
-            if one.study == study and "part" in one.rows:
-                named = [row for row, part in enumerate(one.rows["part"]) if part]
-                sets += [one.names_of(row) for row in named]
-                parts += one.rows["part"].gather(named).to_list()
-        for their_sets, their_parts in files:
-            sets, parts = sets + their_sets, parts + their_parts
+        named = [*(one.split for one in written if one.study == study), *files]
+        sets, parts = (list(chain.from_iterable(each)) for each in zip(*named, strict=True))
         if sets:
             Split.named(screen, sets, parts)
             splits[study] = sets, parts

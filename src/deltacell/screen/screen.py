@@ -466,7 +466,7 @@ class Screen(store.Storable):
         import pandas as pd
         from scipy import sparse
 
-        obs = self.rows.drop("end").to_arrow().to_pandas()
+        obs = self._parts()["rows"].drop_columns("end").to_pandas()
         obs["kind"] = pd.Categorical(self.kind)
         obs.index = obs.index.astype(str)
         standard = [name or "" for name in self.genes.standard]

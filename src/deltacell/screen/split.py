@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -97,11 +97,24 @@ class Split:
         genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
         present = np.unique(genes)
         held = np.sort(rng.choice(present, round(held_out * len(present)), replace=False))
-        part = np.full(len(screen), TRAIN, dtype=np.int64)
+        part = np.full(len(screen), TRAIN)
         part[owner[np.isin(genes, held)]] = TEST
-        chosen = _hold_out_for_validation(screen, part, validation, rng)
+        left = part[owner] == TRAIN
+        # No gene of more than twice as many rows as the part is held out for it.
+        wanted = validation * int((part == TRAIN).sum())
+        rows_of_gene = np.bincount(genes[left], minlength=len(screen.genes))
+        order = rng.permutation(np.flatnonzero(rows_of_gene))
+        order = order[rows_of_gene[order] <= 2 * wanted] if validation else _none()
+        # A row joins validation with the first of its genes in this order.
+        position = np.full(len(screen.genes), len(order))
+        position[order] = np.arange(len(order))
+        joins = np.full(len(screen), len(order))
+        np.minimum.at(joins, owner[left], position[genes[left]])
+        taken = order[: _n_taken(np.bincount(joins, minlength=len(order))[: len(order)], wanted)]
+        part[joins < len(taken)] = VALIDATION
         options = {"held_out": held_out, "validation": validation}
-        return _made(screen, part, "gene", seed, options, held_out=held, validation_genes=chosen)
+        made, chosen = partial(_made, held_out=held), np.sort(taken)
+        return made(screen, part, "gene", seed, options, validation_genes=chosen)
 
     @classmethod
     def sets(
@@ -396,32 +409,6 @@ def _query_pairs(screen: Screen) -> Pairs:
     return all_pairs(genes[kept], offsets, len(screen.genes))
 
 
-def _hold_out_for_validation(
-    screen: Screen, part: Ints, validation: float, rng: np.random.Generator
-) -> Ints:
-    """Move the training rows of some genes to validation, and return these genes, ascending.
-
-    At least one gene is taken, and none of more than twice as many rows as the part.
-    """
-    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
-    left = part[owner] == TRAIN
-    wanted = validation * int((part == TRAIN).sum())
-    rows_of_gene = np.bincount(genes[left], minlength=len(screen.genes))
-    order = rng.permutation(np.flatnonzero(rows_of_gene))
-    order = order[rows_of_gene[order] <= 2 * wanted]
-    if not validation or not len(order):
-        return _none()
-    # A row joins validation with the first of its genes in this order.
-    position = np.full(len(screen.genes), len(order))
-    position[order] = np.arange(len(order))
-    joins = np.full(len(screen), len(order))
-    np.minimum.at(joins, owner[left], position[genes[left]])
-    sizes = np.cumsum(np.bincount(joins[joins < len(order)], minlength=len(order)))
-    n_taken = 1 + int(np.argmin(np.abs(sizes - wanted)))
-    part[joins < n_taken] = VALIDATION
-    return np.sort(order[:n_taken])
-
-
 def _connected(sets: Ints, pairs: Pairs) -> Ints:
     """Return the group of each genotype: those that share a pair, directly or through others."""
     distinct, pair = np.unique(pairs.key, return_inverse=True)
@@ -449,10 +436,15 @@ def _drawn(groups: Ints, fractions: Mapping[int, float], rng: np.random.Generato
     for number, rows in wanted.items():
         if not len(order):
             return None
-        n_taken = 1 + int(np.argmin(np.abs(np.cumsum(size[order]) - rows)))
+        n_taken = _n_taken(size[order], rows)
         part[order[:n_taken]] = number
         order = order[n_taken:]
     return part[groups]
+
+
+def _n_taken(sizes: Ints, wanted: float) -> int:
+    """Return how many of the first groups come nearest to so many rows: one or more, if any."""
+    return 1 + int(np.argmin(np.abs(np.cumsum(sizes) - wanted))) if len(sizes) else 0
 
 
 def _drawn_apart(

@@ -143,7 +143,7 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
             raise InputError(what, code="empty-part", fix=fix)
     scores = screen.column("score")[split.train]
     standard = Standard.of(scores) if asked.standardise else Standard()
-    grid = Grid.of(screen, whole=whole, assume_crossed=asked.grid)
+    grid = Grid.of(screen, whole=whole) if asked.grid else None
     return TrainingData(cell, screen, split, standard, repeats, whole, grid, asked)
 
 

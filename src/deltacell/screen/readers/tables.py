@@ -1,17 +1,33 @@
-"""Tables of one's own: genes and a score under common words, matrices, rows of DCell."""
+"""Tables of screens: published ones, and one's own, whose headers are common words.
+
+Published are Costanzo 2010 and 2016, Kuzmin 2018 and 2020, and lists of hits. A strain ID such as
+``YKL051W+YDL227C_tm3059`` is one ORF or several joined by ``+``, then ``_`` and the strain's number
+in its collection, whose letters tell how the gene is perturbed.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from deltacell.cell.readers.names import HEADERS, Reader, bare_name, is_systematic, pattern, stem_of
+from deltacell.cell.readers.names import (
+    HEADERS,
+    Reader,
+    bare_name,
+    is_systematic,
+    pattern,
+    stem_of,
+    table_reader,
+    with_header,
+    without_header,
+)
 from deltacell.errors import InputError
 from deltacell.screen.readers.written import (
     JOINS,
@@ -25,11 +41,18 @@ from deltacell.screen.readers.written import (
 )
 from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, word
 
+#: The control locus whose deletion does nothing; in a query slot it stands for "no second gene".
+HO = "YDL227C"
+#: Why a row is dropped that crosses the control locus alone with the array: its interaction score
+#: is of one gene. Its fitness is the array gene's, and is kept.
+CONTROL_ALONE = "control locus alone as query"
 #: Why a field of a matrix is left out.
 DIAGONAL, OTHER_HALF = "diagonal of the matrix", "other half of a symmetric matrix"
 #: The words for the parts of a split.
 PARTS: dict[str, str] = HEADERS["screen"]["parts"]
 
+_ORF = re.compile(r"[YQ][A-Z0-9]+(-[A-Z])?(_[A-Za-z]+\d*)?", re.ASCII)
+_ROLE_NAMES = ("query", "array")
 _GENE, _ROLE, _JOINED = (pattern("screen", key) for key in ("gene", "role", "genes"))
 _ROLES = {"anchor": "query", "donor": "query", "library": "array", "recipient": "array"}
 # Of each phenotype, the word that counts before all others, and those.
@@ -240,7 +263,7 @@ def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
             columns["study"] = present(table.frame[names[at]]).replace("", study)
         else:
             columns["part"] = _parts(table, names[at])
-    genes = deleted_genes(table, [GeneColumn(names[at], *about) for at, *about in form.genes])
+    genes = deleted_genes(table, [GeneColumn(names[at], r, is_id) for at, r, is_id in form.genes])
     n_genes = np.bincount(genes["row"].to_numpy(), minlength=len(table))
     scored = ~np.isnan(columns["score"])
     if form.counts:
@@ -288,7 +311,105 @@ def _read_matrix(form: _Form, study: str, phenotype: str | None) -> WrittenScree
     )
 
 
+_KUZMIN, _COSTANZO2016, _COSTANZO2010 = (
+    HEADERS[study] for study in ("kuzmin2018", "costanzo2016", "costanzo2010")
+)
+_FITNESS2020 = "Double/triple mutant fitness"
+
+
+def _is_costanzo2010(sheet: Sheet) -> bool:
+    """Whether one of the first rows is two ORFs with their names, then three numbers."""
+    return any(
+        len(row) == len(_COSTANZO2010)
+        and all(_ORF.fullmatch(row[i]) for i in (0, 2))
+        and all(map(is_number, row[4:]))
+        for row in sheet.rows[:3]
+    )
+
+
+def _read_crosses(format: str, table: Table, phenotype: str | None = None) -> list[WrittenScreen]:
+    """Read a published table of query strains crossed with array strains.
+
+    Without a column of its own, the standard deviation is that of the combined mutant's fitness, so
+    that of an interaction score is missing. The p-value is that of the interaction in either case.
+    Costanzo 2010 lists hits, of which no score is missing.
+    """
+    only_hits, of_kuzmin, frame = format == "costanzo2010", format == "kuzmin", table.frame
+    study = "kuzmin2018" if of_kuzmin else format
+    columns = dict(HEADERS[study])
+    if of_kuzmin and _FITNESS2020 in frame.columns:
+        study, columns["fitness"] = "kuzmin2020", _FITNESS2020
+    for role in _ROLE_NAMES if only_hits else ():
+        # The second name is a gene's for a deletion, without suffix, and an allele's for the rest.
+        name, is_strain = f"{role} gene", pl.col(f"{role} ORF").str.contains("_", literal=True)
+        frame = frame.with_columns(pl.when(is_strain).then(name).otherwise(pl.lit("")).alias(name))
+    table = replace(table, frame=frame)
+    there = [p for p in _SCORES if columns.get(p) in frame.columns]
+    phenotype = chosen_phenotype(phenotype, there, table.path)
+    if phenotype == "fitness":
+        columns["standard_deviation"] = f"{columns['fitness']} standard deviation"
+    strains = (GeneColumn(columns[r], r, True, columns[f"{r}_allele"]) for r in _ROLE_NAMES)
+    genes, is_query = deleted_genes(table, [*strains], required=True), pl.col("role") == "query"
+    score = measured(table, "score", columns[phenotype], required=only_hits)
+    values, dropped = {"phenotype": phenotype, "score": score}, {NO_SCORE: np.isnan(score)}
+    for name in ("standard_deviation", "p_value", "query_fitness", "array_fitness"):
+        if columns.get(name) in frame.columns:
+            values[name] = measured(table, name, columns[name])
+    if "panel" in columns:
+        # The two temperatures (DMA26, DMA30) are one array: what was crossed is the same.
+        values["panel"] = frame[columns["panel"]].str.extract(r"^([A-Za-z]*)")
+    if of_kuzmin:
+        genes = genes.filter(~is_query | (pl.col("name") != HO))
+        if phenotype == "interaction":
+            queries = genes.filter(is_query)["row"].to_numpy()
+            dropped[CONTROL_ALONE] = np.bincount(queries, minlength=len(table)) == 0
+    facts = table, genes, format, study, values
+    return [WrittenScreen(*facts, dropped=dropped, complete_coverage=not only_hits)]
+
+
+def _read_hits(table: Table, phenotype: str | None = None) -> list[WrittenScreen]:
+    """Read a list of Kuzmin 2018 hits: gene sets and the sign of their interaction.
+
+    Trigenic hits are negative, as the study reported no others. Which gene was the query's is not
+    given, so nothing follows about what else was tested.
+    """
+    chosen_phenotype(phenotype, ["interaction"], table.path)
+    n = 3 if "orf3" in table.frame.columns else 2
+    rows = ("n_rows",) if n == 3 else ("n_negative_rows", "n_positive_rows")
+    sign: pl.Series | int = -1
+    if n == 2:
+        # A pair that was a hit in both directions has no sign.
+        signs = {"negative": -1, "positive": 1, "both": 0}
+        written = table.frame["sign"].str.to_lowercase()
+        table.bad(f"the sign is not one of {', '.join(signs)}", "sign", ~written.is_in(list(signs)))
+        sign = written.replace_strict(signs, default=0, return_dtype=pl.Int8)
+    replicates = np.sum([table.numbers(column, required=True) for column in rows], axis=0)
+    each = [GeneColumn(f"orf{i}", alleles=f"allele{i}") for i in range(1, n + 1)]
+    genes = deleted_genes(table, each, required=True)
+    columns = {"sign": sign, "replicates": np.nan_to_num(replicates).astype(np.int32)}
+    return [WrittenScreen(table, genes, "hits", "kuzmin2018", columns)]
+
+
 _FIX = "Name the columns gene1, gene2 and score (or split): docs/how-to/screen.md."
 _WAYS = _by_names, _by_words, _counted, _matrix
+_FORMATS = {
+    "kuzmin": with_header(
+        *(_KUZMIN["query"], _KUZMIN["array"]),
+        any_of=(_KUZMIN["interaction"], _KUZMIN["fitness"], _FITNESS2020),
+    ),
+    "costanzo2016": with_header(
+        *(_COSTANZO2016[name] for name in ("query", "array", "interaction", "panel"))
+    ),
+    "costanzo2010": without_header([*_COSTANZO2010.values()], _is_costanzo2010),
+}
+_HITS = (
+    ("orf1", "orf2", "orf3", "allele1", "allele2", "allele3", "n_rows"),
+    ("orf1", "orf2", "allele1", "allele2", "n_negative_rows", "n_positive_rows", "sign"),
+)
 reader = Reader("table", "screens", lambda file: file.forms(_WAYS), _read, _FIX)
 split_reader = Reader("split", "parts", _find_split, _read_split, _FIX)
+SCREEN_READERS = (
+    *(table_reader(n, "screens", find, partial(_read_crosses, n)) for n, find in _FORMATS.items()),
+    *(table_reader("hits", "screens", with_header(*header), _read_hits) for header in _HITS),
+    *(reader, split_reader),
+)

@@ -18,6 +18,7 @@ from deltacell.cell.genes import AMBIGUOUS, UNKNOWN
 from deltacell.cell.readers.names import (
     DELETED,
     is_systematic,
+    names_in,
     names_not_found,
     text_of_notes,
     unresolved_notes,
@@ -108,6 +109,13 @@ class WrittenScreen:
 
     def names_of(self, row: int) -> list[str]:
         return self.deleted["name"][int(self.offsets[row]) : int(self.offsets[row + 1])].to_list()
+
+    @property
+    def split(self) -> tuple[list[list[str]], list[str]]:
+        """The gene sets of the rows that name their part of a split, and these parts."""
+        parts = self.rows["part"].to_list() if "part" in self.rows else []
+        named = [row for row, part in enumerate(parts) if part]
+        return [self.names_of(row) for row in named], [parts[row] for row in named]
 
     def on(self, genes: Genes, on_unknown: Literal["error", "drop"] = "error") -> Screen:
         """Look up the names and return the screen.
@@ -207,12 +215,17 @@ class GeneColumn(NamedTuple):
     alleles: str | None = None  # the column of the alleles' names; None if the format has none
 
 
-def deleted_genes(table: Table, columns: Sequence[GeneColumn]) -> pl.DataFrame:
+def deleted_genes(
+    table: Table, columns: Sequence[GeneColumn], *, required: bool = False
+) -> pl.DataFrame:
     """Return a row per deleted gene: its ``row``, ``name``, ``role``, ``perturbation``, ``allele``.
 
     Allele names that do not match the genes of a field one to one are left out. Without a column of
-    them the allele is what was written, if that is not the gene's name.
+    them the allele is what was written, if that is not the gene's name. A field that is empty is
+    bad if it is `required`.
     """
+    for column in columns if required else ():
+        names_in(table, column.name)
     each = [
         pl.select(
             field=present(table.frame[column.name]),
