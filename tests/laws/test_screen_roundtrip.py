@@ -76,7 +76,7 @@ def test_save_then_load_is_identity(screen):
         for name in ROW_SCHEMA.names:
             np.testing.assert_array_equal(loaded.column(name), screen.column(name))
         for name in GENE_SCHEMA.names:
-            np.testing.assert_array_equal(loaded.gene_column(name), screen.gene_column(name))
+            np.testing.assert_array_equal(loaded.column(name), screen.column(name))
         assert loaded.sources == screen.sources
         assert loaded._with().checksum == screen.checksum
         for mine, theirs in zip(loaded.coverage.studies, screen.coverage.studies, strict=True):

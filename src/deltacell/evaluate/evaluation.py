@@ -295,7 +295,7 @@ def _groups(screen: Screen, split: Split, beyond: float | None) -> Iterator[tupl
     for size in np.unique(sizes):
         yield "kind", str(kind[np.argmax(sizes == size)]), sizes == size
     # One number per row with one bit for each perturbation among its genes.
-    owner, perturbation = screen.genotypes.owner.numpy(), screen.gene_column("perturbation")
+    owner, perturbation = screen.genotypes.owner.numpy(), screen.column("perturbation")
     codes: Ints = np.zeros(len(screen), dtype=np.int64)
     for bit, name in enumerate(PERTURBATIONS):
         codes[np.unique(owner[perturbation == name])] |= 1 << bit

@@ -141,13 +141,13 @@ def import_folder(
     files = _Files(Path(folder), [ColumnNames.parse(given) for given in columns], progress)
     built = _Built([], [_NO_GENES])
     genes: Genes | None = None
-    for path, found in files.read_one("genes", "name the genes"):
-        genes, source = found
+    for path, read in files.of("genes", only_one=True):
+        genes, source = read()
         built = _Built([source], [f"The genes are those of {path.name}."])
     for path, _ in files.of("numbers of genes"):
         files.why[path] = "it numbers the genes of the STRING adjacency files beside it"
     edges, screens = files.read("edges"), files.read("screens", phenotype=phenotype)
-    metabolisms = [one for _, one in files.read_one("metabolism", "hold a metabolism")]
+    metabolisms = [read() for _, read in files.of("metabolism", only_one=True)]
     ontology = next(iter(files.read("ontology")), None)
     terms = files.read("terms", ontology=ontology)
     if genes is None or on_unknown == "add":
@@ -163,12 +163,6 @@ def import_folder(
     policy: Literal["error", "drop"] = "error" if on_unknown == "error" else "drop"
     for written in edges:
         built.add(built.relations, *written.on(genes, policy))
-        if "weight" in written.frame.columns and (written.frame["weight"] < 0).any():
-            built.notes.append(
-                f"{written.path.name} was read as a network, and some weights are below 0. If "
-                "these are scores of a screen, take it out of the folder, or models will see what "
-                f"they are to predict: {_PAGE}."
-            )
     metabolism = None
     for written in metabolisms:
         metabolism, source = written.on(genes, policy)
@@ -194,14 +188,15 @@ def import_folder(
         for one in screens
         if one.reader == tables.reader.name
     ]
-    built.notes += [
-        f"The split of {name} is named: train with split.method=named." for name in splits
+    notes = [
+        *built.notes,
+        *(f"The split of {name} is named: train with split.method=named." for name in splits),
     ]
     if not cell.relations:
-        built.notes.append("There is no network: docs/how-to/networks.md says what is read as one.")
+        notes.append("There is no network: docs/how-to/networks.md says what is read as one.")
     if not studies:
-        built.notes.append(f"There is no screen to train on: {_PAGE} says what is read as one.")
-    return Imported(cell, studies, files.unread(), built.notes, splits)
+        notes.append(f"There is no screen to train on: {_PAGE} says what is read as one.")
+    return Imported(cell, studies, files.unread(), notes, splits)
 
 
 @dataclass
@@ -271,25 +266,26 @@ class _Files:
         self._found.sort(key=lambda one: names.index(one[1].name))
         self._total = sum(path.stat().st_size for path, *_ in self._found)
 
-    def of(self, gives: str) -> list[tuple[Path, Callable[..., Any]]]:
-        """Return the files that give something, by their readers, and how to read each."""
+    def of(self, gives: str, *, only_one: bool = False) -> list[tuple[Path, Callable[..., Any]]]:
+        """Return the files that give something, by their readers, and how to read each.
+
+        With `only_one` it is that of the first reader, which must not find its format in another.
+        """
         mine = [one for one in self._found if one[1].gives == gives]
+        if only_one:
+            same = [path.name for path, reader, _ in mine if reader is mine[0][1]]
+            if len(same) > 1:
+                what, fix = (
+                    f"several files give the {gives}: {', '.join(same)}",
+                    "Keep one of them.",
+                )
+                raise InputError(what, code="several-files", where=self.folder, fix=fix)
+            self.why |= {p: f"the {gives} are those of {mine[0][0].name}" for p, *_ in mine[1:]}
+            mine = mine[:1]
         return [(path, partial(self._read, path, reader, form)) for path, reader, form in mine]
 
     def read(self, gives: str, **options: Any) -> list[Any]:
         return [item for _, read in self.of(gives) for item in read(**options)]
-
-    def read_one(self, gives: str, what: str) -> Iterator[tuple[Path, Any]]:
-        """Read the file of the first reader that gives something, which has to be the only one."""
-        every = [one for one in self._found if one[1].gives == gives]
-        same = [path.name for path, reader, _ in every if reader is every[0][1]]
-        if len(same) > 1:
-            what, fix = f"several files {what}: {', '.join(same)}", "Keep one of them."
-            raise InputError(what, code="several-files", where=self.folder, fix=fix)
-        for path, *_ in every[1:]:
-            self.why[path] = f"the {gives} are those of {every[0][0].name}"
-        for one in every[:1]:
-            yield one[0], self._read(*one)
 
     def _read(self, path: Path, reader: Reader, form: Any, **options: Any) -> Any:
         if self._progress is not None:

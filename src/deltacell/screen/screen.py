@@ -214,7 +214,7 @@ class Screen(store.Storable):
     @cached_property
     def genotypes(self) -> Genotypes:
         """All genotypes."""
-        genes = self.gene_column("gene").astype(np.int64)
+        genes = self.column("gene").astype(np.int64)
         return Genotypes(torch.from_numpy(genes), torch.from_numpy(self.offsets))
 
     @cached_property
@@ -228,12 +228,8 @@ class Screen(store.Storable):
         return [_kind(size) for size in np.diff(self.offsets).tolist()]
 
     def column(self, name: str) -> AnyArray:
-        """Return a column of the rows as an array."""
-        return self.rows[name].to_numpy()
-
-    def gene_column(self, name: str) -> AnyArray:
-        """Return a column of the deleted genes as an array."""
-        return self.deleted[name].to_numpy()
+        """Return a column of the rows, or of the deleted genes, as an array."""
+        return (self.rows if name in ROWS else self.deleted)[name].to_numpy()
 
     def take(self, rows: Sequence[int] | AnyArray) -> Screen:
         """Return the genotypes at the given rows, or where a mask is true."""
@@ -270,11 +266,10 @@ class Screen(store.Storable):
         """Return one row per set of genes and phenotype, in order of first appearance.
 
         Replicates are added up; what cannot be averaged (roles, alleles, study) is that of the
-        first row. ``mean`` and ``median`` are over the n rows that have a score: the standard
-        deviation is that of their mean, sqrt(sum of sd^2) / n, missing where one of them is, and
-        the p-value is missing. The sign is that of the score; without a score it is the one that
-        all rows share, or none. ``best-p`` keeps the row with the smallest p-value, a missing one
-        counting as the largest and the earlier row winning a tie.
+        first row. ``mean`` and ``median`` are over the n rows that have a score; the standard
+        deviation is sqrt(sum of sd^2) / n, and the p-value is missing. Without a score the sign is
+        the one that all rows share, or none. ``best-p`` keeps the row with the smallest p-value, or
+        the first of equals.
         """
         if how not in get_args(Merge):
             what = f"cannot merge by '{how}'; by {', '.join(get_args(Merge))}"

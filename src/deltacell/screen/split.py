@@ -403,7 +403,7 @@ def _query_pairs(screen: Screen) -> Pairs:
     """Return the pairs of query genes; all pairs of a genotype without two query genes."""
     genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
     n = len(screen)
-    is_query = screen.gene_column("role") == "query"
+    is_query = screen.column("role") == "query"
     kept = is_query | (np.bincount(owner[is_query], minlength=n) < 2)[owner]
     offsets = offsets_of(np.bincount(owner[kept], minlength=n))
     return all_pairs(genes[kept], offsets, len(screen.genes))

@@ -211,8 +211,8 @@ def test_hits(write, texts, genes):
     screen = read(write(name="a.tsv", text=texts["trigenic"])).on(genes)
     assert (screen.kind, screen.column("sign").tolist()) == (["trigenic"], [-1])
     assert np.isnan(screen.column("score")).all()
-    assert screen.gene_column("perturbation").tolist() == ["deletion", "allele", "ts"]
-    assert set(screen.gene_column("role")) == {"unknown"}
+    assert screen.column("perturbation").tolist() == ["deletion", "allele", "ts"]
+    assert set(screen.column("role")) == {"unknown"}
     assert not screen.coverage.studies
     screen = read(write(name="a.tsv", text=texts["digenic"])).on(genes)
     assert screen.column("sign").tolist() == [-1, 1, 0]
