@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -147,8 +146,7 @@ def _check_sources(folder: Path, out: Path) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     ]
-    digest = hashlib.sha256(repr(files).encode()).hexdigest()
-    now, kept = {"folder": str(folder.resolve()), "files": digest}, out / SOURCES
+    now, kept = {"folder": str(folder.resolve()), "files": files}, out / SOURCES
     made = kept.is_file()
     inside = out.resolve().is_relative_to(folder.resolve())
     changed = made and read_json(kept, what="the list of sources") != now

@@ -110,12 +110,9 @@ def open_screen(path: str | os.PathLike[str], name: str | None = None) -> Screen
     """Open a screen, or a screen of an import; its name is not needed if there is only one."""
     path = Path(path)
     manifest = store.read_manifest(path)
-    if manifest["kind"] != "import":
-        if name is not None:
-            what = f"a screen '{name}' was asked for, and this is a {manifest['kind']}"
-            raise InputError(what, code="not-an-import", where=path, fix="Leave out --screen.")
+    if manifest["kind"] != "import" and name is None:
         return Screen.load(path)
-    names = manifest["meta"]["screens"]
+    names = manifest["meta"].get("screens", ())
     if name is None and len(names) == 1:
         name = names[0]
     if name not in names:

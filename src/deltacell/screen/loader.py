@@ -34,20 +34,19 @@ class Batch:
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self.genotypes.nbytes + sum(column.nbytes for column in self._columns)
+        return sum(part.nbytes for part in self._parts)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """Return the batch on a device."""
-        columns = (c.to(device, non_blocking=non_blocking) for c in self._columns)
-        return Batch(self.genotypes.to(device, non_blocking=non_blocking), *columns)
+        return Batch(*(part.to(device, non_blocking=non_blocking) for part in self._parts))
 
     def pin_memory(self) -> Batch:
         """Return a copy in pinned memory, for transfers that do not block."""
-        return Batch(self.genotypes.pin_memory(), *(c.pin_memory() for c in self._columns))
+        return Batch(*(part.pin_memory() for part in self._parts))
 
     @property
-    def _columns(self) -> tuple[torch.Tensor, ...]:
-        return self.targets, self.weights, self.rows
+    def _parts(self) -> tuple[Any, ...]:
+        return self.genotypes, self.targets, self.weights, self.rows
 
 
 class Loader:

@@ -63,14 +63,14 @@ _OTHERS: dict[str, list[str]] = HEADERS["screen"]["others"]
 
 @dataclass(frozen=True)
 class _Form:
-    """How a sheet is to be read: the header's row and the positions of the columns."""
+    """How a sheet is to be read: the row of its header and the names of the columns."""
 
     sheet: Sheet
     at: int | None = None
-    genes: tuple[tuple[int, str, bool], ...] = ()  # position, role, whether it holds strain IDs
-    scores: Mapping[str, Sequence[int]] = field(default_factory=dict)  # columns by phenotype
-    others: Mapping[str, int] = field(default_factory=dict)
-    numbers: Sequence[int] = ()  # all columns of numbers
+    genes: Sequence[GeneColumn] = ()
+    scores: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by phenotype
+    others: Mapping[str, str] = field(default_factory=dict)
+    numbers: Sequence[str] = ()  # all columns of numbers
     counts: bool = False  # whether the first column is the number of genes, as DCell writes it
     matrix: bool = False
 
@@ -96,9 +96,9 @@ def _find_split(file: File) -> _Form | None:
 def _read_split(form: _Form) -> list[tuple[list[list[str]], list[str]]]:
     """Return the gene sets of the table, and the part of each."""
     table = form.sheet.below(form.at)
-    parts = _parts(table, table.frame.columns[form.others["split"]])
+    parts = _parts(table, form.others["split"])
     table.refuse()
-    genes = deleted_genes(table, [GeneColumn(table.frame.columns[at]) for at, *_ in form.genes])
+    genes = deleted_genes(table, form.genes)
     by_row = dict(genes.group_by("row", maintain_order=True).agg("name").iter_rows())
     kept = [row for row, part in enumerate(parts) if part]
     return [([by_row.get(row, []) for row in kept], [parts[row] for row in kept])]
@@ -108,14 +108,13 @@ def unclear(file: File) -> tuple[str, list[str], str] | None:
     """Return why a table of two genes and numbers per row is not read, and its columns."""
     forms = chain.from_iterable(map(_candidates, file.sheets))
     form = next((form for form in forms if form.numbers), None)
-    if form is None or form.at is None:
+    if form is None:
         return None
-    header = form.sheet.header(form.at)
-    genes = [header[at] for at, *_ in form.genes]
+    genes = [column.name for column in form.genes]
     for phenotype, several in form.scores.items():
         if len(several) > 1:
-            return f"it has two columns of {phenotype}", genes, header[several[0]]
-    return "no column is known as a score or a weight", genes, header[form.numbers[0]]
+            return f"it has two columns of {phenotype}", genes, several[0]
+    return "no column is known as a score or a weight", genes, form.numbers[0]
 
 
 def _by_names(sheet: Sheet) -> _Form | None:
@@ -123,15 +122,16 @@ def _by_names(sheet: Sheet) -> _Form | None:
     for names in sheet.file.columns:
         found = names.find(sheet) if {"score", "fitness"} & names.names.keys() else None
         if found is not None:
-            row, at = found
+            row, places = found
+            header = sheet.names(row)
+            at = {"standard_deviation" if k == "sd" else k: header[i] for k, i in places.items()}
             roles = {key: re.sub(r"\d|gene.*", "", key) or "unknown" for key in names.genes}
-            others = {"sd" if key == "standard_deviation" else key: key for key in _OTHERS}
             return _Form(
                 sheet,
                 row,
-                tuple((at[key], role, True) for key, role in roles.items()),
+                [GeneColumn(at[key], role, True) for key, role in roles.items()],
                 {phenotype: [at[key]] for phenotype, key in _SCORES.items() if key in at},
-                {column: at[key] for key, column in others.items() if key in at},
+                {key: at[key] for key in _OTHERS if key in at},
             )
     return None
 
@@ -144,7 +144,7 @@ def _by_words(sheet: Sheet) -> _Form | None:
 
 
 class _Column(NamedTuple):
-    at: int
+    name: str
     word: str
     fields: list[str]  # those below the header that are not missing
 
@@ -155,36 +155,36 @@ class _Column(NamedTuple):
 
 def _candidates(sheet: Sheet) -> Iterator[_Form]:
     """Yield the headers that name genes, whether or not they name one score."""
-    for at, _, words in sheet.headers:
+    for at, header, words in sheet.headers:
         if not any(known.fullmatch(w) for w in words for known in (_GENE, _ROLE, _JOINED)):
             continue
         columns = []
-        for i, w in enumerate(words):
+        for i, (name, w) in enumerate(zip(header, words, strict=True)):
             below = [row[i].strip() for row in sheet.rows[at + 1 :] if i < len(row)]
             fields = [field for field in below if field.lower() not in MISSING]
-            columns.append(_Column(i, w, fields))
+            columns.append(_Column(name, w, fields))
         genes = _genes(columns)
         if not genes:
             continue
-        scores: dict[str, list[int]] = {}
+        scores: dict[str, list[str]] = {}
         # One bad number among others is for `read` to name.
         measured_in = [c for c in columns if not c.fields or any(map(is_number, c.fields))]
         for phenotype, first in _SCORES.items():
             there = [c for c in measured_in if _SCORE_WORDS[phenotype].fullmatch(c.word)]
             chosen = [c for c in there if c.word == first] or there
-            scores |= {phenotype: [c.at for c in chosen]} if chosen else {}
+            scores |= {phenotype: [c.name for c in chosen]} if chosen else {}
         others = {}
         for key, known in _OTHERS.items():
             column = next((c for name in known for c in columns if c.word == name), None)
             if column and (key != "split" or all(word(f) in PARTS for f in column.fields)):
-                others[key] = column.at
-        yield _Form(sheet, at, genes, scores, others, [c.at for c in columns if c.is_numeric])
+                others[key] = column.name
+        yield _Form(sheet, at, genes, scores, others, [c.name for c in columns if c.is_numeric])
 
 
-def _genes(columns: Sequence[_Column]) -> tuple[tuple[int, str, bool], ...]:
+def _genes(columns: Sequence[_Column]) -> list[GeneColumn]:
     """Return the columns of genes; of several that name one gene, the most exact."""
     candidates: dict[tuple[str, str], list[tuple[int, int, bool]]] = {}
-    for column in columns:
+    for at, column in enumerate(columns):
         found = _ROLE.fullmatch(column.word) or _GENE.fullmatch(column.word)
         if found is None or column.is_numeric:
             continue
@@ -193,17 +193,17 @@ def _genes(columns: Sequence[_Column]) -> tuple[tuple[int, str, bool], ...]:
         kind = groups["kind"] + groups.get("before", "")
         exact = 2 if "strain" in kind else bool(re.search("orf|systematic|locus", kind))
         key = _ROLES.get(role, role), groups["number"] or ""
-        candidates.setdefault(key, []).append((-exact, column.at, "strain" in kind))
+        candidates.setdefault(key, []).append((-exact, at, "strain" in kind))
     with_role = [key for key in candidates if key[0]]
     if 2 <= len(with_role) <= len(candidates) - 2:
-        return ()
+        return []
     if len(candidates) >= 2:
         chosen = sorted((*min(found)[1:], key[0]) for key, found in candidates.items())
-        return tuple((i, role or "unknown", strain) for i, strain, role in chosen)
+        return [GeneColumn(columns[at].name, role or "unknown", s) for at, s, role in chosen]
     joined = [c for c in columns if _JOINED.fullmatch(c.word)]
     if len(joined) == 1 and not candidates and any(map(JOINS.search, joined[0].fields)):
-        return ((joined[0].at, "unknown", False),)
-    return ()
+        return [GeneColumn(joined[0].name)]
+    return []
 
 
 def _counted(sheet: Sheet) -> _Form | None:
@@ -217,9 +217,9 @@ def _counted(sheet: Sheet) -> _Form | None:
 
     if len(sheet.rows) < 2 or not all(map(is_counted, sheet.rows)):
         return None
-    last = len(sheet.rows[0]) - 1
-    genes = tuple((i, "unknown", False) for i in range(1, last))
-    return _Form(sheet, None, genes, {"interaction": [last], "fitness": [last]}, counts=True)
+    _, *genes, last = sheet.names(None)
+    scores = {phenotype: [last] for phenotype in _SCORES}
+    return _Form(sheet, None, [GeneColumn(name) for name in genes], scores, counts=True)
 
 
 def _matrix(sheet: Sheet) -> _Form | None:
@@ -251,27 +251,26 @@ def _parts(table: Table, column: str) -> pl.Series:
 def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
     phenotype = chosen_phenotype(phenotype, list(form.scores), form.sheet.file.path)
     table = form.sheet.below(form.at)
-    names = table.frame.columns
     if form.counts:
         table.refuse("Every row must have as many genes: give pairs and triples in separate files.")
         table.notes["form"] = f"{len(form.genes)} genes per row behind their number"
     columns: dict[str, Any] = {"phenotype": phenotype}
-    for name, at in {"score": form.scores[phenotype][0], **form.others}.items():
-        if name in ("score", "standard_deviation", "p_value"):
-            columns[name] = measured(table, name, names[at])
-        elif name == "study":
-            columns["study"] = present(table.frame[names[at]]).replace("", study)
+    for key, name in {"score": form.scores[phenotype][0], **form.others}.items():
+        if key == "study":
+            columns["study"] = present(table.frame[name]).replace("", study)
+        elif key == "split":
+            columns["part"] = _parts(table, name)
         else:
-            columns["part"] = _parts(table, names[at])
-    genes = deleted_genes(table, [GeneColumn(names[at], r, is_id) for at, r, is_id in form.genes])
+            columns[key] = measured(table, key, name)
+    genes = deleted_genes(table, form.genes)
     n_genes = np.bincount(genes["row"].to_numpy(), minlength=len(table))
-    scored = ~np.isnan(columns["score"])
+    scored, first = ~np.isnan(columns["score"]), table.frame.columns[0]
     if form.counts:
-        wrong = table.frame[names[0]] != pl.Series(n_genes).cast(pl.String)
-        table.bad("the number of genes is not that of the first column", names[0], wrong)
+        wrong = table.frame[first] != pl.Series(n_genes).cast(pl.String)
+        table.bad("the number of genes is not that of the first column", first, wrong)
     else:
-        named = ", ".join(names[at] for at, *_ in form.genes)
-        table.bad(f"no gene in {named}", names[form.genes[0][0]], scored & (n_genes == 0))
+        named = ", ".join(column.name for column in form.genes)
+        table.bad(f"no gene in {named}", form.genes[0].name, scored & (n_genes == 0))
     return WrittenScreen(table, genes, reader.name, study, columns, dropped={NO_SCORE: ~scored})
 
 
