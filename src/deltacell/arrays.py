@@ -43,12 +43,8 @@ def distinct(values: Ints) -> tuple[Ints, Ints]:
 
 
 def column_of(table: pa.Table, name: str) -> AnyArray:
-    """Return a column as an array, without a copy if it is numbers in one piece."""
-    import pyarrow as pa
-
+    """Return a column of numbers as an array, without a copy if it is in one piece."""
     chunked = table[name]
     whole = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
-    if pa.types.is_dictionary(whole.type):
-        whole = whole.cast(whole.type.value_type)
     values: AnyArray = whole.to_numpy(zero_copy_only=False)
     return values

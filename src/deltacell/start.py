@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +34,7 @@ SOURCES, TABLES, PAGE = "sources.json", "evaluation.md", "ranking.html"
 BASELINES = ("additive", "boosted_trees")
 BYTES_PER_SECOND = 5e6  # of compressed tables that one core of 2020 reads
 TREE_SECONDS = 1e-7  # that one core takes for a tree and a set
-TRIALS = ((16, 1_000), (4, 8_000))  # a share of the genotypes, and the most of them
-FEWEST, TRIED_ROUNDS = 50, 6
+TRIED_ROWS, TRIED_ROUNDS = 4_000, 6  # at most, of genotypes and of trees
 DRAWN = 2_048  # sets, to see how many are untested
 FEWEST_UNTESTED = 0.01
 
@@ -99,9 +97,9 @@ def _tell_how_long(
     config: Config, data: TrainingData, sets: str, tell: Callable[[str], None]
 ) -> None:
     # With tested pairs that are not listed, there is a second fit.
-    fits, whole = 1 if data.grid is None else 2, cast(Any, build_fitted(config))
-    fit, predictor = _trial(lambda: build_fitted(config), data, fits)
-    test, _ = _trial(lambda: baseline(BASELINES[1]), data)
+    predictor, trees = cast(Any, build_fitted(config)), cast(Any, baseline(BASELINES[1]))
+    rounds = predictor.rounds * (1 if data.grid is None else 2)
+    fit, test = _seconds(predictor, rounds, data), _seconds(trees, trees.rounds, data)
     order = GeneOrder(data.cell.genes).gene
     genes = order[np.isin(order, data.screen.genotypes.genes.numpy())]
     pairs = genotypes_of(next(Pairs(genes, sets_per_piece=SETS_PER_BLOCK).pieces(0, 1)))
@@ -110,7 +108,7 @@ def _tell_how_long(
     predictor(data.cell, pairs)
     n_sets = comb(len(genes), 2 if sets == "pairs" else 3)
     # The trial has few trees, and one thread where the ranking has several.
-    each = (time.perf_counter() - began) / len(pairs) + fits * whole.rounds * TREE_SECONDS
+    each = (time.perf_counter() - began) / len(pairs) + rounds * TREE_SECONDS
     ranking = n_sets * each / torch.get_num_threads()
     tell(
         f"By a trial on a few of {len(data.split.train):,} genotypes: fitting takes {_range(fit)}, "
@@ -119,25 +117,20 @@ def _tell_how_long(
     )
 
 
-def _trial(make: Callable[[], Any], data: TrainingData, fits: int = 1) -> tuple[float, Any]:
-    """Return how long a fit takes, on the line through two short ones, and what the second made."""
-    train, tried = data.split.train, []
-    for share, most in TRIALS:
-        rows = min(len(train), max(FEWEST, len(train) // share), most)
-        chosen = np.sort(np.random.default_rng(0).permutation(train)[:rows])
-        predictor, trees, began = make(), list[float](), time.perf_counter()
-        rounds, predictor.rounds = fits * predictor.rounds, TRIED_ROUNDS
+def _seconds(predictor: Any, rounds: int, data: TrainingData) -> float:
+    """Fit a few trees on some genotypes, and return how long `rounds` on all of them will take."""
+    train, trees = data.split.train, [time.perf_counter()]
+    rows = np.sort(np.random.default_rng(0).permutation(train)[:TRIED_ROWS])
 
-        def report(what: str, done: int, total: int, trees: list[float] = trees) -> None:
-            if what == "trees":
-                trees.append(time.perf_counter())
+    def report(what: str, done: int, total: int) -> None:
+        if what == "trees":
+            trees.append(time.perf_counter())
 
-        predictor.fit(data.cell, *data.part(chosen), seed=0, progress=report)
-        trees = trees or [time.perf_counter()]
-        per_round = (trees[-1] - trees[0]) / max(1, len(trees) - 1)
-        tried.append((rows, trees[0] - began + rounds * per_round))
-    (few, short), (many, long) = tried
-    return long + max(0.0, (long - short) / max(1, many - few)) * (len(train) - many), predictor
+    predictor.rounds = TRIED_ROUNDS
+    predictor.fit(data.cell, *data.part(rows), seed=0, progress=report)
+    trees = trees if len(trees) > 1 else [*trees, time.perf_counter()]
+    per_round = (trees[-1] - trees[1]) / max(1, len(trees) - 2)
+    return (trees[1] - trees[0] + rounds * per_round) * len(train) / len(rows)
 
 
 def _range(seconds: float) -> str:
@@ -153,8 +146,7 @@ def _check_sources(folder: Path, out: Path) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     ]
-    digest = hashlib.sha256(repr(files).encode()).hexdigest()
-    now, kept = {"folder": str(folder.resolve()), "files": digest}, out / SOURCES
+    now, kept = {"folder": str(folder.resolve()), "files": files}, out / SOURCES
     made = kept.is_file()
     inside = out.resolve().is_relative_to(folder.resolve())
     changed = made and read_json(kept, what="the list of sources") != now

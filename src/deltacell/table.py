@@ -145,14 +145,17 @@ class Sheet:
             names[f"{unique} ({i})" if unique in names else unique] = None
         return list(names)
 
+    def names(self, at: int | None) -> list[str]:
+        """Return the names of the columns below a header; without one, their numbers."""
+        return numbered_names(len(self.rows[0])) if at is None else self.header(at)
+
     def below(self, at: int | None, *, names: Sequence[str] = (), quotes: bool = True) -> Table:
         """Return the rows below a header, or all if there is none and columns have these `names`.
 
         Rows with another number of fields are bad; rows without any value are left out. Without
         `quotes`, a quotation mark is text.
         """
-        if not names:
-            names = _numbered(len(self.rows[0])) if at is None else self.header(at)
+        names = names or self.names(at)
         skip = 0 if at is None else self.lines[at]
         table = (
             self._split(skip, len(names), quotes) if self.separator else self.file.cells(self.name)

@@ -84,7 +84,7 @@ def test_chance_is_the_share_of_planted_sets_among_all_that_are_ranked(monkeypat
     cell = whole.subset(np.unique(screen.genotypes.genes.numpy())[:24])
     screen = screen.on(cell, on_unknown="drop")
     ranked = ranked_one_by_one(cell, screen)
-    planted = Planted.of(cell, SEED).is_planted(Genotypes.of(ranked))
+    planted = Planted.of(cell, SEED).effect(Genotypes.of(ranked)) != 0
     assert 0 < planted.sum() < len(ranked)
     head = [[cell.genes[gene] for gene in ranked[i]] for i in range(30)]
     found = recovered(cell, screen, head, SEED)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deltacell.cell import Genes
 from deltacell.counts import Counts, Source
 from deltacell.screen import Coverage, Genotypes, Screen, StudyCoverage
-from deltacell.screen.columns import GENE_SCHEMA, PERTURBATIONS, ROW_SCHEMA
+from deltacell.screen.screen import GENE_SCHEMA, PERTURBATIONS, ROW_SCHEMA
 
 N = 4
 LAW = settings(max_examples=50, deadline=None)
@@ -76,7 +76,7 @@ def test_save_then_load_is_identity(screen):
         for name in ROW_SCHEMA.names:
             np.testing.assert_array_equal(loaded.column(name), screen.column(name))
         for name in GENE_SCHEMA.names:
-            np.testing.assert_array_equal(loaded.gene_column(name), screen.gene_column(name))
+            np.testing.assert_array_equal(loaded.column(name), screen.column(name))
         assert loaded.sources == screen.sources
         assert loaded._with().checksum == screen.checksum
         for mine, theirs in zip(loaded.coverage.studies, screen.coverage.studies, strict=True):

@@ -82,7 +82,7 @@ def sets_of(given):
 
 def queries_of(screen):
     """The query pairs of each genotype, the slow way."""
-    roles = np.split(screen.gene_column("role"), screen.offsets[1:-1])
+    roles = np.split(screen.column("role"), screen.offsets[1:-1])
     pairs = []
     for genes, role in zip(screen.genotypes, roles, strict=True):
         queries = [g for g, r in zip(genes.tolist(), role, strict=True) if r == "query"]
@@ -274,7 +274,7 @@ def test_a_zero_keeps_its_part_whatever_the_draw_and_the_order_of_genes(screen, 
         Genes(screen.genes.systematic[::-1]),
         [[n - 1 - g for g in s.tolist()] for s in screen.genotypes],
         screen.column("score"),
-        list(screen.gene_column("role")),
+        list(screen.column("role")),
         list(screen.column("study")),
     )
     if split.method != "random":
@@ -330,7 +330,6 @@ def test_parts_have_the_shares_of_a_random_split_and_draws_are_uniform():
 
 def test_there_is_a_grid_of_a_hit_list_only_and_it_can_be_turned_off():
     screen = many_hits()
-    assert Grid.of(screen, assume_crossed=False) is None
     scores = np.random.default_rng(0).normal(0, 0.1, len(screen))
     sets = [s.tolist() for s in screen.genotypes]
     # One that keeps all that was measured, and one without roles.

@@ -61,7 +61,7 @@ def test_costanzo_2010_with_unknown_genes_left_out_or_added(costanzo2010, genes)
     assert screen.column("source_row")[0] == 1
     (coverage,) = screen.coverage.studies
     assert not coverage.complete
-    role, gene = screen.gene_column("role"), screen.genotypes.genes.numpy()
+    role, gene = screen.column("role"), screen.genotypes.genes.numpy()
     assert np.isin(gene[role == "query"], coverage.query_genes).all()
     assert np.isin(gene[role == "array"], coverage.array_genes).all()
     index = genes.resolve(costanzo2010.gene_names)
@@ -103,9 +103,9 @@ def test_hits(screen_of, genes):
     signs = dict(zip(*np.unique(digenic.column("sign"), return_counts=True), strict=True))
     assert signs == {-1: 9_090, 0: 4, 1: 4_996}
     assert np.isnan(digenic.column("score")).all()
-    assert set(digenic.gene_column("role")) == {"unknown"}
-    alleles = digenic.gene_column("allele")
-    deleted = digenic.gene_column("perturbation") == "deletion"
+    assert set(digenic.column("role")) == {"unknown"}
+    alleles = digenic.column("allele")
+    deleted = digenic.column("perturbation") == "deletion"
     assert deleted.tolist() == [a.endswith("Δ") for a in alleles]
 
 

@@ -9,7 +9,7 @@ import pytest
 from deltacell.cell.readers import sbml
 from deltacell.errors import MissingExtraError
 from deltacell.screen import Screen
-from deltacell.screen.columns import ROW_SCHEMA
+from deltacell.screen.screen import ROW_SCHEMA
 
 
 def test_polars_and_pandas_have_one_row_per_genotype(screen):

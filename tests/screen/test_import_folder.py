@@ -56,19 +56,6 @@ def test_hidden_files_and_folders_are_not_read(folder):
     assert not imported.left_alone
 
 
-def test_weights_below_zero_are_spoken_of(folder):
-    imported = import_folder(
-        folder(
-            ppi__csv="gene1,gene2,weight\nYAL001C,YAL002W,0.5\n",
-            screen__csv="gene1,gene2,weight\nYAL001C,YAL002W,-0.5\n",
-            triples__csv="a,b,c,score\nYAL001C,YAL002W,YAL003W,-0.5\n",
-        )
-    )
-    (note,) = [note for note in imported.notes if "weights are below 0" in note]
-    assert note.startswith("screen.csv was read as a network")
-    assert list(imported.left_alone) == ["triples.csv"]
-
-
 def test_a_table_of_scores_is_a_screen_and_not_a_network(folder, tmp_path, refused):
     path = folder(
         ppi__csv="gene1,gene2,weight\nYAL001C,YAL002W,0.5\n",

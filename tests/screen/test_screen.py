@@ -50,7 +50,7 @@ def test_build_fills_in_signs_and_one_value_for_all_or_refuses(screen, refused):
     signed = plain(4, score=[-1.0, 0.0, 2.0, np.nan], study="s", role="query")
     assert signed.column("sign").tolist() == [-1, 0, 1, 0]
     assert signed.column("study").tolist() == ["s"] * 4
-    assert set(signed.gene_column("role")) == {"query"}
+    assert set(signed.column("role")) == {"query"}
     assert plain(2, score=[0.5, 0.9], phenotype="fitness").column("sign").tolist() == [0, 0]
     assert screen.kind == ["digenic", "trigenic", "digenic", "single", "digenic", "digenic"]
     assert repr(screen) == "Screen(6 genotypes: 1 single, 4 digenic, 1 trigenic)"
@@ -68,7 +68,7 @@ def test_take_rows_or_a_mask_or_where_columns_are_so(screen, refused):
     taken = screen.take([3, 1])
     assert sets_of(taken) == [{5}, {2, 3, 4}]
     assert taken.column("score").tolist()[0] == 0.5
-    assert taken.gene_column("allele").tolist() == ["x7", "x2", "x3", "x4"]
+    assert taken.column("allele").tolist() == ["x7", "x2", "x3", "x4"]
     assert taken.offsets.tolist() == [0, 1, 4]
     assert sets_of(screen.take(np.arange(6) == 1)) == [{2, 3, 4}]
     with pytest.raises(IndexError):
@@ -194,11 +194,11 @@ def test_merge_by_mean_and_by_p_value(screen):
     assert merged.column("phenotype").tolist() == [*["interaction"] * 3, "fitness"]
     # What cannot be averaged is the first row's.
     assert merged.column("study").tolist() == ["a", "a", "b", "a"]
-    assert merged.gene_column("allele").tolist()[:2] == ["x0", "x1"]
+    assert merged.column("allele").tolist()[:2] == ["x0", "x1"]
     best = screen.merge("best-p")
     assert best.column("source_row").tolist() == [2, 1, 3, 5]
     assert (best.column("score")[0], best.column("p_value")[0]) == (0.25, 0.01)
-    assert best.gene_column("allele").tolist()[:2] == ["x5", "x6"]
+    assert best.column("allele").tolist()[:2] == ["x5", "x6"]
     genes, sets = Genes(["a", "b", "c"]), Genotypes.of([[0, 1], [1, 0], [0, 2], [2, 0]])
     signs = Screen.build(genes, sets, sign=[1, -1, 1, 1]).merge("mean")
     assert signs.column("sign").tolist() == [0, 1]

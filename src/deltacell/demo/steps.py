@@ -109,8 +109,8 @@ def recovered(
         ranked = ranked[linkage.of(ranked) != LINKED]
         ranked = ranked[statuses.of(ranked) == STATUSES.index(UNTESTED)]
         n_sets += len(ranked)
-        n_planted += int(planted.is_planted(genotypes_of(ranked)).sum())
-    of_head = planted.is_planted(genotypes_of(head.reshape(-1, 3))).tolist()
+        n_planted += int((planted.effect(genotypes_of(ranked)) != 0).sum())
+    of_head = (planted.effect(genotypes_of(head.reshape(-1, 3))) != 0).tolist()
     chance = len(head) * n_planted / n_sets
     said = f"{sum(of_head)} of the {len(head)} untested triples at the head of the ranking have a "
     return {
@@ -121,16 +121,16 @@ def recovered(
 
 
 def head_of_ranking(folder: Path) -> list[dict[str, Any]]:
-    rows = json.loads((folder / "ranking.json").read_text(encoding="utf-8"))["rows"]
-    return [row for row in rows if row["end"] == LOWEST][:FIRST]
+    return [row for row in _read(folder, "ranking")["rows"] if row["end"] == LOWEST][:FIRST]
+
+
+def _read(folder: Path, name: str) -> Any:
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def results(folder: Path, seed: int, seconds: float | None = None) -> dict[str, Any]:
     """Return what the steps left in a folder, as `report.predict.demo_page` takes it."""
-    evaluation, explanation = (
-        json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("evaluation", "explanation")
-    )
+    evaluation, explanation = (_read(folder, name) for name in ("evaluation", "explanation"))
     run = folder / next(iter(TITLES))
     data = load_data(resumed_config(run), run / SPLIT)
     cell, screen, head, texts = data.cell, data.screen, head_of_ranking(folder), _texts()
@@ -139,7 +139,6 @@ def results(folder: Path, seed: int, seconds: float | None = None) -> dict[str, 
     scores = evaluation["groups"][0]["scores"]
     baselines = [name for name in scores if name not in {one.name for one in records.values()}]
     edges = sum(relation.n_edges for relation in cell.relations.values())
-    plan = [step._asdict() for step in steps(folder, seed)]
     return {
         "seed": seed,
         "seconds": seconds,
@@ -150,11 +149,12 @@ def results(folder: Path, seed: int, seconds: float | None = None) -> dict[str, 
         "verdict": evaluation["verdicts"][0]["sentence"],
         "comparison": explanation["sentence"],
         "recovered": truth,
-        "ranking": [
-            {**row, "planted": planted} for row, planted in zip(head, truth["head"], strict=True)
-        ],
+        "ranking": [row | {"planted": is_} for row, is_ in zip(head, truth["head"], strict=True)],
         "links": [link for link in texts["links"] if (folder / link["file"]).exists()],
-        "steps": [step | {"command": shlex.join(["deltacell", *step["command"]])} for step in plan],
+        "steps": [
+            step._asdict() | {"command": shlex.join(["deltacell", *step.command])}
+            for step in steps(folder, seed)
+        ],
         "next": texts["next"],
     }
 

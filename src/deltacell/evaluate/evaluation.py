@@ -34,15 +34,14 @@ from deltacell.models import Prediction
 from deltacell.models.baselines.baseline import Parts
 from deltacell.report.page import sentences
 from deltacell.screen import Genotypes, Grid, Screen, Split
-from deltacell.screen.columns import PERTURBATIONS
 from deltacell.screen.genotypes import sorted_matrix
-from deltacell.screen.grid import lists_only_hits
+from deltacell.screen.grid import LARGEST_P, lists_only_hits
+from deltacell.screen.screen import PERTURBATIONS
 from deltacell.words import Progress, count_text
 
 SCHEMA = 2
 MAIN = "pearson"  # the metric by which a predictor is best
 THRESHOLD = -0.08  # a score of so much or less is a hit
-LARGEST_P = 0.05  # the largest p-value of a hit, where a screen has p-values
 ZEROS = 100_000  # how many are drawn by default
 FIRST = (100, 1000)  # of how many sets at the head the precision is given
 # There are many tested sets: more resamples would take minutes and move no interval visibly.
@@ -296,7 +295,7 @@ def _groups(screen: Screen, split: Split, beyond: float | None) -> Iterator[tupl
     for size in np.unique(sizes):
         yield "kind", str(kind[np.argmax(sizes == size)]), sizes == size
     # One number per row with one bit for each perturbation among its genes.
-    owner, perturbation = screen.genotypes.owner.numpy(), screen.gene_column("perturbation")
+    owner, perturbation = screen.genotypes.owner.numpy(), screen.column("perturbation")
     codes: Ints = np.zeros(len(screen), dtype=np.int64)
     for bit, name in enumerate(PERTURBATIONS):
         codes[np.unique(owner[perturbation == name])] |= 1 << bit
@@ -345,7 +344,7 @@ def positives(screen: Screen, rows: Ints, threshold: float) -> Positives:
     classes are the signs among the significant rows. See `lists_only_hits`.
     """
     score, p_value = screen.column("score")[rows], screen.column("p_value")[rows]
-    only_hits, sign = lists_only_hits(screen, LARGEST_P), screen.column("sign")[rows]
+    only_hits, sign = lists_only_hits(screen), screen.column("sign")[rows]
     label = _low(score, p_value, threshold)
     if only_hits:
         label = np.where((sign != 0) & ~(p_value > LARGEST_P), sign < 0, np.nan)

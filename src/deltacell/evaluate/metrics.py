@@ -494,7 +494,7 @@ def replicate_ceiling(screen: Screen, rows: Ints, repeats: Screen | None = None)
     known = np.isfinite(y)
     y, k = y[known], before.column("replicates")[known].astype(np.float64)
     _, key = np.unique(before.keys[known], return_inverse=True)
-    phenotype = before.codes("phenotype")[known]
+    phenotype = before.rows["phenotype"].rank("dense").to_numpy()[known].astype(np.int64)
     _, group = np.unique(key * (int(phenotype.max(initial=0)) + 1) + phenotype, return_inverse=True)
     n = np.bincount(group)
     mean = np.bincount(group, k * y) / np.bincount(group, k)

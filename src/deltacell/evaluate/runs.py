@@ -37,9 +37,9 @@ from deltacell.report.evaluate import print_evaluation
 from deltacell.report.progress import progress_bar
 from deltacell.report.terminal import Shown
 from deltacell.screen import Genotypes, Grid, Screen, Split
-from deltacell.screen.columns import ONE_GENE_TWICE
 from deltacell.screen.genotypes import comparable_keys, repeats_a_gene, sets_with
 from deltacell.screen.import_folder import open_screen
+from deltacell.screen.screen import ONE_GENE_TWICE
 from deltacell.train.config import MODELS, Config, DataConfig, NoLossConfig
 from deltacell.train.data import Standard, TrainingData, load_data
 from deltacell.train.predictor import (
@@ -154,7 +154,7 @@ def evaluate_runs(
     chosen = tested.split if samples is None else fewer(tested.split, samples)
     genotypes = test = _taken(tested.screen, chosen.test)
     crossed = on is None and zeros > 0
-    grid = Grid.of(data.screen, whole=data.whole, assume_crossed=crossed)
+    grid = Grid.of(data.screen, whole=data.whole) if crossed else None
     if grid is not None and grid.count("test", data.split):
         drawn = Zeros.draw(grid, data.split, zeros, seed=data.split.seed)
         # Where only some of the hits are looked at, the zeros stand for as many fewer.

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from deltacell.arrays import AnyArray, Bools, Doubles, Floats, Ints
 from deltacell.cell import Cell, Genes
@@ -25,7 +23,7 @@ Codes = npt.NDArray[np.int8]
 
 
 def phenotypes_of(screen: Screen) -> set[str]:
-    return set(screen.rows["phenotype"].unique().to_pylist())
+    return set(screen.rows["phenotype"])
 
 
 class Statuses:
@@ -44,12 +42,12 @@ class Statuses:
         widths = [int(np.diff(screen.offsets).max(initial=0)) for screen in screens]
         widths += [1 + int(np.diff(study.query_offsets).max(initial=0)) for study in studies]
         self._width = max(widths)
-        learned = pa.array(sorted(phenotypes), pa.string())
+        learned = sorted(phenotypes)
         sets, scores = [], []
         for screen in screens:
             genes = screen.genotypes.genes.numpy()
             sets.append(sorted_matrix(genes, screen.offsets, self._width))
-            known = pc.is_in(screen.rows["phenotype"], learned).to_numpy()
+            known = screen.rows["phenotype"].is_in(learned).to_numpy()
             scores.append(np.where(known, screen.column("score"), np.nan))
         every, score = np.concatenate(sets), np.concatenate(scores).astype(np.float64)
         keys = matrix_keys(every, self._n_genes)

@@ -122,12 +122,11 @@ class Coverage:
     @classmethod
     def from_arrow(cls, parts: Mapping[str, pa.Table]) -> Coverage:
         """Inverse of `to_arrow`."""
-        described, queries, arrays = (parts[name].to_pydict() for name in _SCHEMAS)
+        described, queries, arrays = (pl.DataFrame(parts[name]) for name in _SCHEMAS)
         studies = []
-        for i, (study, complete) in enumerate(zip(*described.values(), strict=True)):
-            sets = [s for part, s in zip(*queries.values(), strict=True) if part == i]
-            on_it = [gene for part, gene in zip(*arrays.values(), strict=True) if part == i]
-            genes = np.array([gene for one in sets for gene in one], dtype=np.int64)
-            sizes = offsets_of(np.array([len(one) for one in sets]))
-            studies.append(StudyCoverage(study, genes, sizes, np.array(on_it, np.int64), complete))
+        for i, (study, complete) in enumerate(described.iter_rows()):
+            sets, on_it = queries.filter(part=i)["genes"], arrays.filter(part=i)["gene"]
+            genes, array_genes = (c.cast(pl.Int64).to_numpy() for c in (sets.explode(), on_it))
+            offsets = offsets_of(sets.list.len().to_numpy())
+            studies.append(StudyCoverage(study, genes, offsets, array_genes, complete))
         return cls(tuple(studies))

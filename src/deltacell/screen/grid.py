@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,32 +18,31 @@ from deltacell.screen.split import Split
 
 Part = Literal["train", "validation", "test"]
 
+#: The largest p-value of a hit.
+LARGEST_P = 0.05
 #: A list of hits may have this share of rows that look like none.
 _FEW = 0.05
 
 
-def lists_only_hits(screen: Screen, largest_p: float | None = 0.05) -> bool:
+def lists_only_hits(screen: Screen) -> bool:
     """Whether a screen is a list of hits, without the pairs that were tested and had none.
 
     It is where rows have signs and no score, or where no coverage is complete and all but a few
-    p-values are at most `largest_p` (None to ignore them) or, if a merge left none, all but a few
-    scores are farther from 0 than half the median distance.
+    p-values are at most `LARGEST_P` or, if a merge left none, all but a few scores are farther from
+    0 than half the median distance.
     """
     score = screen.column("score").astype(np.float64)
     known = np.isfinite(score)
     if not known.any():
         return bool((screen.column("sign") != 0).any())
     studies = screen.coverage.studies
-    if not studies or any(study.complete for study in studies):
+    of_interactions = (screen.rows["phenotype"] == "interaction").all()
+    if not studies or any(study.complete for study in studies) or not of_interactions:
         return False
-    if set(screen.column("phenotype")) != {"interaction"}:
-        return False
-    p_value = screen.column("p_value")
-    p_known = np.isfinite(p_value)
-    if p_known.any() and largest_p is not None:
-        return bool((p_value[p_known] > largest_p).mean() < _FEW)
-    size = np.abs(score[known])
-    return bool((size <= np.median(size) / 2).mean() < _FEW)
+    p_value, size = screen.column("p_value"), np.abs(score[known])
+    p_value = p_value[np.isfinite(p_value)]
+    unlike = p_value > LARGEST_P if len(p_value) else size <= np.median(size) / 2
+    return bool(unlike.mean() < _FEW)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,16 +58,12 @@ class Grid:
 
     screen: Screen
     listed_elsewhere: Ints  # keys n_genes * smaller + larger of hits that were left out of `screen`
-    _last: list[tuple[Split, AnyArray]] = field(default_factory=list, repr=False)
 
     @classmethod
-    def of(
-        cls, screen: Screen, *, whole: Screen | None = None, assume_crossed: bool = True
-    ) -> Grid | None:
+    def of(cls, screen: Screen, *, whole: Screen | None = None) -> Grid | None:
         """Return the grid of a list of hits with queries of a single gene; None for any other."""
-        if not assume_crossed or not lists_only_hits(screen):
-            return None
-        if not any((np.diff(s.query_offsets) == 1).any() for s in screen.coverage.studies):
+        single = any((np.diff(s.query_offsets) == 1).any() for s in screen.coverage.studies)
+        if not single or not lists_only_hits(screen):
             return None
         elsewhere = np.zeros(0, dtype=np.int64)
         if whole is not None:
@@ -98,12 +93,12 @@ class Grid:
         )
 
     def count(self, part: Part, split: Split) -> int:
-        return len(self._zeros(part, split))
+        return int((_parts(self, split) == _number(part)).sum())
 
     def draw(self, n: int, *, part: Part, split: Split, seed: int = 0) -> Genotypes:
         """Draw at most `n` zeros of a part uniformly without repetition, the smaller gene first."""
-        there = self._zeros(part, split)
-        rng = np.random.default_rng([seed, get_args(Part).index(part)])
+        there = self._tested[1][_parts(self, split) == _number(part)]
+        rng = np.random.default_rng([seed, _number(part)])
         drawn = there[rng.permutation(len(there))[:n]]
         genes = np.stack(np.divmod(drawn, len(self.screen.genes)), axis=1).ravel()
         return Genotypes(torch.from_numpy(genes), torch.arange(len(drawn) + 1) * 2)
@@ -131,35 +126,35 @@ class Grid:
         both |= np.tril(tested, -1).T
         return both
 
-    def _zeros(self, part: Part, split: Split) -> Ints:
-        """Return the keys of a part's zeros; the parts under the last split are kept."""
-        if not self._last or self._last[0][0] is not split:
-            split.check(self.screen)
-            self._last[:] = [(split, self._parts(split))]
-        mine: Bools = self._last[0][1] == get_args(Part).index(part)
-        return self._tested[1][mine]
 
-    def _parts(self, split: Split) -> AnyArray:
-        zeros = self._tested[1]
-        first, second = np.divmod(zeros, len(self.screen.genes))
-        chance = _hashed(self.screen.genes.systematic, split.seed, first, second)
-        shares: dict[str, Any] = {
-            name: len(getattr(split, name)) / len(split) for name in ("test", "validation")
-        }
-        if split.method != "named":
-            shares |= split.options
-        if split.method == "gene":
-            test, validation = (
-                np.isin(first, genes) | np.isin(second, genes)
-                for genes in (split.held_out, split.validation_genes)
-            )
-        elif split.method == "source":
-            crossed = self._crossed(self.screen.coverage.only(split.options["test"]))
-            test, validation = crossed.ravel()[zeros], chance < shares["validation"]
-        else:
-            test = chance < shares["test"]
-            validation = chance < shares["test"] + shares["validation"]
-        return np.where(test, 2, validation).astype(np.int8)
+def _number(part: Part) -> int:
+    return get_args(Part).index(part)
+
+
+@lru_cache(maxsize=1)
+def _parts(grid: Grid, split: Split) -> AnyArray:
+    """Return the number of the part of each zero; those of the last split are kept."""
+    split.check(grid.screen)
+    zeros = grid._tested[1]
+    first, second = np.divmod(zeros, len(grid.screen.genes))
+    chance = _hashed(grid.screen.genes.systematic, split.seed, first, second)
+    shares: dict[str, Any] = {
+        name: len(getattr(split, name)) / len(split) for name in ("test", "validation")
+    }
+    if split.method != "named":
+        shares |= split.options
+    if split.method == "gene":
+        test, validation = (
+            np.isin(first, genes) | np.isin(second, genes)
+            for genes in (split.held_out, split.validation_genes)
+        )
+    elif split.method == "source":
+        crossed = grid._crossed(grid.screen.coverage.only(split.options["test"]))
+        test, validation = crossed.ravel()[zeros], chance < shares["validation"]
+    else:
+        test = chance < shares["test"]
+        validation = chance < shares["test"] + shares["validation"]
+    return np.where(test, 2, validation).astype(np.int8)
 
 
 def _pair_keys(screen: Screen, index: Ints, n_genes: int) -> Ints:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,13 +79,9 @@ class Imported:
                 table = pl.DataFrame({"genes": sets, "part": parts}).to_arrow()
                 store.write(temporary / "splits" / name, "parts", {"sets": table}, {})
             write_json(temporary / ACCOUNT, account, what="the account")
-            meta = {
-                "files": [ACCOUNT],
-                "screens": list(self.screens),
-                "left_alone": account["left_alone"],
-                "notes": account["notes"],
-                "splits": list(self.splits),
-            }
+            names = {"screens": list(self.screens), "splits": list(self.splits)}
+            meta = {"files": [ACCOUNT], **names, **account}
+            del meta["sources"]
             store.write_manifest(temporary, "import", {}, meta)
 
     @classmethod
@@ -112,12 +110,9 @@ def open_screen(path: str | os.PathLike[str], name: str | None = None) -> Screen
     """Open a screen, or a screen of an import; its name is not needed if there is only one."""
     path = Path(path)
     manifest = store.read_manifest(path)
-    if manifest["kind"] != "import":
-        if name is not None:
-            what = f"a screen '{name}' was asked for, and this is a {manifest['kind']}"
-            raise InputError(what, code="not-an-import", where=path, fix="Leave out --screen.")
+    if manifest["kind"] != "import" and name is None:
         return Screen.load(path)
-    names = manifest["meta"]["screens"]
+    names = manifest["meta"].get("screens", ())
     if name is None and len(names) == 1:
         name = names[0]
     if name not in names:
@@ -143,13 +138,13 @@ def import_folder(
     files = _Files(Path(folder), [ColumnNames.parse(given) for given in columns], progress)
     built = _Built([], [_NO_GENES])
     genes: Genes | None = None
-    for path, found in files.read_one("genes", "name the genes"):
-        genes, source = found
+    for path, read in files.of("genes", only_one=True):
+        genes, source = read()
         built = _Built([source], [f"The genes are those of {path.name}."])
     for path, _ in files.of("numbers of genes"):
         files.why[path] = "it numbers the genes of the STRING adjacency files beside it"
     edges, screens = files.read("edges"), files.read("screens", phenotype=phenotype)
-    metabolisms = [one for _, one in files.read_one("metabolism", "hold a metabolism")]
+    metabolisms = [read() for _, read in files.of("metabolism", only_one=True)]
     ontology = next(iter(files.read("ontology")), None)
     terms = files.read("terms", ontology=ontology)
     if genes is None or on_unknown == "add":
@@ -165,12 +160,6 @@ def import_folder(
     policy: Literal["error", "drop"] = "error" if on_unknown == "error" else "drop"
     for written in edges:
         built.add(built.relations, *written.on(genes, policy))
-        if "weight" in written.frame.columns and (written.frame["weight"] < 0).any():
-            built.notes.append(
-                f"{written.path.name} was read as a network, and some weights are below 0. If "
-                "these are scores of a screen, take it out of the folder, or models will see what "
-                f"they are to predict: {_PAGE}."
-            )
     metabolism = None
     for written in metabolisms:
         metabolism, source = written.on(genes, policy)
@@ -196,14 +185,15 @@ def import_folder(
         for one in screens
         if one.reader == tables.reader.name
     ]
-    built.notes += [
-        f"The split of {name} is named: train with split.method=named." for name in splits
+    notes = [
+        *built.notes,
+        *(f"The split of {name} is named: train with split.method=named." for name in splits),
     ]
     if not cell.relations:
-        built.notes.append("There is no network: docs/how-to/networks.md says what is read as one.")
+        notes.append("There is no network: docs/how-to/networks.md says what is read as one.")
     if not studies:
-        built.notes.append(f"There is no screen to train on: {_PAGE} says what is read as one.")
-    return Imported(cell, studies, files.unread(), built.notes, splits)
+        notes.append(f"There is no screen to train on: {_PAGE} says what is read as one.")
+    return Imported(cell, studies, files.unread(), notes, splits)
 
 
 @dataclass
@@ -217,19 +207,16 @@ class _Built:
     annotations: dict[str, Any] = field(default_factory=dict)
 
     def add(self, parts: dict[str, Any], part: Any, source: Source) -> None:
-        if parts is self.features:
-            for one in parts.values():
-                # Programs round differently what they save.
-                if one.columns == part.columns and np.allclose(
-                    one.values, part.values, rtol=1e-5, atol=1e-7, equal_nan=True
-                ):
-                    first = next(s.file for s in self.sources if s.into == one.name)
-                    what = f"it holds the same feature as {first}, which was kept"
-                    raise NoFeatureError(what, code="same-feature")
+        for one in parts.values() if parts is self.features else ():
+            # Programs round differently what they save.
+            near: Any = {"rtol": 1e-5, "atol": 1e-7, "equal_nan": True}
+            if one.columns == part.columns and np.allclose(one.values, part.values, **near):
+                first = next(s.file for s in self.sources if s.into == one.name)
+                what = f"it holds the same feature as {first}, which was kept"
+                raise NoFeatureError(what, code="same-feature")
         taken = parts if parts is self.relations else {**self.features, **self.annotations}
-        name, number = part.name, 2
-        while name in taken:
-            name, number = f"{part.name}_{number}", number + 1
+        numbered = (f"{part.name}_{number}" for number in count(2))
+        name = next(name for name in chain([part.name], numbered) if name not in taken)
         if name != part.name:
             self.notes.append(f"{source.file} is called '{name}': another is '{part.name}'.")
         parts[name] = replace(part, name=name)
@@ -276,25 +263,26 @@ class _Files:
         self._found.sort(key=lambda one: names.index(one[1].name))
         self._total = sum(path.stat().st_size for path, *_ in self._found)
 
-    def of(self, gives: str) -> list[tuple[Path, Callable[..., Any]]]:
-        """Return the files that give something, by their readers, and how to read each."""
+    def of(self, gives: str, *, only_one: bool = False) -> list[tuple[Path, Callable[..., Any]]]:
+        """Return the files that give something, by their readers, and how to read each.
+
+        With `only_one` it is that of the first reader, which must not find its format in another.
+        """
         mine = [one for one in self._found if one[1].gives == gives]
+        if only_one:
+            same = [path.name for path, reader, _ in mine if reader is mine[0][1]]
+            if len(same) > 1:
+                what, fix = (
+                    f"several files give the {gives}: {', '.join(same)}",
+                    "Keep one of them.",
+                )
+                raise InputError(what, code="several-files", where=self.folder, fix=fix)
+            self.why |= {p: f"the {gives} are those of {mine[0][0].name}" for p, *_ in mine[1:]}
+            mine = mine[:1]
         return [(path, partial(self._read, path, reader, form)) for path, reader, form in mine]
 
     def read(self, gives: str, **options: Any) -> list[Any]:
         return [item for _, read in self.of(gives) for item in read(**options)]
-
-    def read_one(self, gives: str, what: str) -> Iterator[tuple[Path, Any]]:
-        """Read the file of the first reader that gives something, which has to be the only one."""
-        every = [one for one in self._found if one[1].gives == gives]
-        same = [path.name for path, reader, _ in every if reader is every[0][1]]
-        if len(same) > 1:
-            what, fix = f"several files {what}: {', '.join(same)}", "Keep one of them."
-            raise InputError(what, code="several-files", where=self.folder, fix=fix)
-        for path, *_ in every[1:]:
-            self.why[path] = f"the {gives} are those of {every[0][0].name}"
-        for one in every[:1]:
-            yield one[0], self._read(*one)
 
     def _read(self, path: Path, reader: Reader, form: Any, **options: Any) -> Any:
         if self._progress is not None:
@@ -317,12 +305,10 @@ def why_unread(file: File) -> str:
     if file.holds_several_files:
         return "it is a zip of several files; unpack it to have them read"
     named = ", ".join(sheet.name for sheet in file.sheets if sheet.name)
-    if named:
-        return f"none of its sheets ({named}) is a table of genes with a header as in {_PAGE}"
     return (
-        "its content is of no known format; a table needs a header such as gene1,gene2,score "
-        "(a screen), gene1,gene2,weight (a network), gene,fitness (a feature) or gene,term (an "
-        f"annotation): {_PAGE}"
+        f"{f'the content of its sheets ({named})' if named else 'its content'} is of no known "
+        "format; a table needs a header such as gene1,gene2,score (a screen), gene1,gene2,weight "
+        f"(a network), gene,fitness (a feature) or gene,term (an annotation): {_PAGE}"
     )
 
 
@@ -340,7 +326,7 @@ def _files_under(folder: Path) -> Iterator[Path]:
     for where, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(where, name) for name in names if not name.startswith(".")):
-            if any("\ud800" <= character <= "\udfff" for character in path.name):
+            if re.search("[\ud800-\udfff]", path.name):
                 what = "the file's name is not text (UTF-8)"
                 raise InputError(what, code="file-name", where=path, fix="Rename it.")
             if path.is_file():
@@ -353,15 +339,8 @@ def _named_splits(
     """Return the named split of each screen that has one, and check it."""
     splits = {}
     for study, screen in screens.items():
-        sets: list[list[str]] = []
-        parts: list[str] = []
-        for one in written:
-            if one.study == study and "part" in one.rows:
-                named = [row for row, part in enumerate(one.rows["part"]) if part]
-                sets += [one.names_of(row) for row in named]
-                parts += one.rows["part"].gather(named).to_list()
-        for their_sets, their_parts in files:
-            sets, parts = sets + their_sets, parts + their_parts
+        named = [*(one.split for one in written if one.study == study), *files]
+        sets, parts = (list(chain.from_iterable(each)) for each in zip(*named, strict=True))
         if sets:
             Split.named(screen, sets, parts)
             splits[study] = sets, parts

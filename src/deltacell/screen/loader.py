@@ -34,17 +34,19 @@ class Batch:
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self.genotypes.nbytes + self.targets.nbytes + self.weights.nbytes + self.rows.nbytes
+        return sum(part.nbytes for part in self._parts)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """Return the batch on a device."""
-        columns = (self.genotypes, self.targets, self.weights, self.rows)
-        return Batch(*(c.to(device, non_blocking=non_blocking) for c in columns))  # type: ignore[arg-type]
+        return Batch(*(part.to(device, non_blocking=non_blocking) for part in self._parts))
 
     def pin_memory(self) -> Batch:
         """Return a copy in pinned memory, for transfers that do not block."""
-        columns = (c.pin_memory() for c in (self.targets, self.weights, self.rows))
-        return Batch(self.genotypes.pin_memory(), *columns)
+        return Batch(*(part.pin_memory() for part in self._parts))
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        return self.genotypes, self.targets, self.weights, self.rows
 
 
 class Loader:
@@ -222,26 +224,24 @@ def in_runs(groups: Ints, length: int, rng: np.random.Generator) -> Ints:
 
 
 def _checked_targets(screen: Screen, rows: Ints, targets: npt.ArrayLike | None) -> Floats:
-    values = np.asarray(screen.column("score") if targets is None else targets)
+    values = np.array(screen.column("score") if targets is None else targets, dtype=np.float32)
     if values.shape != (len(screen),):
         what = f"targets has the shape {values.shape}; expected one per row of the whole screen"
         raise InputError(what, code="column-length")
-    column = np.array(values, dtype=np.float32)
-    missing = int((~np.isfinite(column[rows])).sum())
+    missing = int((~np.isfinite(values[rows])).sum())
     if missing:
         what = f"{missing:,} of {len(rows):,} rows have no target (not a finite number)"
         fix = "Leave them out: rows=rows[np.isfinite(screen.column('score')[rows])]."
         raise InputError(what, code="missing-target", fix=fix)
-    return column
+    return values
 
 
-def _checked_rows(screen: Screen, rows: Any) -> Ints:
-    n = len(screen)
-    given = np.arange(n) if rows is None else np.array(rows)
-    if given.dtype == bool and given.shape == (n,):
-        given = np.flatnonzero(given)
-    integers = given.ndim == 1 and given.size and np.issubdtype(given.dtype, np.integer)
-    if not integers or given.min() < 0 or given.max() >= n or len(np.unique(given)) < len(given):
-        what = f"rows must be different row numbers from 0 to {n - 1}, or a mask of {n} values"
+def _checked_rows(screen: Screen, rows: npt.ArrayLike | None) -> Ints:
+    every = np.arange(len(screen))
+    chosen = every if rows is None else np.asarray(rows)
+    chosen = every[chosen] if chosen.dtype == bool and len(chosen) == len(every) else chosen
+    valid = len(chosen) and np.isin(chosen, every).all() and len(np.unique(chosen)) == len(chosen)
+    if not valid or chosen.dtype.kind not in "iu":
+        what = f"rows must be different numbers from 0 to {len(every) - 1}, or a mask of all rows"
         raise InputError(what, code="invalid-rows")
-    return given.astype(np.int64)
+    return chosen.astype(np.int64)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -16,18 +16,10 @@ import pyarrow as pa
 import torch
 
 from deltacell import store
-from deltacell.arrays import AnyArray, Bools, Ints, column_of, offsets_of, ragged_positions
+from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Cell, Genes
 from deltacell.counts import UNKNOWN_GENE, Counts, Source
 from deltacell.errors import InputError, need
-from deltacell.screen.columns import (
-    GENE_SCHEMA,
-    KINDS,
-    ONE_GENE_TWICE,
-    RANGES,
-    ROW_SCHEMA,
-    is_impossible,
-)
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
 from deltacell.table import frame_of
@@ -38,11 +30,65 @@ if TYPE_CHECKING:
 
 Merge = Literal["mean", "median", "best-p"]
 
+PERTURBATIONS = ("deletion", "ts", "damp", "allele")
+KINDS = {1: "single", 2: "digenic", 3: "trigenic", 4: "tetragenic", 5: "pentagenic"}
+
+#: Why rows are dropped: a gene twice as written, or by two of its names; a score of one gene.
+SAME_GENE_TWICE = "same gene twice"
+ONE_GENE_TWICE = "same gene twice after aliases"
+NO_INTERACTION = "one gene has no interaction"
+
+#: One row per genotype. A missing number is NaN; a sign is -1, 1, or 0 where none is known.
+ROW_SCHEMA = pa.schema(
+    [
+        ("score", pa.float32()),
+        ("sign", pa.int8()),
+        ("standard_deviation", pa.float32()),
+        ("p_value", pa.float64()),
+        ("query_fitness", pa.float32()),
+        ("array_fitness", pa.float32()),
+        ("phenotype", pa.dictionary(pa.int8(), pa.string())),
+        ("study", pa.dictionary(pa.int16(), pa.string())),
+        ("source_row", pa.int64()),
+        ("replicates", pa.int32()),
+        ("end", pa.int64()),
+    ]
+)
+#: One row per deleted gene of a genotype.
+GENE_SCHEMA = pa.schema(
+    [
+        ("gene", pa.int32()),
+        ("role", pa.dictionary(pa.int8(), pa.string())),
+        ("perturbation", pa.dictionary(pa.int8(), pa.string())),
+        ("allele", pa.dictionary(pa.int32(), pa.string())),
+    ]
+)
+
+
+def in_memory(table: pa.Table) -> pl.DataFrame:
+    """Return a stored table with its dictionaries written out."""
+    return pl.DataFrame(table).with_columns(pl.col(pl.Categorical).cast(pl.String))
+
+
+#: The same columns in memory.
+ROWS, DELETED = (in_memory(schema.empty_table()).schema for schema in (ROW_SCHEMA, GENE_SCHEMA))
+
+_LARGEST = float(np.finfo(np.float32).max)
+#: The least and the largest number that a measurement can be, by column.
+RANGES = {
+    "score": (-_LARGEST, _LARGEST),
+    "standard_deviation": (0.0, _LARGEST),
+    "p_value": (0.0, 1.0),
+    "query_fitness": (-_LARGEST, _LARGEST),
+    "array_fitness": (-_LARGEST, _LARGEST),
+}
 _DEFAULTS = {
     **dict.fromkeys(RANGES, np.nan),
-    **{"phenotype": "interaction", "study": "", "replicates": 1},
+    **{"phenotype": "interaction", "study": "", "replicates": 1, "sign": 0},
     **{"role": "unknown", "perturbation": "deletion", "allele": ""},
 }
+#: The sign of an interaction's score, and 0 for a fitness or a score that is not known.
+_SCORE_SIGN = pl.when(phenotype="interaction").then(pl.col("score").fill_nan(0).sign()).otherwise(0)
 #: SQL sees the two tables and nothing else: no file, no extension, no variable of the program.
 _CLOSED: dict[str, Any] = {
     "enable_external_access": "false",
@@ -54,11 +100,17 @@ _CLOSED: dict[str, Any] = {
 _READ_BACK = ("genes", "score", "p_value", "standard_deviation")
 
 
+def is_impossible(column: str, values: AnyArray) -> tuple[Bools, str]:
+    """Return which values no measurement has, and why; NaN, a missing one, is possible."""
+    low, high = RANGES[column]
+    return (values < low) | (values > high), f"not between {low:g} and {high:g}"
+
+
 class Screen(store.Storable):
     """Genotypes with their phenotypes, one row per measurement; repeats stay separate rows.
 
-    `rows` has one row per genotype, with the columns of `ROW_SCHEMA`; `deleted` has one per deleted
-    gene, with those of `GENE_SCHEMA`, and ``rows["end"]`` says where each genotype ends.
+    `rows` has one row per genotype, with the columns of `ROWS`; `deleted` has one per deleted gene,
+    with those of `DELETED`, and ``rows["end"]`` says where each genotype ends.
     """
 
     stored_as = "screen"
@@ -66,16 +118,16 @@ class Screen(store.Storable):
     def __init__(
         self,
         genes: Genes,
-        rows: pa.Table,
-        deleted: pa.Table,
+        rows: pl.DataFrame,
+        deleted: pl.DataFrame,
         coverage: Coverage | None = None,
         *,
         sources: Sequence[Source] = (),
         synthetic: Mapping[str, Any] | None = None,
     ) -> None:
         self.genes = genes
-        self.rows = rows.select(ROW_SCHEMA.names).cast(ROW_SCHEMA)
-        self.deleted = deleted.select(GENE_SCHEMA.names).cast(GENE_SCHEMA)
+        self.rows = rows.select(list(ROWS)).cast(ROWS)
+        self.deleted = deleted.select(list(DELETED)).cast(DELETED)
         self.coverage = Coverage() if coverage is None else coverage
         self.sources = tuple(sources)
         self.synthetic_recipe = None if synthetic is None else dict(synthetic)
@@ -95,9 +147,8 @@ class Screen(store.Storable):
     ) -> Screen:
         """Make a screen from genotypes and columns; a column not given is missing throughout.
 
-        Columns are those of `ROW_SCHEMA` and `GENE_SCHEMA` but ``end`` and ``gene``: a sequence, or
-        one value for all. Without ``sign`` it is that of an interaction's score; a fitness has
-        none.
+        Columns are those of `ROWS` and `DELETED` but ``end`` and ``gene``: a sequence, or one value
+        for all. Without ``sign`` it is that of an interaction's score; a fitness has none.
         """
         genotypes.check(len(genes))
         n = len(genotypes)
@@ -109,12 +160,17 @@ class Screen(store.Storable):
                 row = int(np.argmax(wrong))
                 what = f"'{column}' of row {row} is {numbers[row]:g}, which is {why}"
                 raise InputError(what, code="impossible-value", column=column, row=row)
-        if "sign" not in values:
-            signs = _score_signs(np.asarray(values["score"]), np.asarray(values["phenotype"]))
-            values["sign"] = np.broadcast_to(signs, n)
         values["end"], values["gene"] = genotypes.offsets[1:].numpy(), genotypes.genes.numpy()
-        rows = _typed_table(values, ROW_SCHEMA, n)
-        deleted = _typed_table(values, GENE_SCHEMA, len(genotypes.genes))
+        try:
+            rows, deleted = (
+                pl.DataFrame({name: values[name] for name in schema}, schema)
+                for schema in (ROWS, DELETED)
+            )
+        except pl.exceptions.ShapeError as error:
+            what = f"expected a value for each of {n} genotypes or {len(genotypes.genes)} genes"
+            raise InputError(f"{what}: {error}", code="column-length") from error
+        if "sign" not in columns:
+            rows = rows.with_columns(sign=_SCORE_SIGN)
         return cls(genes, rows, deleted, coverage, sources=sources, synthetic=synthetic)
 
     @classmethod
@@ -131,14 +187,14 @@ class Screen(store.Storable):
         ends = offsets_of(np.concatenate([np.diff(s.offsets) for s in screens]))[1:]
         return cls(
             screens[0].genes,
-            _replaced(pa.concat_tables([_plain(s.rows) for s in screens]), end=ends),
-            pa.concat_tables([_plain(s.deleted) for s in screens]),
+            pl.concat([s.rows for s in screens]).with_columns(end=ends),
+            pl.concat([s.deleted for s in screens]),
             Coverage(tuple(c for s in screens for c in s.coverage.studies)),
             sources=[source for s in screens for source in s.sources],
         )
 
     def __len__(self) -> int:
-        return int(self.rows.num_rows)
+        return self.rows.height
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in self._kinds().items())
@@ -158,7 +214,7 @@ class Screen(store.Storable):
     @cached_property
     def genotypes(self) -> Genotypes:
         """All genotypes."""
-        genes = self.gene_column("gene").astype(np.int64)
+        genes = self.column("gene").astype(np.int64)
         return Genotypes(torch.from_numpy(genes), torch.from_numpy(self.offsets))
 
     @cached_property
@@ -172,17 +228,8 @@ class Screen(store.Storable):
         return [_kind(size) for size in np.diff(self.offsets).tolist()]
 
     def column(self, name: str) -> AnyArray:
-        """Return a column of the rows as an array."""
-        return column_of(self.rows, name)
-
-    def gene_column(self, name: str) -> AnyArray:
-        """Return a column of the deleted genes as an array."""
-        return column_of(self.deleted, name)
-
-    def codes(self, name: str) -> Ints:
-        """Return a number per row, equal for equal texts of a column and in their order."""
-        texts = pl.Series(self.rows[name].combine_chunks()).cast(pl.String)
-        return texts.rank("dense").to_numpy().astype(np.int64) - 1
+        """Return a column of the rows, or of the deleted genes, as an array."""
+        return (self.rows if name in ROWS else self.deleted)[name].to_numpy()
 
     def take(self, rows: Sequence[int] | AnyArray) -> Screen:
         """Return the genotypes at the given rows, or where a mask is true."""
@@ -190,27 +237,24 @@ class Screen(store.Storable):
         index = np.arange(len(self))[given if len(given) else given.astype(np.int64)]
         sizes = np.diff(self.offsets)[index]
         at = ragged_positions(self.offsets[:-1][index], sizes)
-        return self._with(
-            rows=_replaced(self.rows.take(pa.array(index)), end=offsets_of(sizes)[1:]),
-            deleted=self.deleted.take(pa.array(at)),
-        )
+        rows = self.rows[index].with_columns(end=offsets_of(sizes)[1:])
+        return self._with(rows=rows, deleted=self.deleted[at])
 
     def where(self, **values: str | Sequence[str]) -> Screen:
         """Return the genotypes whose study, phenotype or kind has one of the given values."""
-        chosen: Bools = np.ones(len(self), dtype=bool)
+        left = self.rows.select("study", "phenotype", kind=pl.Series(self.kind)).with_row_index()
         for name, wanted in values.items():
             if name not in ("study", "phenotype", "kind"):
                 what = f"cannot choose by '{name}'; by study, phenotype or kind"
                 raise InputError(what, code="unknown-column")
-            there = np.array(self.kind) if name == "kind" else self.column(name).astype(str)
-            accepted = [wanted] if isinstance(wanted, str) else list(wanted)
-            chosen &= np.isin(there, accepted)
-            if not chosen.any():
+            accepted, there = [wanted] if isinstance(wanted, str) else list(wanted), left[name]
+            left = left.filter(pl.col(name).is_in(accepted))
+            if not len(left):
                 what = f"no genotype has the {name} {' or '.join(accepted)}"
                 fix = f"There are {', '.join(sorted(set(there)))}."
                 raise InputError(what, code="no-such-genotypes", fix=fix)
-        screen = self.take(chosen)
-        return screen._with(coverage=self.coverage.only(set(screen.column("study"))))
+        screen = self.take(left["index"].to_numpy())
+        return screen._with(coverage=self.coverage.only(set(screen.rows["study"])))
 
     def subset(self, n: int, seed: int = 0) -> Screen:
         """Return `n` rows, drawn at random."""
@@ -222,24 +266,21 @@ class Screen(store.Storable):
         """Return one row per set of genes and phenotype, in order of first appearance.
 
         Replicates are added up; what cannot be averaged (roles, alleles, study) is that of the
-        first row. ``mean`` and ``median`` are over the n rows that have a score: the standard
-        deviation is that of their mean, sqrt(sum of sd^2) / n, missing where one of them is, and
-        the p-value is missing. The sign is that of the score; without a score it is the one that
-        all rows share, or none. ``best-p`` keeps the row with the smallest p-value, a missing one
-        counting as the largest and the earlier row winning a tie.
+        first row. ``mean`` and ``median`` are over the n rows that have a score; the standard
+        deviation is sqrt(sum of sd^2) / n, and the p-value is missing. Without a score the sign is
+        the one that all rows share, or none. ``best-p`` keeps the row with the smallest p-value, or
+        the first of equals.
         """
         if how not in get_args(Merge):
             what = f"cannot merge by '{how}'; by {', '.join(get_args(Merge))}"
             raise InputError(what, code="unknown-merge")
-        columns = ("score", "standard_deviation", "p_value", "sign", "replicates")
         _, key = np.unique(self.keys, return_inverse=True)
-        score, squared = pl.col("score"), pl.col("standard_deviation") ** 2
+        score, sign, squared = pl.col("score"), pl.col("sign"), pl.col("standard_deviation") ** 2
         known = score.is_not_nan()
         by_p = pl.col("row").sort_by(pl.col("p_value").fill_nan(np.inf), maintain_order=True)
-        groups = (
-            pl.DataFrame({name: self.column(name) for name in columns})
-            .with_columns(score.cast(pl.Float64), pl.col("standard_deviation").cast(pl.Float64))
-            .with_columns(key=key, phenotype=self.codes("phenotype"))
+        deviation = squared.filter(known).sum().sqrt() / known.sum()
+        merged = (
+            self.rows.with_columns(pl.col("score", "standard_deviation").cast(pl.Float64), key=key)
             .with_row_index("row")
             .group_by("key", "phenotype", maintain_order=True)
             .agg(
@@ -247,28 +288,18 @@ class Screen(store.Storable):
                 row=(by_p if how == "best-p" else pl.col("row")).first(),
                 score=getattr(score.filter(known), "mean" if how == "mean" else "median")(),
                 # NaN as NumPy writes it: that of 0 / 0 has other bits, and so another checksum.
-                standard_deviation=(squared.filter(known).sum().sqrt() / known.sum()).fill_nan(
-                    np.nan
-                ),
-                low=pl.col("sign").min(),
-                high=pl.col("sign").max(),
+                standard_deviation=deviation.fill_nan(np.nan),
+                sign=pl.when(sign.n_unique() == 1).then(sign.first()).otherwise(0),
+                p_value=np.nan,
+            )
+            .with_columns(
+                score.fill_null(np.nan),
+                sign=pl.when(score.is_null()).then(sign).otherwise(_SCORE_SIGN),
             )
         )
-        chosen = self.take(groups["row"].to_numpy())
-        merged = {"replicates": groups["replicates"].to_numpy()}
-        if how != "best-p":
-            centre = groups["score"].fill_null(np.nan).to_numpy()
-            shared = groups.select(
-                pl.when(pl.col("low") == pl.col("high")).then("low").otherwise(0)
-            )
-            signs = _score_signs(centre, chosen.column("phenotype"))
-            merged |= {
-                "score": centre.astype(np.float32),
-                "standard_deviation": groups["standard_deviation"].to_numpy().astype(np.float32),
-                "p_value": np.full(len(groups), np.nan),
-                "sign": np.where(np.isnan(centre), shared.to_series().to_numpy(), signs),
-            }
-        return chosen._with(rows=_replaced(chosen.rows, **merged))
+        chosen = self.take(merged["row"].to_numpy())
+        averaged = [] if how == "best-p" else ["score", "standard_deviation", "sign", "p_value"]
+        return chosen._with(rows=chosen.rows.with_columns(*merged.select("replicates", *averaged)))
 
     def on(self, cell: Cell, *, on_unknown: Literal["error", "drop"] = "error") -> Screen:
         """Return the screen over the genes of a cell, so that its indices are the cell's.
@@ -298,14 +329,14 @@ class Screen(store.Storable):
         note = Source("", "", "Screen.on", lost, "cell")
         return screen._with(
             genes=cell.genes,
-            deleted=_replaced(screen.deleted, gene=gene[kept[owner]]),
+            deleted=screen.deleted.with_columns(gene=gene[kept[owner]]),
             coverage=self.coverage.renumbered(new_index),
             sources=[*self.sources, note] if lost.dropped else self.sources,
         )
 
     def with_scores(self, scores: AnyArray) -> Screen:
         """Return the screen with other scores, such as the residuals of a predictor."""
-        return self._with(rows=_replaced(self.rows, score=np.asarray(scores, dtype=np.float32)))
+        return self._with(rows=self.rows.with_columns(score=np.asarray(scores)))
 
     def _facts(self) -> dict[str, Any]:
         score, sign = self.column("score").astype(np.float64), self.column("sign")
@@ -315,9 +346,9 @@ class Screen(store.Storable):
             "distinct_genotypes": len(np.unique(self.keys)),
             "genes": len(np.unique(self.genotypes.genes.numpy())),
             "kinds": self._kinds(),
-            "studies": _tally(self.column("study")),
-            "phenotypes": _tally(self.column("phenotype")),
-            "perturbations": _tally(self.gene_column("perturbation")),
+            "studies": _tally(self.rows["study"]),
+            "phenotypes": _tally(self.rows["phenotype"]),
+            "perturbations": _tally(self.deleted["perturbation"]),
             "score": {
                 "known": len(scored),
                 "mean": float(scored.mean()) if len(scored) else None,
@@ -338,8 +369,8 @@ class Screen(store.Storable):
         stored = store.read(path, "screen")
         screen = cls(
             Genes.from_arrow(stored.parts["genes"]),
-            stored.parts["rows"],
-            stored.parts["deleted"],
+            in_memory(stored.parts["rows"]),
+            in_memory(stored.parts["deleted"]),
             Coverage.from_arrow(stored.parts),
         )
         screen.genotypes.check(len(screen.genes))
@@ -358,7 +389,7 @@ class Screen(store.Storable):
                 found = connection.sql(sql)
                 if found is None:
                     raise InputError("the SQL returns no rows", code="sql-error", fix="Use SELECT.")
-                return cast(pl.DataFrame, pl.from_arrow(found.to_arrow_table()))
+                return pl.DataFrame(found.to_arrow_table())
         except (duckdb.Error, pl.exceptions.PolarsError) as error:
             there = (f"{name} has {', '.join(t.column_names)}" for name, t in tables.items())
             fix = f"Columns: {'; '.join(there)}. Each column of the result needs its own name."
@@ -367,11 +398,9 @@ class Screen(store.Storable):
     def to_polars(self) -> pl.DataFrame:
         """Return one row per genotype, its genes and their columns as lists."""
         lists = self._deleted().group_by("row", maintain_order=True).all()
-        lists = lists.rename({name: f"{name}s" for name in GENE_SCHEMA.names})
-        rows = cast(pl.DataFrame, pl.from_arrow(_plain(self.rows))).drop("end")
-        return pl.concat(
-            [lists.insert_column(1, pl.Series("kind", self.kind)), rows], how="horizontal"
-        )
+        lists = lists.rename({name: f"{name}s" for name in DELETED})
+        lists.insert_column(1, pl.Series("kind", self.kind))
+        return pl.concat([lists, self.rows.drop("end")], how="horizontal")
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per genotype, its genes and their columns as lists."""
@@ -387,7 +416,6 @@ class Screen(store.Storable):
         *,
         columns: Mapping[str, str] | None = None,
         study: str = "screen",
-        phenotype: str | None = None,
         on_unknown: Literal["error", "drop"] = "error",
     ) -> Screen:
         """Make a screen of a data frame of pandas or polars, one row per measured genotype.
@@ -399,12 +427,12 @@ class Screen(store.Storable):
         """
         from deltacell.screen.readers import tables
 
-        table, columns = frame_of(frame, study), columns or {}
-        absent = [here for here in columns.values() if here not in table.columns]
-        if absent:
-            what = f"the table has no column '{absent[0]}'; it has {', '.join(table.columns)}"
-            raise InputError(what, code="missing-column")
-        table = table.rename({here: name for name, here in columns.items()}).fill_nan(None)
+        table = frame_of(frame, study)
+        for name, here in (columns or {}).items():
+            if here not in table.columns:
+                what = f"the table has no column '{here}'; it has {', '.join(table.columns)}"
+                raise InputError(what, code="missing-column")
+            table = table.rename({here: name})
         if any(isinstance(kind, pl.List) for kind in table.dtypes):
             # A table of `to_pandas`, of which other lists than the genes are not read back.
             table = table.select(name for name in _READ_BACK if name in table.columns)
@@ -412,17 +440,16 @@ class Screen(store.Storable):
         # It goes through a file, so that names mean the same.
         with TemporaryDirectory() as folder:
             path = Path(folder) / f"{study}.tsv"
-            table.write_csv(path, separator="\t", null_value="NA")
+            table.fill_nan(None).write_csv(path, separator="\t", null_value="NA")
             try:
-                [written] = tables.reader.read(path, phenotype=phenotype)
-                return cast(Screen, written.on(cell.genes, on_unknown))
+                [written] = tables.reader.read(path)
+                screen: Screen = written.on(cell.genes, on_unknown)
             except InputError as error:
                 # The first line of the file is the header, and rows are counted from 0.
-                line = error.line or 0
-                place = f"row {line - 2} of the table: " if line > 1 else ""
-                raise type(error)(
-                    f"{place}{error.what}", code=error.code, fix=error.fix, **error.fields
-                ) from error
+                place = f"row {error.line - 2} of the table: " if error.line else ""
+                what = f"{place}{error.what}"
+                raise InputError(what, code=error.code, fix=error.fix, **error.fields) from error
+        return screen
 
     def to_anndata(self) -> anndata.AnnData:
         """Return an AnnData of genotypes (observations) and genes of the cell (variables).
@@ -434,24 +461,21 @@ class Screen(store.Storable):
         import pandas as pd
         from scipy import sparse
 
-        obs = self.rows.drop_columns("end").to_pandas()
+        obs = self._parts()["rows"].drop_columns("end").to_pandas()
         obs["kind"] = pd.Categorical(self.kind)
         obs.index = obs.index.astype(str)
         standard = [name or "" for name in self.genes.standard]
         var = pd.DataFrame({"standard": standard}, index=list(self.genes.systematic))
         genes = self.genotypes.genes.numpy()
-        deleted = sparse.csr_matrix(
-            (np.ones(len(genes), dtype=np.float32), genes, self.offsets),
-            shape=(len(self), len(self.genes)),
-        )
+        entries = np.ones(len(genes), dtype=np.float32), genes, self.offsets
+        deleted = sparse.csr_matrix(entries, shape=(len(self), len(self.genes)))
         deleted.sort_indices()
         return anndata.AnnData(deleted, obs=obs, var=var)
 
     def _deleted(self) -> pl.DataFrame:
-        frame = cast(pl.DataFrame, pl.from_arrow(_plain(self.deleted)))
-        names = pl.Series(self.genes.systematic, dtype=pl.String).gather(frame["gene"])
+        names = pl.Series(self.genes.systematic, dtype=pl.String).gather(self.deleted["gene"])
         owner = pl.Series("row", self.genotypes.owner.numpy())
-        return frame.with_columns(gene=names).insert_column(0, owner)
+        return self.deleted.with_columns(gene=names).insert_column(0, owner)
 
     def _with(self, **changed: Any) -> Screen:
         names = ("genes", "rows", "deleted", "coverage", "sources")
@@ -459,56 +483,17 @@ class Screen(store.Storable):
         return Screen(**{"synthetic": self.synthetic_recipe, **same, **changed})
 
     def _parts(self) -> dict[str, pa.Table]:
-        # Dictionaries in order of first use, so that equal screens have equal checksums.
-        rows, deleted = (
-            _plain(table).cast(table.schema).combine_chunks() for table in (self.rows, self.deleted)
-        )
-        genes = self.genes.to_arrow()
-        return {"genes": genes, "rows": rows, "deleted": deleted, **self.coverage.to_arrow()}
+        return {
+            "genes": self.genes.to_arrow(),
+            "rows": self.rows.to_arrow().cast(ROW_SCHEMA),
+            "deleted": self.deleted.to_arrow().cast(GENE_SCHEMA),
+            **self.coverage.to_arrow(),
+        }
 
 
 def _kind(size: int) -> str:
     return KINDS.get(size, f"{size} genes")
 
 
-def _score_signs(score: AnyArray, phenotype: AnyArray) -> AnyArray:
-    """Return the sign of each interaction score, and 0 for a fitness or a score not known."""
-    signs = np.sign(np.nan_to_num(score.astype(np.float64)))
-    return np.where(phenotype == "interaction", signs, 0).astype(np.int8)
-
-
-def _replaced(table: pa.Table, **columns: AnyArray) -> pa.Table:
-    for name, values in columns.items():
-        at = table.column_names.index(name)
-        table = table.set_column(at, name, pa.array(values, table.schema.field(name).type))
-    return table
-
-
-def _typed_table(values: Mapping[str, Any], schema: pa.Schema, n: int) -> pa.Table:
-    columns = []
-    for field in schema:
-        value = values[field.name]
-        if isinstance(value, pl.Series):
-            column = value.to_arrow()
-        elif np.ndim(value) == 0:
-            column = pa.repeat(pa.scalar(value), n)
-        else:
-            column = pa.array(value, from_pandas=False)
-        if len(column) != n:
-            what = f"column '{field.name}' has {len(column)} values, expected {n}"
-            raise InputError(what, code="column-length", column=field.name)
-        columns.append(column.cast(_plain_type(field.type)).cast(field.type))
-    return pa.table(columns, schema=schema)
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """Return the table with dictionaries written out, so that tables can be joined."""
-    return table.cast(pa.schema([(f.name, _plain_type(f.type)) for f in table.schema]))
-
-
-def _tally(values: AnyArray) -> dict[str, int]:
+def _tally(values: pl.Series) -> dict[str, int]:
     return dict(sorted(Counter(values).items()))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -97,12 +97,24 @@ class Split:
         genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
         present = np.unique(genes)
         held = np.sort(rng.choice(present, round(held_out * len(present)), replace=False))
-        part = np.full(len(screen), TRAIN, dtype=np.int64)
+        part = np.full(len(screen), TRAIN)
         part[owner[np.isin(genes, held)]] = TEST
-        chosen = _hold_out_for_validation(screen, part, validation, rng)
+        left = part[owner] == TRAIN
+        # No gene of more than twice as many rows as the part is held out for it.
+        wanted = validation * int((part == TRAIN).sum())
+        rows_of_gene = np.bincount(genes[left], minlength=len(screen.genes))
+        order = rng.permutation(np.flatnonzero(rows_of_gene))
+        order = order[rows_of_gene[order] <= 2 * wanted] if validation else _none()
+        # A row joins validation with the first of its genes in this order.
+        position = np.full(len(screen.genes), len(order))
+        position[order] = np.arange(len(order))
+        joins = np.full(len(screen), len(order))
+        np.minimum.at(joins, owner[left], position[genes[left]])
+        taken = order[: _n_taken(np.bincount(joins, minlength=len(order))[: len(order)], wanted)]
+        part[joins < len(taken)] = VALIDATION
         options = {"held_out": held_out, "validation": validation}
-        made = partial(_made, held_out=held, validation_genes=chosen)
-        return made(screen, part, "gene", seed, options)
+        made, chosen = partial(_made, held_out=held), np.sort(taken)
+        return made(screen, part, "gene", seed, options, validation_genes=chosen)
 
     @classmethod
     def sets(
@@ -122,23 +134,25 @@ class Split:
         gene set, the first that is fine enough), and every other genotype that shares a pair with
         them is dropped.
         """
-        if by not in ("query", "pair"):
+        if by not in get_args(By):
             raise InputError(f"cannot split by '{by}'; by 'query' or 'pair'", code="unknown-by")
         rng = _rng(seed, validation=validation, test=test)
         fractions = {TEST: test, VALIDATION: validation}
         options = {"by": by, "validation": validation, "test": test}
         named = "query pair" if by == "query" else "gene pair"
-        pairs = _query_pairs(screen) if by == "query" else _gene_pairs(screen)
-        sets = numbered(screen.keys)
+        query_pairs, sets = _query_pairs(screen), numbered(screen.keys)
+        pairs = query_pairs if by == "query" else _gene_pairs(screen)
         groups = _connected(sets, pairs)
         part = _drawn(groups, fractions, rng)
         if part is not None:
-            alike = np.array_equal(groups, sets)
             note = f"No two gene sets share a {named}, so this equals the random split"
-            return _made(screen, part, "set", seed, options, [note] if alike else [])
+            notes = [note] if np.array_equal(groups, sets) else []
+            return _made(screen, part, "set", seed, options, notes)
+        # Of each genotype the pair that most have: the query pair, if roles are not known.
+        most_common = commonest(*pairs)
         candidates = {
-            "query pair": _connected(sets, _query_pairs(screen)),
-            "commonest pair": _connected(sets, _commonest(pairs)),
+            "query pair": _connected(sets, query_pairs),
+            "commonest pair": _connected(sets, Pairs(*(x[most_common] for x in pairs))),
             "gene set": sets,
         }
         fine = (n for n, g in candidates.items() if _drawn(g, fractions, _rng(seed)) is not None)
@@ -183,25 +197,24 @@ class Split:
 
         Sets that the screen lacks are ignored, and genotypes that are in no part are dropped.
         """
-        strange = sorted(set(parts) - {"train", "validation", "test"})
+        strange = sorted(set(parts) - set(PARTS[:DROPPED]))
         if strange:
             what = f"'{strange[0]}' is not a part: train, validation or test"
             raise InputError(what, code="unknown-part")
         sizes = np.array([len(genes) for genes in sets], dtype=np.int64)
         gene = screen.genes.resolve([name for genes in sets for name in genes])
         known = ~sets_with(gene < 0, offsets_of(sizes))
-        keys, ours = comparable_keys(
+        theirs, ours = comparable_keys(
             len(screen.genes),
             (gene[np.repeat(known, sizes)], offsets_of(sizes[known])),
             (screen.genotypes.genes.numpy(), screen.offsets),
         )
-        part_of: dict[Any, int] = {}
-        for at, key in zip(np.flatnonzero(known).tolist(), keys.tolist(), strict=True):
-            number = PARTS.index(parts[at])
-            if part_of.setdefault(key, number) != number:
+        part_of: dict[Any, str] = {}
+        for at, key in zip(np.flatnonzero(known).tolist(), theirs.tolist(), strict=True):
+            if part_of.setdefault(key, parts[at]) != parts[at]:
                 what = f"the genes {' '.join(sets[at])} are in two parts of the split"
                 raise InputError(what, code="set-in-two-parts")
-        part = np.array([part_of.get(key, DROPPED) for key in ours.tolist()], dtype=np.int64)
+        part = np.array([PARTS.index(part_of.get(key, "dropped")) for key in ours.tolist()])
         without = int((part == DROPPED).sum())
         notes = [f"{without:,} genotypes are in no part of the split and are left out."]
         options = {"validation": int("validation" in parts), "sets": len(sets)}
@@ -390,36 +403,10 @@ def _query_pairs(screen: Screen) -> Pairs:
     """Return the pairs of query genes; all pairs of a genotype without two query genes."""
     genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
     n = len(screen)
-    is_query = screen.gene_column("role") == "query"
+    is_query = screen.column("role") == "query"
     kept = is_query | (np.bincount(owner[is_query], minlength=n) < 2)[owner]
     offsets = offsets_of(np.bincount(owner[kept], minlength=n))
     return all_pairs(genes[kept], offsets, len(screen.genes))
-
-
-def _hold_out_for_validation(
-    screen: Screen, part: Ints, validation: float, rng: np.random.Generator
-) -> Ints:
-    """Move the training rows of some genes to validation, and return these genes, ascending.
-
-    At least one gene is taken, and none of more than twice as many rows as the part.
-    """
-    genes, owner = screen.genotypes.genes.numpy(), screen.genotypes.owner.numpy()
-    left = part[owner] == TRAIN
-    wanted = validation * int((part == TRAIN).sum())
-    rows_of_gene = np.bincount(genes[left], minlength=len(screen.genes))
-    order = rng.permutation(np.flatnonzero(rows_of_gene))
-    order = order[rows_of_gene[order] <= 2 * wanted]
-    if not validation or not len(order):
-        return _none()
-    # A row joins validation with the first of its genes in this order.
-    position = np.full(len(screen.genes), len(order))
-    position[order] = np.arange(len(order))
-    joins = np.full(len(screen), len(order))
-    np.minimum.at(joins, owner[left], position[genes[left]])
-    sizes = np.cumsum(np.bincount(joins[joins < len(order)], minlength=len(order)))
-    n_taken = 1 + int(np.argmin(np.abs(sizes - wanted)))
-    part[joins < n_taken] = VALIDATION
-    return np.sort(order[:n_taken])
 
 
 def _connected(sets: Ints, pairs: Pairs) -> Ints:
@@ -431,12 +418,6 @@ def _connected(sets: Ints, pairs: Pairs) -> Ints:
     graph = coo_array((np.ones(len(pair), dtype=np.int8), ends), shape=(n, n))
     _, component = connected_components(graph, directed=False)
     return numbered(component[sets])
-
-
-def _commonest(pairs: Pairs) -> Pairs:
-    """Return that pair of each genotype that most have: the query pair, if roles are not known."""
-    last = commonest(*pairs)
-    return Pairs(pairs.owner[last], pairs.key[last])
 
 
 def _drawn(groups: Ints, fractions: Mapping[int, float], rng: np.random.Generator) -> Ints | None:
@@ -455,10 +436,15 @@ def _drawn(groups: Ints, fractions: Mapping[int, float], rng: np.random.Generato
     for number, rows in wanted.items():
         if not len(order):
             return None
-        n_taken = 1 + int(np.argmin(np.abs(np.cumsum(size[order]) - rows)))
+        n_taken = _n_taken(size[order], rows)
         part[order[:n_taken]] = number
         order = order[n_taken:]
     return part[groups]
+
+
+def _n_taken(sizes: Ints, wanted: float) -> int:
+    """Return how many of the first groups come nearest to so many rows: one or more, if any."""
+    return 1 + int(np.argmin(np.abs(np.cumsum(sizes) - wanted))) if len(sizes) else 0
 
 
 def _drawn_apart(

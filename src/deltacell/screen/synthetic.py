@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.special import erfc
 
-from deltacell.arrays import Bools, Doubles, Ints, offsets_of
+from deltacell.arrays import Doubles, Ints, offsets_of
 from deltacell.cell import Cell
 from deltacell.cell.synthetic import N_SOURCES, REDUNDANCY, ROUTES, Plan, generator, plan_of
 from deltacell.errors import InputError
@@ -60,7 +60,7 @@ class Planted:
         between = np.zeros((plan.n_pathways, plan.n_pathways))
         p, q = plan.redundant.T
         between[p, q] = between[q, p] = -rng.uniform(*_BETWEEN, len(plan.redundant))
-        return cls(plan.pathway, within, between, _nuisance(cell, seed))
+        return cls(plan.pathway, within, between, _NUISANCE * _per_gene(cell, seed, "nuisance"))
 
     def effect(self, genotypes: Genotypes) -> Doubles:
         """Return the interaction of each genotype without nuisance and noise, [batch]."""
@@ -76,11 +76,6 @@ class Planted:
         inside = np.where(sizes > 1, self.within[lowest], 0.0)
         across = self.between[lowest, highest] * (1 + (sizes - 2) / 2)
         return np.where(lowest == highest, inside, np.where(at_most_two, across, 0.0))
-
-    def is_planted(self, genotypes: Genotypes) -> Bools:
-        """Return which genotypes have an interaction at all, [batch]."""
-        planted: Bools = self.effect(genotypes) != 0
-        return planted
 
 
 def redundancy_effect(cell: Cell, genotypes: Genotypes) -> Doubles:
@@ -105,27 +100,30 @@ def synthetic_screen(cell: Cell, *, n: int | None = None, seed: int = 0) -> Scre
     stay untested. Three in a hundred rows repeat another row's genotype.
     """
     of_routes = (cell.synthetic_recipe or {}).get("name") == REDUNDANCY
-    measured = (_source_pairs if of_routes else _planted_crosses)(cell, n, seed)
-    genotypes, coverage = measured.pop("genotypes"), measured.pop("coverage")
-    score, deviation = measured.pop("score"), measured.pop("deviation")
+    genotypes, coverage, columns = (_source_pairs if of_routes else _crosses)(cell, n, seed)
+    columns["p_value"] = erfc(np.abs(columns["score"]) / columns["standard_deviation"] / 2**0.5)
     return Screen.build(
         cell.genes,
         genotypes,
         coverage=Coverage((coverage,)),
         synthetic={"cell": cell.synthetic_recipe, "n": len(genotypes), "seed": seed},
-        score=score.astype(np.float32),
-        standard_deviation=deviation.astype(np.float32),
-        p_value=erfc(np.abs(score) / deviation / np.sqrt(2)),
         study=STUDY,
-        **measured,
+        **columns,
     )
 
 
-def _planted_crosses(cell: Cell, n: int | None, seed: int) -> dict[str, Any]:
+def _crosses(
+    cell: Cell, n: int | None, seed: int
+) -> tuple[Genotypes, StudyCoverage, dict[str, Any]]:
+    """Measure most crosses of the queries with the array once, and a few twice."""
     planted = Planted.of(cell, seed)
-    queries, arrays, query, array = _crosses(plan_of(cell), n, seed)
+    queries, arrays, query, array = _possible_crosses(plan_of(cell), n, seed)
     rng = generator("screen", seed, "measurements")
-    row = _rows(len(query), n, rng)
+    wanted = min(_DEFAULT_ROWS, len(query)) if n is None else n
+    n_distinct = wanted - round(_REPEATED * wanted)
+    _check_room(n_distinct, len(query))
+    grown = np.sort(rng.permutation(len(query))[:n_distinct])
+    row = np.sort(np.concatenate([grown, rng.permutation(grown)[: wanted - n_distinct]]))
     query, array = query[row], array[row]
     query_genes, query_offsets = queries.genes.numpy(), queries.offsets.numpy()
     of_queries = queries.take(torch.from_numpy(query))
@@ -138,19 +136,23 @@ def _planted_crosses(cell: Cell, n: int | None, seed: int) -> dict[str, Any]:
     fitness = np.clip(1 - 0.12 * np.abs(_per_gene(cell, seed, "fitness")), 0.3, 1.0)
     query_fitness = np.multiply.reduceat(fitness[query_genes], query_offsets[:-1])
     query_fitness = np.clip(query_fitness + planted.effect(queries), 0.05, None)
-    return {
-        "genotypes": genotypes,
-        "coverage": StudyCoverage(STUDY, query_genes, query_offsets, arrays, complete=True),
-        "score": planted.effect(genotypes) + nuisance + deviation * rng.normal(size=len(row)),
-        "deviation": deviation,
-        "query_fitness": query_fitness[query],
-        "array_fitness": fitness[array],
-        "role": np.insert(np.full(len(of_queries.genes), "query"), ends, "array"),
-    }
+    return (
+        genotypes,
+        StudyCoverage(STUDY, query_genes, query_offsets, arrays, complete=True),
+        {
+            "score": planted.effect(genotypes) + nuisance + deviation * rng.normal(size=len(row)),
+            "standard_deviation": deviation,
+            "query_fitness": query_fitness[query],
+            "array_fitness": fitness[array],
+            "role": np.insert(np.full(len(of_queries.genes), "query"), ends, "array"),
+        },
+    )
 
 
-def _source_pairs(cell: Cell, n: int | None, seed: int) -> dict[str, Any]:
-    """Return measured pairs of sources, all or some at random."""
+def _source_pairs(
+    cell: Cell, n: int | None, seed: int
+) -> tuple[Genotypes, StudyCoverage, dict[str, Any]]:
+    """Measure pairs of sources, all or some at random."""
     rng = generator("screen", seed, "redundancy")
     pairs = np.stack(np.triu_indices(N_SOURCES, 1), axis=1)
     wanted = len(pairs) if n is None else n
@@ -159,18 +161,21 @@ def _source_pairs(cell: Cell, n: int | None, seed: int) -> dict[str, Any]:
     # Either may be the query.
     pairs = np.where(rng.random(len(pairs))[:, None] < 0.5, pairs, pairs[:, ::-1])
     genotypes = Genotypes(torch.from_numpy(pairs.ravel()), torch.arange(len(pairs) + 1) * 2)
-    effect = redundancy_effect(cell, genotypes) + _nuisance(cell, seed)[pairs].sum(1)
+    nuisance = _NUISANCE * _per_gene(cell, seed, "nuisance")
+    effect = redundancy_effect(cell, genotypes) + nuisance[pairs].sum(1)
     each, offsets = np.arange(N_SOURCES), np.arange(N_SOURCES + 1)
-    return {
-        "genotypes": genotypes,
-        "coverage": StudyCoverage(STUDY, each, offsets, each, complete=n is None),
-        "score": effect + _NOISE * rng.normal(size=len(pairs)),
-        "deviation": np.full(len(pairs), _NOISE),
-        "role": np.tile(["query", "array"], len(pairs)),
-    }
+    return (
+        genotypes,
+        StudyCoverage(STUDY, each, offsets, each, complete=n is None),
+        {
+            "score": effect + _NOISE * rng.normal(size=len(pairs)),
+            "standard_deviation": _NOISE,
+            "role": np.tile(["query", "array"], len(pairs)),
+        },
+    )
 
 
-def _crosses(plan: Plan, n: int | None, seed: int) -> tuple[Genotypes, Ints, Ints, Ints]:
+def _possible_crosses(plan: Plan, n: int | None, seed: int) -> tuple[Genotypes, Ints, Ints, Ints]:
     """Return query sets, array genes, and each cross as a query's number and an array gene."""
     rng = generator("screen", seed, "crosses")
     genes = _genes_in_use(plan, rng)
@@ -236,25 +241,11 @@ def _query_order(
     return singles, np.stack([one, other], axis=1)[order]
 
 
-def _rows(n_crosses: int, n: int | None, rng: np.random.Generator) -> Ints:
-    """Return the cross that each row measures: most of them once, a few twice."""
-    wanted = min(_DEFAULT_ROWS, n_crosses) if n is None else n
-    n_distinct = wanted - round(_REPEATED * wanted)
-    _check_room(n_distinct, n_crosses)
-    grown = np.sort(rng.permutation(n_crosses)[:n_distinct])
-    again = rng.permutation(grown)[: wanted - n_distinct]
-    return np.sort(np.concatenate([grown, again]))
-
-
 def _check_room(distinct: int, room: int) -> None:
     if not 1 <= distinct <= room:
         what = f"{distinct} rows were asked for, and this cell has room for 1 to {room}"
         fix = "Ask for fewer, or take a cell with more genes."
         raise InputError(what, code="no-room", fix=fix)
-
-
-def _nuisance(cell: Cell, seed: int) -> Doubles:
-    return _NUISANCE * _per_gene(cell, seed, "nuisance")
 
 
 def _per_gene(cell: Cell, seed: int, part: str) -> Doubles:

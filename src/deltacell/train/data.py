@@ -72,7 +72,7 @@ class TrainingData:
 
     def facts(self) -> dict[str, Any]:
         cell, screen, split = self.cell, self.screen, self.split
-        studies = tuple(sorted(screen.rows["study"].unique().cast("string").to_pylist()))
+        studies = tuple(sorted(set(screen.rows["study"])))
         relations = tuple(cell.relations)
         parts: Any = {part: len(getattr(split, part)) for part in ("train", "validation", "test")}
         return {
@@ -138,7 +138,7 @@ def load_data(config: Config, split: Split | str | os.PathLike[str] | None = Non
             raise InputError(what, code="empty-part", fix=fix)
     scores = screen.column("score")[split.train]
     standard = Standard.of(scores) if asked.standardise else Standard()
-    grid = Grid.of(screen, whole=whole, assume_crossed=asked.grid)
+    grid = Grid.of(screen, whole=whole) if asked.grid else None
     return TrainingData(cell, screen, split, standard, repeats, whole, grid, asked)
 
 

@@ -2,6 +2,7 @@
 
 import zipfile
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import openpyxl
@@ -9,8 +10,8 @@ import polars as pl
 import pytest
 
 from deltacell.screen.readers import SCREEN_READERS
-from deltacell.screen.readers.published import parse_strains, perturbation_of
-from deltacell.table import File
+from deltacell.screen.readers.written import GeneColumn, deleted_genes, perturbation_of
+from deltacell.table import File, Table
 
 HEADER_2018 = (
     *("Query strain ID", "Query allele name", "Array strain ID", "Array allele name"),
@@ -210,8 +211,8 @@ def test_hits(write, texts, genes):
     screen = read(write(name="a.tsv", text=texts["trigenic"])).on(genes)
     assert (screen.kind, screen.column("sign").tolist()) == (["trigenic"], [-1])
     assert np.isnan(screen.column("score")).all()
-    assert screen.gene_column("perturbation").tolist() == ["deletion", "allele", "ts"]
-    assert set(screen.gene_column("role")) == {"unknown"}
+    assert screen.column("perturbation").tolist() == ["deletion", "allele", "ts"]
+    assert set(screen.column("role")) == {"unknown"}
     assert not screen.coverage.studies
     screen = read(write(name="a.tsv", text=texts["digenic"])).on(genes)
     assert screen.column("sign").tolist() == [-1, 1, 0]
@@ -233,7 +234,8 @@ def test_hits(write, texts, genes):
     ],
 )
 def test_strain_tells_genes_and_perturbations(strain, allele, genes, perturbations):
-    deleted = parse_strains(pl.Series([strain]), pl.Series([allele]), "query")
+    table = Table(pl.DataFrame({"strain": [strain], "allele": [allele]}), np.ones(1), Path(), "")
+    deleted = deleted_genes(table, [GeneColumn("strain", "query", True, "allele")])
     assert deleted["name"].to_list() == genes.split()
     assert deleted["perturbation"].to_list() == perturbations.split()
 
@@ -246,7 +248,7 @@ def test_allele_name_tells_perturbation():
         "damp": ("PTA1_damp",),
     }.items():
         for allele in alleles:
-            assert pl.select(perturbation_of(pl.lit(allele))).item() == perturbation
+            assert perturbation_of(allele) == perturbation
 
 
 @pytest.mark.parametrize("kind", KINDS)

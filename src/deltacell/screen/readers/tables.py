@@ -1,10 +1,16 @@
-"""Tables of one's own: genes and a score under common words, matrices, rows of DCell."""
+"""Tables of screens: published ones, and one's own, whose headers are common words.
+
+Published are Costanzo 2010 and 2016, Kuzmin 2018 and 2020, and lists of hits. A strain ID such as
+``YKL051W+YDL227C_tm3059`` is one ORF or several joined by ``+``, then ``_`` and the strain's number
+in its collection, whose letters tell how the gene is perturbed.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -12,44 +18,59 @@ import numpy as np
 import polars as pl
 
 from deltacell.cell.readers.names import (
-    DELETED,
     HEADERS,
     Reader,
     bare_name,
     is_systematic,
     pattern,
     stem_of,
+    table_reader,
+    with_header,
+    without_header,
 )
 from deltacell.errors import InputError
-from deltacell.screen.readers.published import COLLECTIONS, crossed
-from deltacell.screen.readers.written import NO_SCORE, WrittenScreen, chosen_phenotype, measured
+from deltacell.screen.readers.written import (
+    JOINS,
+    NO_SCORE,
+    GeneColumn,
+    WrittenScreen,
+    chosen_phenotype,
+    deleted_genes,
+    measured,
+    present,
+)
 from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, word
 
+#: The control locus whose deletion does nothing; in a query slot it stands for "no second gene".
+HO = "YDL227C"
+#: Why a row is dropped that crosses the control locus alone with the array: its interaction score
+#: is of one gene. Its fitness is the array gene's, and is kept.
+CONTROL_ALONE = "control locus alone as query"
 #: Why a field of a matrix is left out.
 DIAGONAL, OTHER_HALF = "diagonal of the matrix", "other half of a symmetric matrix"
 #: The words for the parts of a split.
 PARTS: dict[str, str] = HEADERS["screen"]["parts"]
 
+_ORF = re.compile(r"[YQ][A-Z0-9]+(-[A-Z])?(_[A-Za-z]+\d*)?", re.ASCII)
+_ROLE_NAMES = ("query", "array")
 _GENE, _ROLE, _JOINED = (pattern("screen", key) for key in ("gene", "role", "genes"))
 _ROLES = {"anchor": "query", "donor": "query", "library": "array", "recipient": "array"}
 # Of each phenotype, the word that counts before all others, and those.
 _SCORES = {"interaction": "score", "fitness": "fitness"}
 _SCORE_WORDS = {phenotype: pattern("screen", phenotype) for phenotype in _SCORES}
 _OTHERS: dict[str, list[str]] = HEADERS["screen"]["others"]
-_JOINS = r"\s*[+;|/&]\s*|\s+"
-_STRAIN = r"^([^_]+)_([A-Za-z]*)\w*$"
 
 
 @dataclass(frozen=True)
 class _Form:
-    """How a sheet is to be read: the header's row and the positions of the columns."""
+    """How a sheet is to be read: the row of its header and the names of the columns."""
 
     sheet: Sheet
     at: int | None = None
-    genes: tuple[tuple[int, str, bool], ...] = ()  # position, role, whether it holds strain IDs
-    scores: Mapping[str, Sequence[int]] = field(default_factory=dict)  # columns by phenotype
-    others: Mapping[str, int] = field(default_factory=dict)
-    numbers: Sequence[int] = ()  # all columns of numbers
+    genes: Sequence[GeneColumn] = ()
+    scores: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by phenotype
+    others: Mapping[str, str] = field(default_factory=dict)
+    numbers: Sequence[str] = ()  # all columns of numbers
     counts: bool = False  # whether the first column is the number of genes, as DCell writes it
     matrix: bool = False
 
@@ -75,11 +96,10 @@ def _find_split(file: File) -> _Form | None:
 def _read_split(form: _Form) -> list[tuple[list[list[str]], list[str]]]:
     """Return the gene sets of the table, and the part of each."""
     table = form.sheet.below(form.at)
-    parts = _parts(table, table.frame.columns[form.others["split"]])
+    parts = _parts(table, form.others["split"])
     table.refuse()
-    fields = _names(table, (at for at, *_ in form.genes))
-    sets = fields.select("row", _told_by_name(fields.with_columns(strain=False))["name"])
-    by_row = dict(sets.group_by("row", maintain_order=True).agg("name").iter_rows())
+    genes = deleted_genes(table, form.genes)
+    by_row = dict(genes.group_by("row", maintain_order=True).agg("name").iter_rows())
     kept = [row for row, part in enumerate(parts) if part]
     return [([by_row.get(row, []) for row in kept], [parts[row] for row in kept])]
 
@@ -88,14 +108,13 @@ def unclear(file: File) -> tuple[str, list[str], str] | None:
     """Return why a table of two genes and numbers per row is not read, and its columns."""
     forms = chain.from_iterable(map(_candidates, file.sheets))
     form = next((form for form in forms if form.numbers), None)
-    if form is None or form.at is None:
+    if form is None:
         return None
-    header = form.sheet.header(form.at)
-    genes = [header[at] for at, *_ in form.genes]
+    genes = [column.name for column in form.genes]
     for phenotype, several in form.scores.items():
         if len(several) > 1:
-            return f"it has two columns of {phenotype}", genes, header[several[0]]
-    return "no column is known as a score or a weight", genes, header[form.numbers[0]]
+            return f"it has two columns of {phenotype}", genes, several[0]
+    return "no column is known as a score or a weight", genes, form.numbers[0]
 
 
 def _by_names(sheet: Sheet) -> _Form | None:
@@ -103,15 +122,16 @@ def _by_names(sheet: Sheet) -> _Form | None:
     for names in sheet.file.columns:
         found = names.find(sheet) if {"score", "fitness"} & names.names.keys() else None
         if found is not None:
-            row, at = found
+            row, places = found
+            header = sheet.names(row)
+            at = {"standard_deviation" if k == "sd" else k: header[i] for k, i in places.items()}
             roles = {key: re.sub(r"\d|gene.*", "", key) or "unknown" for key in names.genes}
-            others = {"sd" if key == "standard_deviation" else key: key for key in _OTHERS}
             return _Form(
                 sheet,
                 row,
-                tuple((at[key], role, True) for key, role in roles.items()),
+                [GeneColumn(at[key], role, True) for key, role in roles.items()],
                 {phenotype: [at[key]] for phenotype, key in _SCORES.items() if key in at},
-                {column: at[key] for key, column in others.items() if key in at},
+                {key: at[key] for key in _OTHERS if key in at},
             )
     return None
 
@@ -124,7 +144,7 @@ def _by_words(sheet: Sheet) -> _Form | None:
 
 
 class _Column(NamedTuple):
-    at: int
+    name: str
     word: str
     fields: list[str]  # those below the header that are not missing
 
@@ -135,36 +155,36 @@ class _Column(NamedTuple):
 
 def _candidates(sheet: Sheet) -> Iterator[_Form]:
     """Yield the headers that name genes, whether or not they name one score."""
-    for at, _, words in sheet.headers:
+    for at, header, words in sheet.headers:
         if not any(known.fullmatch(w) for w in words for known in (_GENE, _ROLE, _JOINED)):
             continue
         columns = []
-        for i, w in enumerate(words):
+        for i, (name, w) in enumerate(zip(header, words, strict=True)):
             below = [row[i].strip() for row in sheet.rows[at + 1 :] if i < len(row)]
             fields = [field for field in below if field.lower() not in MISSING]
-            columns.append(_Column(i, w, fields))
+            columns.append(_Column(name, w, fields))
         genes = _genes(columns)
         if not genes:
             continue
-        scores: dict[str, list[int]] = {}
+        scores: dict[str, list[str]] = {}
         # One bad number among others is for `read` to name.
         measured_in = [c for c in columns if not c.fields or any(map(is_number, c.fields))]
         for phenotype, first in _SCORES.items():
             there = [c for c in measured_in if _SCORE_WORDS[phenotype].fullmatch(c.word)]
             chosen = [c for c in there if c.word == first] or there
-            scores |= {phenotype: [c.at for c in chosen]} if chosen else {}
+            scores |= {phenotype: [c.name for c in chosen]} if chosen else {}
         others = {}
         for key, known in _OTHERS.items():
             column = next((c for name in known for c in columns if c.word == name), None)
             if column and (key != "split" or all(word(f) in PARTS for f in column.fields)):
-                others[key] = column.at
-        yield _Form(sheet, at, genes, scores, others, [c.at for c in columns if c.is_numeric])
+                others[key] = column.name
+        yield _Form(sheet, at, genes, scores, others, [c.name for c in columns if c.is_numeric])
 
 
-def _genes(columns: Sequence[_Column]) -> tuple[tuple[int, str, bool], ...]:
+def _genes(columns: Sequence[_Column]) -> list[GeneColumn]:
     """Return the columns of genes; of several that name one gene, the most exact."""
     candidates: dict[tuple[str, str], list[tuple[int, int, bool]]] = {}
-    for column in columns:
+    for at, column in enumerate(columns):
         found = _ROLE.fullmatch(column.word) or _GENE.fullmatch(column.word)
         if found is None or column.is_numeric:
             continue
@@ -173,17 +193,17 @@ def _genes(columns: Sequence[_Column]) -> tuple[tuple[int, str, bool], ...]:
         kind = groups["kind"] + groups.get("before", "")
         exact = 2 if "strain" in kind else bool(re.search("orf|systematic|locus", kind))
         key = _ROLES.get(role, role), groups["number"] or ""
-        candidates.setdefault(key, []).append((-exact, column.at, "strain" in kind))
+        candidates.setdefault(key, []).append((-exact, at, "strain" in kind))
     with_role = [key for key in candidates if key[0]]
     if 2 <= len(with_role) <= len(candidates) - 2:
-        return ()
+        return []
     if len(candidates) >= 2:
         chosen = sorted((*min(found)[1:], key[0]) for key, found in candidates.items())
-        return tuple((i, role or "unknown", strain) for i, strain, role in chosen)
+        return [GeneColumn(columns[at].name, role or "unknown", s) for at, s, role in chosen]
     joined = [c for c in columns if _JOINED.fullmatch(c.word)]
-    if len(joined) == 1 and not candidates and any(re.search(_JOINS, f) for f in joined[0].fields):
-        return ((joined[0].at, "unknown", False),)
-    return ()
+    if len(joined) == 1 and not candidates and any(map(JOINS.search, joined[0].fields)):
+        return [GeneColumn(joined[0].name)]
+    return []
 
 
 def _counted(sheet: Sheet) -> _Form | None:
@@ -197,9 +217,9 @@ def _counted(sheet: Sheet) -> _Form | None:
 
     if len(sheet.rows) < 2 or not all(map(is_counted, sheet.rows)):
         return None
-    last = len(sheet.rows[0]) - 1
-    genes = tuple((i, "unknown", False) for i in range(1, last))
-    return _Form(sheet, None, genes, {"interaction": [last], "fitness": [last]}, counts=True)
+    _, *genes, last = sheet.names(None)
+    scores = {phenotype: [last] for phenotype in _SCORES}
+    return _Form(sheet, None, [GeneColumn(name) for name in genes], scores, counts=True)
 
 
 def _matrix(sheet: Sheet) -> _Form | None:
@@ -220,29 +240,9 @@ def _matrix(sheet: Sheet) -> _Form | None:
     return None
 
 
-def _present(column: pl.Series) -> pl.Series:
-    """Return the texts of a column, empty where they stand for a missing value."""
-    return column.set(pl.Series(is_missing(column), dtype=pl.Boolean), "")
-
-
-def _names(table: Table, columns: Iterable[int]) -> pl.DataFrame:
-    """Return each name in these columns with its row and the number of the column, by row."""
-    each = [
-        _present(table.frame.to_series(at))
-        .str.replace_all(_JOINS, ";")
-        .str.split(";")
-        .to_frame("name")
-        .with_row_index("row")
-        .with_columns(column=pl.lit(i))
-        .explode("name")
-        for i, at in enumerate(columns)
-    ]
-    return pl.concat(each).filter(pl.col("name") != "").sort("row", "column", maintain_order=True)
-
-
 def _parts(table: Table, column: str) -> pl.Series:
     """Return the part of a split of each row, empty where there is none."""
-    words = _present(table.frame[column]).map_elements(word, return_dtype=pl.String)
+    words = present(table.frame[column]).map_elements(word, return_dtype=pl.String)
     known = f"column '{column}' is not one of {', '.join(dict.fromkeys(PARTS.values()))}"
     table.bad(known, column, ~words.is_in([*PARTS, ""]))
     return words.replace_strict(PARTS, default="")
@@ -251,31 +251,27 @@ def _parts(table: Table, column: str) -> pl.Series:
 def _read_rows(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
     phenotype = chosen_phenotype(phenotype, list(form.scores), form.sheet.file.path)
     table = form.sheet.below(form.at)
-    names = table.frame.columns
     if form.counts:
         table.refuse("Every row must have as many genes: give pairs and triples in separate files.")
         table.notes["form"] = f"{len(form.genes)} genes per row behind their number"
     columns: dict[str, Any] = {"phenotype": phenotype}
-    for name, at in {"score": form.scores[phenotype][0], **form.others}.items():
-        if name in ("score", "standard_deviation", "p_value"):
-            columns[name] = measured(table, name, names[at])
-        elif name == "study":
-            columns["study"] = _present(table.frame[names[at]]).replace("", study)
+    for key, name in {"score": form.scores[phenotype][0], **form.others}.items():
+        if key == "study":
+            columns["study"] = present(table.frame[name]).replace("", study)
+        elif key == "split":
+            columns["part"] = _parts(table, name)
         else:
-            columns["part"] = _parts(table, names[at])
-    genes = _names(table, (at for at, *_ in form.genes))
+            columns[key] = measured(table, key, name)
+    genes = deleted_genes(table, form.genes)
     n_genes = np.bincount(genes["row"].to_numpy(), minlength=len(table))
-    scored = ~np.isnan(columns["score"])
+    scored, first = ~np.isnan(columns["score"]), table.frame.columns[0]
     if form.counts:
-        wrong = table.frame[names[0]] != pl.Series(n_genes).cast(pl.String)
-        table.bad("the number of genes is not that of the first column", names[0], wrong)
+        wrong = table.frame[first] != pl.Series(n_genes).cast(pl.String)
+        table.bad("the number of genes is not that of the first column", first, wrong)
     else:
-        named = ", ".join(names[at] for at, *_ in form.genes)
-        table.bad(f"no gene in {named}", names[form.genes[0][0]], scored & (n_genes == 0))
-    role = pl.Series([role for _, role, _ in form.genes]).gather(genes["column"])
-    strain = pl.Series([is_strain for *_, is_strain in form.genes]).gather(genes["column"])
-    told = _told_by_name(genes.with_columns(strain=strain)).with_columns(genes["row"], role=role)
-    return WrittenScreen(table, told, reader.name, study, columns, dropped={NO_SCORE: ~scored})
+        named = ", ".join(column.name for column in form.genes)
+        table.bad(f"no gene in {named}", form.genes[0].name, scored & (n_genes == 0))
+    return WrittenScreen(table, genes, reader.name, study, columns, dropped={NO_SCORE: ~scored})
 
 
 def _read_matrix(form: _Form, study: str, phenotype: str | None) -> WrittenScreen:
@@ -299,47 +295,120 @@ def _read_matrix(form: _Form, study: str, phenotype: str | None) -> WrittenScree
     square[one[there], other[there]] = value[there]
     half = there & (one > other) & (square[other, one] == value)
     symmetric = bool(half.any())
-    deleted = _told_by_name(pl.DataFrame({"name": names}).with_columns(strain=True))
     roles = ("unknown", "unknown") if symmetric else ("query", "array")
-    both = [
-        deleted[at].with_columns(role=pl.lit(role)).with_row_index("row")
-        for at, role in zip((row, len(row_genes) + column), roles, strict=True)
-    ]
     table.notes["form"] = f"matrix of {score.shape[0]:,} x {score.shape[1]:,} genes"
-    columns = {"line": table.lines[row], "phenotype": phenotype or "interaction", "score": value}
+    pairs = {"1": row_genes.gather(row), "2": pl.Series(column_genes).gather(column)}
+    table = replace(table, frame=pl.DataFrame(pairs), lines=table.lines[row])
     return WrittenScreen(
         table,
-        crossed(*both),
+        deleted_genes(table, [GeneColumn(*one, True) for one in zip(pairs, roles, strict=True)]),
         reader.name,
         study,
-        columns,
+        {"phenotype": phenotype or "interaction", "score": value},
         dropped={DIAGONAL: diagonal, NO_SCORE: absent, OTHER_HALF: half},
         complete_coverage=not symmetric,
     )
 
 
-def _told_by_name(fields: pl.DataFrame) -> pl.DataFrame:
-    """Return genes without what marks a deletion or a strain, the perturbation and the allele."""
-    keys = ["written", "strain"]
-    fields = fields.select(pl.col("name").alias("written"), "strain")
-    distinct = fields.unique(maintain_order=True)
-    told = []
-    for written, is_strain in distinct.iter_rows():
-        gene, perturbation = re.sub(DELETED, "", written), "deletion"
-        # The digit of rad52delta is the gene's.
-        if written.lower().endswith("delta") and written[:-5][-1:].isdigit():
-            gene = written[:-5]
-        found = re.fullmatch(_STRAIN, gene)
-        if found and (is_strain or is_systematic(found[1])):
-            gene, perturbation = found[1], COLLECTIONS.get(found[2].lower(), "deletion")
-        gene = gene or written
-        told.append((gene, perturbation, written if gene != written else ""))
-    schema = dict.fromkeys(("name", "perturbation", "allele"), pl.String)
-    keyed = distinct.with_columns(pl.DataFrame(told, schema=schema, orient="row"))
-    return fields.join(keyed, on=keys, how="left", maintain_order="left").drop(keys)
+_KUZMIN, _COSTANZO2016, _COSTANZO2010 = (
+    HEADERS[study] for study in ("kuzmin2018", "costanzo2016", "costanzo2010")
+)
+_FITNESS2020 = "Double/triple mutant fitness"
+
+
+def _is_costanzo2010(sheet: Sheet) -> bool:
+    """Whether one of the first rows is two ORFs with their names, then three numbers."""
+    return any(
+        len(row) == len(_COSTANZO2010)
+        and all(_ORF.fullmatch(row[i]) for i in (0, 2))
+        and all(map(is_number, row[4:]))
+        for row in sheet.rows[:3]
+    )
+
+
+def _read_crosses(format: str, table: Table, phenotype: str | None = None) -> list[WrittenScreen]:
+    """Read a published table of query strains crossed with array strains.
+
+    Without a column of its own, the standard deviation is that of the combined mutant's fitness, so
+    that of an interaction score is missing. The p-value is that of the interaction in either case.
+    Costanzo 2010 lists hits, of which no score is missing.
+    """
+    only_hits, of_kuzmin, frame = format == "costanzo2010", format == "kuzmin", table.frame
+    study = "kuzmin2018" if of_kuzmin else format
+    columns = dict(HEADERS[study])
+    if of_kuzmin and _FITNESS2020 in frame.columns:
+        study, columns["fitness"] = "kuzmin2020", _FITNESS2020
+    for role in _ROLE_NAMES if only_hits else ():
+        # The second name is a gene's for a deletion, without suffix, and an allele's for the rest.
+        name, is_strain = f"{role} gene", pl.col(f"{role} ORF").str.contains("_", literal=True)
+        frame = frame.with_columns(pl.when(is_strain).then(name).otherwise(pl.lit("")).alias(name))
+    table = replace(table, frame=frame)
+    there = [p for p in _SCORES if columns.get(p) in frame.columns]
+    phenotype = chosen_phenotype(phenotype, there, table.path)
+    if phenotype == "fitness":
+        columns["standard_deviation"] = f"{columns['fitness']} standard deviation"
+    strains = (GeneColumn(columns[r], r, True, columns[f"{r}_allele"]) for r in _ROLE_NAMES)
+    genes, is_query = deleted_genes(table, [*strains], required=True), pl.col("role") == "query"
+    score = measured(table, "score", columns[phenotype], required=only_hits)
+    values, dropped = {"phenotype": phenotype, "score": score}, {NO_SCORE: np.isnan(score)}
+    for name in ("standard_deviation", "p_value", "query_fitness", "array_fitness"):
+        if columns.get(name) in frame.columns:
+            values[name] = measured(table, name, columns[name])
+    if "panel" in columns:
+        # The two temperatures (DMA26, DMA30) are one array: what was crossed is the same.
+        values["panel"] = frame[columns["panel"]].str.extract(r"^([A-Za-z]*)")
+    if of_kuzmin:
+        genes = genes.filter(~is_query | (pl.col("name") != HO))
+        if phenotype == "interaction":
+            queries = genes.filter(is_query)["row"].to_numpy()
+            dropped[CONTROL_ALONE] = np.bincount(queries, minlength=len(table)) == 0
+    facts = table, genes, format, study, values
+    return [WrittenScreen(*facts, dropped=dropped, complete_coverage=not only_hits)]
+
+
+def _read_hits(table: Table, phenotype: str | None = None) -> list[WrittenScreen]:
+    """Read a list of Kuzmin 2018 hits: gene sets and the sign of their interaction.
+
+    Trigenic hits are negative, as the study reported no others. Which gene was the query's is not
+    given, so nothing follows about what else was tested.
+    """
+    chosen_phenotype(phenotype, ["interaction"], table.path)
+    n = 3 if "orf3" in table.frame.columns else 2
+    rows = ("n_rows",) if n == 3 else ("n_negative_rows", "n_positive_rows")
+    sign: pl.Series | int = -1
+    if n == 2:
+        # A pair that was a hit in both directions has no sign.
+        signs = {"negative": -1, "positive": 1, "both": 0}
+        written = table.frame["sign"].str.to_lowercase()
+        table.bad(f"the sign is not one of {', '.join(signs)}", "sign", ~written.is_in(list(signs)))
+        sign = written.replace_strict(signs, default=0, return_dtype=pl.Int8)
+    replicates = np.sum([table.numbers(column, required=True) for column in rows], axis=0)
+    each = [GeneColumn(f"orf{i}", alleles=f"allele{i}") for i in range(1, n + 1)]
+    genes = deleted_genes(table, each, required=True)
+    columns = {"sign": sign, "replicates": np.nan_to_num(replicates).astype(np.int32)}
+    return [WrittenScreen(table, genes, "hits", "kuzmin2018", columns)]
 
 
 _FIX = "Name the columns gene1, gene2 and score (or split): docs/how-to/screen.md."
 _WAYS = _by_names, _by_words, _counted, _matrix
+_FORMATS = {
+    "kuzmin": with_header(
+        *(_KUZMIN["query"], _KUZMIN["array"]),
+        any_of=(_KUZMIN["interaction"], _KUZMIN["fitness"], _FITNESS2020),
+    ),
+    "costanzo2016": with_header(
+        *(_COSTANZO2016[name] for name in ("query", "array", "interaction", "panel"))
+    ),
+    "costanzo2010": without_header([*_COSTANZO2010.values()], _is_costanzo2010),
+}
+_HITS = (
+    ("orf1", "orf2", "orf3", "allele1", "allele2", "allele3", "n_rows"),
+    ("orf1", "orf2", "allele1", "allele2", "n_negative_rows", "n_positive_rows", "sign"),
+)
 reader = Reader("table", "screens", lambda file: file.forms(_WAYS), _read, _FIX)
 split_reader = Reader("split", "parts", _find_split, _read_split, _FIX)
+SCREEN_READERS = (
+    *(table_reader(n, "screens", find, partial(_read_crosses, n)) for n, find in _FORMATS.items()),
+    *(table_reader("hits", "screens", with_header(*header), _read_hits) for header in _HITS),
+    *(reader, split_reader),
+)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -13,29 +15,57 @@ import torch
 from deltacell.arrays import Bools, Doubles, Ints, offsets_of, ragged_positions
 from deltacell.cell import Genes
 from deltacell.cell.genes import AMBIGUOUS, UNKNOWN
-from deltacell.cell.readers.names import names_not_found, text_of_notes, unresolved_notes
+from deltacell.cell.readers.names import (
+    DELETED,
+    is_systematic,
+    names_in,
+    names_not_found,
+    text_of_notes,
+    unresolved_notes,
+)
 from deltacell.counts import AMBIGUOUS_NAME, UNKNOWN_GENE, Counts, Source
 from deltacell.errors import InputError, PhenotypeError
-from deltacell.screen.columns import NO_INTERACTION, ONE_GENE_TWICE, SAME_GENE_TWICE, is_impossible
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, repeats_a_gene, set_keys, sets_with
-from deltacell.screen.screen import Screen
-from deltacell.table import Table
+from deltacell.screen.screen import (
+    NO_INTERACTION,
+    ONE_GENE_TWICE,
+    SAME_GENE_TWICE,
+    Screen,
+    is_impossible,
+)
+from deltacell.table import Table, is_missing
 
 #: Why a reader drops a row whose score is missing.
 NO_SCORE = "no score"
 
-_PER_GENE = {"role": "unknown", "perturbation": "deletion", "allele": ""}
+#: How the strains of a collection are perturbed. Of all others the allele's name decides.
+COLLECTIONS = {
+    **{"tsq": "ts", "tsa": "ts", "damp": "damp"},
+    **{"sn": "deletion", "dma": "deletion", "s": "allele"},
+}
+#: What separates the genes of a field.
+JOINS = re.compile(r"\s*[+;|/&]\s*|\s+")
+
+_STRAIN = re.compile(r"([^_]+)_([A-Za-z]*)\w*")
+# What the name of an allele says. A bare gene name in lower case (vam3, rpl26a, arg5,6, ygr242w,
+# yfl034c-b) stands for its deletion.
+_ALLELES = {
+    "deletion": r"|(?i:.*(?:\u0394|\u2206|delta))|[a-z]{3}\d+(?:,\d+)?[a-d]?"
+    r"|y[a-p][lr]\d{3}[wc](?:-[a-z])?|q\d{4}",
+    "damp": r"(?i:.*[-_]damp\d*)",
+    "ts": r"(?i:.*-ts\d*)",
+}
+_PER_GENE = ("role", "perturbation", "allele")
 
 
 class WrittenScreen:
     """What a reader makes of a file.
 
-    `genes` has one row per deleted gene: ``row``, ascending, ``name`` as written, and ``role``,
-    ``perturbation`` and ``allele`` if they are known. `columns`, of each row or one value for all,
-    are those of `Screen`, ``line`` if it is not that of the table, the ``panel`` of a study that
-    used several arrays, and the ``part`` of a split. `dropped` are the rows to leave out, by
-    reason. With `complete_coverage` the file lists all that was tested, and not only hits.
+    `genes` are those of `deleted_genes`. `columns`, of each row or one value for all, are those of
+    `Screen`, the ``panel`` of a study that used several arrays, and the ``part`` of a split.
+    `dropped` are the rows to leave out, by reason. With `complete_coverage` the file lists all that
+    was tested, and not only hits.
     """
 
     def __init__(
@@ -54,7 +84,7 @@ class WrittenScreen:
         self.reader, self.study, self.complete_coverage = reader, study, complete_coverage
         given = {"line": table.lines, "phenotype": "interaction", "study": study, **columns}
         rows = pl.select(pl.lit(values).alias(name) for name, values in given.items())
-        left_out: Bools = np.zeros(len(given["line"]), dtype=bool)
+        left_out: Bools = np.zeros(len(table), dtype=bool)
         self.dropped: dict[str, int] = {}
         for why, mask in (dropped or {}).items():
             self.dropped[why] = int((mask & ~left_out).sum())
@@ -65,9 +95,7 @@ class WrittenScreen:
         sizes = np.bincount(genes["row"].to_numpy(), minlength=len(rows))
         self.rows = rows.filter(kept)
         self.offsets = offsets_of(sizes[~left_out])
-        self.deleted = genes.filter(kept.gather(genes["row"])).with_columns(
-            pl.lit(value).alias(name) for name, value in _PER_GENE.items() if name not in genes
-        )
+        self.deleted = genes.filter(kept.gather(genes["row"]))
         # A number for each name, the same whatever its case.
         ranks = self.deleted["name"].str.to_uppercase().rank("dense")
         self._codes: Ints = ranks.to_numpy().astype(np.int64) - 1
@@ -81,6 +109,13 @@ class WrittenScreen:
 
     def names_of(self, row: int) -> list[str]:
         return self.deleted["name"][int(self.offsets[row]) : int(self.offsets[row + 1])].to_list()
+
+    @property
+    def split(self) -> tuple[list[list[str]], list[str]]:
+        """The gene sets of the rows that name their part of a split, and these parts."""
+        parts = self.rows["part"].to_list() if "part" in self.rows else []
+        named = [row for row, part in enumerate(parts) if part]
+        return [self.names_of(row) for row in named], [parts[row] for row in named]
 
     def on(self, genes: Genes, on_unknown: Literal["error", "drop"] = "error") -> Screen:
         """Look up the names and return the screen.
@@ -169,6 +204,77 @@ class WrittenScreen:
         what = f"{rows} delete a gene twice, first {' '.join(self.names_of(first))}"
         fix = "Correct such rows, or drop them."
         raise InputError(what, code="gene-twice", where=self.path, line=line, fix=fix)
+
+
+class GeneColumn(NamedTuple):
+    """A column of genes, one or several in a field."""
+
+    name: str
+    role: str = "unknown"
+    is_strain: bool = False  # whether it holds IDs of strains, such as YAL001C_tsq508
+    alleles: str | None = None  # the column of the alleles' names; None if the format has none
+
+
+def deleted_genes(
+    table: Table, columns: Sequence[GeneColumn], *, required: bool = False
+) -> pl.DataFrame:
+    """Return a row per deleted gene: its ``row``, ``name``, ``role``, ``perturbation``, ``allele``.
+
+    Allele names that do not match the genes of a field one to one are left out. Without a column of
+    them the allele is what was written, if that is not the gene's name. A field that is empty is
+    bad if it is `required`.
+    """
+    for column in columns if required else ():
+        names_in(table, column.name)
+    each = [
+        pl.select(
+            field=present(table.frame[column.name]),
+            alleles=table.frame.get_column(column.alleles or "", default=pl.lit("")),
+            column=i,
+        ).with_row_index("row")
+        for i, column in enumerate(columns)
+    ]
+    fields = pl.concat(each).filter(pl.col("field") != "").sort("row", maintain_order=True)
+    keys, told = ["field", "alleles", "column"], []
+    for field, alleles, i in fields.select(keys).unique(maintain_order=True).iter_rows():
+        names = [name for name in JOINS.split(field) if name]
+        given = [allele.strip() for allele in alleles.split("+")]
+        given = given if len(given) == len(names) else [""] * len(names)
+        for name, allele in zip(names, given, strict=True):
+            gene, collection = _gene_of(name, columns[i].is_strain)
+            perturbation = COLLECTIONS.get(collection) or perturbation_of(allele)
+            if columns[i].alleles is None and gene != name:
+                allele = name
+            told.append((field, alleles, i, gene, columns[i].role, perturbation, allele))
+    schema = fields.select(keys).schema | dict.fromkeys(("name", *_PER_GENE), pl.String)
+    genes = fields.join(
+        pl.DataFrame(told, schema, orient="row"), on=keys, maintain_order="left_right"
+    )
+    return genes.select("row", "name", *_PER_GENE)
+
+
+@cache
+def _gene_of(written: str, is_strain: bool) -> tuple[str, str]:
+    """Return a gene without what marks a deletion or a strain, and the strain's collection."""
+    gene = re.sub(DELETED, "", written)
+    # The digit of rad52delta is the gene's.
+    if written.lower().endswith("delta") and written[:-5][-1:].isdigit():
+        gene = written[:-5]
+    found = _STRAIN.fullmatch(gene)
+    if found and (is_strain or is_systematic(found[1])):
+        return found[1], found[2].lower()
+    return gene or written, ""
+
+
+@cache
+def perturbation_of(allele: str) -> str:
+    """Return what the name of an allele says: nothing, or a delta, is a deletion."""
+    return next((p for p, names in _ALLELES.items() if re.fullmatch(names, allele)), "allele")
+
+
+def present(column: pl.Series) -> pl.Series:
+    """Return the texts of a column, empty where they stand for a missing value."""
+    return column.set(pl.Series(is_missing(column), dtype=pl.Boolean), "")
 
 
 def chosen_phenotype(asked: str | None, there: Sequence[str], path: Path) -> str:
