@@ -84,8 +84,8 @@ class KeepsEdges(Late):
 def _deaf(units):
     none = torch.zeros(0, dtype=torch.int64)
     messages = tuple(
-        replace(m, removed=tuple(replace(r, genes=none, entry=none) for r in m.removed))
-        for m in units.messages
+        (again, tuple(replace(r, genes=none, entry=none) for r in removed))
+        for again, removed in units.messages
     )
     return replace(units, messages=messages)
 
@@ -95,8 +95,7 @@ class Additive(Late):
 
     def prepare(self, hops, deleted):
         found = super().prepare(hops, deleted)
-        sets = tuple(replace(sets, subsets=()) for sets in found.plan.sets)
-        return replace(found, plan=replace(found.plan, sets=sets))
+        return replace(found, plan=replace(found.plan, signs=0 * found.plan.signs))
 
 
 class StaleMessages(Late):
