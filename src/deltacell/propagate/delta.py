@@ -60,10 +60,6 @@ class ChangedMessage:
     # From how the changed sources differ to how the sums at the computed places do, [m, sources],
     # for each aggregate; None is by a whole product, as everywhere.
     differences: tuple[SparseMatrix | None, ...] = ()
-    into: Tensor | None = None  # which of the hop's new rows these are; None is all of them
-    # Where the hop changes something and this message is the wild type's, as new rows and as
-    # nodes; None is nowhere.
-    taken: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +67,8 @@ class ChangedHop:
     """What a hop changes."""
 
     messages: tuple[ChangedMessage, ...]
-    changed: Places | None = None  # living nodes with other vectors than the wild type; None is all
+    # Nodes that are changed or deleted before it, by kind; None is all.
     sources: Mapping[str, Places | None] = field(default_factory=dict)
-    """Nodes that are changed or deleted before it, by kind; None is all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +235,7 @@ class Delta(Shared):
         found = []
         for hop in hops:
             finder = _Finder(self, hop, lost[hop.target], now, t)
-            found.append(finder.found())
+            found.append(finder.found)
             now[hop.target] = finder.changed
         changed, gone, read = now[GENE], lost[GENE], None
         # The pool of no genes at all is nothing that could be written as a difference.
@@ -261,19 +256,14 @@ class _Finder:
         self.own = now[hop.target]
         kinds = dict.fromkeys(a.source for a in hop.aggregates)
         self.sources = {k: None if (m := now[k]) is None else np.flatnonzero(m) for k in kinds}
+        computed = list(map(self._computed, hop.messages))
+        messages = tuple(map(self._message, hop.messages, computed))
+        places = {k: None if at is None else Places.of(at, t) for k, at in self.sources.items()}
+        self.found = ChangedHop(messages, places)
         self.changed: Bools | None = None
-
-    def found(self) -> ChangedHop:
-        computed = list(map(self._computed, self.hop.messages))
         if all(c is not None for c in computed):
             self.changed = np.logical_or.reduce(cast(list[Bools], computed))
-        messages = tuple(map(self._message, self.hop.messages, computed))
-        sources = {k: _places(at, self.t) for k, at in self.sources.items()}
-        changed = None if self.changed is None else np.flatnonzero(self.changed)
-        found = ChangedHop(messages, _places(changed, self.t), sources)
-        if self.changed is not None:
-            self.changed[self.gone] = True
-        return found
+            self.changed[gone] = True
 
     def _computed(self, message: Message) -> Bools | None:
         """Return where a message has to be computed; None is everywhere."""
@@ -299,18 +289,8 @@ class _Finder:
     def _message(self, message: Message, computed: Bools | None) -> ChangedMessage:
         if computed is None:
             return ChangedMessage()
-        t, changed, taken = self.t, self.changed, None
-        into = at = np.flatnonzero(computed)
-        rest = ~computed if changed is None else changed & ~computed
-        rest[self.gone] = False
-        others = new_rows = np.flatnonzero(rest)
-        if changed is not None:
-            number = np.cumsum(changed) - 1
-            into, new_rows = number[into], number[others]
-        if len(others):
-            taken = torch.from_numpy(new_rows), torch.from_numpy(others // t)
         differences = tuple(self._difference(a, computed) for a in message.aggregates)
-        return ChangedMessage(Places.of(at, t), differences, torch.from_numpy(into), taken)
+        return ChangedMessage(Places.of(np.flatnonzero(computed), self.t), differences)
 
     def _difference(self, a: Aggregate, computed: Bools) -> SparseMatrix | None:
         """Return the difference of the sums at the computed places, where that costs less."""
@@ -334,10 +314,6 @@ class _Finder:
             n_columns=int(np.count_nonzero(computed)),
         )
         return by_source.transpose
-
-
-def _places(at: Ints | None, t: int) -> Places | None:
-    return None if at is None else Places.of(at, t)
 
 
 def _mask(at: Ints, size: int) -> Bools:
@@ -394,27 +370,31 @@ class TileMutants:
         for h, hop in enumerate(self.batch.hops):
             with hop.around():
                 self._moved.clear()
-                new, changed = self._new_rows(h, hop), self.tile.hops[h].changed
-                if changed is not None:
-                    wild = self._each(self.wild.states[h + 1][hop.target])
-                    new = wild.index_copy(0, changed.at, new)
-                self.state[hop.target] = self._living(hop.target, new)
+                self.state[hop.target] = self._living(hop.target, self._new_vectors(h, hop))
         return self._read_out(self.state[GENE])
 
-    def _new_rows(self, h: int, hop: Hop) -> Tensor:
-        changed, x = self.tile.hops[h].changed, self.state[hop.target]
-        old = _at(x, changed)
-        new = old.clone() if hop.residual else torch.zeros_like(old)
+    def _new_vectors(self, h: int, hop: Hop) -> Tensor:
+        """Return the wild type's new vectors, with other messages where these are computed."""
+        x, own, wild = self.state[hop.target], self.tile.hops[h].messages, self.wild.messages[h]
+        listed = all(one.computed is not None for one in own)
+        if listed:
+            before, after = (self.wild.states[i][hop.target] for i in (h, h + 1))
+            new = x + self._each(after - before) if hop.residual else self._each(after).clone()
+        else:
+            new = x.clone() if hop.residual else torch.zeros_like(x)
         for k, message in enumerate(hop.messages):
-            own = self.tile.hops[h].messages[k]
-            if own.computed is None or len(own.computed):
-                rows, into = self._nodes(own.computed, len(x)), own.into
+            computed = own[k].computed
+            if computed is not None and not listed:
+                new = new.add_(self._each(wild[k]))
+            if computed is None or len(computed):
                 heard = [self._heard(h, k, j, a) for j, a in enumerate(message.aggregates)]
-                made = message.apply(rows, _at(x, own.computed), heard, self.pieces)
-                new = new.add_(made) if into is None else new.index_add_(0, into, made)
-            if own.taken is not None:
-                into, nodes = own.taken
-                new = new.index_add_(0, into, self.wild.messages[h][k].index_select(0, nodes))
+                rows = self._nodes(computed, len(x))
+                made = message.apply(rows, _at(x, computed), heard, self.pieces)
+                if computed is None:
+                    new = new.add_(made)
+                else:
+                    made = made - wild[k].index_select(0, computed.nodes)
+                    new = new.index_add_(0, computed.at, made)
         return new
 
     def _heard(self, h: int, k: int, j: int, a: Aggregate) -> Tensor:
