@@ -203,9 +203,6 @@ class Apart(nn.Module):
         value[torch.arange(len(gene)), gene] = vectors
         return Terms(vectors.new_zeros(len(vectors)), value.flatten(1))
 
-    def in_float64(self):
-        return self.terms
-
 
 @torch.no_grad()
 def vectors_of(model, cell, genotypes):

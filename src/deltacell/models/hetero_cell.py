@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from deltacell.arrays import Ints
@@ -28,7 +27,7 @@ from deltacell.models.base import (
 )
 from deltacell.models.gene_vectors import GeneEncoder
 from deltacell.models.hyper_sagnn import HyperSAGNN
-from deltacell.models.layers import GeneLayer, MetabolicEdges, MetabolicLayer
+from deltacell.models.layers import GeneLayer, MetabolicEdges, MetabolicLayer, in_precision_of
 from deltacell.propagate.auto import strategy
 from deltacell.propagate.base import Deleted, DeletedNodes, Mutants, Propagation, Smaller, WildType
 from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop, Rows
@@ -328,14 +327,8 @@ class Pooling(nn.Module):
 
     def terms(self, vectors: Tensor, rows: Rows) -> Terms:
         """Return gates [...] and values [..., hidden] of vectors; which genes does not matter."""
-        dtype = next(self.parameters()).dtype
         with named_range("hetero_cell.pooling"), torch.autocast(vectors.device.type, enabled=False):
-            return Terms(*self(vectors.to(dtype)))
-
-    def in_float64(self) -> Callable[[Tensor, Rows], Terms]:
-        """Return `terms` with the weights in float64; they still receive gradients."""
-        weights = {name: p.double() for name, p in self.named_parameters()}
-        return lambda vectors, rows: Terms(*functional_call(self, weights, (vectors,)))
+            return Terms(*in_precision_of(self, vectors))
 
 
 class GlobalHead(nn.Module):

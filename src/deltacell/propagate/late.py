@@ -14,7 +14,7 @@ of genes needs units of its own only on rows that two or more of its genes touch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -147,35 +147,30 @@ def _added(
     batch: Batch, units: Units, pieces: Pieces, *, wide: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return what units add to N, [u, hidden], and D [u, 1]; where it is `wide`, in float64."""
-    hop, terms = batch.hops[0], batch.readout.terms
-    parameters = list(batch.readout.parameters())
-    around: AbstractContextManager[object] = nullcontext()
+    terms, parameters = batch.readout.terms, list(batch.readout.parameters())
+    device, dtype = batch.pool.value.device.type, batch.wild_type.last[GENE].dtype
     given = [units.living.to(batch.pool.weight.dtype), *batch.pool.at(units.rows)]
     if wide:
-        hop, terms = hop.in_float64(), batch.readout.in_float64()
-        given = [x.double() for x in given]
-        around = torch.autocast(batch.pool.value.device.type, enabled=False)
-    with around:
-        dtype = torch.float64 if wide else batch.wild_type.last[GENE].dtype
-        vectors = _new_vectors(hop, batch.wild_type, units, pieces, dtype)
+        given, dtype = [x.double() for x in given], torch.float64
+    with torch.autocast(device, enabled=False) if wide else nullcontext():
+        vectors = _new_vectors(batch, units, pieces, dtype)
         n, d = row_wise(
             lambda own, *others: pool_changes(terms(own, others[-1]), *others[:-1]),
             units.rows,
             [vectors, *given],
             parameters,
-            Pieces(None) if wide else pieces,
+            pieces,
         )
     return n, d.unsqueeze(1)
 
 
-def _new_vectors(
-    hop: Hop, wild: WildType, units: Units, pieces: Pieces, dtype: torch.dtype
-) -> Tensor:
+def _new_vectors(batch: Batch, units: Units, pieces: Pieces, dtype: torch.dtype) -> Tensor:
     def at(x: Tensor, rows: Tensor) -> Tensor:
         return x.index_select(0, rows).to(dtype)
 
+    wild = batch.wild_type
     x, vectors = wild.first[GENE], at(wild.last[GENE], units.rows)
-    each = zip(hop.messages, units.messages, wild.sums[0], wild.messages[0], strict=True)
+    each = zip(batch.hops[0].messages, units.messages, wild.sums[0], wild.messages[0], strict=True)
     for message, (again, removed), sums, old in each:
         rows, heard = units.rows.index_select(0, again), []
         for a, total, gone in zip(message.aggregates, sums, removed, strict=True):
