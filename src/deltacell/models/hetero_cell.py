@@ -56,18 +56,12 @@ class HeteroCell(Recorded, nn.Module):
 
     `GeneEncoder` makes the genes' first vectors; each layer is a `GeneLayer` over the relations
     and, with metabolism, a `MetabolicLayer`. In a mutant the deleted genes, all edges that touch
-    them and the reactions that require them are gone. The global head reads
-    ``z = pool(wild type) - pool(mutant)``, see `Pooling`; the local head is `HyperSAGNN` on the
-    wild type's vectors of the deleted genes. Normalisation is row by row, so a genotype's score is
-    the same in any batch. docs/reference/config.md describes all parameters; `largest` is that of
-    `HyperSAGNN`, and `propagation` the name of a strategy, or one made with `strategy`.
-
-    The last ``mutant_layers`` see the deletion; the layers before are those of the wild type. With
-    ``epistasis`` the global head also reads the part of z that no smaller set of deletions
-    explains, and with metabolism the reactions that no smaller set loses. With ``mutants=matched``
-    the mutant is that of wrong genes, see `matched_genes`, and with ``none`` there is only the
-    local head: the difference is what a mutant is worth. Dropout draws one mask per step, gene,
-    layer and relation, shared by the wild type and all mutants.
+    them and the reactions that require them are gone, in the last ``mutant_layers``. The global
+    head reads ``z = pool(wild type) - pool(mutant)``, see `Pooling`, and with ``epistasis`` the
+    part of it that no smaller set explains; the local head is `HyperSAGNN` on the wild type's
+    vectors of the deleted genes. Normalisation is row by row, so a genotype's score is the same in
+    any batch. Dropout draws one mask per step, shared by the wild type and all mutants.
+    docs/reference/config.md describes all parameters; `largest` is that of `HyperSAGNN`.
     """
 
     def __init__(
@@ -148,8 +142,7 @@ class HeteroCell(Recorded, nn.Module):
         The intermediate results are ``genes`` and ``pool``, the wild type's vectors
         [n_genes, hidden] and their pool [hidden], ``z`` [b, hidden], ``global`` and ``local`` [b],
         the weights of these two, ``gate`` [b, 2], ``epistasis`` [b, hidden] in float64, and
-        ``lost`` [b, hidden], the sum over the reactions that no smaller set loses. If the genotypes
-        were prepared with `prepare`, the step waits for no device.
+        ``lost`` [b, hidden], the sum over the reactions that no smaller set loses.
         """
         return self.score(cell, self.encode(cell), genotypes)
 
@@ -166,10 +159,8 @@ class HeteroCell(Recorded, nn.Module):
             return EncodedCell(hops, self.propagation.wild_type(hops, state))
 
     def score(self, cell: Cell, encoded: EncodedCell, genotypes: Genotypes | Deleted) -> Prediction:
-        """Return what `forward` does, for a wild type that `encode` has encoded.
-
-        Genotypes that were prepared for another model, cell or strategy are prepared again.
-        """
+        """Return what `forward` does, for a wild type that `encode` has encoded."""
+        # Genotypes that were prepared for another model, cell or strategy are prepared again.
         if isinstance(genotypes, Deleted) and genotypes.made_for != self._made_for(cell):
             genotypes = genotypes.genotypes
         if isinstance(genotypes, Genotypes):
@@ -334,11 +325,10 @@ class Pooling(nn.Module):
 class GlobalHead(nn.Module):
     """A score from the difference z of the whole cell: Linear(hidden, hidden), act, Linear.
 
-    z is about 1 / n_genes for each deleted gene, far from the size that layers start from. With
-    the `z_norm` ``scale`` it is multiplied by a learned number that starts at n_genes; ``norm``
-    normalises ``n_genes * z`` to mean 0 and deviation 1, which forgets its size. Epistasis is about
-    a thousand times smaller than z and differs by orders of magnitude between genotypes, so it is
-    read as ``asinh(scale * n_genes * epistasis)`` with a learned scale from `EPISTASIS` on.
+    z is about 1 / n_genes for each deleted gene. With the `z_norm` ``scale`` it is multiplied by a
+    learned number that starts at n_genes; ``norm`` normalises ``n_genes * z`` to mean 0 and
+    deviation 1. Epistasis is about a thousand times smaller and differs by orders of magnitude, so
+    it is read as ``asinh(scale * n_genes * epistasis)`` with a learned scale from `EPISTASIS` on.
     """
 
     def __init__(self, n_genes: int, hidden: int, z_norm: str, epistasis: bool, lost: bool) -> None:

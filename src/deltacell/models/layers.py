@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import combinations_with_replacement
@@ -236,9 +235,8 @@ def gin_message_gradients(
     eps, norm_weight, norm_bias, *linears = parameters
     weights, biases = linears[::2], linears[1::2]
     n = len(weights)
-    buffers = _buffers(2 * n, x)
     # The inputs and the outputs of each linear layer.
-    before, after = buffers[:n], buffers[n:]
+    before, after = x.new_empty(2, n, *x.shape).unbind()
     torch.addcmul(received, 1 + eps, x, out=before[0])
     torch.addmm(biases[0], before[0], weights[0], out=after[0])
     for i in range(1, n):
@@ -260,19 +258,6 @@ def gin_message_gradients(
     by_x = torch.addcmul(by_received, eps, by_received)
     by_eps = torch.dot(by_received.flatten(), x.flatten())
     return [by_x, by_received, by_eps, by_norm_weight, by_norm_bias, *by_linears]
-
-
-_KEPT = threading.local()
-
-
-def _buffers(n: int, like: Tensor) -> list[Tensor]:
-    """Return n tensors of the size of another; on a CPU, memory of this thread that is reused."""
-    if like.device.type != "cpu":
-        return list(like.new_empty(n, *like.shape))
-    kept, name, size = _KEPT.__dict__, str(like.dtype), n * like.numel()
-    if len(kept.get(name, ())) < size:
-        kept[name] = torch.empty(size, dtype=like.dtype)
-    return list(kept[name][:size].view(n, *like.shape))
 
 
 NARROW = 32  # width between the two layers of each pair's MLP, and of the scorer

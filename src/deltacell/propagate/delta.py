@@ -97,10 +97,9 @@ class Shared(Propagation):
 
     `tile` mutants go through one product; by default, on a CPU as many as stay in its cache, and
     elsewhere the whole batch. `rows_at_a_time` go through a row-wise function together, see
-    `row_wise`; by default, elsewhere than on a CPU, and with 0, all at once, kept for the backward.
-    Tiles are shared out to threads: `workers`, by default those of `workers_for`. `max_bytes`
-    bounds the memory of a batch, beside the model: mutants are propagated one at a time, and what
-    does not fit is computed again in the backward, with the same result.
+    `row_wise`; 0 is all at once, the default elsewhere than on a CPU. Tiles are shared out to
+    `workers` threads. `max_bytes` bounds the memory of a batch, beside the model: mutants go one
+    at a time, and what does not fit is computed again in the backward.
     """
 
     tile: int | None = None
@@ -136,9 +135,27 @@ class Shared(Propagation):
         return Tile(t, deleted, silent, whole)
 
     def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
-        device = state[GENE].device
-        workers = self.workers or workers_for(device, 1 << 20)
-        return wild_type_in_parts(hops, state, Pieces(self._at_a_time(device), workers))
+        """Propagate the wild type and keep what mutants are differences from."""
+        pieces = self._pieces(state[GENE].device)
+        states, sums, messages = [state], [], []
+        for hop in hops:
+            old, x = states[-1], states[-1][hop.target]
+
+            def run(k: int, given: Sequence[Tensor], hop: Hop = hop) -> tuple[Tensor, ...]:
+                message, alone = hop.messages[k], Pieces(pieces.at_a_time)
+                each = zip(message.aggregates, given[1:], strict=True)
+                heard = [product(a.matrix, source) for a, source in each]
+                received = [a.scaled(h) for a, h in zip(message.aggregates, heard, strict=True)]
+                return *heard, message.apply(ALL, given[0], received, alone)
+
+            with hop.around(), one_core(pieces.workers):
+                given = [[x, *(old[a.source] for a in m.aggregates)] for m in hop.messages]
+                found = in_graphs(run, given, hop.parameters, pieces.workers)
+                made = [message for *_, message in found]
+                states.append({**old, hop.target: hop.added_up(x, made)})
+            sums.append(tuple(tuple(heard) for *heard, _ in found))
+            messages.append(tuple(made))
+        return WildType(tuple(states), tuple(sums), tuple(messages))
 
     def _mutants(self, batch: Batch) -> Mutants:
         hops, tiles, wild = batch.hops, batch.deleted.plan, batch.wild_type
@@ -164,6 +181,9 @@ class Shared(Propagation):
         near = NEAR_NUMBERS // (sizes_of(hops)[GENE] * max(hop.width for hop in hops))
         # Every thread is to have mutants of its own.
         return max(1, min(near, -(-batch // (self.workers or workers_for(device, max(batch, 1))))))
+
+    def _pieces(self, device: torch.device) -> Pieces:
+        return Pieces(self._at_a_time(device), self.workers or workers_for(device, 1 << 20))
 
     def _at_a_time(self, device: torch.device) -> int | None:
         if self.rows_at_a_time is None:
@@ -320,29 +340,6 @@ def _mask(at: Ints, size: int) -> Bools:
     mask = np.zeros(size, dtype=bool)
     mask[at] = True
     return mask
-
-
-def wild_type_in_parts(hops: Sequence[Hop], state: State, pieces: Pieces) -> WildType:
-    """Propagate the wild type and keep the sums and messages that mutants are differences from."""
-    states, sums, messages = [state], [], []
-    for hop in hops:
-        old, x = states[-1], states[-1][hop.target]
-
-        def run(k: int, given: Sequence[Tensor], hop: Hop = hop) -> tuple[Tensor, ...]:
-            message, alone = hop.messages[k], Pieces(pieces.at_a_time)
-            each = zip(message.aggregates, given[1:], strict=True)
-            heard = [product(a.matrix, source) for a, source in each]
-            received = [a.scaled(h) for a, h in zip(message.aggregates, heard, strict=True)]
-            return *heard, message.apply(ALL, given[0], received, alone)
-
-        with hop.around(), one_core(pieces.workers):
-            given = [[x, *(old[a.source] for a in m.aggregates)] for m in hop.messages]
-            found = in_graphs(run, given, hop.parameters, pieces.workers)
-            made = [message for *_, message in found]
-            states.append({**old, hop.target: hop.added_up(x, made)})
-        sums.append(tuple(tuple(heard) for *heard, _ in found))
-        messages.append(tuple(made))
-    return WildType(tuple(states), tuple(sums), tuple(messages))
 
 
 def entries_of(matrix: SparseMatrix, columns: Ints) -> tuple[Ints, Ints, Ints]:

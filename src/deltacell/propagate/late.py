@@ -25,12 +25,12 @@ from torch import Tensor
 
 from deltacell.arrays import Ints, offsets_of, ragged_positions
 from deltacell.errors import InputError
-from deltacell.propagate.base import Batch, Deleted, Mutants, Propagation, WildType
-from deltacell.propagate.delta import CPU_ROWS_AT_A_TIME, wild_type_in_parts
-from deltacell.propagate.hop import GENE, Hop, State
+from deltacell.propagate.base import Batch, Deleted, Mutants
+from deltacell.propagate.delta import Shared
+from deltacell.propagate.hop import GENE, Hop
 from deltacell.propagate.pool import pool_changes
 from deltacell.propagate.product import SparseMatrix, kept_with
-from deltacell.propagate.workers import Pieces, row_wise, workers_for
+from deltacell.propagate.workers import Pieces, row_wise
 
 MOST_GENES = 5
 """Genes of a set at most: a set of k has 2^k subsets."""
@@ -88,18 +88,16 @@ def is_late(hops: Sequence[Hop]) -> bool:
 
 
 @dataclass(frozen=True)
-class Late(Propagation):
+class Late(Shared):
     r"""The units of `touched_by` and nothing else.
 
     In ``z = N / (1 + D)``, see `pool_changes`, rows that a deletion does not touch add nothing to
     either sum, and what a row adds depends on the deletions that touch it alone. So both sums are
     found once for each gene of the batch; a set adds those of its genes, and the interactions on
     the rows that two or more of them touch. For `epistasis` these are formed in float64, see
-    `interaction_of_quotient`. The options are those of `Shared`.
+    `interaction_of_quotient`. Of the options, `workers` and `rows_at_a_time` are used.
     """
 
-    workers: int | None = None
-    rows_at_a_time: int = CPU_ROWS_AT_A_TIME
     name: ClassVar[str] = "late"
 
     def prepare(self, hops: Sequence[Hop], deleted: Deleted) -> Deleted:
@@ -108,9 +106,6 @@ class Late(Propagation):
             fix = "Set model.mutant_layers=1 and model.metabolism=false, or propagation=auto."
             raise InputError(what, code="not-late", fix=fix)
         return replace(deleted, plan=touched_by(hops[0], deleted.to("cpu")))
-
-    def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
-        return wild_type_in_parts(hops, state, self._pieces(state[GENE].device))
 
     def _mutants(self, batch: Batch) -> Mutants:
         touched: Touched = batch.deleted.plan
@@ -138,9 +133,6 @@ class Late(Propagation):
             found = interaction_of_quotient(n, d.squeeze(2))
             epistasis = epistasis.index_copy(0, genotypes, found)
         return Mutants(z, batch.pool.pooled, epistasis)
-
-    def _pieces(self, device: torch.device) -> Pieces:
-        return Pieces(self.rows_at_a_time, self.workers or workers_for(device, 1 << 20))
 
 
 def _added(
@@ -186,10 +178,9 @@ def _new_vectors(batch: Batch, units: Units, pieces: Pieces, dtype: torch.dtype)
 def interaction_of_quotient(n: Tensor, d: Tensor) -> Tensor:
     r"""Return the interaction of ``N / D`` for whole sets, from the interactions of N and D.
 
-    With u = 1 / D, the interaction of a product is
-    ``(N u)(S) = sum over A, B with union S of N(A) u(B)``. That of ``u D``, which is 1, is 0 for
-    every set but the empty one, and so ``u(S) = -1 / D_S * sum over A, B with union S, A not S, of
-    u(A) D(B)`` with ``D_S = sum over B in S of D(B)``. No term is a difference of larger numbers.
+    With u = 1 / D, ``(N u)(S) = sum over A, B with union S of N(A) u(B)``; and as ``u D`` is 1,
+    ``u(S) = -1 / D_S * sum over A, B with union S, A not S, of u(A) D(B)`` with
+    ``D_S = sum over B in S of D(B)``. No term is a difference of larger numbers.
     """
     n_subsets = d.shape[1]
     zero, one = torch.zeros_like(d[:, 0]), torch.ones_like(d[:, 0])
@@ -267,18 +258,16 @@ def touched_by(hop: Hop, deleted: Deleted) -> Touched:
 
     every = np.arange(len(rows))[:, None]
     single = units(rows, every, every)
-    # All rows of all genotypes: ascending runs, which a stable sort merges.
     of_member = lengths[member]
     unit = ragged_positions(starts[:-1][member], of_member)
     key = np.repeat(genotype, of_member) * index.n + rows[unit]
-    order = np.argsort(key, kind="stable")
-    distinct, joint, count = np.unique(key[order], return_inverse=True, return_counts=True)
-    several = count[joint] > 1
-    order, joint = order[several], (np.cumsum(count > 1) - 1)[joint[several]]
+    distinct, joint, count = np.unique(key, return_inverse=True, return_counts=True)
     of_genotype, shared_rows = np.divmod(distinct[count > 1], index.n)
     # The single units of the genes of a genotype that touch a row, -1 for those that do not.
     touching = np.full((len(shared_rows), largest), -1, dtype=np.int64)
-    touching[joint, np.repeat(position, of_member)[order]] = unit[order]
+    several = count[joint] > 1
+    joint = (np.cumsum(count > 1) - 1)[joint[several]]
+    touching[joint, np.repeat(position, of_member)[several]] = unit[several]
     if not deleted.epistasis:
         # All genes that touch a row in place of each alone.
         one, place = np.nonzero(touching >= 0)
