@@ -29,9 +29,8 @@ from deltacell.models.gene_vectors import GeneEncoder
 from deltacell.models.hyper_sagnn import HyperSAGNN
 from deltacell.models.layers import GeneLayer, MetabolicEdges, MetabolicLayer, in_precision_of
 from deltacell.propagate.auto import strategy
-from deltacell.propagate.base import Deleted, DeletedNodes, Mutants, Propagation, Smaller, WildType
+from deltacell.propagate.base import Deleted, DeletedNodes, Propagation, WildType
 from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop, Rows
-from deltacell.propagate.late import Touched
 from deltacell.propagate.pool import Terms
 from deltacell.propagate.product import SparseMatrix
 from deltacell.screen import Genotypes
@@ -58,10 +57,10 @@ class HeteroCell(Recorded, nn.Module):
     and, with metabolism, a `MetabolicLayer`. In a mutant the deleted genes, all edges that touch
     them and the reactions that require them are gone, in the last ``mutant_layers``. The global
     head reads ``z = pool(wild type) - pool(mutant)``, see `Pooling`, and with ``epistasis`` the
-    part of it that no smaller set explains; the local head is `HyperSAGNN` on the wild type's
-    vectors of the deleted genes. Normalisation is row by row, so a genotype's score is the same in
-    any batch. Dropout draws one mask per step, shared by the wild type and all mutants.
-    docs/reference/config.md describes all parameters; `largest` is that of `HyperSAGNN`.
+    part of it, or with metabolism the reactions, that no smaller set explains. The local head is
+    `HyperSAGNN` on the wild type's vectors of the deleted genes. Normalisation is row by row, so a
+    genotype's score is the same in any batch. Dropout draws one mask per step, shared by the wild
+    type and all mutants. docs/reference/config.md describes all parameters.
     """
 
     def __init__(
@@ -96,6 +95,9 @@ class HeteroCell(Recorded, nn.Module):
         check_range("[0, 1)", dropout=dropout)
         self.mutant_layers = layers if mutant_layers is None else mutant_layers
         check_range(f"[1, {layers}]", mutant_layers=self.mutant_layers)
+        if epistasis and not metabolism and self.mutant_layers > 1:
+            what = "epistasis is formed where one layer sees the deletion: set mutant_layers=1"
+            raise InputError(what, code="not-late")
         if mutants == "none" and output != "mean":
             what = f"mutants='none' leaves only the local head: set output='mean', not '{output}'"
             raise InputError(what, code="no-mutants")
@@ -125,8 +127,8 @@ class HeteroCell(Recorded, nn.Module):
                 MetabolicLayer(f"hetero_cell.metabolism{i}", hidden) for i in range(1, layers + 1)
             )
         self.pooling = Pooling(hidden)
-        lost = epistasis and metabolism
-        self.global_head = GlobalHead(cell.n_genes, hidden, z_norm, epistasis, lost)
+        read = epistasis and not metabolism, epistasis and metabolism
+        self.global_head = GlobalHead(cell.n_genes, hidden, z_norm, *read)
         instead = matched_genes(cell, self.relations) if mutants == "matched" else np.empty(0, int)
         self.instead = nn.Buffer(torch.from_numpy(instead), persistent=False)
         self.local_head = None
@@ -189,18 +191,11 @@ class HeteroCell(Recorded, nn.Module):
         instead = self.instead.cpu() if self.mutants == "matched" else None
         found = Deleted.of(cell, genotypes, metabolism=metabolism is not None, instead=instead)
         if self.mutants != "none":
-            hops, lost = self.mutant_hops(cell), found.lost
-
-            def prepared(sets: Genotypes) -> Deleted:
-                deleted = Deleted.of(cell, sets, metabolism=metabolism is not None)
-                return self.propagation.prepare(hops, deleted)
-
-            found = self.propagation.prepare(hops, replace(found, epistasis=self.epistasis))
-            if self.epistasis and not isinstance(found.plan, Touched):
-                found = replace(found, smaller=Smaller.of(lost, prepared))
+            found = replace(found, epistasis=self.epistasis and metabolism is None)
             if self.epistasis and metabolism is not None:
-                together = DeletedNodes.of(*metabolism.lost_together(lost))
+                together = DeletedNodes.of(*metabolism.lost_together(found.lost))
                 found = replace(found, together=together)
+            found = self.propagation.prepare(self.mutant_hops(cell), found)
         return replace(found, made_for=self._made_for(cell))
 
     def hops(self, cell: Cell, kept: Sequence[Tensor | None] | None = None) -> list[Hop]:
@@ -259,14 +254,16 @@ class HeteroCell(Recorded, nn.Module):
     def _global_score(
         self, encoded: EncodedCell, deleted: Deleted, intermediate: dict[str, Tensor]
     ) -> Tensor:
-        mutants = self._mutants(encoded, deleted)
+        hops, wild_type = encoded.hops[self._early :], encoded.wild_type.after(self._early)
+        with named_range("hetero_cell.mutants"):
+            mutants = self.propagation.mutants(hops, wild_type, deleted, self.pooling)
         intermediate |= {"pool": mutants.pooled, "z": mutants.z}
-        if self.epistasis:
-            epistasis = mutants.epistasis
-            if deleted.smaller is not None:
-                z = self._mutants(encoded, deleted.smaller.deleted).z
-                epistasis = deleted.smaller.epistasis(z, len(deleted))
-            intermediate["epistasis"] = cast(Tensor, epistasis)
+        if deleted.epistasis:
+            if mutants.epistasis is None:
+                what = f"the propagation '{self.propagation.name}' does not form epistasis"
+                fix = "Set propagation=late, or auto without max_bytes."
+                raise InputError(what, code="not-late", fix=fix)
+            intermediate["epistasis"] = mutants.epistasis
         if deleted.together is not None:
             together, reactions = deleted.together, encoded.wild_type.last[REACTION]
             lost = reactions.new_zeros(len(deleted), reactions.shape[1])
@@ -276,11 +273,6 @@ class HeteroCell(Recorded, nn.Module):
             read = (intermediate.get(name) for name in ("epistasis", "lost"))
             intermediate["global"] = self.global_head(mutants.z, *read)
         return intermediate["global"]
-
-    def _mutants(self, encoded: EncodedCell, deleted: Deleted) -> Mutants:
-        hops, wild_type = encoded.hops[self._early :], encoded.wild_type.after(self._early)
-        with named_range("hetero_cell.mutants"):
-            return self.propagation.mutants(hops, wild_type, deleted, self.pooling)
 
 
 def matched_genes(cell: Cell, relations: Sequence[str]) -> Ints:
