@@ -231,12 +231,11 @@ class Delta(Shared):
     ``A X = A X_wt + A D``: in the first hop D is the deleted genes, and a few rows change; from hop
     to hop there are more, over each relation those alone that hear from a changed one. Where that
     is nearly all, a whole product takes its place, as in `Shared`. Rows that do not change are the
-    wild type's, in value and in gradient: what comes back to them is added up over the batch and
-    goes through the wild type's products once.
+    wild type's, in value and in gradient.
 
-    Costs decide which of two exact ways is taken. To gather a row of a list and add to it takes as
-    long as to multiply it with `moved` further columns of weights, and to find an entry of a
-    difference on the host as long as to multiply `found` numbers by it.
+    Costs decide which of two exact ways is taken. To gather a row takes as long as to multiply it
+    with `moved` columns of weights, and to find an entry of a difference on the host as long as to
+    multiply `found` numbers by it.
     """
 
     moved: float = 22.6
@@ -244,11 +243,7 @@ class Delta(Shared):
     name: ClassVar[str] = "delta"
 
     def _tile(self, hops: Sequence[Hop], lost: Mapping[str, Ints], t: int) -> Tile:
-        """Find what is different in t mutants, and the cheapest way to compute it.
-
-        A node's new vector is the wild type's unless its own vector or one that it hears from is
-        changed. More than that is found where computing it costs less than leaving it out.
-        """
+        """Find what is different in t mutants, and the cheapest way to compute it."""
         sizes = sizes_of(hops)
         # What is changed or deleted; None is everything.
         now: dict[str, Bools | None] = {k: _mask(lost[k], n * t) for k, n in sizes.items()}

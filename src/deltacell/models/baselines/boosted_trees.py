@@ -42,12 +42,9 @@ class BoostedTrees(FittedPredictor):
 
     The columns are those of `network_columns`, and the smallest, largest and mean of each gene
     feature (a wide one is reduced by `feature_vectors`), of the inner product of two genes' values,
-    and of the additive effects. What is missing is NaN and never a zero: a feature that a gene does
-    not have, and the effect of a gene that was not in training.
-
-    The effects of the training genotypes are cross-fitted, so that no score leaks into its own
-    columns, and a share ``forget`` of them is hidden, so that training sees what a genotype with an
-    unseen gene looks like. docs/reference/config.md describes all parameters.
+    and of the additive effects. What is missing is NaN. The effects of the training genotypes are
+    cross-fitted, so that no score leaks into its own columns, and a share ``forget`` of them is
+    hidden, as of unseen genes. docs/reference/config.md describes all parameters.
     """
 
     rounds: int = 300
@@ -205,10 +202,9 @@ def network_columns(
 ) -> Floats:
     """Return columns that describe sets of genes by their positions in the relations.
 
-    The first is the size of the set. Of every gene there are, for each relation, its spectral
-    embedding and its degree; of every pair of genes the weight of the edge between them (0 without
-    one), the number of common neighbours, and the inner product of their spectral embeddings. Each
-    is aggregated over the genes, or the pairs, of the set; without a pair it is missing (NaN).
+    The first is the size of the set. For each relation follow the spectral embedding and degree of
+    its genes, aggregated, and of its pairs of genes the weight of the edge (0 without one), the
+    number of common neighbours and the inner product of the embeddings; NaN without a pair.
     """
     blocks = []
     for start in range(0, len(sets), _SETS_PER_BLOCK):
