@@ -293,11 +293,10 @@ def touched_by(hop: Hop, deleted: Deleted) -> Touched:
         member_places = (genotype << largest) + (1 << position)
         by_size = {k: np.flatnonzero(sizes == k) for k in range(2, largest + 1)}
     sign = torch.from_numpy(np.repeat(signs, list(map(len, places)))).unsqueeze(1)
-    chosen = {k: _long(which) for k, which in by_size.items() if len(which)}
-    where = (_long(np.concatenate(x)) for x in (units_of, places))
-    return Touched(
-        single, _long(number), _long(member), _long(member_places), shared, *where, sign, chosen
-    )
+    sets = {k: _long(which) for k, which in by_size.items() if len(which)}
+    of_members = _long(member), _long(member_places)
+    units_at, places_at = (_long(np.concatenate(x)) for x in (units_of, places))
+    return Touched(single, _long(number), *of_members, shared, units_at, places_at, sign, sets)
 
 
 def _long(array: Ints) -> Tensor:
