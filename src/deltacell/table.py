@@ -147,7 +147,7 @@ class Sheet:
 
     def names(self, at: int | None) -> list[str]:
         """Return the names of the columns below a header; without one, their numbers."""
-        return numbered_names(len(self.rows[0])) if at is None else self.header(at)
+        return _numbered(len(self.rows[0])) if at is None else self.header(at)
 
     def below(self, at: int | None, *, names: Sequence[str] = (), quotes: bool = True) -> Table:
         """Return the rows below a header, or all if there is none and columns have these `names`.

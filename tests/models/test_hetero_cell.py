@@ -70,9 +70,10 @@ def test_parameters_are_those_of_the_specification(cell):
     h, layers = 16, 2
     extra = count(small(cell, metabolism=True)) - count(small(cell))
     assert extra == (4 + 3) * h + layers * (3 * h**2 + h + 2 * h**2 + h + h**2 + h + 4 * h)
-    assert count(small(cell, epistasis=True)) - count(small(cell)) == h**2 + 1
+    late = small(cell, epistasis=True, mutant_layers=1)
+    assert count(late) - count(small(cell)) == h**2 + 1
     both = small(cell, epistasis=True, metabolism=True)
-    assert count(both) - count(small(cell, metabolism=True)) == 2 * h**2 + 1
+    assert count(both) - count(small(cell, metabolism=True)) == h**2
     assert float(model.encoder.embedding.detach().std()) == pytest.approx(0.02, rel=0.02)
     scale = small(cell, z_norm="scale").global_head.log_scale
     assert scale is not None
@@ -189,6 +190,7 @@ REFUSED = {
     "heads-do-not-divide": {"local_heads": [5], "hidden": [18]},
     "out-of-range": {"hidden": [0], "gin_layers": [0], "dropout": [1.0], "mutant_layers": [0, 3]},
     "no-mutants": {"mutants": ["none"]},
+    "not-late": {"epistasis": [True]},
     "unknown-relation": {"relations": [["a", "d"]]},
     "unknown-feature": {"features": [["g"]]},
     "unknown-propagation": {"propagation": ["fast"]},
@@ -213,12 +215,14 @@ def test_cells_and_genotypes_that_do_not_fit(refused, cell, genotypes):
     late = small(cell, mutant_layers=1, epistasis=True)
     for other in (without, split, wider, cell.subset(range(19))):
         refused("other-cell", model, other, genotypes)
+    pair = Genotypes.of([[0, 1]])
     for code, own, other, given in (
         ("unknown-relation", model, cell.with_relations(["a", "b"]), genotypes),
         ("bad-genotypes", model, cell, Genotypes.of([[]])),
         ("too-many-deleted", late, cell, Genotypes.of([range(6)])),
         ("too-many-deleted", late, cell, Genotypes.of([range(20)])),
         ("not-late", small(cell, propagation="late"), cell, genotypes),
+        ("not-late", small(cell, mutant_layers=1, epistasis=True, propagation="delta"), cell, pair),
     ):
         refused(code, own, other, given)
 

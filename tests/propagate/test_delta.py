@@ -100,7 +100,7 @@ def test_exactly_those_that_hear_of_it(lost, monkeypatch):
     places, _, living = tile.read
     assert set(places.at.tolist()) == changed
     assert set(places.nodes[~living].tolist()) == set(lost)
-    moved = mapped(tile, torch.Tensor.clone, {}).hops[0].changed
+    moved = mapped(tile, torch.Tensor.clone, {}).read[0]
     assert moved.at is moved.nodes, "tensors that are shared stay shared"
 
 

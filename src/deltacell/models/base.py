@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -90,11 +89,8 @@ def check_cell(**sizes: tuple[int, int]) -> None:
             raise InputError(told, code="other-cell")
 
 
-def named_range(name: str) -> AbstractContextManager[object]:
-    """Return a context that a recording profiler shows under a name such as ``dango.encoder``."""
-    if torch.autograd.profiler._is_profiler_enabled:
-        return torch.autograd.profiler.record_function(name)
-    return nullcontext()
+named_range = torch.autograd.profiler.record_function
+"""A context that a recording profiler shows under a name such as ``dango.encoder``."""
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

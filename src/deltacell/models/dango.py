@@ -45,12 +45,10 @@ class Encoding(NamedTuple):
 class Dango(Recorded, nn.Module):
     """Predict the score of a genotype from vectors that also have to reconstruct the networks.
 
-    An embedding [n_genes, hidden] shared by the networks, to which features add what they say of a
-    gene, see `FeatureEncoder`; for each network two layers of `SAGE` and a `Reconstruction` head;
-    `MetaEmbedding` of the networks' vectors; `HyperSAGNN` on the deleted genes. Message passing
-    sees only the wild type, once per step whatever the batch. ``lambdas`` has the weight of a
-    non-edge in the reconstruction of every network; ``heads``, ``layers`` and ``largest`` are those
-    of `HyperSAGNN`.
+    An embedding [n_genes, hidden] with features, see `FeatureEncoder`; for each network `SAGE` and
+    a `Reconstruction` head; `MetaEmbedding` of the networks' vectors; `HyperSAGNN` on the deleted
+    genes. Message passing sees only the wild type, once per step. ``lambdas`` has the weight of a
+    non-edge of every network; ``heads``, ``layers`` and ``largest`` are those of `HyperSAGNN`.
     """
 
     def __init__(
@@ -85,12 +83,11 @@ class Dango(Recorded, nn.Module):
         """Return the scores [b] of genotypes.
 
         The intermediate results are the fields of `Encoding`, ``z`` [b, hidden] and
-        ``reconstruction`` [k], which `DangoLoss` needs. Genotypes are checked if they are on a CPU;
-        elsewhere a check would wait for the device.
+        ``reconstruction`` [k], which `DangoLoss` needs.
         """
         check_cell(genes=(self.n_genes, cell.n_genes))
         self.features.check(cell)
-        if genotypes.genes.device.type == "cpu":
+        if genotypes.genes.device.type == "cpu":  # elsewhere a check would wait for the device
             genotypes.check(self.n_genes)
         encoding = self.encode(cell)
         score, z = self.hyper_sagnn.scores(encoding.genes, genotypes)

@@ -27,10 +27,9 @@ def feature_vectors(feature: Feature, dimensions: int = DIMENSIONS) -> Floats:
 
     There are at most ``dimensions`` columns and one more, the share of the feature's values that
     the gene lacks. A column is standardised over its present values, and a missing value is 0
-    after that, which is the column's mean. A feature wider than ``dimensions`` is reduced to its
-    leading components by a truncated singular value decomposition, divided by the deviation of the
-    first one; the entry of largest size of each component is positive. The genes may come in any
-    order: each has the same vector, bit for bit.
+    after that. A feature wider than ``dimensions`` is reduced to its leading singular components,
+    in units of the deviation of the first one. In any order of the genes, each has the same vector,
+    bit for bit.
     """
     values = feature.values
     n, width = values.shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from deltacell.arrays import Ints
@@ -28,11 +27,10 @@ from deltacell.models.base import (
 )
 from deltacell.models.gene_vectors import GeneEncoder
 from deltacell.models.hyper_sagnn import HyperSAGNN
-from deltacell.models.layers import GeneLayer, MetabolicEdges, MetabolicLayer
+from deltacell.models.layers import GeneLayer, MetabolicEdges, MetabolicLayer, in_precision_of
 from deltacell.propagate.auto import strategy
-from deltacell.propagate.base import Deleted, DeletedNodes, Mutants, Propagation, Smaller, WildType
+from deltacell.propagate.base import Deleted, DeletedNodes, Propagation, WildType
 from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop, Rows
-from deltacell.propagate.late import Touched
 from deltacell.propagate.pool import Terms
 from deltacell.propagate.product import SparseMatrix
 from deltacell.screen import Genotypes
@@ -57,18 +55,12 @@ class HeteroCell(Recorded, nn.Module):
 
     `GeneEncoder` makes the genes' first vectors; each layer is a `GeneLayer` over the relations
     and, with metabolism, a `MetabolicLayer`. In a mutant the deleted genes, all edges that touch
-    them and the reactions that require them are gone. The global head reads
-    ``z = pool(wild type) - pool(mutant)``, see `Pooling`; the local head is `HyperSAGNN` on the
-    wild type's vectors of the deleted genes. Normalisation is row by row, so a genotype's score is
-    the same in any batch. docs/reference/config.md describes all parameters; `largest` is that of
-    `HyperSAGNN`, and `propagation` the name of a strategy, or one made with `strategy`.
-
-    The last ``mutant_layers`` see the deletion; the layers before are those of the wild type. With
-    ``epistasis`` the global head also reads the part of z that no smaller set of deletions
-    explains, and with metabolism the reactions that no smaller set loses. With ``mutants=matched``
-    the mutant is that of wrong genes, see `matched_genes`, and with ``none`` there is only the
-    local head: the difference is what a mutant is worth. Dropout draws one mask per step, gene,
-    layer and relation, shared by the wild type and all mutants.
+    them and the reactions that require them are gone, in the last ``mutant_layers``. The global
+    head reads ``z = pool(wild type) - pool(mutant)``, see `Pooling`, and with ``epistasis`` the
+    part of it, or with metabolism the reactions, that no smaller set explains. The local head is
+    `HyperSAGNN` on the wild type's vectors of the deleted genes. Normalisation is row by row, so a
+    genotype's score is the same in any batch. Dropout draws one mask per step, shared by the wild
+    type and all mutants. docs/reference/config.md describes all parameters.
     """
 
     def __init__(
@@ -103,6 +95,9 @@ class HeteroCell(Recorded, nn.Module):
         check_range("[0, 1)", dropout=dropout)
         self.mutant_layers = layers if mutant_layers is None else mutant_layers
         check_range(f"[1, {layers}]", mutant_layers=self.mutant_layers)
+        if epistasis and not metabolism and self.mutant_layers > 1:
+            what = "epistasis is formed where one layer sees the deletion: set mutant_layers=1"
+            raise InputError(what, code="not-late")
         if mutants == "none" and output != "mean":
             what = f"mutants='none' leaves only the local head: set output='mean', not '{output}'"
             raise InputError(what, code="no-mutants")
@@ -132,8 +127,8 @@ class HeteroCell(Recorded, nn.Module):
                 MetabolicLayer(f"hetero_cell.metabolism{i}", hidden) for i in range(1, layers + 1)
             )
         self.pooling = Pooling(hidden)
-        lost = epistasis and metabolism
-        self.global_head = GlobalHead(cell.n_genes, hidden, z_norm, epistasis, lost)
+        read = epistasis and not metabolism, epistasis and metabolism
+        self.global_head = GlobalHead(cell.n_genes, hidden, z_norm, *read)
         instead = matched_genes(cell, self.relations) if mutants == "matched" else np.empty(0, int)
         self.instead = nn.Buffer(torch.from_numpy(instead), persistent=False)
         self.local_head = None
@@ -149,8 +144,7 @@ class HeteroCell(Recorded, nn.Module):
         The intermediate results are ``genes`` and ``pool``, the wild type's vectors
         [n_genes, hidden] and their pool [hidden], ``z`` [b, hidden], ``global`` and ``local`` [b],
         the weights of these two, ``gate`` [b, 2], ``epistasis`` [b, hidden] in float64, and
-        ``lost`` [b, hidden], the sum over the reactions that no smaller set loses. If the genotypes
-        were prepared with `prepare`, the step waits for no device.
+        ``lost`` [b, hidden], the sum over the reactions that no smaller set loses.
         """
         return self.score(cell, self.encode(cell), genotypes)
 
@@ -167,10 +161,8 @@ class HeteroCell(Recorded, nn.Module):
             return EncodedCell(hops, self.propagation.wild_type(hops, state))
 
     def score(self, cell: Cell, encoded: EncodedCell, genotypes: Genotypes | Deleted) -> Prediction:
-        """Return what `forward` does, for a wild type that `encode` has encoded.
-
-        Genotypes that were prepared for another model, cell or strategy are prepared again.
-        """
+        """Return what `forward` does, for a wild type that `encode` has encoded."""
+        # Genotypes that were prepared for another model, cell or strategy are prepared again.
         if isinstance(genotypes, Deleted) and genotypes.made_for != self._made_for(cell):
             genotypes = genotypes.genotypes
         if isinstance(genotypes, Genotypes):
@@ -199,18 +191,11 @@ class HeteroCell(Recorded, nn.Module):
         instead = self.instead.cpu() if self.mutants == "matched" else None
         found = Deleted.of(cell, genotypes, metabolism=metabolism is not None, instead=instead)
         if self.mutants != "none":
-            hops, lost = self.mutant_hops(cell), found.lost
-
-            def prepared(sets: Genotypes) -> Deleted:
-                deleted = Deleted.of(cell, sets, metabolism=metabolism is not None)
-                return self.propagation.prepare(hops, deleted)
-
-            found = self.propagation.prepare(hops, replace(found, epistasis=self.epistasis))
-            if self.epistasis and not isinstance(found.plan, Touched):
-                found = replace(found, smaller=Smaller.of(lost, prepared))
+            found = replace(found, epistasis=self.epistasis and metabolism is None)
             if self.epistasis and metabolism is not None:
-                together = DeletedNodes.of(*metabolism.lost_together(lost))
+                together = DeletedNodes.of(*metabolism.lost_together(found.lost))
                 found = replace(found, together=together)
+            found = self.propagation.prepare(self.mutant_hops(cell), found)
         return replace(found, made_for=self._made_for(cell))
 
     def hops(self, cell: Cell, kept: Sequence[Tensor | None] | None = None) -> list[Hop]:
@@ -269,14 +254,16 @@ class HeteroCell(Recorded, nn.Module):
     def _global_score(
         self, encoded: EncodedCell, deleted: Deleted, intermediate: dict[str, Tensor]
     ) -> Tensor:
-        mutants = self._mutants(encoded, deleted)
+        hops, wild_type = encoded.hops[self._early :], encoded.wild_type.after(self._early)
+        with named_range("hetero_cell.mutants"):
+            mutants = self.propagation.mutants(hops, wild_type, deleted, self.pooling)
         intermediate |= {"pool": mutants.pooled, "z": mutants.z}
-        if self.epistasis:
-            epistasis = mutants.epistasis
-            if deleted.smaller is not None:
-                z = self._mutants(encoded, deleted.smaller.deleted).z
-                epistasis = deleted.smaller.epistasis(z, len(deleted))
-            intermediate["epistasis"] = cast(Tensor, epistasis)
+        if deleted.epistasis:
+            if mutants.epistasis is None:
+                what = f"the propagation '{self.propagation.name}' does not form epistasis"
+                fix = "Set propagation=late, or auto without max_bytes."
+                raise InputError(what, code="not-late", fix=fix)
+            intermediate["epistasis"] = mutants.epistasis
         if deleted.together is not None:
             together, reactions = deleted.together, encoded.wild_type.last[REACTION]
             lost = reactions.new_zeros(len(deleted), reactions.shape[1])
@@ -286,11 +273,6 @@ class HeteroCell(Recorded, nn.Module):
             read = (intermediate.get(name) for name in ("epistasis", "lost"))
             intermediate["global"] = self.global_head(mutants.z, *read)
         return intermediate["global"]
-
-    def _mutants(self, encoded: EncodedCell, deleted: Deleted) -> Mutants:
-        hops, wild_type = encoded.hops[self._early :], encoded.wild_type.after(self._early)
-        with named_range("hetero_cell.mutants"):
-            return self.propagation.mutants(hops, wild_type, deleted, self.pooling)
 
 
 def matched_genes(cell: Cell, relations: Sequence[str]) -> Ints:
@@ -328,24 +310,17 @@ class Pooling(nn.Module):
 
     def terms(self, vectors: Tensor, rows: Rows) -> Terms:
         """Return gates [...] and values [..., hidden] of vectors; which genes does not matter."""
-        dtype = next(self.parameters()).dtype
         with named_range("hetero_cell.pooling"), torch.autocast(vectors.device.type, enabled=False):
-            return Terms(*self(vectors.to(dtype)))
-
-    def in_float64(self) -> Callable[[Tensor, Rows], Terms]:
-        """Return `terms` with the weights in float64; they still receive gradients."""
-        weights = {name: p.double() for name, p in self.named_parameters()}
-        return lambda vectors, rows: Terms(*functional_call(self, weights, (vectors,)))
+            return Terms(*in_precision_of(self, vectors))
 
 
 class GlobalHead(nn.Module):
     """A score from the difference z of the whole cell: Linear(hidden, hidden), act, Linear.
 
-    z is about 1 / n_genes for each deleted gene, far from the size that layers start from. With
-    the `z_norm` ``scale`` it is multiplied by a learned number that starts at n_genes; ``norm``
-    normalises ``n_genes * z`` to mean 0 and deviation 1, which forgets its size. Epistasis is about
-    a thousand times smaller than z and differs by orders of magnitude between genotypes, so it is
-    read as ``asinh(scale * n_genes * epistasis)`` with a learned scale from `EPISTASIS` on.
+    z is about 1 / n_genes for each deleted gene. With the `z_norm` ``scale`` it is multiplied by a
+    learned number that starts at n_genes; ``norm`` normalises ``n_genes * z`` to mean 0 and
+    deviation 1. Epistasis is about a thousand times smaller and differs by orders of magnitude, so
+    it is read as ``asinh(scale * n_genes * epistasis)`` with a learned scale from `EPISTASIS` on.
     """
 
     def __init__(self, n_genes: int, hidden: int, z_norm: str, epistasis: bool, lost: bool) -> None:

@@ -23,9 +23,8 @@ class HyperSAGNN(nn.Module):
     passes through unchanged. The score is the mean over the genes of a set of
     ``Linear(hidden, 1)((d - s)^2)``.
 
-    Sets are padded to the largest, so time and memory are linear in the number of sets. The heads
-    divide the width. `largest` is the most genes that a genotype will have; by default it is found
-    in each batch, which is free for genotypes on a CPU and waits for the device elsewhere.
+    Sets are padded to the largest. `largest` is the most genes that a genotype will have; by
+    default it is found in each batch, which waits for a device other than a CPU.
     """
 
     def __init__(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple, cast
@@ -68,19 +67,15 @@ class GeneLayer(nn.Module):
         kept = x.new_empty(len(self.eps), *x.shape)
         return kept.bernoulli_(1 - self.dropout).div_(1 - self.dropout)
 
-    def hop(
-        self, aggregates: Sequence[Aggregate], kept: Tensor | None = None, *, double: bool = False
-    ) -> Hop:
-        """Return the layer as a hop, with factors from `draw`; with ``double`` in float64."""
-        messages = tuple(
-            self._message_of(a, parameters, None if kept is None else kept[k], double)
-            for k, (a, parameters) in enumerate(zip(aggregates, self._of_relations(), strict=True))
-        )
+    def hop(self, aggregates: Sequence[Aggregate], kept: Tensor | None = None) -> Hop:
+        """Return the layer as a hop, with factors from `draw`."""
+        factors = [None] * len(aggregates) if kept is None else kept
+        each = zip(aggregates, self._of_relations(), factors, strict=True)
+        messages = tuple(self._message_of(*one) for one in each)
         if self.combine is not None:
-            messages = (self._combined(self.combine, messages, double),)
-        wide = None if double else partial(self.hop, aggregates, kept, double=True)
+            messages = (self._combined(self.combine, messages),)
         around = partial(named_range, self.name)
-        return Hop(GENE, messages, self.norm_bias.shape[1], self.residual, around, wide)
+        return Hop(GENE, messages, self.norm_bias.shape[1], self.residual, around)
 
     def compile_row_wise(self, **options: Any) -> None:
         self._message = torch.compile(gin_message, **options)
@@ -95,12 +90,9 @@ class GeneLayer(nn.Module):
         return list(zip(*(p.unbind(0) for p in stacked), strict=True))
 
     def _message_of(
-        self, a: Aggregate, parameters: tuple[Tensor, ...], kept: Tensor | None, double: bool
+        self, a: Aggregate, parameters: tuple[Tensor, ...], kept: Tensor | None
     ) -> Message:
         make, factor = self._message, self.factor
-        if double:
-            parameters = tuple(p.double() for p in parameters)
-            kept = None if kept is None else kept.double()
 
         def weighted(x: Tensor, rows: Rows) -> Tensor:
             if kept is not None:
@@ -115,22 +107,16 @@ class GeneLayer(nn.Module):
 
         return Message((a,), message, parameters, gradients)
 
-    def _combined(self, combine: nn.Module, messages: Sequence[Message], double: bool) -> Message:
-        weights: dict[str, Tensor] = dict(combine.named_parameters())
-        call: Callable[[Tensor], Tensor] = combine
-        if double:
-            weights = {name: p.double() for name, p in weights.items()}
-            call = partial(functional_call, combine, weights)
-
+    def _combined(self, combine: nn.Module, messages: Sequence[Message]) -> Message:
         def combined(vectors: Tensor, *others: Any) -> Tensor:
             *received, rows = others
             each = zip(messages, received, strict=True)
             made = torch.stack([m.function(vectors, a, rows) for m, a in each])
             with named_range(f"{self.name}.combination"):
-                new: Tensor = call(made)
+                new: Tensor = in_precision_of(combine, made)
             return new
 
-        parameters = (*(p for m in messages for p in m.parameters), *weights.values())
+        parameters = (*(p for m in messages for p in m.parameters), *combine.parameters())
         return Message(tuple(a for m in messages for a in m.aggregates), combined, parameters)
 
 
@@ -202,6 +188,15 @@ class MetabolicLayer(nn.Module):
         return hops[::2] if last else hops
 
 
+def in_precision_of(module: nn.Module, x: Tensor) -> Any:
+    """Return ``module(x)`` in float64 where x is, and else in the precision of the module."""
+    own = next(module.parameters()).dtype
+    if x.dtype != torch.float64 or own == torch.float64:
+        return module(x.to(own))
+    weights = {name: p.double() for name, p in module.named_parameters()}
+    return functional_call(module, weights, (x,))
+
+
 EPS = 1e-5  # added to a variance before its root is taken
 
 
@@ -211,6 +206,8 @@ def gin_message(x: Tensor, received: Tensor, parameters: Sequence[Tensor]) -> Te
     The parameters are eps, the norm's weight and bias, and weight [in, out] and bias of each
     linear layer.
     """
+    if x.dtype == torch.float64:
+        parameters = [p.double() for p in parameters]
     eps, norm_weight, norm_bias, *linears = parameters
     h = torch.addmm(linears[1], torch.addcmul(received, 1 + eps, x), linears[0])
     for weight, bias in zip(linears[2::2], linears[3::2], strict=True):
@@ -228,7 +225,8 @@ def gin_message_gradients(
     The message is computed again. Most of a training step goes into this: written out, in memory
     that stays in cache, it takes three quarters of the time of automatic differentiation.
     """
-    if torch.is_autocast_enabled(x.device.type) or x.dtype != received.dtype:
+    mixed = not x.dtype == received.dtype == parameters[0].dtype
+    if mixed or torch.is_autocast_enabled(x.device.type):
         with torch.enable_grad():
             x, received = x.detach().requires_grad_(), received.detach().requires_grad_()
             message = gin_message(x, received, parameters)
@@ -237,9 +235,8 @@ def gin_message_gradients(
     eps, norm_weight, norm_bias, *linears = parameters
     weights, biases = linears[::2], linears[1::2]
     n = len(weights)
-    buffers = _buffers(2 * n, x)
     # The inputs and the outputs of each linear layer.
-    before, after = buffers[:n], buffers[n:]
+    before, after = x.new_empty(2, n, *x.shape).unbind()
     torch.addcmul(received, 1 + eps, x, out=before[0])
     torch.addmm(biases[0], before[0], weights[0], out=after[0])
     for i in range(1, n):
@@ -261,19 +258,6 @@ def gin_message_gradients(
     by_x = torch.addcmul(by_received, eps, by_received)
     by_eps = torch.dot(by_received.flatten(), x.flatten())
     return [by_x, by_received, by_eps, by_norm_weight, by_norm_bias, *by_linears]
-
-
-_KEPT = threading.local()
-
-
-def _buffers(n: int, like: Tensor) -> list[Tensor]:
-    """Return n tensors of the size of another; on a CPU, memory of this thread that is reused."""
-    if like.device.type != "cpu":
-        return list(like.new_empty(n, *like.shape))
-    kept, name, size = _KEPT.__dict__, str(like.dtype), n * like.numel()
-    if len(kept.get(name, ())) < size:
-        kept[name] = torch.empty(size, dtype=like.dtype)
-    return list(kept[name][:size].view(n, *like.shape))
 
 
 NARROW = 32  # width between the two layers of each pair's MLP, and of the scorer

@@ -23,11 +23,7 @@ class LossValue:
 
 
 class Loss(Protocol):
-    """The loss of a batch in an epoch, counted from 0.
-
-    The weights are the share of each genotype in the whole batch over all ranks, adding up to 1
-    there, as the loader gives them; by default equal, on one rank.
-    """
+    """The loss of a batch; weights are the shares of genotypes in the batch of all ranks."""
 
     def __call__(
         self, prediction: Prediction, targets: Tensor, weights: Tensor | None = None, *, epoch: int
@@ -157,11 +153,7 @@ class PointDistributionContrast(nn.Module):
         return LossValue(total, {name: part.detach() for name, part in parts.items()})
 
     def buffer_share(self, epoch: int) -> float:
-        """Return the share of the buffer among the rows in an epoch.
-
-        ``0.1 + 0.2 epoch / warmup`` before ``warmup``, ``0.3 + 0.6 sigmoid(10 (p - 0.5))`` until
-        ``stable``, with p the progress from the one to the other, then 0.9.
-        """
+        """Return the share of the buffer among the rows in an epoch."""
         if epoch < self.warmup:
             return 0.1 + 0.2 * epoch / self.warmup
         if epoch < self.stable:
@@ -170,7 +162,6 @@ class PointDistributionContrast(nn.Module):
         return 0.9
 
     def temperature(self, epoch: int) -> float:
-        """Return ``first * (final / first)^(epoch / max_epochs)``."""
         ratio = self.final_temperature / self.first_temperature
         done = min(epoch, self.max_epochs) / self.max_epochs
         return float(self.first_temperature * ratio**done)
@@ -206,8 +197,8 @@ class PointDistributionContrast(nn.Module):
 def log_cosh(x: Tensor) -> Tensor:
     """Return ``log cosh(x)`` element by element, exact for tiny x and without overflow for any.
 
-    ``log1p(2 sinh(x / 2)^2)`` up to 1, and ``|x| + log(1 + exp(-2 |x|)) - log 2`` beyond.
-    Computed in float32, or in float64 if x is.
+    ``log1p(2 sinh(x / 2)^2)`` up to 1, and ``|x| + log(1 + exp(-2 |x|)) - log 2`` beyond. In
+    float32 or better.
     """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     near = torch.log1p(2 * torch.sinh(x.clamp(-1, 1) / 2).square())
@@ -216,10 +207,9 @@ def log_cosh(x: Tensor) -> Tensor:
 
 
 def wasserstein(x: Tensor, y: Tensor) -> Tensor:
-    """Return the least cost of moving sample x [n] onto y [n] at ``|x - y|^2 / 2`` per unit.
+    """Return ``mean of (sorted x - sorted y)^2 / 2`` for samples [n], 0 where they are empty.
 
-    In one dimension the best plan keeps the order: ``mean of (sorted x - sorted y)^2 / 2``. For
-    empty samples it is 0. Computed in float32, or in float64 if x is.
+    This is the least cost of moving x onto y at ``|x - y|^2 / 2`` per unit. In float32 or better.
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
     difference = x.to(dtype).sort().values - y.to(dtype).sort().values
@@ -231,8 +221,7 @@ def supcr(z: Tensor, y: Tensor, temperature: float) -> Tensor:
 
     For an anchor i and a partner j != i, ``-log(exp(s_ij / t) / sum of exp(s_ik / t))`` over the
     k != i with ``|y_i - y_k| >= |y_i - y_j|``, with s the cosine similarity; averaged over all
-    i != j. For fewer than two vectors it is 0. By sorting each anchor's distances and a running
-    log-sum-exp, in O(n^2 log n). Computed in float32, or in float64 if z is.
+    i != j, 0 for fewer than two vectors. In O(n^2 log n), and in float32 or better.
     """
     dtype = torch.promote_types(z.dtype, torch.float32)
     with torch.autocast(z.device.type, enabled=False):
@@ -260,9 +249,8 @@ def world_size() -> int:
 def gather_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Return the rows of all ranks, rank after rank, for tensors [n, ...] with the same n or none.
 
-    Differentiable: the gradient of a row is the sum of its gradients on all ranks, so the sum of
-    the ranks' losses has the gradient that it would have in one process. All ranks must call it
-    and run its backward. The numbers of rows are exchanged first, which waits for the device.
+    The gradient of a row is the sum of its gradients on all ranks, so the sum of the ranks' losses
+    has the gradient that it would have in one process. All ranks must call it and run its backward.
     """
     from torch.distributed.nn.functional import all_gather
 

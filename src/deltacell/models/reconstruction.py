@@ -46,12 +46,9 @@ def closed_form_loss(
     With ``R = Z W^T + 1 b^T`` the loss is ``(sum over edges of (R_ij - 1)^2 + lambda * sum over
     non-edges of R_ij^2) / N^2``, which equals ``lambda * sum R^2 + sum over edges of ((1 - lambda)
     R_ij^2 - 2 R_ij + 1)`` over N^2, and ``sum R^2 = <Z^T Z, W^T W> + 2 (1^T Z)(W^T b) + N b^T b``.
-    Where lambda is 1 only the sum of R over the edges is left, ``<A W, Z> + (1^T A) b``.
-
-    Computed in float32, or in float64 if z is, whatever the autocast; the sums in float64. Nothing
-    as long as the edges is kept.
-
-    The adjacency A [N, N] has values 1, row = target; z and weight are [N, hidden], bias [N].
+    Where lambda is 1 only the sum of R over the edges is left, ``<A W, Z> + (1^T A) b``. In float32
+    or better, the sums in float64. The adjacency A [N, N] has values 1, z and weight are
+    [N, hidden], bias [N].
     """
     dtype = torch.promote_types(z.dtype, torch.float32)
     z, weight, bias = z.to(dtype), weight.to(dtype), bias.to(dtype)

@@ -16,7 +16,8 @@ from deltacell.models import Dango, HeteroCell
 from deltacell.predict.dango import DangoScorer, Rough
 from deltacell.predict.gene_sets import Block, Piece, Scored
 from deltacell.predict.status import phenotypes_of
-from deltacell.propagate import Delta
+from deltacell.propagate import Delta, Late
+from deltacell.propagate.late import is_late
 from deltacell.propagate.workers import in_any_worker, one_core, workers_for
 from deltacell.screen import Genotypes
 from deltacell.train.predictor import LoadedRun, Predictor, are_alike
@@ -100,12 +101,13 @@ Scores = Callable[[Ints], Doubles]
 def hetero_scores(predictor: Predictor, model: HeteroCell) -> Scores:
     """Return the scores of a HeteroCell, each the same whatever is scored with it.
 
-    Every mutant is propagated alone, by `Delta`, on one core: it takes no longer than in a batch,
-    and rounding has no company to depend on.
+    Every mutant is propagated alone, on one core: it takes no longer than in a batch, and rounding
+    has no company to depend on.
     """
     model = copy.deepcopy(model).eval().requires_grad_(False)
     # Not what this machine measures as fastest: the numbers must not depend on the day.
-    model.propagation = Delta(tile=1)
+    late = is_late(model.mutant_hops(predictor.cell))
+    model.propagation = Late() if late else Delta(tile=1)
     if model.local_head is not None:
         model.local_head.largest = None
     encoded = model.encode(predictor.cell)

@@ -1,7 +1,7 @@
 """How message passing is carried out on many mutants of one cell."""
 
 from deltacell.propagate.auto import STRATEGIES, Auto, strategy
-from deltacell.propagate.base import Deleted, DeletedNodes, Mutants, Propagation, Smaller, WildType
+from deltacell.propagate.base import Deleted, DeletedNodes, Mutants, Propagation, WildType
 from deltacell.propagate.delta import Delta, Shared
 from deltacell.propagate.hop import GENE, METABOLITE, REACTION, Aggregate, Hop, Message
 from deltacell.propagate.late import Late, Touched
@@ -10,5 +10,5 @@ from deltacell.propagate.product import SparseMatrix
 
 __all__ = ["GENE", "METABOLITE", "REACTION", "STRATEGIES", "Aggregate", "Auto", "Deleted"]
 __all__ += ["DeletedNodes", "Delta", "Hop", "Late", "Message", "Mutants", "Propagation"]
-__all__ += ["Shared", "Smaller", "SparseMatrix", "Terms", "Touched", "WildType"]
+__all__ += ["Shared", "SparseMatrix", "Terms", "Touched", "WildType"]
 __all__ += ["strategy"]

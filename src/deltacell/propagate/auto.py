@@ -30,11 +30,7 @@ def choose(hops: Sequence[Hop], device: torch.device, max_bytes: int | None = No
 
 
 class Auto(Propagation):
-    """One of the other strategies, by the rule of `choose`, or by a recorded choice.
-
-    `max_bytes` bounds the memory of a batch, see `Shared`; the choice to keep is that of the run to
-    resume, or of another rank.
-    """
+    """One of the other strategies, by the rule of `choose`, or by the choice of a resumed run."""
 
     name: ClassVar[str] = "auto"
 
@@ -58,8 +54,7 @@ class Auto(Propagation):
         return self._chosen().mutants(hops, *args)
 
     def _chosen(self) -> Propagation:
-        choice = cast(str, self.choice)
-        return Late() if choice == "late" else STRATEGIES[choice](max_bytes=self.max_bytes)
+        return STRATEGIES[cast(str, self.choice)](max_bytes=self.max_bytes)
 
 
 _ALL = (Shared, Delta, Late, Auto, Subgraph, EdgeMask, StoredEdges, StoredMasks, DeviceMask)

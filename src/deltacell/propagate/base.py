@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from itertools import combinations
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
@@ -44,8 +43,6 @@ class Deleted:
     epistasis: bool = False  # whether the part of z that no smaller set explains is wanted too
     # The reactions that each genotype loses and no smaller set does, where they are wanted.
     together: DeletedNodes | None = None
-    # All subsets of the genotypes, where epistasis is found by taking their z from each other.
-    smaller: Smaller | None = None
     made_for: object = None  # the model, the cell and the strategy that it was prepared for
 
     @classmethod
@@ -100,38 +97,6 @@ def mapped(value: Any, function: Callable[[Tensor], Tensor], made: dict[int, Any
 
 
 @dataclass(frozen=True, eq=False)
-class Smaller:
-    """The non-empty subsets of genotypes, each once, and how they add up to epistasis."""
-
-    deleted: Deleted  # what they delete, prepared
-    subset: Tensor  # a subset, and in `owner` a genotype that it is part of, int64 [m]
-    owner: Tensor
-    sign: Tensor  # -1 where the subset lacks an odd number of genes, float64 [m]
-
-    @classmethod
-    def of(cls, genotypes: Genotypes, prepare: Callable[[Genotypes], Deleted]) -> Smaller:
-        """Find the subsets of genotypes with more than one gene."""
-        number: dict[tuple[int, ...], int] = {}
-        found = []
-        for b, genes in enumerate(genotypes):
-            whole = sorted(genes.tolist())
-            for size in range(1, len(whole) + 1 if len(whole) > 1 else 1):
-                for chosen in combinations(whole, size):
-                    sign = (-1) ** (len(whole) - size)
-                    found.append((number.setdefault(chosen, len(number)), b, sign))
-        subset, owner, signs = torch.tensor(found, dtype=torch.int64).view(-1, 3).unbind(1)
-        return cls(prepare(Genotypes.of(number)), subset, owner, signs.double())
-
-    def epistasis(self, z: Tensor, batch: int) -> Tensor:
-        """Return epistasis, float64 [batch, hidden], by taking the z of subsets from each other.
-
-        Right in float64. In float32 it is about the size of the rounding of z.
-        """
-        terms = self.sign.unsqueeze(1) * z.double().index_select(0, self.subset)
-        return terms.new_zeros(batch, z.shape[1]).index_add(0, self.owner, terms)
-
-
-@dataclass(frozen=True, eq=False)
 class WildType:
     """The wild type's vectors, computed once per step and used by all that reads them."""
 
@@ -161,7 +126,7 @@ class Mutants:
     z: Tensor  # the pooled wild type less the pooled mutant, [b, hidden]
     pooled: Tensor  # the pooled wild type, [hidden]
     # The part of z that no smaller set explains, float64 [b, hidden], 0 for a single deletion;
-    # where it was asked for and the strategy finds it by itself.
+    # where it was asked for and the strategy forms it.
     epistasis: Tensor | None = None
 
 

@@ -60,10 +60,6 @@ class ChangedMessage:
     # From how the changed sources differ to how the sums at the computed places do, [m, sources],
     # for each aggregate; None is by a whole product, as everywhere.
     differences: tuple[SparseMatrix | None, ...] = ()
-    into: Tensor | None = None  # which of the hop's new rows these are; None is all of them
-    # Where the hop changes something and this message is the wild type's, as new rows and as
-    # nodes; None is nowhere.
-    taken: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +67,8 @@ class ChangedHop:
     """What a hop changes."""
 
     messages: tuple[ChangedMessage, ...]
-    changed: Places | None = None  # living nodes with other vectors than the wild type; None is all
+    # Nodes that are changed or deleted before it, by kind; None is all.
     sources: Mapping[str, Places | None] = field(default_factory=dict)
-    """Nodes that are changed or deleted before it, by kind; None is all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +97,9 @@ class Shared(Propagation):
 
     `tile` mutants go through one product; by default, on a CPU as many as stay in its cache, and
     elsewhere the whole batch. `rows_at_a_time` go through a row-wise function together, see
-    `row_wise`; by default, elsewhere than on a CPU, and with 0, all at once, kept for the backward.
-    Tiles are shared out to threads: `workers`, by default those of `workers_for`. `max_bytes`
-    bounds the memory of a batch, beside the model: mutants are propagated one at a time, and what
-    does not fit is computed again in the backward, with the same result.
+    `row_wise`; 0 is all at once, the default elsewhere than on a CPU. Tiles are shared out to
+    `workers` threads. `max_bytes` bounds the memory of a batch, beside the model: mutants go one
+    at a time, and what does not fit is computed again in the backward.
     """
 
     tile: int | None = None
@@ -141,9 +135,27 @@ class Shared(Propagation):
         return Tile(t, deleted, silent, whole)
 
     def wild_type(self, hops: Sequence[Hop], state: State) -> WildType:
-        device = state[GENE].device
-        workers = self.workers or workers_for(device, 1 << 20)
-        return wild_type_in_parts(hops, state, Pieces(self._at_a_time(device), workers))
+        """Propagate the wild type and keep what mutants are differences from."""
+        pieces = self._pieces(state[GENE].device)
+        states, sums, messages = [state], [], []
+        for hop in hops:
+            old, x = states[-1], states[-1][hop.target]
+
+            def run(k: int, given: Sequence[Tensor], hop: Hop = hop) -> tuple[Tensor, ...]:
+                message, alone = hop.messages[k], Pieces(pieces.at_a_time)
+                each = zip(message.aggregates, given[1:], strict=True)
+                heard = [product(a.matrix, source) for a, source in each]
+                received = [a.scaled(h) for a, h in zip(message.aggregates, heard, strict=True)]
+                return *heard, message.apply(ALL, given[0], received, alone)
+
+            with hop.around(), one_core(pieces.workers):
+                given = [[x, *(old[a.source] for a in m.aggregates)] for m in hop.messages]
+                found = in_graphs(run, given, hop.parameters, pieces.workers)
+                made = [message for *_, message in found]
+                states.append({**old, hop.target: hop.added_up(x, made)})
+            sums.append(tuple(tuple(heard) for *heard, _ in found))
+            messages.append(tuple(made))
+        return WildType(tuple(states), tuple(sums), tuple(messages))
 
     def _mutants(self, batch: Batch) -> Mutants:
         hops, tiles, wild = batch.hops, batch.deleted.plan, batch.wild_type
@@ -169,6 +181,9 @@ class Shared(Propagation):
         near = NEAR_NUMBERS // (sizes_of(hops)[GENE] * max(hop.width for hop in hops))
         # Every thread is to have mutants of its own.
         return max(1, min(near, -(-batch // (self.workers or workers_for(device, max(batch, 1))))))
+
+    def _pieces(self, device: torch.device) -> Pieces:
+        return Pieces(self._at_a_time(device), self.workers or workers_for(device, 1 << 20))
 
     def _at_a_time(self, device: torch.device) -> int | None:
         if self.rows_at_a_time is None:
@@ -216,12 +231,11 @@ class Delta(Shared):
     ``A X = A X_wt + A D``: in the first hop D is the deleted genes, and a few rows change; from hop
     to hop there are more, over each relation those alone that hear from a changed one. Where that
     is nearly all, a whole product takes its place, as in `Shared`. Rows that do not change are the
-    wild type's, in value and in gradient: what comes back to them is added up over the batch and
-    goes through the wild type's products once.
+    wild type's, in value and in gradient.
 
-    Costs decide which of two exact ways is taken. To gather a row of a list and add to it takes as
-    long as to multiply it with `moved` further columns of weights, and to find an entry of a
-    difference on the host as long as to multiply `found` numbers by it.
+    Costs decide which of two exact ways is taken. To gather a row takes as long as to multiply it
+    with `moved` columns of weights, and to find an entry of a difference on the host as long as to
+    multiply `found` numbers by it.
     """
 
     moved: float = 22.6
@@ -229,18 +243,14 @@ class Delta(Shared):
     name: ClassVar[str] = "delta"
 
     def _tile(self, hops: Sequence[Hop], lost: Mapping[str, Ints], t: int) -> Tile:
-        """Find what is different in t mutants, and the cheapest way to compute it.
-
-        A node's new vector is the wild type's unless its own vector or one that it hears from is
-        changed. More than that is found where computing it costs less than leaving it out.
-        """
+        """Find what is different in t mutants, and the cheapest way to compute it."""
         sizes = sizes_of(hops)
         # What is changed or deleted; None is everything.
         now: dict[str, Bools | None] = {k: _mask(lost[k], n * t) for k, n in sizes.items()}
         found = []
         for hop in hops:
             finder = _Finder(self, hop, lost[hop.target], now, t)
-            found.append(finder.found())
+            found.append(finder.found)
             now[hop.target] = finder.changed
         changed, gone, read = now[GENE], lost[GENE], None
         # The pool of no genes at all is nothing that could be written as a difference.
@@ -261,19 +271,14 @@ class _Finder:
         self.own = now[hop.target]
         kinds = dict.fromkeys(a.source for a in hop.aggregates)
         self.sources = {k: None if (m := now[k]) is None else np.flatnonzero(m) for k in kinds}
+        computed = list(map(self._computed, hop.messages))
+        messages = tuple(map(self._message, hop.messages, computed))
+        places = {k: None if at is None else Places.of(at, t) for k, at in self.sources.items()}
+        self.found = ChangedHop(messages, places)
         self.changed: Bools | None = None
-
-    def found(self) -> ChangedHop:
-        computed = list(map(self._computed, self.hop.messages))
         if all(c is not None for c in computed):
             self.changed = np.logical_or.reduce(cast(list[Bools], computed))
-        messages = tuple(map(self._message, self.hop.messages, computed))
-        sources = {k: _places(at, self.t) for k, at in self.sources.items()}
-        changed = None if self.changed is None else np.flatnonzero(self.changed)
-        found = ChangedHop(messages, _places(changed, self.t), sources)
-        if self.changed is not None:
-            self.changed[self.gone] = True
-        return found
+            self.changed[gone] = True
 
     def _computed(self, message: Message) -> Bools | None:
         """Return where a message has to be computed; None is everywhere."""
@@ -299,18 +304,8 @@ class _Finder:
     def _message(self, message: Message, computed: Bools | None) -> ChangedMessage:
         if computed is None:
             return ChangedMessage()
-        t, changed, taken = self.t, self.changed, None
-        into = at = np.flatnonzero(computed)
-        rest = ~computed if changed is None else changed & ~computed
-        rest[self.gone] = False
-        others = new_rows = np.flatnonzero(rest)
-        if changed is not None:
-            number = np.cumsum(changed) - 1
-            into, new_rows = number[into], number[others]
-        if len(others):
-            taken = torch.from_numpy(new_rows), torch.from_numpy(others // t)
         differences = tuple(self._difference(a, computed) for a in message.aggregates)
-        return ChangedMessage(Places.of(at, t), differences, torch.from_numpy(into), taken)
+        return ChangedMessage(Places.of(np.flatnonzero(computed), self.t), differences)
 
     def _difference(self, a: Aggregate, computed: Bools) -> SparseMatrix | None:
         """Return the difference of the sums at the computed places, where that costs less."""
@@ -336,37 +331,10 @@ class _Finder:
         return by_source.transpose
 
 
-def _places(at: Ints | None, t: int) -> Places | None:
-    return None if at is None else Places.of(at, t)
-
-
 def _mask(at: Ints, size: int) -> Bools:
     mask = np.zeros(size, dtype=bool)
     mask[at] = True
     return mask
-
-
-def wild_type_in_parts(hops: Sequence[Hop], state: State, pieces: Pieces) -> WildType:
-    """Propagate the wild type and keep the sums and messages that mutants are differences from."""
-    states, sums, messages = [state], [], []
-    for hop in hops:
-        old, x = states[-1], states[-1][hop.target]
-
-        def run(k: int, given: Sequence[Tensor], hop: Hop = hop) -> tuple[Tensor, ...]:
-            message, alone = hop.messages[k], Pieces(pieces.at_a_time)
-            each = zip(message.aggregates, given[1:], strict=True)
-            heard = [product(a.matrix, source) for a, source in each]
-            received = [a.scaled(h) for a, h in zip(message.aggregates, heard, strict=True)]
-            return *heard, message.apply(ALL, given[0], received, alone)
-
-        with hop.around(), one_core(pieces.workers):
-            given = [[x, *(old[a.source] for a in m.aggregates)] for m in hop.messages]
-            found = in_graphs(run, given, hop.parameters, pieces.workers)
-            made = [message for *_, message in found]
-            states.append({**old, hop.target: hop.added_up(x, made)})
-        sums.append(tuple(tuple(heard) for *heard, _ in found))
-        messages.append(tuple(made))
-    return WildType(tuple(states), tuple(sums), tuple(messages))
 
 
 def entries_of(matrix: SparseMatrix, columns: Ints) -> tuple[Ints, Ints, Ints]:
@@ -394,27 +362,31 @@ class TileMutants:
         for h, hop in enumerate(self.batch.hops):
             with hop.around():
                 self._moved.clear()
-                new, changed = self._new_rows(h, hop), self.tile.hops[h].changed
-                if changed is not None:
-                    wild = self._each(self.wild.states[h + 1][hop.target])
-                    new = wild.index_copy(0, changed.at, new)
-                self.state[hop.target] = self._living(hop.target, new)
+                self.state[hop.target] = self._living(hop.target, self._new_vectors(h, hop))
         return self._read_out(self.state[GENE])
 
-    def _new_rows(self, h: int, hop: Hop) -> Tensor:
-        changed, x = self.tile.hops[h].changed, self.state[hop.target]
-        old = _at(x, changed)
-        new = old.clone() if hop.residual else torch.zeros_like(old)
+    def _new_vectors(self, h: int, hop: Hop) -> Tensor:
+        """Return the wild type's new vectors, with other messages where these are computed."""
+        x, own, wild = self.state[hop.target], self.tile.hops[h].messages, self.wild.messages[h]
+        listed = all(one.computed is not None for one in own)
+        if listed:
+            before, after = (self.wild.states[i][hop.target] for i in (h, h + 1))
+            new = x + self._each(after - before) if hop.residual else self._each(after).clone()
+        else:
+            new = x.clone() if hop.residual else torch.zeros_like(x)
         for k, message in enumerate(hop.messages):
-            own = self.tile.hops[h].messages[k]
-            if own.computed is None or len(own.computed):
-                rows, into = self._nodes(own.computed, len(x)), own.into
+            computed = own[k].computed
+            if computed is not None and not listed:
+                new = new.add_(self._each(wild[k]))
+            if computed is None or len(computed):
                 heard = [self._heard(h, k, j, a) for j, a in enumerate(message.aggregates)]
-                made = message.apply(rows, _at(x, own.computed), heard, self.pieces)
-                new = new.add_(made) if into is None else new.index_add_(0, into, made)
-            if own.taken is not None:
-                into, nodes = own.taken
-                new = new.index_add_(0, into, self.wild.messages[h][k].index_select(0, nodes))
+                rows = self._nodes(computed, len(x))
+                made = message.apply(rows, _at(x, computed), heard, self.pieces)
+                if computed is None:
+                    new = new.add_(made)
+                else:
+                    made = made - wild[k].index_select(0, computed.nodes)
+                    new = new.index_add_(0, computed.at, made)
         return new
 
     def _heard(self, h: int, k: int, j: int, a: Aggregate) -> Tensor:

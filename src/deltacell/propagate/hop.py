@@ -48,7 +48,8 @@ class Message:
 
     aggregates: tuple[Aggregate, ...]  # at least one
     # From old vectors, what was received over each aggregate, [m, hidden] each, and which nodes
-    # the m are. What is random in it, such as dropout, is looked up by these.
+    # the m are. What is random in it, such as dropout, is looked up by these. In float64 where
+    # the vectors are.
     function: Callable[..., Tensor]
     parameters: tuple[Tensor, ...] = ()  # all tensors that it reads and that want a gradient
     # The gradients, faster than by automatic differentiation; see `row_wise`.
@@ -60,10 +61,8 @@ class Message:
         """Return the message at some rows, [m, hidden]; the backward computes it again."""
         if not len(vectors):
             return vectors
-        inputs = [vectors, *received]
-        made: Tensor = row_wise(
-            self.function, rows, inputs, self.parameters, pieces, self.gradients
-        )
+        given = rows, [vectors, *received], self.parameters
+        made: Tensor = row_wise(self.function, *given, pieces, self.gradients)
         return made.to(vectors.dtype)
 
 
@@ -81,8 +80,6 @@ class Hop:
     residual: bool = False  # whether the old vectors are part of the sum
     # Makes a context to carry the hop out in, such as a profiler's range.
     around: Callable[[], AbstractContextManager[object]] = nullcontext
-    # Makes the same hop with its parameters in float64, which pass their gradients on.
-    wide: Callable[[], Hop] | None = None
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
@@ -99,18 +96,11 @@ class Hop:
 
     def update(self, vectors: Tensor, received: Sequence[Tensor], rows: Rows) -> Tensor:
         """Return the new vectors plainly, from old ones and what is received by each aggregate."""
-        each = iter(received)
-        return self.added_up(
-            vectors,
-            [m.function(vectors, *(next(each) for _ in m.aggregates), rows) for m in self.messages],
-        )
-
-    def in_float64(self) -> Hop:
-        """Return the hop in float64; itself where its parameters are."""
-        if all(p.dtype == torch.float64 for p in self.parameters):
-            return self
-        assert self.wide is not None
-        return self.wide()
+        each, made = iter(received), []
+        for message in self.messages:
+            own = [next(each) for _ in message.aggregates]
+            made.append(message.function(vectors, *own, rows))
+        return self.added_up(vectors, made)
 
 
 def sizes_of(hops: Sequence[Hop]) -> dict[str, int]:

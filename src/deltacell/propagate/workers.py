@@ -29,8 +29,7 @@ def in_workers(
 ) -> list[Result]:
     """Return ``function(worker, item)`` of each item; item i goes to worker ``i % workers``.
 
-    So what a worker sums up is the same in every run. Each thread computes on one core, because
-    threads inside each operation would wait for each other thousands of times.
+    So what a worker sums up is the same in every run.
     """
     workers = min(workers, len(items))
 
@@ -71,19 +70,14 @@ def workers_for(device: torch.device, items: int) -> int:
 
 @contextmanager
 def one_core(workers: int) -> Iterator[None]:
-    """Keep the caller's own operations to one core while several workers compute.
-
-    The threads that PyTorch uses inside an operation wait for the next one by spinning, and would
-    take the cores from the workers.
-    """
+    """Keep the caller's own operations to one core while several workers compute."""
+    # PyTorch's threads inside an operation spin, and would take the cores from the workers.
     threads = torch.get_num_threads()
-    if workers > 1 and threads > 1:
-        torch.set_num_threads(1)
+    torch.set_num_threads(1 if workers > 1 else threads)
     try:
         yield
     finally:
-        if workers > 1 and threads > 1:
-            torch.set_num_threads(threads)
+        torch.set_num_threads(threads)
 
 
 @cache
@@ -152,11 +146,10 @@ def row_wise(
 ) -> Any:
     """Return ``function(*inputs, rows)``, a tensor or several with a row per input row.
 
-    A few rows at a time, everything between the inputs and the result stays in cache and is gone
-    when the next rows come; the backward computes it again. That takes as much time as reading it
-    back from memory, and a fifth of the memory. For a function with one result,
-    ``gradients(*inputs, rows, by)`` may replace automatic differentiation: from the gradient of the
-    result it finds those of the inputs and the parameters.
+    A few rows at a time, everything between the inputs and the result stays in cache; the backward
+    computes it again, which takes as much time as reading it back from memory. For a function with
+    one result, ``gradients(*inputs, rows, by)`` may replace automatic differentiation: from the
+    gradient of the result it finds those of the inputs and the parameters.
     """
     if pieces.at_a_time is None:
         return function(*inputs, rows)
@@ -250,7 +243,7 @@ class _InGraphs(torch.autograd.Function):
         leaves = ctx.leaves or job.leaves(tensors)
         parameters = range(job.n_given, len(tensors))
         inputs = [*leaves, *tensors[job.n_given :]]
-        sums = [_Sums() for _ in range(job.workers)]
+        sums: list[dict[int, Tensor]] = [{} for _ in range(job.workers)]
         step = len(by) // len(job.places)
 
         def one(worker: int, i: int) -> None:
@@ -264,32 +257,18 @@ class _InGraphs(torch.autograd.Function):
                 # Used up, so that memory goes down from here on; a second backward makes it again.
                 made = ctx.kept.pop(i, None) or job.make(i, leaves, graph=True)
                 found = gradients_of(made, [inputs[j] for j in wanted], gradient)
-            sums[worker].add(zip(wanted, found, strict=True))
+            _add(sums[worker], zip(wanted, found, strict=True))
 
         with one_core(job.workers):
             in_workers(one, range(len(job.places)), job.workers)
             for others in sums[1:]:
-                sums[0].add(others.totals.items())
+                _add(sums[0], others.items())
         ctx.leaves = None
-        return None, *(sums[0].totals.get(j) for j in range(len(tensors)))
+        return None, *(sums[0].get(j) for j in range(len(tensors)))
 
 
-class _Sums:
-    """Sums of gradients by number, from the third on in place."""
-
-    def __init__(self) -> None:
-        self.totals: dict[int, Tensor] = {}
-        self._own: set[int] = set()
-
-    def add(self, gradients: Iterable[tuple[int, Tensor | None]]) -> None:
-        for j, gradient in gradients:
-            if gradient is None:
-                continue
-            if j in self._own:
-                self.totals[j].add_(gradient)
-            elif j in self.totals:
-                # The first is not ours: autograd may hand the same memory to several inputs.
-                self.totals[j] = self.totals[j] + gradient
-                self._own.add(j)
-            else:
-                self.totals[j] = gradient
+def _add(totals: dict[int, Tensor], gradients: Iterable[tuple[int, Tensor | None]]) -> None:
+    for j, gradient in gradients:
+        if gradient is not None:
+            # Not in place: autograd may hand the same memory to several inputs.
+            totals[j] = totals[j] + gradient if j in totals else gradient

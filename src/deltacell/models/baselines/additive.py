@@ -13,6 +13,7 @@ from deltacell.cell import Cell
 from deltacell.errors import InputError
 from deltacell.models.baselines.baseline import FitData, FittedPredictor, Part, Parts, State
 from deltacell.models.baselines.gene_sets import GeneSets, look_up
+from deltacell.screen.genotypes import set_keys
 
 
 class GlobalMean(FittedPredictor):
@@ -29,8 +30,7 @@ class GlobalMean(FittedPredictor):
 class Additive(FittedPredictor):
     r"""Ridge regression on gene indicators, :math:`\hat y(S) = c + \sum_{g \in S} a_g`.
 
-    The effect of a gene that was seen in ``penalty`` genotypes is about halved, and a gene that was
-    never seen adds nothing.
+    The effect of a gene seen in ``penalty`` genotypes is about halved; an unseen one adds nothing.
     """
 
     penalty: float = 3.0
@@ -44,17 +44,11 @@ class Additive(FittedPredictor):
 
 @dataclass(eq=False)
 class QueryPairMean(FittedPredictor):
-    r"""The mean of the training scores of a genotype's gene pairs, shrunk.
+    """The mean of the training scores of a genotype's gene pairs, shrunk to that of `Additive`.
 
-    .. math::
-
-        \hat y(S) = \frac{k \, y_0(S) + \sum_{p \subset S} \sum_{b : p \subset S_b} y_b}
-                         {k + \sum_{p \subset S} |\{b : p \subset S_b\}|}
-
-    where p runs over the pairs of genes of S, k is the ``shrinkage`` and y_0 the score of
-    `Additive`. Genotypes carry no roles, so all pairs count; in a trigenic screen the query pair
-    was measured with every array gene and the other two pairs a few times, so the sum is the query
-    pair's.
+    ``(k y_0 + sum of the scores) / (k + their number)`` over the training genotypes that contain a
+    pair of its genes, with k the ``shrinkage``. Genotypes carry no roles; in a trigenic screen
+    nearly all of them are those of the query pair.
     """
 
     shrinkage: float = 3.0
@@ -151,9 +145,10 @@ def cross_fitted_effects(
     An effect learned from the whole part would hold a share of the score that it helps to predict.
     Repeats of a set share a fold. A gene that is in no other fold is NaN.
     """
-    number, n_distinct = part.sets.distinct(n_genes)
-    folds = min(folds, n_distinct)
-    fold = (np.random.default_rng(seed).permutation(n_distinct) % folds)[number]
+    keys = set_keys(part.sets.genes, part.sets.offsets, n_genes)
+    distinct, number = np.unique(keys, return_inverse=True)
+    folds = min(folds, len(distinct))
+    fold = (np.random.default_rng(seed).permutation(len(distinct)) % folds)[number.ravel()]
     rest = [part.take(np.flatnonzero(fold != k)) for k in range(folds)]
     known = np.stack([ridge(one, n_genes, penalty).known for one in rest])
     effects: Doubles = known[fold[part.sets.owner], part.sets.genes]

@@ -83,11 +83,7 @@ class FittedPredictor(Recorded):
     the order of the genes, nor on how the cell numbers them. A subclass defines `_fit`, which
     returns what it learned (arrays, numbers, text; genes are places in the order) and is kept as
     ``_learned``, and `_parts`, which scores one set or more; `_load` may prepare for that.
-
-    It may also have a method ``evidence(cell, genes) -> list[dict]``: the measured sets that a
-    score rests on, as rows with ``genes``, which gene is ``replaced`` ``by`` which, ``score``,
-    ``relation`` and ``weight``; genes are those of the cell. ``history`` has one row per validation
-    while it learned: ``step`` and ``validation_*`` metrics.
+    ``history`` has one row per validation: ``step`` and ``validation_*`` metrics.
     """
 
     history: list[dict[str, float]]

@@ -10,7 +10,7 @@ import numpy as np
 
 from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.cell import Genes
-from deltacell.screen.genotypes import Genotypes, set_keys
+from deltacell.screen.genotypes import Genotypes
 
 EVERY: Sequence[str] = ("min", "max", "mean")  # of the genes, or the pairs, of a set
 
@@ -82,12 +82,6 @@ class GeneSets:
         offsets = offsets_of(self.sizes * (self.sizes - 1) // 2)
         return GenePairs(self.genes[first], self.genes[second], offsets)
 
-    def distinct(self, n_genes: int) -> tuple[Ints, int]:
-        """Return the number of each set, shared by equal sets, and how many there are."""
-        keys = set_keys(self.genes, self.offsets, n_genes)
-        _, number = np.unique(keys, return_inverse=True)
-        return number.ravel(), int(number.max()) + 1
-
 
 def look_up(keys: AnyArray, wanted: AnyArray) -> tuple[Ints, Bools]:
     """Return where each wanted key is among ascending keys, and whether it is there."""
@@ -107,23 +101,15 @@ def aggregated(
     """
     sizes = np.diff(offsets)
     filled = sizes > 0
-    equal = int(sizes[0]) if len(sizes) and sizes[0] and (sizes == sizes[0]).all() else 0
-
-    if equal == 1:
+    first, of_size = offsets[:-1][filled], sizes[filled]
+    if len(sizes) and (sizes == 1).all():
         return np.repeat(values, len(how), axis=1)
 
     def reduced(function: np.ufunc, what: AnyArray) -> AnyArray:
-        # Row by row in either case, so that no sum depends on the sizes of other pieces.
-        if equal:
-            of_piece = what.reshape(len(sizes), equal, -1)
-            whole = of_piece[:, 0]
-            for i in range(1, equal):
-                whole = function(whole, of_piece[:, i])
-            return whole
-        first, of_size = offsets[:-1][filled], sizes[filled]
+        # Row by row, so that no sum depends on the sizes of other pieces.
         whole = what[first]
         for i in range(1, of_size.max(initial=0)):
-            longer = of_size > i
+            longer = slice(None) if of_size.min() > i else of_size > i
             whole[longer] = function(whole[longer], what[first[longer] + i])
         return whole
 

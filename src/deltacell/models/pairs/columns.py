@@ -236,9 +236,8 @@ def _residual_votes(
 ) -> Floats:
     """Return the votes less what the additive model expects of the voters.
 
-    Of the score of a neighbour a' with b it expects the intercept, the effect of b, and for that
-    of a' the mean effect of the neighbours of a. So what was measured can stay as it is when the
-    additive model changes with the fold that a pair is in.
+    Of a neighbour a' of a it expects the mean effect of all neighbours of a, so that what was
+    measured can stay as it is when the additive model changes with the fold.
     """
     residual = votes.copy()
     at = (pairs.first, pairs.second)
@@ -286,10 +285,8 @@ def training_columns(
 
     Every set has one row with all of its genes measured: effects, counts and factors come from the
     folds of sets that it is not in. And it has ``rounds`` rows with some of its genes unseen: genes
-    are drawn into folds, and a set sees only what was measured without any gene of a fold.
-
-    Other sets, which were tested and had no score, are sets ``len(part.sets)`` and on. They are
-    treated like those of the part, so that they differ only in what was measured next to them.
+    are drawn into folds, and a set sees only what was measured without any gene of a fold. Other
+    sets, which were tested and had no score, are sets ``len(part.sets)`` and on.
     """
     n, n_part, sets = columns.n_genes, len(part.sets), part.sets
     if others is not None:

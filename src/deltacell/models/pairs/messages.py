@@ -66,11 +66,7 @@ class Neighbours(NamedTuple):
         return Neighbours(*(mine + others for mine, others in zip(self, other, strict=True)))
 
     def places(self, k: int) -> Floats:
-        """Return the place of each gene in all relations together, [genes, k].
-
-        They are the leading left singular vectors of the matrices side by side, times their
-        singular values; the largest entry of each is positive.
-        """
+        """Return the scaled leading left singular vectors of the matrices together, [genes, k]."""
         n = int(self.weights[0].shape[0])
         found = np.zeros((n, k), dtype=np.float32)
         if n > 1:
@@ -221,16 +217,13 @@ def pair_votes(
 
     With Y and M of `Measured` and A the matrix of a relation, for a pair (a, b):
 
-    - ``first``: :math:`(A Y)_{ab}`, the scores of a's neighbours with b, and ``first voters``,
-      :math:`(A M)_{ab}`;
-    - ``second``: :math:`(Y A)_{ab}`, the scores of b's neighbours with a, and its voters;
+    - ``first``: :math:`(A Y)_{ab}`, the scores of a's neighbours with b;
+    - ``second``: :math:`(Y A)_{ab}`, the scores of b's neighbours with a;
     - ``both``: :math:`\sum A_{aa'} Y_{a'b'} A_{b'b}` over the neighbours a' of a except b and b' of
-      b except a: the scores between the two neighbourhoods, and its voters.
+      b except a: the scores between the two neighbourhoods;
 
-    The score of the pair itself enters none of them, not even by rounding: A has an empty
-    diagonal, and the genes of the pair are left out of each other's neighbourhoods.
-
-    If every pair has one of the genes ``rows``, the work grows with their number only.
+    and for the voters of each the same with M. The score of the pair itself enters none of them,
+    not even by rounding. If every pair has one of the genes ``rows``, the work grows with these.
     """
     turned = np.zeros(len(pairs.first), dtype=bool)
     if rows is not None:
@@ -275,8 +268,7 @@ def _sums_without(matrix: sp.csr_array, row: Ints, without: Ints) -> Floats:
 def set_votes(measured: Measured, neighbours: Neighbours, sets: GeneSets) -> Floats:
     """Return the votes on sets of three genes and more, by gene, [total, relations, 2].
 
-    They are sums over the neighbours of a gene: of the score of the set with the neighbour in place
-    of the gene, and of the weights of those that were measured.
+    They are sums of the scores with a neighbour in place of the gene, and of the voters' weights.
     """
     votes = np.zeros((len(sets.genes), len(neighbours.names), 2), dtype=np.float32)
     for size, known in measured.larger.items():

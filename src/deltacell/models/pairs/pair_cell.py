@@ -38,13 +38,13 @@ class PairCell(Recorded, nn.Module):
 
     with A the weights in each relation and x the vectors. For each ordered pair (a, b) of a set,
     the vote of a head is the weighted mean residual of the measured pairs (a', b); for each
-    unordered pair also that of the measured pairs (a', b') over both neighbourhoods; for a set of
-    three or more also that of the measured sets with a' in place of a. A symmetric network reads
-    the votes, the vectors and the relations of each pair, and the mean over pairs gives the score.
+    unordered pair also that of the measured pairs (a', b'); for a set of three or more also that of
+    the measured sets with a' in place of a. A symmetric network reads the votes, the vectors and
+    the relations of each pair, and the mean over pairs gives the score.
 
-    While training, the batch's own sets are taken out of what was measured, residuals come from an
-    additive model of the folds that a set is not in, and in half of the steps a share of the genes
-    is treated as unseen. docs/reference/config.md describes all parameters.
+    While training, the batch's own sets are left out of what was measured, residuals come from the
+    folds that a set is not in, and in half of the steps a share ``drop_genes`` of the genes is
+    treated as unseen. docs/reference/config.md describes all parameters.
     """
 
     def __init__(

@@ -25,13 +25,10 @@ _OF_KNOWN = ("count", "negative", "factors", "values")
 class PairTrees(FittedPredictor):
     """Gradient-boosted trees (LightGBM) on pair messages, effects, features and networks.
 
-    The columns are those of `PairColumns`, made so that no score enters the columns of its own set
-    and that some genes of the training sets are unseen, see `training_columns`. The trees learn
-    what the additive model leaves over. docs/reference/config.md describes all parameters.
-
-    From a list of hits they learn the score that a set has if it is a hit. With zeros, further
-    trees learn which sets are hits; their probabilities hold on the grid of tested sets, and the
-    expected score of a set is the product of both parts.
+    The columns are those of `PairColumns`, see `training_columns`, and the trees learn what the
+    additive model leaves over: the score that a set has if it is a hit. With zeros, further trees
+    learn which sets are hits; their probabilities hold on the grid of tested sets, and the expected
+    score is the product of both parts. docs/reference/config.md describes all parameters.
     """
 
     rounds: int = 400
@@ -154,10 +151,7 @@ class PairTrees(FittedPredictor):
 def _calibrated(
     odds: Doubles, label: Doubles, weight: Doubles, shift: float
 ) -> tuple[float, float]:
-    """Return the shift and slope of log odds that fit weighted labels best (Platt's scaling).
-
-    ``shift`` is where the search begins.
-    """
+    """Return the shift and slope of log odds that fit weighted labels best (Platt's scaling)."""
     odds = odds + shift
     a, b = 1.0, 0.0
     for _ in range(50):
