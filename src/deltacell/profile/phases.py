@@ -99,14 +99,14 @@ class PhaseTimer:
         """Mark the open row as one with a profiler on, which does not count as a measurement."""
         self._profiled = True
 
-    def flush(self, folder: str | os.PathLike[str], rank: int, attempt: int) -> Path | None:
+    def flush(self, folder: str | os.PathLike[str], rank: int, attempt: int) -> None:
         """Write the rows that are not yet in a file as a new part, all of it or nothing.
 
-        ``attempt`` is how often this run was started before. Returns the file, if there were rows.
-        Rows that could not be written are kept.
+        ``attempt`` is how often this run was started before. Rows that could not be written are
+        kept.
         """
         if not self._rows:
-            return None
+            return
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,6 @@ class PhaseTimer:
             fix = "Free some space; nothing was left half-written."
             raise StoreError(what, code="not-written", where=folder, fix=fix) from error
         self._rows = []
-        return path
 
     def close(self) -> None:
         """End the range that is open; this can be called at any time and more than once."""

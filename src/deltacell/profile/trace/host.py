@@ -152,12 +152,10 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     collectives = _collectives(trace, nesting, steps)
     bounds = (steps.begin, steps.end, collectives.begin, collectives.end)
     times, _ = distinct(np.concatenate([*bounds, *(line.times for line in (main, *others))]))
-    # The bounds of steps are among the times.
-    first, last = np.searchsorted(times, steps.begin), np.searchsorted(times, steps.end)
-    places = [slice(a, max(a, b)) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
-    begin = np.concatenate([times[:-1][place] for place in places])
-    end = np.concatenate([times[1:][place] for place in places])
-    step = np.repeat(np.arange(len(steps), dtype=np.int32), np.maximum(last - first, 0))
+    # The bounds of steps are among the times, so a piece lies in one step or in none.
+    step = steps.place(times[:-1]).astype(np.int32)
+    inside = step >= 0
+    begin, end, step = times[:-1][inside], times[1:][inside], step[inside]
     row, category, waits = _busy(trace, found, main, others, begin)
     category[_exposed(own, row, waits, begin, collectives)] = Category.communication
     least, most, share = PAUSE

@@ -75,18 +75,16 @@ def climb(climbs: Bools, parent: Indices) -> Indices:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """The event that every moment belongs to: from each time to the next, or `NOTHING`."""
+    """The event that every moment belongs to: from each time to the next, or `NOTHING`.
+
+    The first time is before all others.
+    """
 
     times: Ints
     row: Indices
 
     def at(self, times: Ints) -> Indices:
-        if not len(self.times):
-            return np.full(len(times), NOTHING, dtype=np.int32)
-        place = np.searchsorted(self.times, times, side="right") - 1
-        row = self.row[place]
-        row[place < 0] = NOTHING
-        return row
+        return self.row[np.searchsorted(self.times, times, side="right") - 1]
 
 
 def timeline(trace: Trace, nesting: Nesting, lane: int) -> Timeline:
@@ -99,7 +97,8 @@ def timeline(trace: Trace, nesting: Nesting, lane: int) -> Timeline:
         row[ended] = nesting.within[row[ended]]
         ended = ended[row[ended] >= 0]
         ended = ended[nesting.cut[row[ended]] <= times[ended]]
-    return Timeline(times, row)
+    before = np.iinfo(np.int64).min
+    return Timeline(np.append(before, times), np.append(np.int32(NOTHING), row))
 
 
 def _by_lane(lane: Indices) -> Iterator[Indices]:
