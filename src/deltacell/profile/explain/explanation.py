@@ -155,9 +155,9 @@ def _explain_two(a: Subject, b: Subject) -> Explanation:
     slower: dict[str, float] = {}
     if noise is None or noise.is_beyond:
         slower |= {cause.kind: 1.0 for cause in causes[:1] if cause.seconds > 0}
-        for fall in compared.falls:
-            if fall.gap > 0 and fall.gap >= SAME * fall.a:
-                slower |= {bar.part: bar.share or 0.0 for bar in fall.bars[:4]}
+        larger = [fall for fall in compared.falls if fall.gap > 0 and fall.gap >= SAME * fall.a]
+        for bar in (bar for fall in larger for bar in fall.bars[:4]):
+            slower[bar.part] = max(slower.get(bar.part, 0.0), bar.share or 0.0)
     return _explanation(
         [a, b],
         sentence=sentence,
@@ -280,8 +280,8 @@ def _shares(account: Account, view: View | None, causes: list[Cause]) -> dict[st
         parts = parts if account.source == "run" else ["data loading"]
     shares["rank"] = sum(cause.share for cause in causes if cause.kind == "rank")
     shares |= {part: account.parts.get(part, 0.0) / (account.step_s or 1.0) for part in parts}
-    outside = sorted(account.outside, key=lambda name: -account.outside[name])
-    return shares | {part: account.outside[part] / (account.epoch_s or 1.0) for part in outside}
+    outside = sorted(account.outside.items(), key=lambda item: -item[1])
+    return shares | {f"{OUTSIDE}{part}": s / (account.epoch_s or 1.0) for part, s in outside}
 
 
 def _advice(shares: Mapping[str, float], *, of_run: bool = False) -> list[str]:
