@@ -317,7 +317,7 @@ def write_metrics(run: Path, rows: Sequence[Mapping[str, float | None]]) -> None
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:
     """Return the metrics of every epoch or validation, from the last checkpoint."""
-    rows: list[dict[str, Any]] = Checkpoints(run / CHECKPOINTS).load()["rows"]
+    rows: list[dict[str, Any]] = Checkpoints(run / CHECKPOINTS).load().get("rows", [])
     return rows
 
 
