@@ -222,6 +222,7 @@ def _index_of(*matrices: SparseMatrix) -> _Index:
 
 
 def touched_by(hop: Hop, deleted: Deleted) -> Touched:
+    """Find the units of each gene, those of rows that several genes touch, and what adds up."""
     index = _index_of(*(a.matrix for a in hop.aggregates))
     offsets = deleted.genotypes.offsets.numpy()
     sizes = np.diff(offsets)
@@ -238,7 +239,10 @@ def touched_by(hop: Hop, deleted: Deleted) -> Touched:
     position = np.arange(len(member)) - offsets[genotype]
 
     def units(rows: Ints, of: Ints, touching: Ints) -> Units:
-        """Return rows, each with the genes of some single units, and those that touch it."""
+        """Return rows, each without the genes of some single units, [u, k], -1 for none.
+
+        Messages are computed again where one of the genes `touching` the row is heard over them.
+        """
         over, gone = (np.where(one >= 0, mask[one], 0) for one in (touching, of))
         living = ((gone >> len(index.heard)) & 1 == 0).all(axis=1)
         messages, first = [], 0
@@ -276,6 +280,7 @@ def touched_by(hop: Hop, deleted: Deleted) -> Touched:
         shared, member_places = units(shared_rows, touching, touching), genotype
         by_size = {}
     else:
+        # The interaction of each subset of two genes and more, from all of its own subsets.
         units_of, places, signs = [], [], []
         bits = (touching >= 0) @ (1 << np.arange(largest))
         subsets = np.arange(1 << largest)
