@@ -90,7 +90,6 @@ class Loop:
         # A rank's loss is its share of the batch's.
         ranks, watched = config.ranks, config.trainer.progress and fabric.is_global_zero
         self.bar = TrainingBar(lambda loss: ranks * float(loss), watched=watched)
-        self.profilers: list[Profiler] = []
         self.signals = StopSignals()
         self.hosts = dist.new_group(backend="gloo") if fabric.world_size > 1 else None
         self.position = Position()
