@@ -87,7 +87,7 @@ def seal_of(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def write_bytes(path: str | os.PathLike[str], content: bytes, *, what: str) -> None:
+def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview, *, what: str) -> None:
     """Write a whole file; a `StoreError` says that `what` could not be written."""
     try:
         with new_file(path) as temporary:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from deltacell.errors import DeltacellError, InputError, need
 from deltacell.models import HeteroCell
@@ -28,7 +29,7 @@ from deltacell.screen import Batch, Genotypes, Loader
 from deltacell.train.config import Config, HeteroCellConfig, LoggersConfig
 from deltacell.train.data import TrainingData
 from deltacell.train.predictor import WIDE, build_model
-from deltacell.train.processes import SAVE, GradientSum, StopSignals, highest
+from deltacell.train.processes import SAVE, StopSignals, highest, sum_gradients
 from deltacell.train.run_directory import MEANING, Checkpoints, RunDirectory, meaning, write_metrics
 from deltacell.train.task import Position, Prepared, Task, Validation, build_loss
 
@@ -78,7 +79,10 @@ class Loop:
         self.module, self.optimizer = fabric.setup(self.task, optimizer)
         # The task, or DDP around it: Fabric's own wrapper would round what it returns.
         self.wrapped = self.module._forward_module
-        self.gradients = GradientSum(self.wrapped)
+        # When the last gradients of a step were ready to be summed over ranks.
+        self.gradients_ready = math.inf
+        if isinstance(self.wrapped, DistributedDataParallel):
+            self.wrapped.register_comm_hook(self, sum_gradients)
         self.steps_per_epoch = -(-len(self.training) // asked.accumulate)
         # The average of the weights, which is what is validated.
         self.average: Values | None = None if config.trainer.ema is None else self._weights()
@@ -332,10 +336,12 @@ class Loop:
         with self.fabric.no_backward_sync(self.module, enabled=not last):
             values = self._forward(prepared)
             self.timer.switch("backward")
-            self.gradients.begin()
+            self.gradients_ready = math.inf
             self.fabric.backward(values["loss"] * share)
         if self.fabric.world_size > 1 and last:
-            self.timer.move("backward", "communication", self.gradients.exposed())
+            # What was communicated before that is hidden by the backward pass.
+            exposed = max(0.0, time.perf_counter() - self.gradients_ready)
+            self.timer.move("backward", "communication", exposed)
         return values
 
     def _empty_backward(self, *_: Any) -> None:

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from deltacell.errors import InputError, StoreError
-from deltacell.files import TEMPORARY, locked, new_file, write_text
+from deltacell.files import TEMPORARY, locked, write_bytes, write_text
 from deltacell.profile.record import (
     CHECKPOINTS,
     CONFIG_FILE,
@@ -346,18 +346,10 @@ class Checkpoints:
         """Save a state, which becomes the last checkpoint, and the best if its metric is."""
         metric = float(metric) if metric is not None and math.isfinite(metric) else None
         before, file = self.kept, self.folder / f"step-{step:08d}.ckpt"
-        try:
+        # If the folder cannot be made, the file cannot be written, which is an error.
+        with suppress(OSError):
             self.folder.mkdir(exist_ok=True)
-            with new_file(file) as temporary:
-                write_checkpoint(temporary, state, step=step, epoch=epoch, metric=metric)
-        except OSError as error:
-            left = f"{before[-1].file} is still there" if before else "There is no earlier one"
-            raise StoreError(
-                f"the checkpoint of step {step} could not be written: {error.strerror or error}",
-                code="not-written",
-                where=file,
-                fix=f"{left}. Free some space, then: deltacell train --resume {self.folder.parent}",
-            ) from error
+        write_checkpoint(file, state, step=step, epoch=epoch, metric=metric)
         saved = _described(file.name, step, epoch, metric)
         kept = [*(one for one in before if one.step != step), saved]
         self._kept = tuple(one for one in kept if one in kept[-self.keep :] or one is _best(kept))
@@ -381,11 +373,7 @@ class Checkpoints:
         """Make a checkpoint the last by deleting those of later steps, the latest first."""
         files = self._files()
         for file in reversed(files[files.index(self._find(which)) + 1 :]):
-            try:
-                file.unlink()
-            except OSError as error:
-                what = f"a later checkpoint cannot be deleted: {error.strerror or error}"
-                raise StoreError(what, code="not-written", where=file) from error
+            file.unlink()
         self._kept = None
 
     def _files(self) -> list[Path]:
@@ -443,7 +431,7 @@ def write_checkpoint(
     # It is made in memory because PyTorch hides a full disk behind errors of its own.
     made = io.BytesIO()
     torch.save({**about, "state": plain_state(state)}, made)
-    path.write_bytes(made.getbuffer())
+    write_bytes(path, made.getbuffer(), what=f"the checkpoint of step {step}")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
