@@ -448,6 +448,8 @@ def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
     yield bounded, f"max_bytes is for propagation=auto and delta, not {config.propagation}"
     low, lr = config.schedule.min_lr, config.optimizer.lr
     yield low > lr, f"schedule.min_lr={low:g} is above optimizer.lr={lr:g}"
+    kind, traced = config.profiler.kind, config.profiler.trace and config.profiler.with_stack
+    yield kind and traced, f"profiler.with_stack and profiler.kind={kind} both hook into Python"
     several = config.ranks > 1 or config.mode != "train"
     one_call = f"the model {model.name} is fitted in one call, by one process in mode=train"
     yield model.fitted and several, one_call

@@ -124,10 +124,24 @@ class Loop:
 
     def run(self) -> int:
         """Train to the end; return the number of the signal that stopped it before, or 0."""
+        self.task.train()
+        self._saved = time.monotonic()
+        # What earlier attempts took counts.
+        self._began = self._saved - self.position.seconds
+        signal = 0
         try:
             for profiler in self.profilers:
                 profiler.start(self.position.step)
-            return self._run()
+            while not self.finished:
+                signal = self._train_epoch()
+                if signal or self._is_short():
+                    if not signal and self._trains:
+                        self._save()
+                    break
+                self._end_epoch()
+            self.timer.switch("other")
+            self.timer.end_step(self.position.epoch, self.position.step, 0, kind="between")
+            return signal
         finally:
             for profiler in self.profilers:
                 profiler.stop()
@@ -205,30 +219,10 @@ class Loop:
             capture = Capture(window, folder, rank, world_size=size, timer=self.timer, **options)
             found.append(capture)
         if asked.kind is not None:
-            if asked.with_stack and asked.trace:
-                what = f"profiler.with_stack and profiler.kind={asked.kind} both hook into Python"
-                raise InputError(what, code="conflicting-settings")
             model = type(self.task.model)
             functions = (Task.forward, Task.prepare, model.forward, Loop._accumulated_step)
             found.append(HostProfiler(asked.kind, folder, rank, functions))
         return found
-
-    def _run(self) -> int:
-        self.task.train()
-        self._saved = time.monotonic()
-        # What earlier attempts took counts.
-        self._began = self._saved - self.position.seconds
-        signal = 0
-        while not self.finished:
-            signal = self._train_epoch()
-            if signal or self._is_short():
-                if not signal and self._trains:
-                    self._save()
-                break
-            self._end_epoch()
-        self.timer.switch("other")
-        self.timer.end_step(self.position.epoch, self.position.step, 0, kind="between")
-        return signal
 
     def _is_short(self) -> bool:
         return self.batches is not None and self._batches_done >= self.batches
