@@ -6,6 +6,7 @@ that a reader, or whoever comes after a kill, sees the old file or all of the ne
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
@@ -14,6 +15,7 @@ import re
 import secrets
 import shutil
 import socket
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from deltacell.errors import StoreError
+from deltacell.errors import InputError, StoreError
 
 TEMPORARY = ".tmp"
 
@@ -56,6 +58,27 @@ def temporary_name(path: Path) -> Path:
     return path.parent / f".{path.name}.{owner}-{secrets.token_hex(6)}{TEMPORARY}"
 
 
+@contextmanager
+def locked(path: Path, *, whose: str) -> Iterator[None]:
+    """Hold a lock file, which the system releases however this process ends; the file stays."""
+    try:
+        lock = path.open("wb")
+    except OSError as error:
+        what = f"the lock cannot be written: {error.strerror or error}"
+        raise StoreError(what, code="not-written", where=path) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            what = f"another process is working on this {whose}"
+            raise InputError(what, code="locked", where=path.parent) from None
+        except OSError as error:
+            # Some network file systems have no locks, and work there must be possible.
+            what = f"no locks ({error.strerror}); make sure that only one process works there"
+            warnings.warn(f"{path.parent}: {what}", stacklevel=5)
+        yield
+
+
 def seal_of(data: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a JSON object without its key ``seal``; it shows damage and edits."""
     # What is sealed is what a reader will see, so it goes through JSON once before it is ordered.
@@ -64,7 +87,7 @@ def seal_of(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def write_bytes(path: str | os.PathLike[str], content: bytes, *, what: str) -> None:
+def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview, *, what: str) -> None:
     """Write a whole file; a `StoreError` says that `what` could not be written."""
     try:
         with new_file(path) as temporary:

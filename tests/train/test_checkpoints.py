@@ -193,7 +193,8 @@ class TestSavingAndLoading:
         before = saved.kept
         with monkeypatch.context() as patch:
             patch.setattr(os, "unlink", full)
-            refused("not-written", saved.continue_from, "step-00000010.ckpt")
+            with pytest.raises(OSError, match="No space"):
+                saved.continue_from("step-00000010.ckpt")
         saved.continue_from("last")
         assert Checkpoints(folder).kept == saved.kept == before
         saved.continue_from("step-00000020.ckpt")
@@ -284,7 +285,6 @@ class TestFaults:
             else:
                 failed += 1
                 assert error.code == "not-written"
-                assert (f"step-{before:08d}.ckpt" if before else "no earlier") in error.fix
                 assert_whole(folder, lasts=[before])
                 left = names_in(folder) if folder.exists() else []
                 named = [one.file for one in checkpoints.kept]

@@ -149,11 +149,11 @@ def test_values_stay_values(override, tmp_path):
     ("overrides", "asked"),
     [
         *(((), {"job_name": name}) for name in ("a b", "a\n#SBATCH --wrap=x", "-x", "interactive")),
-        *(((), {"time": time}) for time in ("tomorrow", "1:00:00\n")),
-        *(((), {"seeds": seeds}) for seeds in ("0-", "0-4 1")),
+        *(((), {"time": time}) for time in ("$(date)", "1:00:00\n")),
+        *(((), {"seeds": seeds}) for seeds in ("0;", "0-4 1")),
         ((), {"partition": "gpu;ls"}),
         ((), {"account": "$(ls)"}),
-        ((), {"mem": "lots"}),
+        ((), {"mem": "`ls`"}),
         *(((), {option: 0}) for option in ("nodes", "cpus_per_task")),
         ((), {"gpus_per_node": -1}),
         # What cannot be a line of a script.

@@ -76,8 +76,6 @@ def info(
 ) -> None:
     """Summarise a cell, a screen or an import.
 
-    With --full, also show how the rows of every imported file were used, as in its account.json.
-
     Example: deltacell data info yeast --json info.json
     """
     from deltacell.report.data import print_data

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,12 +35,10 @@ class Program(TyperGroup):
 
 
 def complete_override(incomplete: str) -> list[str]:
-    from deltacell.train.config import ANY_KEYS, GROUPS
+    from deltacell.train.config import ANY_KEYS, GROUPS, choices
 
     words = [f"{key}=" for key in ANY_KEYS]
-    for group in GROUPS:
-        found = sorted(entry.name for entry in (files("deltacell.conf") / group).iterdir())
-        words += [f"{group}={n.removesuffix('.yaml')}" for n in found if n.endswith(".yaml")]
+    words += [f"{group}={name}" for group in GROUPS for name in choices(group)]
     return [word for word in words if word.startswith(incomplete)]
 
 

@@ -66,9 +66,9 @@ def _composed(overrides: list[str], folder: Path | None) -> Config:
     chosen = named & {"experiment", "model", "loss", "ablation"}
     if chosen or not named & {"data.folder", "data.cell"}:
         return compose(overrides, folder=folder)
-    config, sentences = suited_config(overrides, folder)
-    for sentence in sentences:
-        tell(sentence)
+    config, settings = suited_config(overrides, folder)
+    told = " ".join(f"{key}={value}" for key, value in settings.items())
+    tell(f"No model is named, so these settings were chosen to suit the data: {told}")
     return config
 
 
@@ -121,14 +121,7 @@ def _run(config: Config, resume: Path | None, which: str) -> int:
     if outcome.is_first:
         if outcome.phases is not None:
             print_rates([(config.mode, outcome.phases)])
-        print_outcome(
-            outcome.path,
-            signal=outcome.signal,
-            best=outcome.best,
-            sentence=None if outcome.phases is None else outcome.phases.sentence,
-            learned=config.mode == "train",
-            saved=not config.model.fitted,
-        )
+        print_outcome(outcome, learned=config.mode == "train", saved=not config.model.fitted)
     return outcome.signal
 
 

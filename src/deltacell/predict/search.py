@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from deltacell.arrays import Bools, Ints
 from deltacell.errors import InputError, StoreError
+from deltacell.files import locked
 from deltacell.predict.ensemble import Ensemble
 from deltacell.predict.gene_sets import Combinations, GeneSets, Piece, Scored
 from deltacell.predict.ranking_file import (
@@ -320,19 +320,10 @@ class Work:
         """Make the folder, and keep out others who would do the same work."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = self._file(".lock").open("wb")
         except OSError as error:
             what = f"the folder for work in progress cannot be made: {error.strerror or error}"
             raise StoreError(what, code="cannot-write", where=self.folder) from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                what = "another process is working on this ranking; choose another --out"
-                raise InputError(what, code="locked", where=self.folder) from None
-            except OSError:
-                # Some network file systems have no locks, and ranking must still be possible there.
-                pass
+        with locked(self._file(".lock"), whose="ranking"):
             self._check()
             yield
 

@@ -95,7 +95,6 @@ def _told(row: Mapping[str, float]) -> str:
     return "".join(_SHOWN[name].format(value) for name, value in row.items())
 
 
-def print_outcome(path: Any, **outcome: Any) -> None:
-    known = {"path": str(path), "learned": True, "saved": True, **outcome}
-    for line in sentences("outcome.txt", **known):
+def print_outcome(outcome: Any, *, learned: bool, saved: bool) -> None:
+    for line in sentences("outcome.txt", outcome=outcome, learned=learned, saved=saved):
         print_line(line, soft_wrap=True)

@@ -162,14 +162,12 @@ def _override(text: str) -> str:
         raise InputError(what, code="unreadable-override", fix=fix) from error
     if name in GROUPS:
         return plain
-    if name in ("model.name", "loss.name"):
-        what = f"'{plain}': a {name[:-5]} is chosen as a whole, with {name[:-5]}=NAME"
-        raise InputError(what, code="unknown-key")
     mappings = tuple(f"{key}." for key, kind in ANY_KEYS.items() if kind.startswith("dict"))
     if f"{name}.".startswith(mappings):
         # New names of a mapping are welcome, which Hydra takes with pluses only.
         return f"++{plain}"
-    if not any(f"{key}.".startswith(f"{name}.") for key in ANY_KEYS):
+    known = any(f"{key}.".startswith(f"{name}.") for key in ANY_KEYS)
+    if not known or name in ("model.name", "loss.name"):
         raise _unknown_key(name)
     return plain
 
@@ -210,10 +208,8 @@ def _config_error(error: BaseException, where: Where) -> InputError:
 def _unknown_key(name: str, where: Where = None) -> InputError:
     what = f"unknown key '{name}'"
     if name in ANY_KEYS:
-        part, _, field = name.partition(".")
-        kinds: Mapping[str, type] = MODELS if part == "model" else LOSSES
-        have = [kind for kind, config in kinds.items() if hasattr(config(), field)]
-        what += f" for this {part}; it is a key of {', '.join(have)}"
+        part = name.partition(".")[0]
+        what += f" for this {part}; choose another {part} with {part}=NAME"
     elif near := nearest(name, [*ANY_KEYS, *GROUPS]):
         what += f" (did you mean '{near}'?)"
     return InputError(what, code="unknown-key", where=where, key=name)
@@ -250,18 +246,13 @@ def suited(cell: Cell, screen: Screen, model: str = MODEL) -> dict[str, Any]:
     return settings
 
 
-def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Config, list[str]]:
-    """Return the config for data without an experiment or a model, and what was chosen and why.
+def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Config, dict[str, Any]]:
+    """Return the config for data without an experiment or a model, and the settings it chose.
 
     Keys that the overrides set are left alone; `folder` is as in `compose`.
     """
     given = {text.partition("=")[0].lstrip("+") for text in overrides}
     config = compose([f"model={MODEL}", *overrides], folder=folder)
-    said = [
-        f"No experiment is named, so {MODEL} is fitted: boosted trees on what was measured next "
-        "to a set, on gene features and on all networks. It did best on all splits of Costanzo "
-        "2010; on triples it was not compared."
-    ]
     chosen: dict[str, Any] = {"data.screen_genes_only": True}
     if config.data.folder is not None:
         if config.data.screen is None:
@@ -270,24 +261,16 @@ def suited_config(overrides: Sequence[str], folder: Where = None) -> tuple[Confi
                 name: store.read_manifest(place / "screens" / name)["parts"]["rows"]["rows"]
                 for name in store.read_manifest(place)["meta"]["screens"]
             }
-            largest = max(rows, key=rows.__getitem__, default=None)
-            config = with_settings(config, {"data.screen": largest})
-            if len(rows) > 1:
-                said.append(
-                    f"It is trained on {largest}, the largest of the screens {', '.join(rows)}; "
-                    "set data.screen to choose another."
-                )
+            chosen["data.screen"] = max(rows, key=rows.__getitem__, default=None)
+            config = with_settings(config, {"data.screen": chosen["data.screen"]})
         chosen["name"] = f"{config.data.screen}_pairs"
     cell, screen = sources(config.data)
-    if len(screen.stats()["phenotypes"]) > 1 and "data.where" not in given:
+    if len(screen.stats()["phenotypes"]) > 1:
         chosen["data.where"] = {"phenotype": ["interaction"]}
-        said.append("The screen has fitness too; it is trained on the interactions.")
     if len(np.unique(screen.keys)) < len(screen):
         chosen["data.merge"] = "mean"
-        said.append("Repeated genotypes become one, with the mean of their scores.")
     if len(screen) > LARGEST:
         chosen["data.subset"] = LARGEST
-        said.append(f"{LARGEST:,} of {len(screen):,} genotypes are drawn to fit into memory.")
     chosen |= suited(cell, screen)
-    said.append(f"Trees of {chosen['model.leaves']} leaves suit {len(screen):,} genotypes.")
-    return with_settings(config, {k: v for k, v in chosen.items() if k not in given}), said
+    chosen = {key: value for key, value in chosen.items() if key not in given}
+    return with_settings(config, chosen), {"model": MODEL, **chosen}

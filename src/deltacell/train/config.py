@@ -395,13 +395,10 @@ ANY_KEYS: Mapping[str, str] = {
 
 def nearest(given: str, known: Iterable[str]) -> str | None:
     """Return the key that was most likely meant by ``trainer.device`` or ``epochs``, if any."""
-    named: dict[str, str] = {}
     # A bare ``epochs`` is that of every training, not of one model.
-    for name in sorted(known, key=lambda name: name.startswith(("model.", "loss."))):
-        named.setdefault(name, name)
-        named.setdefault(name.rpartition(".")[2] if "." not in given else name, name)
-    near = difflib.get_close_matches(given, named, n=1, cutoff=0.7)
-    return named[near[0]] if near else None
+    keys = sorted(known, key=lambda key: key.startswith(("model.", "loss.")))
+    same = [key for key in keys if key.rpartition(".")[2] == given.rpartition(".")[2]]
+    return next(iter(same or difflib.get_close_matches(given, keys, n=1, cutoff=0.7)), None)
 
 
 def unknown_name(key: str, name: Any, names: Sequence[str]) -> InputError:
@@ -451,6 +448,8 @@ def _conflicts(config: Config) -> Iterator[tuple[Any, ...]]:
     yield bounded, f"max_bytes is for propagation=auto and delta, not {config.propagation}"
     low, lr = config.schedule.min_lr, config.optimizer.lr
     yield low > lr, f"schedule.min_lr={low:g} is above optimizer.lr={lr:g}"
+    kind, traced = config.profiler.kind, config.profiler.trace and config.profiler.with_stack
+    yield kind and traced, f"profiler.with_stack and profiler.kind={kind} both hook into Python"
     several = config.ranks > 1 or config.mode != "train"
     one_call = f"the model {model.name} is fitted in one call, by one process in mode=train"
     yield model.fitted and several, one_call

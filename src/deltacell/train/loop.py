@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from deltacell.errors import DeltacellError, InputError, need
 from deltacell.models import HeteroCell
@@ -28,7 +29,7 @@ from deltacell.screen import Batch, Genotypes, Loader
 from deltacell.train.config import Config, HeteroCellConfig, LoggersConfig
 from deltacell.train.data import TrainingData
 from deltacell.train.predictor import WIDE, build_model
-from deltacell.train.processes import SAVE, GradientSum, StopSignals, highest
+from deltacell.train.processes import SAVE, StopSignals, highest, sum_gradients
 from deltacell.train.run_directory import MEANING, Checkpoints, RunDirectory, meaning, write_metrics
 from deltacell.train.task import Position, Prepared, Task, Validation, build_loss
 
@@ -78,7 +79,10 @@ class Loop:
         self.module, self.optimizer = fabric.setup(self.task, optimizer)
         # The task, or DDP around it: Fabric's own wrapper would round what it returns.
         self.wrapped = self.module._forward_module
-        self.gradients = GradientSum(self.wrapped)
+        # When the last gradients of a step were ready to be summed over ranks.
+        self.gradients_ready = math.inf
+        if isinstance(self.wrapped, DistributedDataParallel):
+            self.wrapped.register_comm_hook(self, sum_gradients)
         self.steps_per_epoch = -(-len(self.training) // asked.accumulate)
         # The average of the weights, which is what is validated.
         self.average: Values | None = None if config.trainer.ema is None else self._weights()
@@ -90,7 +94,6 @@ class Loop:
         # A rank's loss is its share of the batch's.
         ranks, watched = config.ranks, config.trainer.progress and fabric.is_global_zero
         self.bar = TrainingBar(lambda loss: ranks * float(loss), watched=watched)
-        self.profilers: list[Profiler] = []
         self.signals = StopSignals()
         self.hosts = dist.new_group(backend="gloo") if fabric.world_size > 1 else None
         self.position = Position()
@@ -121,10 +124,24 @@ class Loop:
 
     def run(self) -> int:
         """Train to the end; return the number of the signal that stopped it before, or 0."""
+        self.task.train()
+        self._saved = time.monotonic()
+        # What earlier attempts took counts.
+        self._began = self._saved - self.position.seconds
+        signal = 0
         try:
             for profiler in self.profilers:
                 profiler.start(self.position.step)
-            return self._run()
+            while not self.finished:
+                signal = self._train_epoch()
+                if signal or self._is_short():
+                    if not signal and self._trains:
+                        self._save()
+                    break
+                self._end_epoch()
+            self.timer.switch("other")
+            self.timer.end_step(self.position.epoch, self.position.step, 0, kind="between")
+            return signal
         finally:
             for profiler in self.profilers:
                 profiler.stop()
@@ -202,30 +219,10 @@ class Loop:
             capture = Capture(window, folder, rank, world_size=size, timer=self.timer, **options)
             found.append(capture)
         if asked.kind is not None:
-            if asked.with_stack and asked.trace:
-                what = f"profiler.with_stack and profiler.kind={asked.kind} both hook into Python"
-                raise InputError(what, code="conflicting-settings")
             model = type(self.task.model)
             functions = (Task.forward, Task.prepare, model.forward, Loop._accumulated_step)
             found.append(HostProfiler(asked.kind, folder, rank, functions))
         return found
-
-    def _run(self) -> int:
-        self.task.train()
-        self._saved = time.monotonic()
-        # What earlier attempts took counts.
-        self._began = self._saved - self.position.seconds
-        signal = 0
-        while not self.finished:
-            signal = self._train_epoch()
-            if signal or self._is_short():
-                if not signal and self._trains:
-                    self._save()
-                break
-            self._end_epoch()
-        self.timer.switch("other")
-        self.timer.end_step(self.position.epoch, self.position.step, 0, kind="between")
-        return signal
 
     def _is_short(self) -> bool:
         return self.batches is not None and self._batches_done >= self.batches
@@ -333,10 +330,12 @@ class Loop:
         with self.fabric.no_backward_sync(self.module, enabled=not last):
             values = self._forward(prepared)
             self.timer.switch("backward")
-            self.gradients.begin()
+            self.gradients_ready = math.inf
             self.fabric.backward(values["loss"] * share)
         if self.fabric.world_size > 1 and last:
-            self.timer.move("backward", "communication", self.gradients.exposed())
+            # What was communicated before that is hidden by the backward pass.
+            exposed = max(0.0, time.perf_counter() - self.gradients_ready)
+            self.timer.move("backward", "communication", exposed)
         return values
 
     def _empty_backward(self, *_: Any) -> None:

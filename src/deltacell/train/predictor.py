@@ -201,11 +201,6 @@ def build_model(
     if named is not None:
         options["relations"] = list(dict.fromkeys(into.get(name, name) for name in named))
     if isinstance(model, DangoConfig):
-        if model.relations is None and not set(options["relations"]) <= set(cell.relations):
-            what = "the cell lacks channels of STRING, which DANGO uses by default"
-            fix = "Set model.relations, and model.lambdas for each, to some of "
-            fix += ", ".join(cell.relations)
-            raise InputError(what, code="unknown-relation", fix=fix)
         options |= {"lambdas": {**STRING_LAMBDAS, **model.lambdas}, "largest": data.largest}
     elif isinstance(model, HeteroCellConfig):
         bounds = {} if config.max_bytes is None else {"max_bytes": config.max_bytes}

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from deltacell.errors import DeltacellError, InputError
 from deltacell.files import new_file
@@ -143,25 +141,10 @@ def make_fabric(config: Config) -> lightning.Fabric:
 # What ranks exchange in a step: their gradients, and whether one has to stop.
 
 
-class GradientSum:
-    """Sums gradients over ranks, because every rank's loss is its share of the batch's."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.begin()
-        if isinstance(module, DistributedDataParallel):
-            module.register_comm_hook(self, _sum)
-
-    def begin(self) -> None:
-        self.last_ready = float("inf")
-
-    def exposed(self) -> float:
-        """Return the seconds since the last gradients were ready: earlier ones were hidden."""
-        return max(0.0, time.perf_counter() - self.last_ready)
-
-
 # DDP compares the annotations of a hook with its own classes, and ours are only text.
-def _sum(state, bucket):  # type: ignore[no-untyped-def]
-    state.last_ready = time.perf_counter()
+def sum_gradients(loop, bucket):  # type: ignore[no-untyped-def]
+    """Sum gradients over ranks, because every rank's loss is its share of the batch's."""
+    loop.gradients_ready = time.perf_counter()
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda future: future.value()[0])
 

@@ -184,10 +184,6 @@ def _trained(loop: Loop) -> Outcome:
     return Outcome(path, signal, summary, fabric.is_global_zero, notices)
 
 
-class _StoppedError(Exception):
-    """A signal arrived while the predictor was being fitted."""
-
-
 def _fitted(
     directory: RunDirectory,
     config: Config,
@@ -210,19 +206,10 @@ def _fitted(
         directory.resume(config, from_step=0)
     set_threads(config.trainer)
     directory.update(**data.facts(), device="cpu", threads=torch.get_num_threads())
-    rows: list[dict[str, float]] = []
-
-    def append(row: Mapping[str, float]) -> None:
-        n, seconds = len(rows) + 1, time.monotonic() - began
-        values = {name: float(value) for name, value in row.items()}
-        rows.append({**values, "epoch": n, "step": n, "seconds": seconds})
-        write_metrics(path, rows)
 
     def report(what: str, done: int, total: int) -> None:
         if signals.received is not None:
-            raise _StoppedError
-        for row in predictor.history[len(rows) :]:
-            append(row)
+            raise KeyboardInterrupt
         if progress is not None:
             progress(what, done, total)
 
@@ -237,20 +224,23 @@ def _fitted(
             options |= {"seed": config.seed, "progress": report}
             predictor.fit(data.cell, *data.part(data.split.train), **options)
             report("validation", 0, 0)
-        except _StoppedError:
+        except KeyboardInterrupt:
             directory.end(Status.interrupted)
             return Outcome(path, signals.received or 0)
-        row: dict[str, float] = {}
+        last: dict[str, float] = {"seconds": time.monotonic() - began}
         if len(genotypes):
             found = Predictor(predictor, data.cell, Standard()).predict(genotypes)
             # What was measured is a hit; a predictor of two parts tells the score of one.
             score = found.score if found.given_hit is None else found.given_hit
             metrics = Validation(measured, score.double().numpy(), loss=math.nan).metrics()
-            row = {f"validation_{name}": metrics[name] for name in ("pearson", "spearman", "mse")}
-        append(row)
-        state = {"predictor": predictor.state_dict(), "rows": rows}
-        n, metric = len(rows), row.get("validation_pearson")
-        state[MEANING] = meaning(config, data)
+            last |= {f"validation_{name}": metrics[name] for name in ("pearson", "spearman", "mse")}
+        rows = [
+            {**{name: float(value) for name, value in row.items()}, "epoch": n, "step": n}
+            for n, row in enumerate([*predictor.history, last], 1)
+        ]
+        write_metrics(path, rows)
+        state = {"predictor": predictor.state_dict(), "rows": rows, MEANING: meaning(config, data)}
+        n, metric = len(rows), last.get("validation_pearson")
         checkpoints.save(state, step=n, epoch=n, metric=metric)
         directory.end(Status.finished)
         return Outcome(path, 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import fcntl
 import hashlib
 import io
 import math
@@ -18,7 +17,6 @@ import pickle
 import platform
 import re
 import subprocess
-import warnings
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from deltacell.errors import InputError, StoreError
-from deltacell.files import TEMPORARY, new_file, write_text
+from deltacell.files import TEMPORARY, locked, write_bytes, write_text
 from deltacell.profile.record import (
     CHECKPOINTS,
     CONFIG_FILE,
@@ -118,20 +116,19 @@ def opened(path: Path, *, running: bool = False) -> Iterator[RunDirectory]:
     ``interrupted``.
     """
     path = read_run(path).path.absolute()
-    lock = _locked(path)
-    try:
+    with locked(path / LOCK_FILE, whose="run"):
         run = RunDirectory(path, read_run(path), running)
         try:
             yield run
         except BaseException as error:
+            failed = isinstance(error, Exception)
             # If the disk is full too, the error that is being raised is the one to see.
             with suppress(StoreError):
-                run.stop(error)
+                if run.running and failed:
+                    run.end(Status.failed, error=str(error) or type(error).__name__)
+                elif run.running:
+                    run.end(Status.interrupted)
             raise
-        run.stop(None)
-    finally:
-        # The file of the lock stays, as another process may wait at it.
-        os.close(lock)
 
 
 @dataclasses.dataclass
@@ -165,32 +162,6 @@ class RunDirectory:
         closed = dataclasses.replace(current, ended=now(), status=status)
         self.update(**changes, ended=closed.ended, attempts=(*before, closed))
         self.running = False
-
-    def stop(self, error: BaseException | None) -> None:
-        if self.running and isinstance(error, Exception):
-            self.end(Status.failed, error=str(error) or type(error).__name__)
-        elif self.running:
-            self.end(Status.interrupted)
-
-
-def _locked(run: Path) -> int:
-    """Return the handle of a lock that the system releases however this process ends."""
-    try:
-        handle = os.open(run / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        what = f"the run cannot be written to: {error.strerror or error}"
-        raise StoreError(what, code="not-written", where=run) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        what = "another process is training into this run"
-        raise InputError(what, code="run-in-use", where=run) from None
-    except OSError as error:
-        # Some network file systems have no locks, and training there must be possible.
-        what = f"no locks ({error.strerror}); make sure that only one process trains into it"
-        warnings.warn(f"{run}: {what}", stacklevel=4)
-    return handle
 
 
 def commit(folder: Path = Path(__file__).parents[1]) -> str | None:
@@ -375,18 +346,10 @@ class Checkpoints:
         """Save a state, which becomes the last checkpoint, and the best if its metric is."""
         metric = float(metric) if metric is not None and math.isfinite(metric) else None
         before, file = self.kept, self.folder / f"step-{step:08d}.ckpt"
-        try:
+        # If the folder cannot be made, the file cannot be written, which is an error.
+        with suppress(OSError):
             self.folder.mkdir(exist_ok=True)
-            with new_file(file) as temporary:
-                write_checkpoint(temporary, state, step=step, epoch=epoch, metric=metric)
-        except OSError as error:
-            left = f"{before[-1].file} is still there" if before else "There is no earlier one"
-            raise StoreError(
-                f"the checkpoint of step {step} could not be written: {error.strerror or error}",
-                code="not-written",
-                where=file,
-                fix=f"{left}. Free some space, then: deltacell train --resume {self.folder.parent}",
-            ) from error
+        write_checkpoint(file, state, step=step, epoch=epoch, metric=metric)
         saved = _described(file.name, step, epoch, metric)
         kept = [*(one for one in before if one.step != step), saved]
         self._kept = tuple(one for one in kept if one in kept[-self.keep :] or one is _best(kept))
@@ -410,11 +373,7 @@ class Checkpoints:
         """Make a checkpoint the last by deleting those of later steps, the latest first."""
         files = self._files()
         for file in reversed(files[files.index(self._find(which)) + 1 :]):
-            try:
-                file.unlink()
-            except OSError as error:
-                what = f"a later checkpoint cannot be deleted: {error.strerror or error}"
-                raise StoreError(what, code="not-written", where=file) from error
+            file.unlink()
         self._kept = None
 
     def _files(self) -> list[Path]:
@@ -472,7 +431,7 @@ def write_checkpoint(
     # It is made in memory because PyTorch hides a full disk behind errors of its own.
     made = io.BytesIO()
     torch.save({**about, "state": plain_state(state)}, made)
-    path.write_bytes(made.getbuffer())
+    write_bytes(path, made.getbuffer(), what=f"the checkpoint of step {step}")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -482,28 +441,27 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """
     # Read first, so that a disk that fails is told from a file that is damaged.
     held = io.BytesIO(path.read_bytes())
+    damaged = StoreError("the checkpoint is damaged", code="damaged-checkpoint", where=path)
     try:
         with zipfile.ZipFile(held) as archive:
             if archive.testzip() is not None:
                 raise ValueError
         held.seek(0)
         payload: dict[str, Any] = torch.load(held, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise _unsafe("it holds more than tensors, numbers and text", path) from error
+        # Other code in this process may have allowed PyTorch to read more than what we write.
+        plain_state(payload)
+    except (pickle.UnpicklingError, InputError) as error:
+        what = "the file is refused: it holds more than tensors, numbers and text"
+        raise StoreError(what, code="unsafe-checkpoint", where=path) from error
     except Exception as error:  # whatever damaged bytes lead to
-        raise _damaged(path) from error
+        raise damaged from error
     is_ours = isinstance(payload, dict) and payload.get(_MARK) == SCHEMA_VERSION
     kinds = {"step": int, "epoch": int, "metric": float | None, "state": dict}
     if not is_ours or not all(isinstance(payload.get(key), kinds[key]) for key in kinds):
         what = f"not a checkpoint of deltacell with schema version {SCHEMA_VERSION}"
         raise StoreError(what, code="not-a-checkpoint", where=path)
     if _NAME.fullmatch(path.name) and payload["step"] != _step(path):
-        raise _damaged(path)
-    try:
-        # Other code in this process may have allowed PyTorch to read more than what we write.
-        plain_state(payload)
-    except InputError as error:
-        raise _unsafe(error.what, path) from error
+        raise damaged
     return payload
 
 
@@ -525,11 +483,3 @@ def plain_state(value: Any, where: str = "") -> Any:
         return {key: plain_state(one, f"{where}{dot}{key}") for key, one in value.items()}
     what = f"'{where}' is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold"
     raise InputError(what, code="not-plain", key=where)
-
-
-def _damaged(path: Path) -> StoreError:
-    return StoreError("the checkpoint is damaged", code="damaged-checkpoint", where=path)
-
-
-def _unsafe(why: str, path: Path) -> StoreError:
-    return StoreError(f"the file is refused: {why}", code="unsafe-checkpoint", where=path)

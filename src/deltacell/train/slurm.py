@@ -5,38 +5,31 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
 from deltacell.errors import InputError
 from deltacell.train.compose import compose
 
-_NUMBER, _RANGE = r"[1-9]\d*", r"\d+(-\d+(:\d+)?)?"
-
-
-def _form(form: str, such_as: str, default: Any = None) -> Any:
-    return field(default=default, metadata={"form": form, "such as": such_as})
+_VALUE = re.compile(r"\w[\w.,:%@-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Job:
     """What is asked of Slurm; None leaves it to the config or to Slurm."""
 
-    nodes: int | None = _form(_NUMBER, "2")
-    gpus_per_node: int | None = _form(_NUMBER, "4")  # one process each; without, it uses CPUs
-    cpus_per_task: int | None = _form(_NUMBER, "8")  # cores and threads of each process
-    time: str = _form(r"(\d+-)?\d+(:\d+){0,2}", "24:00:00 or 2-12:00:00", "24:00:00")
-    partition: str | None = _form(r"\w[\w.,-]*", "gpu or gpu,long")
-    account: str | None = _form(r"\w[\w.@-]*", "lab42")
-    mem: str | None = _form(r"\d+[KMGT]?", "32G")  # of a node
-    # An array with one job per seed.
-    seeds: str | None = _form(rf"{_RANGE}(,{_RANGE})*(%\d+)?", "0-4 or 1,5,7 or 0-8:2%2")
-    # Lightning takes jobs of these names for sessions without ranks.
-    job_name: str | None = _form(r"(?!(bash|interactive)$)\w[\w.-]*", "demo-1")
+    nodes: int | None = None
+    gpus_per_node: int | None = None  # one process each; without, it uses CPUs
+    cpus_per_task: int | None = None  # cores and threads of each process
+    time: str = "24:00:00"
+    partition: str | None = None
+    account: str | None = None
+    mem: str | None = None  # of a node
+    seeds: str | None = None  # an array with one job per seed, such as 0-4 or 1,5,7
+    job_name: str | None = None
     requeue: bool = False
 
 
@@ -61,14 +54,15 @@ def job_script(
     # The last of two counts, so that the options of the job do.
     overrides = [*overrides, *(f"{k}={v}" for k, v in added.items() if v is not None)]
     config = compose(overrides, folder=folder)
-    for one in fields(Job):
-        value, form = getattr(job, one.name), one.metadata.get("form", "")
-        if form and value is not None and not re.fullmatch(form, str(value), flags=re.ASCII):
-            option, such_as = one.name.replace("_", "-"), one.metadata["such as"]
-            raise _unusable(f"--{option}", value, f"something such as {such_as}")
+    # Nothing may get out of its line; whether Slurm takes a value is said by sbatch.
+    for option, value in vars(job).items():
+        if value is not None and not _VALUE.fullmatch(str(value)):
+            raise _unusable(f"--{option.replace('_', '-')}", value, "one word")
     name = job.job_name
     if name is None:
         name = re.sub(r"[^\w.-]+", "-", config.name, flags=re.ASCII).strip("-.") or "run"
+    if name in ("bash", "interactive"):
+        raise _unusable("--job-name", name, "another, as Lightning starts no ranks in such a job")
     folders = [] if folder is None else ["--config-dir", str(folder)]
     directory, array, trainer = config.directory or "", job.seeds is not None, config.trainer
     for text in (*overrides, *program, *folders, directory):
