@@ -177,7 +177,7 @@ def _explanation(
     doubts, warnings = [*doubts], []
     for one in given:
         about = f"{one.name}: " if len(given) > 1 else ""
-        if one.run is not None and (uneven := one.run.doubt()) is not None:
+        for uneven in one.run.uneven(everywhere=True) if one.run is not None else ():
             doubts.insert(0, f"{about}{uneven}")
             advice = [*advice, *_advice({"the machine": 1.0})]
         doubts += [f"{about}{doubt}" for doubt in _doubts(one)]
