@@ -5,10 +5,8 @@ Files may be packed, cut off, damaged or still growing, and may hold what JSON d
 
 from __future__ import annotations
 
-import functools
 import gzip
 import json
-import operator
 import os
 import re
 import struct
@@ -19,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -60,9 +58,11 @@ class Arguments(
     name: Scalar = None
 
 
-class Event(msgspec.Struct, gc=False, tag_field="ph", tag=""):
-    """An event of the Chrome trace format, with a class per phase; times in microseconds."""
+class Event(msgspec.Struct, gc=False):
+    """An event of the Chrome trace format; times in microseconds."""
 
+    # Complete events, beginnings, ends, metadata, and those that are passed over.
+    ph: Literal[tuple("XBEMiICbnestfPNODSTpFRcVva()=,")]  # type: ignore[valid-type]
     cat: Scalar = None
     name: Scalar = ""
     pid: Scalar = ""
@@ -72,17 +72,6 @@ class Event(msgspec.Struct, gc=False, tag_field="ph", tag=""):
     args: Arguments | list[Any] | Scalar = Arguments()
 
 
-_CLASSES: dict[str, Any] = {
-    phase: msgspec.defstruct(f"Event{phase}", [], bases=(Event,), gc=False, tag=phase)
-    for phase in "XBEM"
-}
-"""By phase: complete events, beginnings, ends and metadata."""
-
-_PASSED_OVER = [
-    msgspec.defstruct(f"Phase{ord(phase)}", [], gc=False, tag_field="ph", tag=phase)
-    for phase in "iICbnestfPNODSTpFRcVva()=,"
-]
-_ANY: Any = functools.reduce(operator.or_, [*_CLASSES.values(), *_PASSED_OVER])
 PIECE = 1 << 19
 """Bytes of text to decode at once; small enough for the processor's cache."""
 
@@ -233,8 +222,8 @@ class _Times(msgspec.Struct, gc=False):
     dur: msgspec.Raw = _NO_TEXT
 
 
-_EVENT = msgspec.json.Decoder(_ANY)
-_EVENT_LIST = msgspec.json.Decoder(list[_ANY])
+_EVENT = msgspec.json.Decoder(Event)
+_EVENT_LIST = msgspec.json.Decoder(list[Event])
 _written_times = msgspec.json.Decoder(list[_Times]).decode
 _JSON = json.JSONDecoder(strict=False)
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -311,14 +300,12 @@ class Table:
         self._halves: list[tuple[int, Event]] = []
 
     def add(self, events: Sequence[Event], text: bytes) -> None:
-        complete = [e for e in events if e.__class__ is _COMPLETE]
+        complete = [e for e in events if e.ph == "X"]
         self._keep(complete, *(_times(events, complete, text, name) for name in ("ts", "dur")))
-        others = [e for e in events if e.__class__ in _OTHERS]
-        for e in others:
-            is_name = e.__class__ is _METADATA and e.name == "thread_name"
-            if is_name and isinstance(e.args, Arguments):
+        for e in events:
+            if e.ph == "M" and e.name == "thread_name" and isinstance(e.args, Arguments):
                 self._thread_names[_text(e.pid), _text(e.tid)] = _text(e.args.name)
-        halves = [e for e in others if e.__class__ is not _METADATA]
+        halves = [e for e in events if e.ph == "B" or e.ph == "E"]
         timed = zip(_times(events, halves, text, "ts").tolist(), halves, strict=True)
         known = [(time, half) for time, half in timed if time != _UNKNOWN]
         self.left_out[_NO_TIME] += len(halves) - len(known)
@@ -425,7 +412,7 @@ class Table:
         still_open: dict[tuple[str, str], list[tuple[int, Event]]] = defaultdict(list)
         for time, event in sorted(self._halves, key=lambda half: half[0]):
             stack = still_open[_text(event.pid), _text(event.tid)]
-            if event.__class__ is _HALVES[0]:
+            if event.ph == "B":
                 stack.append((time, event))
             elif stack:
                 begin, begun = stack.pop()
@@ -444,9 +431,6 @@ _TYPES: dict[str, Any] = {
 }
 # So far apart that differences of times still fit: 73 years.
 _FAR = 2**61
-_COMPLETE, _METADATA = _CLASSES["X"], _CLASSES["M"]
-_HALVES = (_CLASSES["B"], _CLASSES["E"])
-_OTHERS = frozenset([_METADATA, *_HALVES])
 _DEVICE_KINDS = (*ON_DEVICE, Kind.device_annotation)
 _NO_TIME = "no time, or no duration of at least 0"
 _ALONE = "a beginning without an end, or an end without a beginning"
