@@ -58,12 +58,11 @@ class Attribution:
         self.host = host = hosts.host_time(trace, nesting, steps)
         # The host's call behind each event of the device, or NOTHING.
         self.launch = launches(trace)
-        names = hosts.doing(trace, nesting, steps, host)
         # What the host did, in names for people; adds up to the wall.
-        self.doing = names.spent(steps, host)
+        self.doing = host.spent(steps)
         self.device = None
         if (trace.on_device & (trace.duration >= 0)).any():
-            self.device = DeviceTime(trace, steps, host, self.launch, names)
+            self.device = DeviceTime(trace, steps, host, self.launch)
         columns = {name: getattr(steps, name) for name in ("number", "counted", "wall")}
         self.per_step = pl.DataFrame({**columns, "loader": host.loader})  # all steps
         self.loader = _loader(trace, nesting, steps, host)

@@ -96,19 +96,13 @@ class Trace:
     def end(self, row: int) -> int:
         return int(self.begin[row] + self.duration[row])
 
-    def of_kind(self, *kinds: Kind) -> Bools:
-        table = np.zeros(len(Kind), dtype=bool)
-        table[list(kinds)] = True
-        found: Bools = table[self.kind]
-        return found
-
     @property
     def on_device(self) -> Bools:
-        return self.of_kind(*ON_DEVICE)
+        return np.isin(self.kind, ON_DEVICE)
 
     def named(self, test: Callable[[str], object]) -> Bools:
-        found = np.array([bool(test(name)) for name in self.names], dtype=bool)
-        return found[self.name] if found.any() else np.zeros(len(self.name), dtype=bool)
+        found: Bools = np.array([bool(test(name)) for name in self.names], dtype=bool)[self.name]
+        return found
 
     def text(self, row: int) -> str:
         """Return the name of an event, which is untrusted: escape it where it is shown."""
