@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from deltacell.profile.explain.account import Account
 from deltacell.profile.phase_rows import PhaseSummary
 from deltacell.profile.record import RUN_FILE, TRACES, RunRecord, Status, read_run
 from deltacell.profile.say import say
-from deltacell.profile.trace.attribution import Attribution, RanksAttribution
+from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.host import CATEGORY_OF_PHASE
 from deltacell.profile.trace.read import read_traces
 from deltacell.words import Progress, capital, short_name
@@ -204,11 +204,3 @@ def _trace_account(traces: RanksAttribution, name: str) -> Account:
         },
         warnings=traces.notices,
     )
-
-
-def device_means(ranks: Sequence[Attribution], columns: tuple[str, ...]) -> dict[str, float]:
-    """Return seconds of a counted step, the mean over ranks with a device; empty without one."""
-    found = [one.device.steps.filter("counted") for one in ranks if one.device is not None]
-    means = [frame.select(columns).mean().row(0, named=True) for frame in found]
-    used = columns if means else ()
-    return {part: sum(mean[part] for mean in means) / len(means) / 1e9 for part in used}

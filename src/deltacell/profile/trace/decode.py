@@ -24,7 +24,7 @@ import numpy as np
 
 from deltacell.arrays import AnyArray, Indices, Ints
 from deltacell.errors import InputError
-from deltacell.profile.trace.trace import NAMES, NOTHING, ON_DEVICE, Kind, Thread
+from deltacell.profile.trace.trace import NAMES, NOTHING, ON_DEVICE, Kind, Thread, recoded
 from deltacell.words import Progress
 
 _NO_TEXT = msgspec.Raw(b"")
@@ -295,7 +295,7 @@ class Table:
         # Large buffers grow in place, where many small arrays would leave holes in the memory.
         self._columns = {name: bytearray() for name in _TYPES}
         # One lookup for name, category, process and thread is faster than one for each.
-        self._keys, self._stacks, self._shapes = _Codes(), _Codes(), _Codes()
+        self._codes = {name: _Codes() for name in ("key", "stack", "shape")}
         self._thread_names: dict[tuple[str, str], str] = {}
         self._halves: list[tuple[int, Event]] = []
 
@@ -312,7 +312,7 @@ class Table:
         self._halves += known
 
     def _keep(self, events: Sequence[Event], begin: Ints, duration: Ints) -> None:
-        keys, stacks, shapes = self._keys, self._stacks, self._shapes
+        keys, stacks, shapes = self._codes.values()
         args = [e.args if e.args.__class__ is Arguments else _NO_ARGUMENTS for e in events]
         stack = [NOTHING if a.stack is None else stacks[str(a.stack)] for a in args]
         shape = [
@@ -345,9 +345,10 @@ class Table:
             self._keep(begun, *map(_ints, times))
         columns = {n: np.frombuffer(self._columns.pop(n), dtype=_TYPES[n]) for n in _TYPES}
         names, threads, strange = _Codes(), _Codes(), Counter[str]()
-        counts = np.bincount(columns["key"], minlength=len(self._keys)).tolist()
+        keys, stacks, shapes = self._codes.values()
+        counts = np.bincount(columns["key"], minlength=len(keys)).tolist()
         rows = []
-        for key, count in zip(self._keys, counts, strict=True):
+        for key, count in zip(keys, counts, strict=True):
             name, category, pid, tid = map(_text, key)
             word = "operator" if key[1] is None else category.strip().lower()
             rows.append((names[name], threads[pid, tid], _kind(name, word, pid)))
@@ -358,13 +359,13 @@ class Table:
         columns["begin"] = columns["begin"] - origin
         order = _order(columns, by_key[columns["key"], 2])
         name, thread, kind = by_key[columns["key"][order]].T.copy()
-        tables = {"stack": self._stacks, "shape": self._shapes}
+        tables = {"stack": stacks, "shape": shapes}
         ordered = {
             name: columns[name][order if tables.get(name, True) else order[:0]]
             for name in ("begin", "duration", "correlation", "sequence", *tables)
         }
         ordered["correlation"][ordered["correlation"] == 0] = NOTHING
-        shapes = (text.decode("utf-8", "replace").split("\0") for text in self._shapes)
+        sizes = (text.decode("utf-8", "replace").split("\0") for text in shapes)
         devices = {thread for _, thread, kind in rows if kind in _DEVICE_KINDS}
         described = [self._thread(*ids, is_device=threads[ids] in devices) for ids in threads]
         return ordered | {
@@ -374,25 +375,18 @@ class Table:
             "thread": thread,
             "names": tuple(names),
             "threads": tuple(described),
-            "stacks": tuple(self._stacks),
-            "shapes": tuple(map(tuple, shapes)),
+            "stacks": tuple(stacks),
+            "shapes": tuple(map(tuple, sizes)),
             "strange": dict(strange.most_common(20)),
         }
 
     def join(self, later: Table) -> None:
         """Add the events of a table that was made from what follows in the file."""
-        renumbered = {
-            "key": [self._keys[key] for key in later._keys],
-            "stack": [self._stacks[text] for text in later._stacks],
-            "shape": [self._shapes[text] for text in later._shapes],
-        }
         for name, column in later._columns.items():
-            if name in renumbered:
-                # The last place is that of no code.
-                table = np.array([*renumbered[name], NOTHING], dtype=np.int32)
-                self._columns[name] += table[np.frombuffer(column, dtype=np.int32)].data
-            else:
-                self._columns[name] += column
+            if name in self._codes:
+                codes = np.frombuffer(column, dtype=np.int32)
+                column = recoded(self._codes[name], later._codes[name], codes).data
+            self._columns[name] += column
         self._thread_names |= later._thread_names
         self._halves += later._halves
         self.left_out.update(later.left_out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -109,6 +109,14 @@ class Trace:
         return self.names[int(self.name[row])]
 
 
+def recoded(known: dict[Any, int], items: Iterable[Any], column: Indices) -> Indices:
+    """Return codes of items as codes of those known, to which new ones are added."""
+    codes = [known.setdefault(one, len(known)) for one in items]
+    # The last place is that of no code.
+    found: Indices = np.array([*codes, NOTHING], dtype=np.int32)[column]
+    return found
+
+
 def merge_cycles(cycles: Sequence[Trace]) -> Trace:
     first = cycles[0]
     if len(cycles) == 1:
@@ -129,11 +137,9 @@ def merge_cycles(cycles: Sequence[Trace]) -> Trace:
         known: dict[Any, int] = {}
         columns[name] = []
         for trace in cycles:
-            codes = [known.setdefault(one, len(known)) for one in getattr(trace, f"{name}s")]
             column = getattr(trace, name)
             column = column if len(column) else np.full(len(trace), NOTHING, dtype=np.int32)
-            # The last place is that of no code.
-            columns[name].append(np.array([*codes, NOTHING], dtype=np.int32)[column])
+            columns[name].append(recoded(known, getattr(trace, f"{name}s"), column))
         joined[f"{name}s"] = tuple(known)
     for name, parts in columns.items():
         if joined.get(f"{name}s", True):
