@@ -72,10 +72,7 @@ class Explanation:
 
     def table(self, key: str) -> pl.DataFrame:
         """Return the rows of the table with this key."""
-        found = {table.key: table.frame for table in self.tables}
-        if key not in found:
-            raise KeyError(f"unknown table '{key}'; the tables are {', '.join(found) or 'none'}")
-        return found[key]
+        return {table.key: table.frame for table in self.tables}[key]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON-serialisable dict."""

@@ -442,10 +442,10 @@ def late_rank(traces: RanksAttribution) -> Cause | None:
 def _excess(traces: RanksAttribution, rank: int) -> tuple[str | None, str | None, float]:
     """Return what a rank spends more time with than the mean of the others, per step."""
     spent = {}
-    for place, one in enumerate(traces.ranks):
+    for number, one in traces.by_rank.items():
         view = View("", [one])
         computing = {("computing", name): time for name, time in view.by("operators").items()}
-        spent[place if one.trace.rank is None else one.trace.rank] = view.host | computing
+        spent[number] = view.host | computing
     mine = spent.pop(rank)
     more: dict[str, Seconds] = defaultdict(dict)
     for (category, name), time in mine.items():

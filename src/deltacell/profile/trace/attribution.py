@@ -119,7 +119,7 @@ class RanksAttribution:
     def __init__(self, traces: Sequence[Trace]) -> None:
         by_rank = {i if one.rank is None else one.rank: one for i, one in enumerate(traces)}
         ranks = {number: Attribution(by_rank[number]) for number in sorted(by_rank)}
-        self.ranks = tuple(ranks.values())
+        self.by_rank, self.ranks = ranks, tuple(ranks.values())
         self.world_size = max([trace.world_size or 0 for trace in traces] + [max(ranks) + 1])
         self.alignment = _align(ranks) if len(ranks) > 1 else None
         devices = [(number, one.device) for number, one in ranks.items()]

@@ -383,10 +383,10 @@ class Table:
     def join(self, later: Table) -> None:
         """Add the events of a table that was made from what follows in the file."""
         for name, column in later._columns.items():
+            values = np.frombuffer(column, dtype=_TYPES[name])
             if name in self._codes:
-                codes = np.frombuffer(column, dtype=np.int32)
-                column = recoded(self._codes[name], later._codes[name], codes).data
-            self._columns[name] += column
+                values = recoded(self._codes[name], later._codes[name], values)
+            self._columns[name] += values.data
         self._thread_names |= later._thread_names
         self._halves += later._halves
         self.left_out.update(later.left_out)

@@ -22,7 +22,6 @@ from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 # What a device's time is made of, communication and copies as far as they are exposed.
 PARTS = ("compute", "communication", "copies", "idle")
-REASONS = ("data", "sync", "launch", "host", "device", "end")  # why it is idle
 BEHIND = 0.05  # the share of a step by which it falls behind in each before its own are taken
 LATENCY = 20_000  # nanoseconds from a launch to its beginning that are a part of launching
 
@@ -169,13 +168,9 @@ def _gaps(
 
 
 def _by_reason(gaps: pl.DataFrame) -> pl.DataFrame:
-    meanings = [say(f"reason {reason}") for reason in REASONS]
-    reasons = pl.DataFrame({"reason": REASONS, "meaning": meanings})
-    found = gaps.group_by("reason").agg(
-        time=(pl.col("end") - pl.col("begin")).sum(), count=pl.len().cast(pl.Int64)
-    )
-    found = reasons.join(found, on="reason", maintain_order="left")
-    return found.sort("time", descending=True, maintain_order=True)
+    found = by_time(gaps.with_columns(time=pl.col("end") - pl.col("begin")), "reason")
+    meanings = [say(f"reason {reason}") for reason in found["reason"]]
+    return found.select("reason", pl.Series("meaning", meanings, pl.String), "time", "count")
 
 
 def _by_name(gaps: pl.DataFrame, host: HostTime) -> pl.DataFrame:
