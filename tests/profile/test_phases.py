@@ -15,7 +15,6 @@ from deltacell.profile.phase_rows import (
     PHASES,
     PhaseSummary,
     read_phases,
-    steady_steps,
     unevenness,
 )
 from deltacell.profile.phases import NoTimer, PhaseTimer
@@ -230,7 +229,7 @@ def test_the_sentence(step, between, samples, said):
 def test_warmup_is_cut_by_the_rule(walls, cut):
     summary = PhaseSummary(slow(*walls))
     assert (summary.warmup_steps, summary.steps) == (cut, len(walls) - cut)
-    assert steady_steps(slow(*walls))["wall_s"].to_list() == pytest.approx(walls[cut:])
+    assert summary.steady["wall_s"].to_list() == pytest.approx(walls[cut:])
     assert ("this is from one step only" in summary.sentence) == (summary.steps == 1)
 
 
@@ -298,21 +297,20 @@ SLOW = {phase: 10 * seconds for phase, seconds in FAST.items()}
 
 
 @pytest.mark.parametrize(
-    ("later", "changed", "unchanged"),
+    ("later", "changed", "everywhere"),
     [
         # The loss is a small part and is not looked at.
-        (SLOW, "forward backward optimizer", ""),
+        (SLOW, "forward backward optimizer", True),
         # A large phase that stays is the program's own doing.
-        (SLOW | {"optimizer": FAST["optimizer"]}, "forward backward", "optimizer"),
+        (SLOW | {"optimizer": FAST["optimizer"]}, "forward backward", False),
         # The others are small in the slow part, and were large in the fast one.
-        (FAST | {"data_wait": 1000.0}, "data_wait", "forward backward optimizer"),
+        (FAST | {"data_wait": 1000.0}, "data_wait", False),
     ],
 )
-def test_what_is_uneven(later, changed, unchanged):
+def test_what_is_uneven(later, changed, everywhere):
     found = unevenness(rows(*[FAST] * 50, *[later] * 50))
-    assert (" ".join(found.changed), " ".join(found.unchanged)) == (changed, unchanged)
-    assert found.is_everywhere == (not unchanged)
-    assert (found.fast_steps, found.slow_steps) == ((1, 10), (51, 60))
+    assert (" ".join(found.changed), found.is_everywhere) == (changed, everywhere)
+    assert (found.first, found.last) == (51, 60)
     assert found.fast_s == pytest.approx(8.1)
 
 

@@ -26,7 +26,7 @@ from deltacell.predict.ensemble import scorer_of_predictors
 from deltacell.predict.gene_sets import Combinations
 from deltacell.predict.ranking_file import HIGHEST, LOWEST
 from deltacell.predict.search import DRAWN, SHARE_DRAWN, Kept
-from deltacell.profile.phase_rows import PHASES, read_phases, steady_steps
+from deltacell.profile.phase_rows import PHASES, PhaseSummary, read_phases
 from deltacell.profile.phases import PhaseTimer
 from deltacell.profile.record import PHASES as PHASES_FOLDER
 from deltacell.profile.record import read_run
@@ -87,7 +87,8 @@ def measure_training(model: str, quick: bool, steps: int) -> dict[str, Any]:
         path = Path(folder) / "run"
         settings = {"directory": str(path), "mode_steps": batches, "trainer.progress": False}
         run_training(with_settings(config, settings))
-        record, steady = read_run(path), steady_steps(read_phases(path / PHASES_FOLDER))
+        record = read_run(path)
+        steady = PhaseSummary(read_phases(path / PHASES_FOLDER)).steady
     peak, seconds, batch_size = process.peak_mib(), median(steady["wall_s"]), record.batch_size or 1
     wait, transfer, wall = (
         float(steady[f"{p}_s"].sum()) for p in ("data_wait", "transfer", "wall")

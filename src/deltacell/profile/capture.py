@@ -256,8 +256,7 @@ class HostProfiler(Profiler):
         self._stem = folder / f"{kind}-rank{rank}"
 
     def _record(self, step: int) -> Generator[None]:
-        record: Callable[[], Generator[None]] = getattr(self, f"_{self._kind}")
-        return record()
+        return self._memory() if self._kind == "memory" else self._calls()
 
     def _write(self, ending: str, write: Callable[[Path], Any]) -> None:
         file = self._stem.with_suffix(ending)
@@ -269,31 +268,26 @@ class HostProfiler(Profiler):
     def _write_text(self, text: str) -> None:
         self._write(".txt", lambda path: path.write_text(text, encoding="utf-8"))
 
-    def _cprofile(self) -> Generator[None]:
-        """Profile every Python function of this thread, as text and as ``.prof`` for `pstats`."""
-        profile, text = cProfile.Profile(), io.StringIO()
-        profile.enable()
-        try:
+    def _calls(self) -> Generator[None]:
+        """Profile every Python function of this thread, or the lines of some.
+
+        Both are written as text, and functions also as ``.prof`` for `pstats`.
+        """
+        profile: Any = cProfile.Profile()
+        text = io.StringIO()
+        if self._kind == "lines":
+            from line_profiler import LineProfiler
+
+            profile = LineProfiler(*map(inspect.unwrap, self._functions))
+        with profile, suppress(GeneratorExit):
             while True:
                 yield
-        finally:
-            profile.disable()
-            pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(MOST_LINES)
-            self._write_text(text.getvalue())
-            self._write(".prof", profile.dump_stats)
-
-    def _lines(self) -> Generator[None]:
-        from line_profiler import LineProfiler
-
-        profile, text = LineProfiler(*map(inspect.unwrap, self._functions)), io.StringIO()
-        profile.enable_by_count()
-        try:
-            while True:
-                yield
-        finally:
-            profile.disable_by_count()
+        if self._kind == "lines":
             profile.print_stats(stream=text, stripzeros=False)
-            self._write_text(text.getvalue())
+        else:
+            pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(MOST_LINES)
+            self._write(".prof", profile.dump_stats)
+        self._write_text(text.getvalue())
 
     def _memory(self) -> Generator[None]:
         """Profile memory after every step, and the lines that hold it at the end.

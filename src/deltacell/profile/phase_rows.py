@@ -70,22 +70,18 @@ def _read_part(file: Path) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Uneven:
-    """The fastest and the slowest part of a run, where they are far apart."""
+    """How long the median step takes in the fastest and the slowest part of an uneven run.
 
-    fast_s: float  # median seconds of a step
+    It is uneven everywhere if several large phases take longer and none does not. That is the
+    effect of other programs on the machine, and hardly ever of the program itself.
+    """
+
+    fast_s: float
     slow_s: float
-    fast_steps: tuple[int, int]  # first and last
-    slow_steps: tuple[int, int]
-    changed: tuple[str, ...]  # large phases that take longer in the slow part
-    unchanged: tuple[str, ...]
-
-    @property
-    def is_everywhere(self) -> bool:
-        """Whether several large phases take longer and none does not.
-
-        That is the effect of other programs on the machine, and hardly ever of the program itself.
-        """
-        return len(self.changed) > 1 and not self.unchanged
+    first: int  # the first and the last step of the slowest part
+    last: int
+    changed: tuple[str, ...]  # large phases that take longer in the slowest part
+    is_everywhere: bool
 
 
 def unevenness(steady: pl.DataFrame) -> Uneven | None:
@@ -101,18 +97,15 @@ def unevenness(steady: pl.DataFrame) -> Uneven | None:
     part = (pl.int_range(pl.len()) * count // pl.len()).alias("part")
     ends = pl.first("step").alias("first"), pl.last("step").alias("last")
     parts = steady.group_by(part, maintain_order=True).agg(pl.col(_SECONDS).median(), *ends)
-    walls = parts["wall_s"].to_numpy()
-    fast, slow = (parts.row(int(x), named=True) for x in (walls.argmin(), walls.argmax()))
+    parts = parts.sort("wall_s", descending=True, maintain_order=True)
+    slow, *_, fast = parts.iter_rows(named=True)
     if not fast["wall_s"] > 0 or slow["wall_s"] < 3 * fast["wall_s"]:
         return None
-    phases: dict[bool, list[str]] = {True: [], False: []}
-    for phase in PHASES:
-        before, after = fast[f"{phase}_s"], slow[f"{phase}_s"]
-        if before >= 0.1 * fast["wall_s"] or after >= 0.1 * slow["wall_s"]:
-            phases[after >= 2 * before].append(phase)
-    in_fast, in_slow = ((x["first"], x["last"]) for x in (fast, slow))
-    changed, unchanged = tuple(phases[True]), tuple(phases[False])
-    return Uneven(fast["wall_s"], slow["wall_s"], in_fast, in_slow, changed, unchanged)
+    both = (fast, slow)
+    large = [p for p in PHASES if any(x[f"{p}_s"] >= 0.1 * x["wall_s"] for x in both)]
+    changed = tuple(p for p in large if slow[f"{p}_s"] >= 2 * fast[f"{p}_s"])
+    steps, is_everywhere = (slow["first"], slow["last"]), 1 < len(changed) == len(large)
+    return Uneven(fast["wall_s"], slow["wall_s"], *steps, changed, is_everywhere)
 
 
 @dataclass(frozen=True)
@@ -131,9 +124,13 @@ class PhaseTime:
 class PhaseSummary:
     """Where the time of a run went: seconds are the mean over ranks, samples are their sum.
 
-    ``steady`` holds its steady steps as `steady_steps` does, and ``steps``, ``samples``, ``wall_s``
-    and ``median_s`` are theirs. ``residual`` is the share of the wall time that no phase holds or
-    several do, 0 by design; ``samples_per_s`` the median and its 95 % interval, or None.
+    ``steady`` has one row per steady training step, and ``steps``, ``samples``, ``wall_s`` and
+    ``median_s`` are theirs. The first step of every attempt is warm-up, and so are the steps right
+    after it that take more than 1.5 times the median of the attempt's second half, up to half of
+    its steps. Steps with a profiler on are left out too. Where no step would be left, none is cut.
+
+    ``residual`` is the share of the wall time that no phase holds or several do, 0 by design;
+    ``samples_per_s`` the median and its 95 % interval, or None.
     """
 
     def __init__(self, rows: pl.DataFrame) -> None:
@@ -141,8 +138,8 @@ class PhaseSummary:
         self.steady = steady = _steady(steps)
         self.steps, self.samples = len(steady), int(steady["samples"].sum())
         self.wall_s = wall = float(steady["wall_s"].sum())
-        walls = np.sort(steady["wall_s"].to_numpy())
-        self.median_s = float(walls[len(walls) // 2]) if len(walls) else 0.0
+        # That of a real step, and not the mean of the two in the middle.
+        self.median_s = steady["wall_s"].quantile(0.5, "higher") or 0.0
         self.profiled_steps = 0
         if len(steady) and not steady["profiled"].any():
             self.profiled_steps = len(steps.filter(pl.col("profiled"), ~pl.col("warmup")))
@@ -205,16 +202,6 @@ class PhaseSummary:
 def _takes(time: PhaseTime, more: str = "") -> str:
     key = f"phase {time.phase}" if has(f"phase {time.phase}") else "phase"
     return say(key, phase=time.phase, share=time.share, more=more)
-
-
-def steady_steps(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per steady training step: mean seconds over ranks, all their samples.
-
-    The first step of every attempt is warm-up, and so are the steps right after it that take more
-    than 1.5 times the median of the attempt's second half, up to half of its steps. Steps with a
-    profiler on are left out too. Where no step would be left, none is cut.
-    """
-    return _steady(_by_step(frame))
 
 
 def _by_step(rows: pl.DataFrame) -> pl.DataFrame:

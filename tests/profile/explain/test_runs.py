@@ -78,7 +78,7 @@ def test_a_run_that_becomes_slower_in_every_part_is_doubted_and_in_one_is_said(m
     busy = make_run("busy", EVEN, steps=100, slow_after=50, slower=slower)
     for found in (explain(quiet, busy), explain(busy, quiet), explain(busy)):
         assert found.confidence == "low"
-        for text in ("8.00 ms from step 2 to 11", "100 ms from step 52 to 61", "machine"):
+        for text in ("8.00 ms", "100 ms from step 52 to 61", "machine"):
             assert text in found.doubts[0]
         assert any(one.startswith("the machine: ") for one in found.advice)
 

@@ -25,7 +25,7 @@ from deltacell.profile.explain.account import (
     compare,
 )
 from deltacell.profile.explain.judge import FEW, MUCH, Cause, Difference, View, difference
-from deltacell.profile.explain.subject import CATEGORIES, DEVICE_PARTS, Subject, device_means
+from deltacell.profile.explain.subject import CATEGORIES, DEVICE_PARTS, Subject
 from deltacell.profile.explain.timeline import typical_steps
 from deltacell.profile.say import has, say
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
@@ -72,10 +72,7 @@ class Explanation:
 
     def table(self, key: str) -> pl.DataFrame:
         """Return the rows of the table with this key."""
-        found = {table.key: table.frame for table in self.tables}
-        if key not in found:
-            raise KeyError(f"unknown table '{key}'; the tables are {', '.join(found) or 'none'}")
-        return found[key]
+        return {table.key: table.frame for table in self.tables}[key]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON-serialisable dict."""
@@ -113,7 +110,7 @@ def explain(
 def _explain_one(subject: Subject) -> Explanation:
     account, traces, run = subject.account, subject.traces, subject.run
     tables = [Table("categories", "where the time goes", _category_table(account))]
-    evidence, causes, sentence, view = [], [], "", None
+    evidence, causes, sentence = [], [], ""
     if traces is not None:
         view, late = View(subject.name, traces.ranks), judge.late_rank(traces)
         causes = judge.causes_of_one(view, account.parts, late)
@@ -132,7 +129,7 @@ def _explain_one(subject: Subject) -> Explanation:
         [subject],
         sentence=sentence,
         evidence=evidence,
-        advice=_advice(_shares(account, view, causes), of_run=run is not None),
+        advice=_advice(_shares(account, causes), of_run=run is not None),
         causes=causes[:5],
         tables=tables,
     )
@@ -177,10 +174,10 @@ def _explanation(
     doubts, warnings = [*doubts], []
     for one in given:
         about = f"{one.name}: " if len(given) > 1 else ""
-        if one.run is not None and (uneven := one.run.doubt()) is not None:
+        for uneven in one.run.uneven(everywhere=True) if one.run is not None else ():
             doubts.insert(0, f"{about}{uneven}")
             advice = [*advice, *_advice({"the machine": 1.0})]
-        doubts += [f"{about}{doubt}" for doubt in _doubts(one)]
+        doubts += dict.fromkeys(f"{about}{doubt}" for doubt in _doubts(one))
         warnings += [f"{about}{warning}" for warning in one.account.warnings]
     low = [f"Confidence is low: {doubt}." for doubt in doubts]
     traces = [(one.name, one.traces) for one in given if one.traces is not None]
@@ -260,25 +257,19 @@ def _pair_evidence(
     loaders = [view.ranks[0].loader for view in views]
     if len(views) == 2 and all(one.names for one in loaders):
         yield say("loaders", a=loaders[0], b=loaders[1])
-    kernels = [device_means(view.ranks, ("kernels",)).get("kernels") for view in views]
-    if len(views) == 2 and None not in kernels:
-        yield say("kernels", a=kernels[0], b=kernels[1])
+    if len(views) == 2 and all(view.parts for view in views):
+        yield say("kernels", a=views[0].kernels, b=views[1].kernels)
 
 
-def _shares(account: Account, view: View | None, causes: list[Cause]) -> dict[str, float]:
-    """Return the shares of what could be made faster: of the device, then of the largest parts.
+def _shares(account: Account, causes: list[Cause]) -> dict[str, float]:
+    """Return the shares of what could be made faster: the causes, then the largest parts.
 
     With a device, what the host is busy with is not what takes the time, except for the loader.
     """
-    shares: dict[str, float] = {}
+    shares = {f"idle {one.name}" if one.kind == "idle" else one.kind: one.share for one in causes}
     parts = sorted(account.parts, key=lambda name: -account.parts[name])[:3]
-    if view is not None and view.parts:
-        whole = sum(view.parts.values()) or 1.0
-        shares |= {f"idle {reason}": s / whole for reason, s in view.by("idle").items()}
-        shares["communication"] = view.parts["communication"] / whole
-        shares["computing"] = 1.0 if view.parts["compute"] > 0.7 * whole else 0.0
-        parts = parts if account.source == "run" else ["data loading"]
-    shares["rank"] = sum(cause.share for cause in causes if cause.kind == "rank")
+    if account.source == "trace" and account.facts["has a device"]:
+        parts = ["data loading"]
     shares |= {part: account.parts.get(part, 0.0) / (account.step_s or 1.0) for part in parts}
     outside = sorted(account.outside.items(), key=lambda item: -item[1])
     return shares | {f"{OUTSIDE}{part}": s / (account.epoch_s or 1.0) for part, s in outside}
@@ -341,28 +332,23 @@ def _rank_difference(a: Subject, b: Subject) -> str | None:
     return None if seen[0] == seen[1] else f"{a.name} is {which[0]}, {b.name} is {which[1]}"
 
 
-def _doubts(subject: Subject) -> list[str]:
-    found = []
+def _doubts(subject: Subject) -> Iterator[str]:
     if subject.account.residual > WITHIN:
-        found.append(say("parts miss", x=subject.account))
+        yield say("parts miss", x=subject.account)
     if subject.traces is not None and subject.run is None:
-        found += dict.fromkeys(d for one in subject.traces.ranks for d in _trace_doubts(one))
-    return found
+        for one in subject.traces.ranks:
+            yield from _trace_doubts(one)
 
 
 def _trace_doubts(one: Attribution) -> Iterator[str]:
     trace, steps = one.trace, one.steps
-    # Launches whose kernel is missing.
-    calls = trace.named(lambda name: name.endswith("LaunchKernel"))
-    calls &= (trace.kind == Kind.runtime) & (trace.correlation >= 0)
-    lost = 0.0
-    if one.device is not None and calls.any():
-        done = trace.correlation[trace.kind == Kind.kernel]
-        lost = 1 - float(np.isin(trace.correlation[calls], done).mean())
+    launches = trace.named(lambda name: name.endswith("LaunchKernel"))
+    calls = np.flatnonzero(launches & (trace.kind == Kind.runtime) & (trace.correlation >= 0))
+    lost = ~np.isin(calls, one.launch)
     if trace.damage:
         yield say("events lost", damage=trace.damage)
-    elif lost > LOST:
-        yield say("kernels lost", share=lost)
+    elif one.device is not None and lost.sum() > LOST * len(lost):
+        yield say("kernels lost", share=float(lost.mean()))
     if steps.how != "ProfilerStep":
         yield say("steps not marked", how=steps.how)
     if one.n_counted < FEW:
@@ -434,12 +420,7 @@ def _trace_tables(traces: RanksAttribution) -> list[Table]:
         ("syncs", "where the host waits for the device", one.syncs, ""),
         ("steps", "steps", one.per_step, ""),
         ("workers", "threads of the loader", one.loader.workers, ""),
-        (
-            "critical_path",
-            "critical path of a typical step",
-            one.critical_path,
-            "share of the step",
-        ),
+        ("critical_path", "critical path of a typical step", one.critical_path, "share of a step"),
     ]
     found = [(key, f"{title}{of_rank}", frame, share) for key, title, frame, share in found]
     shares = [(pl.col(part) / pl.col("wall")).alias(f"share {part}") for part in PARTS]

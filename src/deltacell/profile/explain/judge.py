@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from deltacell.profile.explain.account import Bar, Waterfall
-from deltacell.profile.explain.subject import CATEGORIES, DEVICE_PARTS, device_means
+from deltacell.profile.explain.subject import CATEGORIES, DEVICE_PARTS
 from deltacell.profile.say import say
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
 from deltacell.profile.trace.device import PARTS
@@ -106,13 +106,18 @@ class Cause:
 class View:
     """Seconds of a counted step, the mean over ranks, by what a judgement asks for.
 
-    ``parts`` are those of the device's time, empty without one. ``times`` are nanoseconds of each
-    counted step, the mean over ranks where they have equally many.
+    ``parts`` are those of the device's time, empty without one; ``kernels`` is the time of what
+    was launched in the step. ``times`` are nanoseconds of each counted step, the mean over ranks
+    where they have equally many.
     """
 
     def __init__(self, name: str, ranks: Sequence[Attribution]) -> None:
         self.name, self.ranks, self.traits = name, ranks, ranks[0].traits
-        self.parts = device_means(ranks, PARTS)
+        devices = [one.device.steps.filter("counted") for one in ranks if one.device is not None]
+        # The mean over steps, and then over ranks; without a device there is none.
+        means = pl.concat([frame.mean() for frame in devices]).mean() if devices else pl.DataFrame()
+        self.parts = {part: means[part].item() / 1e9 for part in PARTS if devices}
+        self.kernels = means["kernels"].item() / 1e9 if devices else 0.0
         times = [one.step_times for one in ranks]
         alike = len({len(one) for one in times}) == 1
         self.times = np.mean(times, axis=0) if alike else times[0].astype(np.float64)
@@ -232,7 +237,7 @@ def causes_of_two(a: View, b: View, fall: Waterfall) -> list[Cause]:
         kind, _, reason = bar.part.partition(" ")
         if reason == "data" and loading is not None:
             # The device waits for the host, so that the host's own time is what counts.
-            found.append(_of_bar(loading, fall))
+            found.append(_of_bar(loading, fall, a, b))
             continue
         name, detail, because = _detail(a, b, bar.part, bar.change)
         label = DEVICE_PARTS.get(bar.part) or f"idle time {say(bar.part, operation=name)}"
@@ -317,10 +322,9 @@ def common_ratio(a: Mapping[Any, float], b: Mapping[Any, float]) -> float:
     return math.exp(float(np.median(np.log(ratios)))) if len(ratios) >= 4 else 1.0
 
 
-def _of_bar(bar: Bar, fall: Waterfall, a: View | None = None, b: View | None = None) -> Cause:
-    name, label, detail = None, bar.part, ""
-    if a is not None and b is not None:
-        name = _most_changed(a.by("host", bar.part), b.by("host", bar.part), bar.change)
+def _of_bar(bar: Bar, fall: Waterfall, a: View, b: View) -> Cause:
+    name = _most_changed(a.by("host", bar.part), b.by("host", bar.part), bar.change)
+    label, detail = bar.part, ""
     if name is not None and bar.part == "other":
         label = short_name(name)
     elif name is not None and bar.part != "data loading":
@@ -438,10 +442,10 @@ def late_rank(traces: RanksAttribution) -> Cause | None:
 def _excess(traces: RanksAttribution, rank: int) -> tuple[str | None, str | None, float]:
     """Return what a rank spends more time with than the mean of the others, per step."""
     spent = {}
-    for place, one in enumerate(traces.ranks):
+    for number, one in traces.by_rank.items():
         view = View("", [one])
         computing = {("computing", name): time for name, time in view.by("operators").items()}
-        spent[place if one.trace.rank is None else one.trace.rank] = view.host | computing
+        spent[number] = view.host | computing
     mine = spent.pop(rank)
     more: dict[str, Seconds] = defaultdict(dict)
     for (category, name), time in mine.items():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ import polars as pl
 
 from deltacell.errors import InputError
 from deltacell.profile.explain.account import Account
-from deltacell.profile.phase_rows import PhaseSummary, Uneven
+from deltacell.profile.phase_rows import PhaseSummary
 from deltacell.profile.record import RUN_FILE, TRACES, RunRecord, Status, read_run
 from deltacell.profile.say import say
-from deltacell.profile.trace.attribution import Attribution, RanksAttribution
+from deltacell.profile.trace.attribution import RanksAttribution
 from deltacell.profile.trace.host import CATEGORY_OF_PHASE
 from deltacell.profile.trace.read import read_traces
-from deltacell.words import Progress, listed, short_name
+from deltacell.words import Progress, capital, short_name
 
 CATEGORY_OF = {phase: category.title for phase, category in CATEGORY_OF_PHASE.items()}
 CATEGORIES = tuple(CATEGORY_OF.values())  # in the order in which a step goes through them
@@ -51,35 +50,31 @@ class RunTimes:
         )
 
     def outside(self) -> dict[str, float]:
-        steps = self.rows.filter(kind="train").select("attempt", "step").n_unique()
-        if not self.record.steps_per_epoch or not steps:
+        """Return the seconds of an epoch outside of its steps, by category."""
+        if not self.record.steps_per_epoch:
             return {}
+        steps = self.rows.filter(kind="train").select("attempt", "step").n_unique()
         epochs = steps / self.record.steps_per_epoch
-        ranks = self.rows.group_by("attempt").agg(pl.col("rank").n_unique().alias("ranks"))
-        between = self.rows.filter(kind="between").join(ranks, on="attempt")
-        found = {
-            category: math.fsum((between[f"{phase}_s"] / between["ranks"]).drop_nulls().to_list())
-            for phase, category in CATEGORY_OF.items()
-        }
-        return {c: s / epochs for c, s in found.items() if math.isfinite(s) and s > 0}
+        ranks = pl.n_unique("rank").over("attempt")
+        means = [(pl.col(f"{x}_s") / ranks).alias(y) for x, y in CATEGORY_OF.items()]
+        between = self.rows.select("kind", *means).filter(kind="between").drop("kind").sum()
+        return {c: s / epochs for c, s in between.row(0, named=True).items() if s > 0}
 
-    def doubt(self) -> str | None:
-        """Return why a run whose steps became slower in every part says little, or None."""
-        uneven = self.summary.uneven
-        if uneven is None or not uneven.is_everywhere:
-            return None
-        return say("uneven", **_stretches(uneven))
+    def uneven(self, *, everywhere: bool) -> Iterator[str]:
+        """Yield how a run became slower, in every large part of its steps or only in some."""
+        found = self.summary.uneven
+        if found is not None and found.is_everywhere == everywhere:
+            yield say("uneven", x=found, parts=[CATEGORY_OF[phase] for phase in found.changed])
 
     def warnings(self) -> Iterator[str]:
-        record, summary, uneven = self.record, self.summary, self.summary.uneven
+        record, summary = self.record, self.summary
         if record.mode != "train":
             yield say("mode", mode=record.mode)
         if record.status is not Status.finished:
             yield say("unfinished", status=record.status)
         if summary.steps < 5:
             yield say("few steady steps", count=summary.steps)
-        if uneven is not None and not uneven.is_everywhere:
-            yield say("uneven parts", **_stretches(uneven))
+        yield from (f"{capital(uneven)}." for uneven in self.uneven(everywhere=False))
         if self.is_profiled:
             yield say("profiled")
         if summary.warmup_steps + summary.profiled_steps:
@@ -90,12 +85,6 @@ class RunTimes:
     @property
     def is_profiled(self) -> bool:
         return bool(self.summary.steady["profiled"].any())
-
-
-def _stretches(uneven: Uneven) -> dict[str, Any]:
-    both = sorted([(*uneven.fast_steps, uneven.fast_s), (*uneven.slow_steps, uneven.slow_s)])
-    steps = [say("stretch of steps", first=x[0], last=x[1], seconds=x[2]) for x in both]
-    return {"steps": listed(steps), "parts": [CATEGORY_OF[phase] for phase in uneven.changed]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,11 +204,3 @@ def _trace_account(traces: RanksAttribution, name: str) -> Account:
         },
         warnings=traces.notices,
     )
-
-
-def device_means(ranks: Sequence[Attribution], columns: tuple[str, ...]) -> dict[str, float]:
-    """Return seconds of a counted step, the mean over ranks with a device; empty without one."""
-    found = [one.device.steps.filter("counted") for one in ranks if one.device is not None]
-    means = [frame.select(columns).mean().row(0, named=True) for frame in found]
-    used = columns if means else ()
-    return {part: sum(mean[part] for mean in means) / len(means) / 1e9 for part in used}

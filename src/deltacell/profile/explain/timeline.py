@@ -10,16 +10,14 @@ import polars as pl
 
 from deltacell.arrays import Bools, Ints
 from deltacell.profile.trace.attribution import Attribution, RanksAttribution
-from deltacell.profile.trace.device import typical
-from deltacell.profile.trace.host import Category, is_collective
+from deltacell.profile.trace.device import PARTS, device_part, typical
+from deltacell.profile.trace.host import Category
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 from deltacell.words import short_name
 
 MOST_BARS = 5000  # bars of all ranks together
 MOST_LANES = 12  # threads and streams of a rank that are drawn: those with the most time in events
 MOST_LEVELS = 24  # how deep calls are drawn
-
-_ON_DEVICE = ("compute", "communication", "copies")
 
 
 def typical_steps(
@@ -153,10 +151,9 @@ def _depths(rank: Attribution, rows: Ints, kept: Bools) -> Ints:
 
 def _categories(rank: Attribution, rows: Ints) -> list[str]:
     trace, host = rank.trace, rank.host.events[rows].astype(np.int64)
-    on_device = np.where(trace.kind[rows] == Kind.kernel, trace.named(is_collective)[rows], 2)
-    on_host = len(_ON_DEVICE) + np.where(host == NOTHING, int(Category.other), host)
-    titles = (*_ON_DEVICE, *(category.title for category in Category))
-    return [titles[i] for i in np.where(trace.on_device[rows], on_device, on_host)]
+    on_host = len(PARTS) + np.where(host == NOTHING, int(Category.other), host)
+    titles = (*PARTS, *(category.title for category in Category))
+    return [titles[i] for i in np.where(trace.on_device[rows], device_part(trace)[rows], on_host)]
 
 
 def _bounded(bars: pl.DataFrame, most: int) -> pl.DataFrame:

@@ -58,12 +58,11 @@ class Attribution:
         self.host = host = hosts.host_time(trace, nesting, steps)
         # The host's call behind each event of the device, or NOTHING.
         self.launch = launches(trace)
-        names = hosts.doing(trace, nesting, steps, host)
         # What the host did, in names for people; adds up to the wall.
-        self.doing = names.spent(steps, host)
+        self.doing = host.spent(steps)
         self.device = None
         if (trace.on_device & (trace.duration >= 0)).any():
-            self.device = DeviceTime(trace, steps, host, self.launch, names)
+            self.device = DeviceTime(trace, steps, host, self.launch)
         columns = {name: getattr(steps, name) for name in ("number", "counted", "wall")}
         self.per_step = pl.DataFrame({**columns, "loader": host.loader})  # all steps
         self.loader = _loader(trace, nesting, steps, host)
@@ -120,7 +119,7 @@ class RanksAttribution:
     def __init__(self, traces: Sequence[Trace]) -> None:
         by_rank = {i if one.rank is None else one.rank: one for i, one in enumerate(traces)}
         ranks = {number: Attribution(by_rank[number]) for number in sorted(by_rank)}
-        self.ranks = tuple(ranks.values())
+        self.by_rank, self.ranks = ranks, tuple(ranks.values())
         self.world_size = max([trace.world_size or 0 for trace in traces] + [max(ranks) + 1])
         self.alignment = _align(ranks) if len(ranks) > 1 else None
         devices = [(number, one.device) for number, one in ranks.items()]

@@ -5,10 +5,8 @@ Files may be packed, cut off, damaged or still growing, and may hold what JSON d
 
 from __future__ import annotations
 
-import functools
 import gzip
 import json
-import operator
 import os
 import re
 import struct
@@ -19,14 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from deltacell.arrays import AnyArray, Indices, Ints
 from deltacell.errors import InputError
-from deltacell.profile.trace.trace import NAMES, NOTHING, ON_DEVICE, Kind, Thread
+from deltacell.profile.trace.trace import NAMES, NOTHING, ON_DEVICE, Kind, Thread, recoded
 from deltacell.words import Progress
 
 _NO_TEXT = msgspec.Raw(b"")
@@ -60,9 +58,11 @@ class Arguments(
     name: Scalar = None
 
 
-class Event(msgspec.Struct, gc=False, tag_field="ph", tag=""):
-    """An event of the Chrome trace format, with a class per phase; times in microseconds."""
+class Event(msgspec.Struct, gc=False):
+    """An event of the Chrome trace format; times in microseconds."""
 
+    # Complete events, beginnings, ends, metadata, and those that are passed over.
+    ph: Literal[tuple("XBEMiICbnestfPNODSTpFRcVva()=,")]  # type: ignore[valid-type]
     cat: Scalar = None
     name: Scalar = ""
     pid: Scalar = ""
@@ -72,17 +72,6 @@ class Event(msgspec.Struct, gc=False, tag_field="ph", tag=""):
     args: Arguments | list[Any] | Scalar = Arguments()
 
 
-_CLASSES: dict[str, Any] = {
-    phase: msgspec.defstruct(f"Event{phase}", [], bases=(Event,), gc=False, tag=phase)
-    for phase in "XBEM"
-}
-"""By phase: complete events, beginnings, ends and metadata."""
-
-_PASSED_OVER = [
-    msgspec.defstruct(f"Phase{ord(phase)}", [], gc=False, tag_field="ph", tag=phase)
-    for phase in "iICbnestfPNODSTpFRcVva()=,"
-]
-_ANY: Any = functools.reduce(operator.or_, [*_CLASSES.values(), *_PASSED_OVER])
 PIECE = 1 << 19
 """Bytes of text to decode at once; small enough for the processor's cache."""
 
@@ -233,8 +222,8 @@ class _Times(msgspec.Struct, gc=False):
     dur: msgspec.Raw = _NO_TEXT
 
 
-_EVENT = msgspec.json.Decoder(_ANY)
-_EVENT_LIST = msgspec.json.Decoder(list[_ANY])
+_EVENT = msgspec.json.Decoder(Event)
+_EVENT_LIST = msgspec.json.Decoder(list[Event])
 _written_times = msgspec.json.Decoder(list[_Times]).decode
 _JSON = json.JSONDecoder(strict=False)
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -306,26 +295,24 @@ class Table:
         # Large buffers grow in place, where many small arrays would leave holes in the memory.
         self._columns = {name: bytearray() for name in _TYPES}
         # One lookup for name, category, process and thread is faster than one for each.
-        self._keys, self._stacks, self._shapes = _Codes(), _Codes(), _Codes()
+        self._codes = {name: _Codes() for name in ("key", "stack", "shape")}
         self._thread_names: dict[tuple[str, str], str] = {}
         self._halves: list[tuple[int, Event]] = []
 
     def add(self, events: Sequence[Event], text: bytes) -> None:
-        complete = [e for e in events if e.__class__ is _COMPLETE]
+        complete = [e for e in events if e.ph == "X"]
         self._keep(complete, *(_times(events, complete, text, name) for name in ("ts", "dur")))
-        others = [e for e in events if e.__class__ in _OTHERS]
-        for e in others:
-            is_name = e.__class__ is _METADATA and e.name == "thread_name"
-            if is_name and isinstance(e.args, Arguments):
+        for e in events:
+            if e.ph == "M" and e.name == "thread_name" and isinstance(e.args, Arguments):
                 self._thread_names[_text(e.pid), _text(e.tid)] = _text(e.args.name)
-        halves = [e for e in others if e.__class__ is not _METADATA]
+        halves = [e for e in events if e.ph == "B" or e.ph == "E"]
         timed = zip(_times(events, halves, text, "ts").tolist(), halves, strict=True)
         known = [(time, half) for time, half in timed if time != _UNKNOWN]
         self.left_out[_NO_TIME] += len(halves) - len(known)
         self._halves += known
 
     def _keep(self, events: Sequence[Event], begin: Ints, duration: Ints) -> None:
-        keys, stacks, shapes = self._keys, self._stacks, self._shapes
+        keys, stacks, shapes = self._codes.values()
         args = [e.args if e.args.__class__ is Arguments else _NO_ARGUMENTS for e in events]
         stack = [NOTHING if a.stack is None else stacks[str(a.stack)] for a in args]
         shape = [
@@ -358,9 +345,10 @@ class Table:
             self._keep(begun, *map(_ints, times))
         columns = {n: np.frombuffer(self._columns.pop(n), dtype=_TYPES[n]) for n in _TYPES}
         names, threads, strange = _Codes(), _Codes(), Counter[str]()
-        counts = np.bincount(columns["key"], minlength=len(self._keys)).tolist()
+        keys, stacks, shapes = self._codes.values()
+        counts = np.bincount(columns["key"], minlength=len(keys)).tolist()
         rows = []
-        for key, count in zip(self._keys, counts, strict=True):
+        for key, count in zip(keys, counts, strict=True):
             name, category, pid, tid = map(_text, key)
             word = "operator" if key[1] is None else category.strip().lower()
             rows.append((names[name], threads[pid, tid], _kind(name, word, pid)))
@@ -371,13 +359,13 @@ class Table:
         columns["begin"] = columns["begin"] - origin
         order = _order(columns, by_key[columns["key"], 2])
         name, thread, kind = by_key[columns["key"][order]].T.copy()
-        tables = {"stack": self._stacks, "shape": self._shapes}
+        tables = {"stack": stacks, "shape": shapes}
         ordered = {
             name: columns[name][order if tables.get(name, True) else order[:0]]
             for name in ("begin", "duration", "correlation", "sequence", *tables)
         }
         ordered["correlation"][ordered["correlation"] == 0] = NOTHING
-        shapes = (text.decode("utf-8", "replace").split("\0") for text in self._shapes)
+        sizes = (text.decode("utf-8", "replace").split("\0") for text in shapes)
         devices = {thread for _, thread, kind in rows if kind in _DEVICE_KINDS}
         described = [self._thread(*ids, is_device=threads[ids] in devices) for ids in threads]
         return ordered | {
@@ -387,25 +375,18 @@ class Table:
             "thread": thread,
             "names": tuple(names),
             "threads": tuple(described),
-            "stacks": tuple(self._stacks),
-            "shapes": tuple(map(tuple, shapes)),
+            "stacks": tuple(stacks),
+            "shapes": tuple(map(tuple, sizes)),
             "strange": dict(strange.most_common(20)),
         }
 
     def join(self, later: Table) -> None:
         """Add the events of a table that was made from what follows in the file."""
-        renumbered = {
-            "key": [self._keys[key] for key in later._keys],
-            "stack": [self._stacks[text] for text in later._stacks],
-            "shape": [self._shapes[text] for text in later._shapes],
-        }
         for name, column in later._columns.items():
-            if name in renumbered:
-                # The last place is that of no code.
-                table = np.array([*renumbered[name], NOTHING], dtype=np.int32)
-                self._columns[name] += table[np.frombuffer(column, dtype=np.int32)].data
-            else:
-                self._columns[name] += column
+            values = np.frombuffer(column, dtype=_TYPES[name])
+            if name in self._codes:
+                values = recoded(self._codes[name], later._codes[name], values)
+            self._columns[name] += values.data
         self._thread_names |= later._thread_names
         self._halves += later._halves
         self.left_out.update(later.left_out)
@@ -425,7 +406,7 @@ class Table:
         still_open: dict[tuple[str, str], list[tuple[int, Event]]] = defaultdict(list)
         for time, event in sorted(self._halves, key=lambda half: half[0]):
             stack = still_open[_text(event.pid), _text(event.tid)]
-            if event.__class__ is _HALVES[0]:
+            if event.ph == "B":
                 stack.append((time, event))
             elif stack:
                 begin, begun = stack.pop()
@@ -444,9 +425,6 @@ _TYPES: dict[str, Any] = {
 }
 # So far apart that differences of times still fit: 73 years.
 _FAR = 2**61
-_COMPLETE, _METADATA = _CLASSES["X"], _CLASSES["M"]
-_HALVES = (_CLASSES["B"], _CLASSES["E"])
-_OTHERS = frozenset([_METADATA, *_HALVES])
 _DEVICE_KINDS = (*ON_DEVICE, Kind.device_annotation)
 _NO_TIME = "no time, or no duration of at least 0"
 _ALONE = "a beginning without an end, or an end without a beginning"

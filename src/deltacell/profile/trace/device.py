@@ -6,7 +6,6 @@ exposed where no computation runs at the same time, a copy where neither does.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -16,16 +15,20 @@ import polars as pl
 
 from deltacell.arrays import Bools, Indices, Ints, distinct
 from deltacell.profile.say import say
-from deltacell.profile.trace.host import Category, Doing, HostTime, is_collective, waiting_calls
+from deltacell.profile.trace.host import Category, HostTime, by_time, is_collective, waiting_calls
 from deltacell.profile.trace.self_time import Covered
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NOTHING, Kind, Trace
 
 # What a device's time is made of, communication and copies as far as they are exposed.
 PARTS = ("compute", "communication", "copies", "idle")
-REASONS = ("data", "sync", "launch", "host", "device", "end")  # why it is idle
 BEHIND = 0.05  # the share of a step by which it falls behind in each before its own are taken
 LATENCY = 20_000  # nanoseconds from a launch to its beginning that are a part of launching
+
+
+def device_part(trace: Trace) -> Ints:
+    """Return the place in `PARTS` of each event, which has a meaning for those of the device."""
+    return np.where(trace.kind == Kind.kernel, trace.named(is_collective), 2)
 
 
 class DeviceTime:
@@ -36,25 +39,18 @@ class DeviceTime:
     first of the next.
     """
 
-    def __init__(
-        self, trace: Trace, steps: Steps, host: HostTime, launch: Indices, doing: Doing
-    ) -> None:
+    def __init__(self, trace: Trace, steps: Steps, host: HostTime, launch: Indices) -> None:
         rows = np.flatnonzero(trace.on_device & (trace.duration >= 0))
         devices = np.array([NOTHING if t.device is None else t.device for t in trace.threads])
         numbers, place = np.unique(devices[trace.thread[rows]], return_inverse=True)
         self.others = len(numbers) - 1  # how many other devices the trace has
         rows = rows[place == np.bincount(place, weights=trace.duration[rows]).argmax()]
-        is_kernel = trace.kind[rows] == Kind.kernel
-        computes = is_kernel & ~trace.named(is_collective)[rows]
-        start, stop = trace.begin[rows], trace.ends(rows)
+        part, start, stop = device_part(trace)[rows], trace.begin[rows], trace.ends(rows)
         # Computing; computing or communicating; doing anything.
-        busy = [
-            Covered.union(start[which], stop[which])
-            for which in (computes, is_kernel, np.ones(len(rows), dtype=bool))
-        ]
+        busy = [Covered.union(start[part <= last], stop[part <= last]) for last in range(3)]
         self.windows = windows = _windows(trace, steps, rows, launch)
         parts = _parts(busy, windows.begin, windows.end)
-        kernels = _kernel_times(trace, steps, rows[computes], launch)
+        kernels = _kernel_times(trace, steps, rows[part == 0], launch)
         about = {"number": steps.number, "counted": steps.counted, "wall": windows.wall}
         # By step, with the time of the kernels that the host launched in it.
         self.steps = pl.DataFrame({**about, **parts, "kernels": kernels})
@@ -67,7 +63,7 @@ class DeviceTime:
         if int(self.idle["time"].sum()) != int(parts["idle"][windows.counted].sum()):
             raise AssertionError("the gaps miss the device's idle time")
         # By reason and what the host did meanwhile.
-        self.idle_by_name = _by_name(gaps, host, doing)
+        self.idle_by_name = _by_name(gaps, host)
 
 
 def launches(trace: Trace) -> Indices:
@@ -82,7 +78,7 @@ def launches(trace: Trace) -> Indices:
 
 
 def collective_rows(trace: Trace) -> Ints:
-    return np.flatnonzero(trace.named(is_collective) & (trace.kind == Kind.kernel))
+    return np.flatnonzero(device_part(trace) == 1)
 
 
 def typical(steps: Steps) -> int:
@@ -172,16 +168,12 @@ def _gaps(
 
 
 def _by_reason(gaps: pl.DataFrame) -> pl.DataFrame:
-    meanings = [say(f"reason {reason}") for reason in REASONS]
-    reasons = pl.DataFrame({"reason": REASONS, "meaning": meanings})
-    found = gaps.group_by("reason").agg(
-        time=(pl.col("end") - pl.col("begin")).sum(), count=pl.len().cast(pl.Int64)
-    )
-    found = reasons.join(found, on="reason", maintain_order="left")
-    return found.sort("time", descending=True, maintain_order=True)
+    found = by_time(gaps.with_columns(time=pl.col("end") - pl.col("begin")), "reason")
+    meanings = [say(f"reason {reason}") for reason in found["reason"]]
+    return found.select("reason", pl.Series("meaning", meanings, pl.String), "time", "count")
 
 
-def _by_name(gaps: pl.DataFrame, host: HostTime, doing: Doing) -> pl.DataFrame:
+def _by_name(gaps: pl.DataFrame, host: HostTime) -> pl.DataFrame:
     """Return idle time by reason and by what the host did meanwhile.
 
     After a wait for the device it is what asked for the wait.
@@ -192,12 +184,11 @@ def _by_name(gaps: pl.DataFrame, host: HostTime, doing: Doing) -> pl.DataFrame:
         begin, late = mine["begin"].to_numpy(), mine["late"].to_numpy()
         if reason == "sync":
             place = np.clip(np.searchsorted(host.begin, begin, side="right") - 1, 0, None)
-            time, codes = late - begin, doing.code[place]
+            time, codes = late - begin, host.name[place]
         else:
-            time = Covered.union(begin, late).within(host.begin, host.end)
-            codes = doing.code
-        spent = np.bincount(codes, weights=time, minlength=len(doing.names))
-        rows += [(reason, doing.names[i], int(spent[i])) for i in np.flatnonzero(spent).tolist()]
+            time, codes = Covered.union(begin, late).within(host.begin, host.end), host.name
+        spent = np.bincount(codes, weights=time, minlength=len(host.names))
+        rows += [(reason, host.names[i], int(spent[i])) for i in np.flatnonzero(spent).tolist()]
     schema = {"reason": pl.String, "name": pl.String, "time": pl.Int64}
     found = pl.DataFrame(rows, schema=schema, orient="row")
     return found.sort("time", "name", descending=[True, False])
@@ -214,23 +205,20 @@ def critical_path(trace: Trace, steps: Steps, host: HostTime, launch: Indices) -
     """
     place = typical(steps)
     begin, end = int(steps.begin[place]), int(steps.end[place])
-    time: Counter[tuple[str, str]] = Counter()
+    part, rows = device_part(trace), list[tuple[str, str, int]]()
     for where, start, stop, row in critical_stretches(trace, host, launch, begin, end):
         if where == "host":
             places, inside = host.between(start, stop)
-            for category, length in zip(host.category[places], inside.tolist(), strict=True):
-                time[where, Category(category).title] += length
-        elif where == "launch":
-            time[where, "waiting"] += stop - start
+            titles = [Category(category).title for category in host.category[places]]
+            rows += [(where, *one) for one in zip(titles, inside.tolist(), strict=True)]
         else:
-            part = "communication" if is_collective(trace.text(row)) else "compute"
-            time[where, part if trace.kind[row] == Kind.kernel else "copies"] += stop - start
-    if time.total() != end - begin:
-        raise AssertionError("the critical path misses its step")
+            name = PARTS[part[row]] if where == "device" else "waiting"
+            rows.append((where, name, stop - start))
     schema = {"where": pl.String, "part": pl.String, "time": pl.Int64}
-    rows = [(*key, length) for key, length in time.items() if length]
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return frame.sort("time", "where", "part", descending=[True, False, False])
+    frame = pl.DataFrame(rows, schema=schema, orient="row").filter(pl.col("time") > 0)
+    if frame["time"].sum() != end - begin:
+        raise AssertionError("the critical path misses its step")
+    return by_time(frame, "where", "part").drop("count")
 
 
 def critical_stretches(

@@ -118,6 +118,13 @@ is_loader = dict(_PATTERNS["both"])[Category.data_loading].search
 is_collective = dict(_PATTERNS["both"])[Category.communication].search
 
 
+def by_time(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Return the ``time`` and the ``count`` of rows by keys, the longest time first."""
+    count = pl.len().cast(pl.Int64).alias("count")
+    found = frame.group_by(*keys).agg(count, pl.sum("time"))
+    return found.sort("time", *keys, descending=[True, *(False for _ in keys)])
+
+
 @dataclass(frozen=True, eq=False)
 class HostTime:
     """Consecutive pieces of time that fill all steps, one entry per piece."""
@@ -127,6 +134,8 @@ class HostTime:
     row: Indices  # the event that the piece belongs to, or NOTHING
     category: Categories
     step: Indices  # the place of the step
+    name: Indices  # what the host did, as an index into names
+    names: list[str]  # for people
     loader: Ints  # nanoseconds of each step that the training was in its loader
     helpers: tuple[int, ...]  # the threads that ran the backward
     events: Categories  # the category of each event of the trace, or NOTHING
@@ -140,6 +149,23 @@ class HostTime:
         places = np.arange(first, max(first, last))
         inside = np.minimum(self.end[places], end) - np.maximum(self.begin[places], begin)
         return places, inside
+
+    def spent(self, steps: Steps) -> pl.DataFrame:
+        """Return the time in counted steps by name and category; ``count`` is of events."""
+        names = pl.Series(self.names, dtype=pl.String)
+        titles = pl.Series([category.title for category in Category])
+        return (
+            pl.DataFrame({"name": self.name, "category": self.category, "row": self.row})
+            .with_columns(pl.Series("time", self.end - self.begin))
+            .filter(pl.Series(steps.counted[self.step]))
+            .group_by("name", "category")
+            .agg(pl.col("row").n_unique().cast(pl.Int64).alias("count"), pl.col("time").sum())
+            .with_columns(
+                name=pl.lit(names).gather(pl.col("name")),
+                category=pl.lit(titles).gather(pl.col("category").cast(pl.UInt32)),
+            )
+            .sort("time", "name", "category", descending=[True, False, False])
+        )
 
 
 def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
@@ -167,7 +193,8 @@ def host_time(trace: Trace, nesting: Nesting, steps: Steps) -> HostTime:
     loading &= trace.kind != Kind.runtime
     loader = Covered.union(trace.begin[loading], nesting.cut[loading])
     waited = loader.within(steps.begin, steps.end)
-    return HostTime(begin, end, row, category, step, waited, tuple(helpers), found)
+    name, names = _names(trace, nesting, steps, begin, end, row)
+    return HostTime(begin, end, row, category, step, name, names, waited, tuple(helpers), found)
 
 
 def _busy(
@@ -274,32 +301,9 @@ def _fill(category: Categories, step: Indices, begin: Ints, end: Ints, pause: fl
     category[between[same]] = filled
 
 
-@dataclass(frozen=True, eq=False)
-class Doing:
-    """What the host did, in names for people: the name of each piece of its time."""
-
-    code: Indices
-    names: list[str]
-
-    def spent(self, steps: Steps, host: HostTime) -> pl.DataFrame:
-        """Return the time in counted steps by name and category; ``count`` is of events."""
-        names = pl.Series(self.names, dtype=pl.String)
-        titles = pl.Series([category.title for category in Category])
-        return (
-            pl.DataFrame({"name": self.code, "category": host.category, "row": host.row})
-            .with_columns(pl.Series("time", host.end - host.begin))
-            .filter(pl.Series(steps.counted[host.step]))
-            .group_by("name", "category")
-            .agg(pl.col("row").n_unique().cast(pl.Int64).alias("count"), pl.col("time").sum())
-            .with_columns(
-                name=pl.lit(names).gather(pl.col("name")),
-                category=pl.lit(titles).gather(pl.col("category").cast(pl.UInt32)),
-            )
-            .sort("time", "name", "category", descending=[True, False, False])
-        )
-
-
-def doing(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Doing:
+def _names(
+    trace: Trace, nesting: Nesting, steps: Steps, begin: Ints, end: Ints, row: Indices
+) -> tuple[Indices, list[str]]:
     """Name every piece of the host's time for people.
 
     A call into the driver is its operator. Python is the innermost function that is not of a
@@ -312,18 +316,18 @@ def doing(trace: Trace, nesting: Nesting, steps: Steps, host: HostTime) -> Doing
     codes = [known.setdefault(name, len(known)) for name in (*shown, NOT_RECORDED)]
     names = list(known)
     # The last place is that of no event.
-    piece = np.append(_named_by(trace, nesting), np.int32(NOTHING))[host.row]
+    piece = np.append(_named_by(trace, nesting), np.int32(NOTHING))[row]
     code = np.array(codes, dtype=np.int32)[np.append(trace.name, np.int32(len(shown)))[piece]]
     bare = np.flatnonzero(piece < 0)
     first = bare[np.flatnonzero(np.diff(bare, prepend=-2) > 1)]
     last = bare[np.flatnonzero(np.diff(bare, append=len(code) + 1) > 1)]
-    long = host.end[last] - host.begin[first] > BARE * float(np.median(steps.wall))
-    for begin, end in zip(first[long].tolist(), last[long].tolist(), strict=True):
-        before = _brief(names[code[begin - 1]]) if begin else "the start"
-        after = _brief(names[code[end + 1]]) if end + 1 < len(code) else "the end"
+    long = end[last] - begin[first] > BARE * float(np.median(steps.wall))
+    for start, stop in zip(first[long].tolist(), last[long].tolist(), strict=True):
+        before = _brief(names[code[start - 1]]) if start else "the start"
+        after = _brief(names[code[stop + 1]]) if stop + 1 < len(code) else "the end"
         text = f"code that records nothing, between {before} and {after}"
-        code[begin : end + 1] = known.setdefault(text, len(known))
-    return Doing(code, list(known))
+        code[start : stop + 1] = known.setdefault(text, len(known))
+    return code, list(known)
 
 
 def _named_by(trace: Trace, nesting: Nesting) -> Indices:
@@ -385,13 +389,9 @@ def sync_points(trace: Trace, nesting: Nesting, steps: Steps) -> pl.DataFrame:
     calls = calls[steps.in_counted(trace.begin[calls])]
     schema = dict.fromkeys(("operation", "call", "site"), pl.String)
     asked = [_asked_by(trace, nesting, row) for row in calls.tolist()]
-    return (
-        pl.DataFrame(asked, schema=schema, orient="row")
-        .with_columns(pl.Series("time", trace.duration[calls], dtype=pl.Int64))
-        .group_by(*schema)
-        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("time").sum())
-        .sort("time", *schema, descending=[True, False, False, False])
-    )
+    frame = pl.DataFrame(asked, schema=schema, orient="row")
+    time = pl.Series("time", trace.duration[calls], dtype=pl.Int64)
+    return by_time(frame.with_columns(time), *schema)
 
 
 _CALLS = re.compile(

@@ -49,12 +49,13 @@ def read_trace(path: str | os.PathLike[str], *, progress: Progress | None = None
     devices.sort(key=lambda device: device.get("id") not in seen)
     damage = f"{count_text(n, 'event')} could not be read" if (n := table.left_out.total()) else ""
     version = about.get("pytorch_version") or about.get("torch_version")
-    rank, world_size = _rank(about, path)
+    said, by_name = about.get("distributedInfo"), _RANK.search(path.name)
+    rank = _int(said, "rank")
     return Trace(
         **fields,
         path=path,
-        rank=rank,
-        world_size=world_size,
+        rank=int(by_name[1]) if rank is None and by_name else rank,
+        world_size=_int(said, "world_size"),
         torch_version=str(version) if version else None,
         device_name=next((str(device["name"]) for device in devices if "name" in device), None),
         settings={key: bool(about[key]) for key in settings if key in about},
@@ -209,14 +210,6 @@ def _warnings(decoder: Decoder, table: Table) -> Iterator[str]:
 
 
 _RANK = re.compile(r"(?<![a-z])(?:rank|worker)[_-]?(\d{1,7})(?![0-9])", re.I)
-
-
-def _rank(about: Mapping[str, Any], path: Path) -> tuple[int | None, int | None]:
-    said = about.get("distributedInfo")
-    rank, by_name = _int(said, "rank"), _RANK.search(path.name)
-    if rank is None and by_name:
-        rank = int(by_name[1])
-    return rank, _int(said, "world_size")
 
 
 def _int(said: Any, key: str) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -96,23 +96,25 @@ class Trace:
     def end(self, row: int) -> int:
         return int(self.begin[row] + self.duration[row])
 
-    def of_kind(self, *kinds: Kind) -> Bools:
-        table = np.zeros(len(Kind), dtype=bool)
-        table[list(kinds)] = True
-        found: Bools = table[self.kind]
-        return found
-
     @property
     def on_device(self) -> Bools:
-        return self.of_kind(*ON_DEVICE)
+        return np.isin(self.kind, ON_DEVICE)
 
     def named(self, test: Callable[[str], object]) -> Bools:
-        found = np.array([bool(test(name)) for name in self.names], dtype=bool)
-        return found[self.name] if found.any() else np.zeros(len(self.name), dtype=bool)
+        found: Bools = np.array([bool(test(name)) for name in self.names], dtype=bool)[self.name]
+        return found
 
     def text(self, row: int) -> str:
         """Return the name of an event, which is untrusted: escape it where it is shown."""
         return self.names[int(self.name[row])]
+
+
+def recoded(known: dict[Any, int], items: Iterable[Any], column: Indices) -> Indices:
+    """Return codes of items as codes of those known, to which new ones are added."""
+    codes = [known.setdefault(one, len(known)) for one in items]
+    # The last place is that of no code.
+    found: Indices = np.array([*codes, NOTHING], dtype=np.int32)[column]
+    return found
 
 
 def merge_cycles(cycles: Sequence[Trace]) -> Trace:
@@ -135,11 +137,9 @@ def merge_cycles(cycles: Sequence[Trace]) -> Trace:
         known: dict[Any, int] = {}
         columns[name] = []
         for trace in cycles:
-            codes = [known.setdefault(one, len(known)) for one in getattr(trace, f"{name}s")]
             column = getattr(trace, name)
             column = column if len(column) else np.full(len(trace), NOTHING, dtype=np.int32)
-            # The last place is that of no code.
-            columns[name].append(np.array([*codes, NOTHING], dtype=np.int32)[column])
+            columns[name].append(recoded(known, getattr(trace, f"{name}s"), column))
         joined[f"{name}s"] = tuple(known)
     for name, parts in columns.items():
         if joined.get(f"{name}s", True):

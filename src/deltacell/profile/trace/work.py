@@ -16,7 +16,8 @@ import numpy as np
 import polars as pl
 
 from deltacell.arrays import Bools, Indices, Ints
-from deltacell.profile.trace.host import HostTime, is_collective, own_categories, plain_names
+from deltacell.profile.trace.device import PARTS, device_part
+from deltacell.profile.trace.host import HostTime, by_time, own_categories, plain_names
 from deltacell.profile.trace.self_time import Nesting, climb
 from deltacell.profile.trace.steps import Steps
 from deltacell.profile.trace.trace import NAMES, NOTHING, Kind, Trace
@@ -58,9 +59,10 @@ def find_work(
     asked = np.where(launch[every] >= 0, trace.begin[launch[every]], trace.begin[every])
     rows = every[steps.in_counted(asked)]
     plain = plain_names(trace)
-    is_kernel = trace.kind[rows] == Kind.kernel
-    part = np.where(is_kernel, trace.named(is_collective)[rows].astype(np.int64), 2)
-    kernels = _kernels(trace, rows, part, plain)
+    part = device_part(trace)[rows]
+    named = pl.Series(plain, dtype=pl.String).gather(trace.name[rows])
+    columns = {"name": named, "part": pl.Series(PARTS).gather(part), "time": trace.duration[rows]}
+    kernels = by_time(pl.DataFrame(columns), "name", "part")
     rows = rows[(part == 0) & (launch[rows] >= 0)]
     call, time = launch[rows], trace.duration[rows]
     operator = trace.kind == Kind.operator
@@ -82,12 +84,9 @@ def find_work(
 
 def find_traits(trace: Trace, nesting: Nesting, steps: Steps) -> Traits:
     inside = steps.in_counted(trace.begin)
-    there = set(np.unique(trace.name[inside]).tolist())
 
     def rows(pattern: str) -> Ints:
-        find = re.compile(pattern).search
-        wanted = [code in there and bool(find(n[:1000])) for code, n in enumerate(trace.names)]
-        return np.flatnonzero(inside & np.array(wanted, dtype=bool)[trace.name])
+        return np.flatnonzero(inside & trace.named(lambda name: re.search(pattern, name[:1000])))
 
     loaders = rows(r"_(?:Multi|Single)Process\w*Iter")
     back = trace.named(lambda n: re.search(r"Backward\d*>?$|^autograd::engine", n[:100] + n[-100:]))
@@ -113,15 +112,6 @@ def _shapes(trace: Trace, inside: Bools) -> dict[str, tuple[str, str]]:
     most = frame.group_by("name", "shape").len().sort("name", "len", "shape")
     most = most.unique("name", keep="last", maintain_order=True)
     return {trace.names[name]: trace.shapes[shape] for name, shape, _ in most.iter_rows()}
-
-
-def _kernels(trace: Trace, rows: Ints, part: Ints, plain: list[str]) -> pl.DataFrame:
-    name = pl.Series(plain, dtype=pl.String).gather(trace.name[rows])
-    of = pl.Series(["compute", "communication", "copies"]).gather(part)
-    frame = pl.DataFrame({"name": name, "part": of, "time": trace.duration[rows]})
-    sums = pl.len().cast(pl.Int64).alias("count"), pl.sum("time")
-    found = frame.group_by("name", "part").agg(sums)
-    return found.sort("time", "name", "part", descending=[True, False, False])
 
 
 def _owner(wanted: Bools, nesting: Nesting) -> Indices:
