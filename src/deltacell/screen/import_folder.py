@@ -145,8 +145,7 @@ def import_folder(
         files.why[path] = "it numbers the genes of the STRING adjacency files beside it"
     edges, screens = files.read("edges"), files.read("screens", phenotype=phenotype)
     metabolisms = [read() for _, read in files.of("metabolism", only_one=True)]
-    ontology = next(iter(files.read("ontology")), None)
-    terms = files.read("terms", ontology=ontology)
+    terms = files.read("terms")
     if genes is None or on_unknown == "add":
         genes = Genes([]) if genes is None else genes
         named = [n for written in (*edges, *metabolisms, *screens) for n in written.gene_names]

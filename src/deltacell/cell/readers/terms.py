@@ -1,14 +1,13 @@
-"""Annotations: SGD's GO slim, GAF, GMT and tables of genes and terms, with names of OBO."""
+"""Annotations: SGD's GO slim, GAF, GMT and tables of genes and terms."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -26,7 +25,7 @@ from deltacell.cell.readers.names import (
     without_header,
 )
 from deltacell.counts import Counts, Source
-from deltacell.table import File, Sheet, Table, as_utf8, is_missing, is_number, open_text
+from deltacell.table import File, Sheet, Table, is_missing, is_number
 
 #: Why a row is left out.
 NO_TERM = "no term"
@@ -86,39 +85,11 @@ class NamedTerms:
         return annotation, Source(*file, counts, into=self.name, notes=notes)
 
 
-class Ontology(NamedTuple):
-    """Names and parents of terms, from an OBO file such as ``go-basic.obo``."""
-
-    names: dict[str, str]
-    parents: dict[str, list[str]]
-
-    def with_ancestors(self, term: str) -> list[str]:
-        """Return a term and all that it is a kind or a part of, except the roots."""
-        found = [term]
-        for one in found:
-            found += [above for above in self.parents.get(one, ()) if above not in found]
-        return sorted(set(found) - set(_ROOTS))
-
-
-def _read_ontology(file: File) -> list[Ontology]:
-    """Read ``id``, ``name``, ``is_a`` and ``relationship: part_of`` of the terms of OBO."""
-    ontology = Ontology({}, {})
-    text = as_utf8(open_text(file.path)[0]).decode()
-    for stanza in text.split("\n[Term]\n")[1:]:
-        own = stanza.split("\n[", 1)[0]
-        parents = re.findall(r"^(?:is_a:|relationship: part_of) *(\S+)", own, re.MULTILINE)
-        for identifier in re.findall(r"^(?:alt_)?id: *(\S+)", own, re.MULTILINE):
-            name = re.search(r"^name: *(.+)", own, re.MULTILINE)
-            ontology.names[identifier] = name[1] if name else identifier
-            ontology.parents[identifier] = parents
-    return [ontology]
-
-
 def _is_slim(sheet: Sheet) -> bool:
     return all(len(row) == len(_SLIM_COLUMNS) and row[3] in _ASPECTS for row in sheet.rows)
 
 
-def _read_slim(table: Table, ontology: Ontology | None = None) -> list[NamedTerms]:
+def _read_slim(table: Table) -> list[NamedTerms]:
     aspect = table.frame["aspect"]
     table.bad("the aspect is not C, F or P", "aspect", ~aspect.is_in(list(_ASPECTS)))
     is_root, is_empty = pl.col("id").is_in(_ROOTS), pl.col("id") == ""
@@ -137,7 +108,7 @@ def _find_gaf(file: File) -> File | None:
     return file if starts or any(map(_is_gaf, file.head)) else None
 
 
-def _read_gaf(file: File, ontology: Ontology | None = None) -> list[NamedTerms]:
+def _read_gaf(file: File) -> list[NamedTerms]:
     table = file.lines()
     table = table.take(~table.frame["text"].str.starts_with("!").to_numpy())
     text = table.frame["text"]
@@ -156,8 +127,8 @@ def _read_gaf(file: File, ontology: Ontology | None = None) -> list[NamedTerms]:
     )
     # The systematic name is the first synonym in SGD's files; others know the symbol.
     names = pl.concat_str("field_2", "field_10", "field_1", separator="|").str.strip_chars("|")
-    rows = fields.select(gene=names, term=term, id=pl.lit(""), aspect="field_8", why=why)
-    return [_named(terms, ontology) for terms in _by_aspect("go", "gaf", table, rows)]
+    rows = fields.select(gene=names, term=term, id=term, aspect="field_8", why=why)
+    return _by_aspect("go", "gaf", table, rows)
 
 
 def _by_aspect(prefix: str, reader: str, table: Table, rows: pl.DataFrame) -> list[NamedTerms]:
@@ -176,28 +147,6 @@ def _by_aspect(prefix: str, reader: str, table: Table, rows: pl.DataFrame) -> li
     return found
 
 
-def _named(given: NamedTerms, ontology: Ontology | None) -> NamedTerms:
-    """Return the terms by their names, with those above them, if there is an ontology."""
-    terms = given.pairs["term"]
-    ids = {term: term for term in terms.unique() if _GO.fullmatch(term)}
-    if not ids:
-        return given
-    if ontology is None:
-        note = "terms are known by their identifiers; put go-basic.obo into the folder for names"
-        return replace(given, ids=ids, notes={**given.notes, "names_of_terms": note})
-    above = {term: ontology.with_ancestors(term) for term in ids}
-    lists = pl.Series([above.get(term, [term]) for term in terms], dtype=pl.List(pl.String))
-    flat = given.pairs.with_columns(term=lists).filter(pl.col("term").list.len() > 0)
-    flat = flat.explode("term")
-    names = [ontology.names.get(term, term) for term in flat["term"]]
-    return replace(
-        given,
-        pairs=flat.with_columns(term=pl.Series(names, dtype=pl.String)),
-        ids=dict(zip(names, flat["term"], strict=True)),
-        notes={**given.notes, "pairs_before_parent_terms": len(lists)},
-    )
-
-
 def _find_gmt(file: File) -> File | None:
     """Find lines of a term, what it is, and its genes, as the file's name or a link shows."""
     rows = [line.split("\t") for line in file.head if line.strip()]
@@ -208,7 +157,7 @@ def _find_gmt(file: File) -> File | None:
     return file if of_that_name or (linked and len({len(row) for row in rows}) > 2) else None
 
 
-def _read_gmt(file: File, ontology: Ontology | None = None) -> list[NamedTerms]:
+def _read_gmt(file: File) -> list[NamedTerms]:
     table = file.lines()
     lines = table.frame["text"].str.split("\t")
     # Enrichr leaves a weight behind the gene's name.
@@ -242,9 +191,7 @@ def _find_table(file: File) -> Callable[..., list[NamedTerms]] | None:
     return None
 
 
-def _read_table(
-    sheet: Sheet, at: int | None, gene: int, terms: list[int], ontology: Ontology | None = None
-) -> list[NamedTerms]:
+def _read_table(sheet: Sheet, at: int | None, gene: int, terms: list[int]) -> list[NamedTerms]:
     """Read the terms of the first of the given columns, with their identifiers if there are two."""
     table = sheet.below(at)
     columns = table.frame.get_columns()
@@ -254,20 +201,16 @@ def _read_table(
     table.refuse()
     rows = {"gene": columns[gene], "term": columns[terms[0]], "id": columns[terms[-1]]}
     kept = pl.DataFrame({**rows, "line": table.lines}).filter(~absent)
-    ids = dict(zip(kept["term"], kept["id"], strict=True)) if len(terms) > 1 else {}
+    named = zip(kept["term"], kept["id"], strict=True)
+    ids = {term: id for term, id in named if term != id or _GO.fullmatch(id)}
     file, left_out = (table.path, table.sha256, "term_table"), {NO_TERM: int(absent.sum())}
-    found = NamedTerms(stem_of(table.path.name), kept.drop("id"), ids, *file, left_out, table.notes)
-    return [_named(found, ontology)]
+    name, pairs = stem_of(table.path.name), kept.drop("id")
+    return [NamedTerms(name, pairs, ids, *file, left_out, table.notes)]
 
 
 TERM_READERS = (
-    Reader(
-        *("obo", "ontology"),
-        lambda file: "".join(file.head[:1]).startswith("format-version:") and file,
-        _read_ontology,
-    ),
     table_reader("go_slim", "terms", without_header(_SLIM_COLUMNS, _is_slim), _read_slim),
     Reader("gaf", "terms", _find_gaf, _read_gaf),
     Reader("gmt", "terms", _find_gmt, _read_gmt),
-    Reader("term_table", "terms", _find_table, lambda read, **options: read(**options)),
+    Reader("term_table", "terms", _find_table, lambda read: read()),
 )
