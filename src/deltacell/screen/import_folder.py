@@ -178,16 +178,12 @@ def import_folder(
         by_study.setdefault(one.study, []).append(one.on(genes, policy))
     studies = {study: Screen.concat(parts) for study, parts in sorted(by_study.items())}
     splits = _named_splits(screens, files.read("parts"), studies)
-    built.notes += [
-        f"{one.path.name} was read as a screen of {len(one):,} genotypes. If it is a network, call "
-        "its number weight."
-        for one in screens
-        if one.reader == tables.reader.name
-    ]
-    notes = [
-        *built.notes,
-        *(f"The split of {name} is named: train with split.method=named." for name in splits),
-    ]
+    notes = built.notes
+    for one in screens:
+        if one.reader == tables.reader.name:
+            said = f"{one.path.name} was read as a screen of {len(one):,} genotypes. If it is a "
+            notes.append(f"{said}network, call its number weight.")
+    notes += [f"The split of {name} is named: train with split.method=named." for name in splits]
     if not cell.relations:
         notes.append("There is no network: docs/how-to/networks.md says what is read as one.")
     if not studies:
@@ -271,11 +267,8 @@ class _Files:
         if only_one:
             same = [path.name for path, reader, _ in mine if reader is mine[0][1]]
             if len(same) > 1:
-                what, fix = (
-                    f"several files give the {gives}: {', '.join(same)}",
-                    "Keep one of them.",
-                )
-                raise InputError(what, code="several-files", where=self.folder, fix=fix)
+                what = f"several files give the {gives}; keep one of {', '.join(same)}"
+                raise InputError(what, code="several-files", where=self.folder)
             self.why |= {p: f"the {gives} are those of {mine[0][0].name}" for p, *_ in mine[1:]}
             mine = mine[:1]
         return [(path, partial(self._read, path, reader, form)) for path, reader, form in mine]
