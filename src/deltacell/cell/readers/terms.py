@@ -30,9 +30,6 @@ from deltacell.table import File, Sheet, Table, is_missing, is_number
 #: Why a row is left out.
 NO_TERM = "no term"
 ROOT = "root of the ontology, which says that nothing is known"
-NOT = "says that the gene does not have the term"
-GENETIC = "inferred from genetic interactions"
-REPEATED = "pair of gene and term given before"
 
 _ASPECTS = {"P": "process", "F": "function", "C": "component"}
 _ROOTS = ("GO:0008150", "GO:0003674", "GO:0005575")
@@ -76,7 +73,7 @@ class NamedTerms:
             self.name, index[known], code, named, n_genes=len(genes), ids=ids
         )
         kept = annotation.matrix.nnz
-        repeated = {REPEATED: int(known.sum()) - kept}
+        repeated = {"pair of gene and term given before": int(known.sum()) - kept}
         read = len(index) + sum(self.left_out.values())
         counts = Counts(read, kept, {**self.left_out, **dropped, **repeated})
         numbers = {"terms": len(named), "genes": int(annotation.known.sum())}
@@ -118,12 +115,12 @@ def _read_gaf(file: File) -> list[NamedTerms]:
     relation, term, code = (pl.col(f"field_{i}") for i in (3, 4, 6))
     why = (
         pl.when(relation.str.to_uppercase().str.split("|").list.contains("NOT"))
-        .then(pl.lit(NOT))
+        .then(pl.lit("says that the gene does not have the term"))
         .when(term.is_in(_ROOTS) | (code == "ND"))
         .then(pl.lit(ROOT))
         # What a screen is to be predicted from must not come from a screen.
         .when(code.is_in(["IGI", "HGI"]))
-        .then(pl.lit(GENETIC))
+        .then(pl.lit("inferred from genetic interactions"))
     )
     # The systematic name is the first synonym in SGD's files; others know the symbol.
     names = pl.concat_str("field_2", "field_10", "field_1", separator="|").str.strip_chars("|")
