@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -35,6 +35,7 @@ _ASPECTS = {"P": "process", "F": "function", "C": "component"}
 _ROOTS = ("GO:0008150", "GO:0003674", "GO:0005575")
 _GO = re.compile(r"GO:\d{7}")
 _SLIM_COLUMNS = ("orf", "gene", "sgdid", "aspect", "term", "id", "type")
+_KEPT = pl.lit(None, pl.String)
 _GENE_WORD, _TERM_WORD = pattern("terms", "gene"), pattern("terms", "term")
 
 
@@ -46,40 +47,34 @@ class NamedTerms:
     """
 
     name: str
-    pairs: pl.DataFrame  # gene, term, line
-    ids: Mapping[str, str]  # of terms that have one
-    path: Path
-    sha256: str
+    rows: pl.DataFrame  # gene, term, id of the term, line, and why a pair is left out, if it is
+    table: Table
     reader: str
-    left_out: Mapping[str, int] = field(default_factory=dict)  # pairs by reason
-    notes: Mapping[str, int | str] = field(default_factory=dict)
 
     def on(self, genes: Genes, on_unknown: OnUnresolved = "drop") -> tuple[Annotation, Source]:
         """Look up the names and return the annotation, with what became of every pair."""
-        names = self.pairs["gene"]
+        pairs = self.rows.filter(pl.col("why").is_null())
+        left_out, names = Counter(self.rows["why"].drop_nulls()), pairs["gene"]
         first = names.str.extract(r"^([^|]*)")
         index = resolve_strains(genes, first)
         several = names.str.contains("|", literal=True).to_numpy()
         for row in np.flatnonzero((index < 0) & several).tolist():
             found = genes.resolve(names[row].split("|"))
             index[row] = next((i for i in found if i >= 0), index[row])
-        lines, known = self.pairs["line"].to_numpy(), index >= 0
-        dropped, unresolved = account_for_names(first, index, on_unknown, self.path, lines)
-        kept_terms = self.pairs["term"].filter(pl.Series(known)).to_list()
-        terms, code = np.unique(kept_terms, return_inverse=True)
-        named = terms.tolist()
-        ids = [self.ids.get(term, "") for term in named]
-        annotation = Annotation.from_pairs(
-            self.name, index[known], code, named, n_genes=len(genes), ids=ids
-        )
+        lines, known, path = pairs["line"].to_numpy(), index >= 0, self.table.path
+        dropped, unresolved = account_for_names(first, index, on_unknown, path, lines)
+        terms, code = np.unique(pairs["term"].filter(pl.Series(known)), return_inverse=True)
+        named, id_of = terms.tolist(), dict(zip(pairs["term"], pairs["id"], strict=True))
+        facts: dict[str, Any] = {"n_genes": len(genes), "ids": [id_of[term] for term in named]}
+        annotation = Annotation.from_pairs(self.name, index[known], code, named, **facts)
         kept = annotation.matrix.nnz
         repeated = {"pair of gene and term given before": int(known.sum()) - kept}
-        read = len(index) + sum(self.left_out.values())
-        counts = Counts(read, kept, {**self.left_out, **dropped, **repeated})
+        counts = Counts(len(self.rows), kept, {**left_out, **dropped, **repeated})
         numbers = {"terms": len(named), "genes": int(annotation.known.sum())}
-        notes = {**numbers, **self.notes, **unresolved}
-        file = self.path.name, self.sha256, self.reader
-        return annotation, Source(*file, counts, into=self.name, notes=notes)
+        notes = {**numbers, **self.table.notes, **unresolved}
+        return annotation, Source(
+            path.name, self.table.sha256, self.reader, counts, self.name, notes
+        )
 
 
 def _is_slim(sheet: Sheet) -> bool:
@@ -132,16 +127,11 @@ def _by_aspect(prefix: str, reader: str, table: Table, rows: pl.DataFrame) -> li
     """Return an annotation per aspect of GO; rows with a reason `why` are left out and counted."""
     table.refuse()
     rows = rows.with_columns(line=pl.Series(table.lines))
-    found = []
-    for letter, aspect in _ASPECTS.items():
-        of_aspect = rows.filter(pl.col("aspect") == letter)
-        kept = of_aspect.filter(pl.col("why").is_null())
-        if len(kept):
-            left_out = Counter(of_aspect["why"].drop_nulls())
-            ids = {term: id for term, id in zip(kept["term"], kept["id"], strict=True) if id}
-            file, pairs = (table.path, table.sha256, reader), kept.select("gene", "term", "line")
-            found.append(NamedTerms(f"{prefix}_{aspect}", pairs, ids, *file, left_out))
-    return found
+    named = {
+        f"{prefix}_{aspect}": rows.filter(aspect=letter) for letter, aspect in _ASPECTS.items()
+    }
+    with_a_pair = {name: part for name, part in named.items() if part["why"].null_count()}
+    return [NamedTerms(name, part, table, reader) for name, part in with_a_pair.items()]
 
 
 def _find_gmt(file: File) -> File | None:
@@ -159,15 +149,14 @@ def _read_gmt(file: File) -> list[NamedTerms]:
     lines = table.frame["text"].str.split("\t")
     # Enrichr leaves a weight behind the gene's name.
     genes = lines.list.slice(2).list.eval(pl.element().str.strip_chars().str.extract(r"^([^,]*)"))
-    frame = pl.DataFrame({"term": lines.list.first().str.strip_chars(), "gene": genes})
-    pairs = frame.with_columns(line=pl.Series(table.lines)).explode("gene")
-    pairs = pairs.filter(pl.col("gene") != "").select("gene", "term", "line")
-    wrong = (frame["term"] == "") | ~pl.Series(table.lines).is_in(pairs["line"].implode())
+    terms = lines.list.first().str.strip_chars()
+    ids = lines.list.slice(0, 2).list.join(" ").str.extract(f"({_GO.pattern})").fill_null("")
+    frame = pl.DataFrame({"term": terms, "gene": genes, "id": ids, "line": table.lines})
+    pairs = frame.explode("gene").filter(pl.col("gene") != "").with_columns(why=_KEPT)
+    wrong = (terms == "") | ~frame["line"].is_in(pairs["line"].implode())
     table.bad("no term or no gene", "text", wrong)
     table.refuse("A line is a term, its description and its genes, separated by tabs.")
-    found = lines.list.slice(0, 2).list.join(" ").str.extract(f"({_GO.pattern})").fill_null("")
-    ids = dict(zip(frame["term"], found, strict=True))
-    return [NamedTerms(stem_of(file.path.name), pairs, ids, file.path, table.sha256, "gmt")]
+    return [NamedTerms(stem_of(file.path.name), pairs, table, "gmt")]
 
 
 def _find_table(file: File) -> Callable[..., list[NamedTerms]] | None:
@@ -196,13 +185,11 @@ def _read_table(sheet: Sheet, at: int | None, gene: int, terms: list[int]) -> li
     name = columns[gene].name
     table.bad(f"column '{name}' holds no gene name", name, is_missing(columns[gene]) & ~absent)
     table.refuse()
-    rows = {"gene": columns[gene], "term": columns[terms[0]], "id": columns[terms[-1]]}
-    kept = pl.DataFrame({**rows, "line": table.lines}).filter(~absent)
-    named = zip(kept["term"], kept["id"], strict=True)
-    ids = {term: id for term, id in named if term != id or _GO.fullmatch(id)}
-    file, left_out = (table.path, table.sha256, "term_table"), {NO_TERM: int(absent.sum())}
-    name, pairs = stem_of(table.path.name), kept.drop("id")
-    return [NamedTerms(name, pairs, ids, *file, left_out, table.notes)]
+    ids = columns[terms[-1]].str.extract(f"^({_GO.pattern})$").fill_null("")
+    rows = {"gene": columns[gene], "term": columns[terms[0]], "id": ids, "line": table.lines}
+    why = pl.when(pl.Series(absent)).then(pl.lit(NO_TERM)).otherwise(_KEPT)
+    named = pl.DataFrame(rows).with_columns(why=why)
+    return [NamedTerms(stem_of(table.path.name), named, table, "term_table")]
 
 
 TERM_READERS = (
