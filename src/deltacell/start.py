@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from math import comb
@@ -26,7 +25,7 @@ from deltacell.train.compose import suited_config
 from deltacell.train.config import Config
 from deltacell.train.data import TrainingData, load_data
 from deltacell.train.predictor import build_fitted
-from deltacell.words import duration_text
+from deltacell.words import duration_text, hydra_text
 
 # What the steps leave in the folder; a step whose result exists is not repeated.
 SOURCES, TABLES, PAGE = "sources.json", "evaluation.md", "ranking.html"
@@ -54,7 +53,7 @@ def steps(
     seconds = duration_text(max(2.0, size / BYTES_PER_SECOND))
     title = f"reading {size / 1e6:,.1f} MB takes about {seconds}"
     yield title, (data / MANIFEST).exists(), ["data", "import", str(folder), "--out", str(data)]
-    settings = [f"data.folder={_quoted(data)}", *overrides, f"directory={_quoted(run)}"]
+    settings = [f"data.folder={hydra_text(data)}", *overrides, f"directory={hydra_text(run)}"]
     config = suited_config(settings)[0]
     loaded = load_data(config)
     sets, status = _what_to_rank(loaded)
@@ -70,14 +69,6 @@ def steps(
     which = ["--sets", sets, "--status", status, "--top", str(top)]
     title = f"ranking {sets} that are {status.replace(',', ' or ')}"
     yield title, False, ["predict", str(run), *which, *files]
-
-
-def _quoted(path: Path) -> str:
-    """Return a path as Hydra reads it, without quotes where it needs none."""
-    if re.fullmatch(r"[\w./-]+", str(path), re.ASCII):
-        return str(path)
-    text = str(path).replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{text}'"
 
 
 def _what_to_rank(data: TrainingData) -> tuple[str, str]:

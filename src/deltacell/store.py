@@ -44,6 +44,7 @@ class Storable:
     """What a cell and a screen have in common: a directory, and where they come from."""
 
     stored_as: str  # the kind of its directory
+    made_from: tuple[str, ...]  # the arguments it is made from that it has as attributes
     sources: tuple[Source, ...]  # the files it was made from
     synthetic_recipe: dict[str, Any] | None  # what a synthetic one was made with
     path: Path | None = None  # the directory it was loaded from, if any
@@ -67,6 +68,16 @@ class Storable:
     def equals(self, other: Any) -> bool:
         """Whether both hold the same, wherever they come from."""
         return bool(self.checksum == other.checksum)
+
+    def _repr_html_(self) -> str:
+        from deltacell.report.data import print_data
+        from deltacell.report.terminal import as_html
+
+        return as_html(lambda: print_data({self.stored_as: {**self.stats(), "sources": []}}, ""))
+
+    def _with(self, **changed: Any) -> Self:
+        same = {name: getattr(self, name) for name in self.made_from}
+        return type(self)(**{"synthetic": self.synthetic_recipe, **same, **changed})
 
     def _loaded(self, path: str | os.PathLike[str], stored: Stored) -> Self:
         self.sources = tuple(Source.from_json(source) for source in stored.meta["sources"])

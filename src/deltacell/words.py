@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 #: Called as ``progress(what, done, total)``; the total is 0 where it is not known.
@@ -62,6 +63,15 @@ def short_name(name: str) -> str:
     """Return an untrusted name in one line, printable and of bounded length."""
     line = "".join(c if c.isprintable() else "?" for c in name)
     return line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"
+
+
+def hydra_text(value: object) -> str:
+    """Return a value such as a path as Hydra reads it, without quotes where it needs none."""
+    text = str(value)
+    if re.fullmatch(r"[\w./-]+", text, re.ASCII):
+        return text
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def listed(words: Sequence[str]) -> str:

@@ -224,15 +224,3 @@ def test_annotations_are_stored_in_the_cell(imported, name):
     source = next(s for s in cell.sources if s.into == annotation)
     assert source.counts.kept == 2
     assert cell.feature(annotation).values[cell.genes.index("YAL001C")].tolist() == [1]
-
-
-def test_an_ontology_names_terms_and_those_above_them(imported):
-    obo = (
-        "format-version: 1.2\n\n[Term]\nid: GO:0006281\nname: DNA repair\n"
-        "is_a: GO:0006259 ! DNA metabolic process\n\n[Term]\nid: GO:0006259\n"
-        "name: DNA metabolic process\nis_a: GO:0008150 ! biological_process\n\n[Typedef]\nid: x\n"
-    )
-    out = imported("sgd.gaf", TERMS["sgd.gaf"][1], **{"go.obo": obo})
-    annotation = Imported.load(out).cell.annotations["go_process"]
-    assert annotation.terms == ("DNA metabolic process", "DNA repair")
-    assert annotation.ids == ("GO:0006259", "GO:0006281")

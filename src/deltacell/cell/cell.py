@@ -29,6 +29,7 @@ class Cell(store.Storable):
     """The wild type: its genes in order, and what is known over these genes."""
 
     stored_as = "cell"
+    made_from = ("genes", "relations", "metabolism", "features", "annotations", "sources")
 
     def __init__(
         self,
@@ -291,17 +292,6 @@ class Cell(store.Storable):
         return (
             f"Cell({self.n_genes:,} genes, {len(self.relations)} relations, {edges:,} edges{extra})"
         )
-
-    def _repr_html_(self) -> str:
-        from deltacell.report.data import print_data
-        from deltacell.report.terminal import as_html
-
-        return as_html(lambda: print_data({"cell": {**self.stats(), "sources": []}}, ""))
-
-    def _with(self, **changed: Any) -> Cell:
-        names = "genes", "relations", "metabolism", "features", "annotations", "sources"
-        parts: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return Cell(**(parts | changed), synthetic=self.synthetic_recipe)
 
     def _parts(self) -> dict[str, pa.Table]:
         relations, features = self.relations.values(), self.features.values()

@@ -291,21 +291,17 @@ def clauses_of(rule: str) -> tuple[tuple[str, ...], ...]:
         genes.append(token)
         return f"_{len(genes) - 1}"
 
-    def refused(why: str) -> InputError:
-        shown = rule if len(rule) <= 80 else f"{rule[:80]}…"
-        return InputError(f"the gene rule '{shown}' cannot be read: {why}", code="bad-rule")
-
     def alternatives(node: ast.expr) -> list[frozenset[str]]:
         if isinstance(node, ast.Name):
             return [frozenset([genes[int(node.id[1:])]])]
         if not isinstance(node, ast.BoolOp):
-            raise refused("it has other parts than genes, 'and' and 'or'")
+            raise SyntaxError
         found, *rest = map(alternatives, node.values)
         for more in rest:
             if isinstance(node.op, ast.Or):
                 found += more
             elif len(found) * len(more) > MOST_CLAUSES:
-                raise refused(f"it has more than {MOST_CLAUSES} alternatives")
+                raise MemoryError
             else:
                 found = [a | b for a, b in product(found, more)]
             found = list(dict.fromkeys(found))
@@ -316,5 +312,7 @@ def clauses_of(rule: str) -> tuple[tuple[str, ...], ...]:
         # The rule is only parsed: it is built of and, or, brackets and numbered names.
         clauses = alternatives(ast.parse(written, mode="eval").body) if written else []
     except (SyntaxError, RecursionError, MemoryError):
-        raise refused("expected genes, 'and', 'or' and brackets, not nested too deep") from None
+        what = f"the gene rule '{rule[:80]}' is not of genes, 'and', 'or' and brackets, or has "
+        what += f"more than {MOST_CLAUSES} alternatives"
+        raise InputError(what, code="bad-rule") from None
     return tuple(tuple(sorted(clause)) for clause in clauses)

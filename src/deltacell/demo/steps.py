@@ -29,6 +29,7 @@ from deltacell.screen.synthetic import Planted
 from deltacell.store import MANIFEST, read_manifest
 from deltacell.train.data import load_data
 from deltacell.train.run_directory import resumed_config
+from deltacell.words import hydra_text
 
 TITLES = {"pairs": "Pair trees", "dango": "DANGO", "hetero_cell": "HeteroCell"}
 """The name of each model, by its run, in the order in which they are shown."""
@@ -59,12 +60,11 @@ def _texts() -> dict[str, Any]:
 
 
 def steps(folder: Path, seed: int = 0) -> list[Step]:
+    given = {"folder": folder, "seed": seed}
+
     def filled(word: str) -> str:
-        text = word.format(folder=folder, seed=seed)
-        key, sign, value = text.partition("=")
-        # Hydra needs quotes where a path is not plain.
-        plain = all(c.isalnum() or c in "/._-" for c in value)
-        return text if plain or "=" not in word else f"{key}{sign}'{value}'"
+        key, sign, value = word.partition("=")
+        return f"{key}={hydra_text(value.format(**given))}" if sign else word.format(**given)
 
     return [
         Step(one["title"], one["words"], tuple(map(filled, one["command"].split())))

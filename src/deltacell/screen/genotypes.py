@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from deltacell.arrays import AnyArray, Bools, Ints, ragged_positions
+from deltacell.arrays import AnyArray, Bools, Ints, offsets_of, ragged_positions
 from deltacell.errors import InputError
 
 
@@ -69,9 +69,7 @@ class Genotypes:
         host_rows, offsets = rows.cpu(), self.offsets.cpu()
         starts, sizes = offsets[host_rows], offsets.diff()[host_rows]
         at = torch.from_numpy(ragged_positions(starts.numpy(), sizes.numpy()))
-        new_offsets = torch.zeros(len(rows) + 1, dtype=torch.int64)
-        torch.cumsum(sizes, 0, out=new_offsets[1:])
-        device = self.genes.device
+        new_offsets, device = torch.from_numpy(offsets_of(sizes.numpy())), self.genes.device
         return Genotypes(self.genes[at.to(device)], new_offsets.to(device))
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Genotypes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from deltacell.arrays import AnyArray, Bools, Doubles, Ints
 from deltacell.screen.coverage import Coverage
 from deltacell.screen.genotypes import Genotypes, all_pairs
 from deltacell.screen.screen import Screen
-from deltacell.screen.split import Split
+from deltacell.screen.split import PARTS, Split
 
 Part = Literal["train", "validation", "test"]
 
@@ -93,12 +93,13 @@ class Grid:
         )
 
     def count(self, part: Part, split: Split) -> int:
-        return int((_parts(self, split) == _number(part)).sum())
+        return int((_parts(self, split) == PARTS.index(part)).sum())
 
     def draw(self, n: int, *, part: Part, split: Split, seed: int = 0) -> Genotypes:
         """Draw at most `n` zeros of a part uniformly without repetition, the smaller gene first."""
-        there = self._tested[1][_parts(self, split) == _number(part)]
-        rng = np.random.default_rng([seed, _number(part)])
+        number = PARTS.index(part)
+        there = self._tested[1][_parts(self, split) == number]
+        rng = np.random.default_rng([seed, number])
         drawn = there[rng.permutation(len(there))[:n]]
         genes = np.stack(np.divmod(drawn, len(self.screen.genes)), axis=1).ravel()
         return Genotypes(torch.from_numpy(genes), torch.arange(len(drawn) + 1) * 2)
@@ -125,10 +126,6 @@ class Grid:
         both: Bools = np.triu(tested, 1)
         both |= np.tril(tested, -1).T
         return both
-
-
-def _number(part: Part) -> int:
-    return get_args(Part).index(part)
 
 
 @lru_cache(maxsize=1)

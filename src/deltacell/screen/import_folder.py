@@ -145,8 +145,7 @@ def import_folder(
         files.why[path] = "it numbers the genes of the STRING adjacency files beside it"
     edges, screens = files.read("edges"), files.read("screens", phenotype=phenotype)
     metabolisms = [read() for _, read in files.of("metabolism", only_one=True)]
-    ontology = next(iter(files.read("ontology")), None)
-    terms = files.read("terms", ontology=ontology)
+    terms = files.read("terms")
     if genes is None or on_unknown == "add":
         genes = Genes([]) if genes is None else genes
         named = [n for written in (*edges, *metabolisms, *screens) for n in written.gene_names]
@@ -179,16 +178,12 @@ def import_folder(
         by_study.setdefault(one.study, []).append(one.on(genes, policy))
     studies = {study: Screen.concat(parts) for study, parts in sorted(by_study.items())}
     splits = _named_splits(screens, files.read("parts"), studies)
-    built.notes += [
-        f"{one.path.name} was read as a screen of {len(one):,} genotypes. If it is a network, call "
-        "its number weight."
-        for one in screens
-        if one.reader == tables.reader.name
-    ]
-    notes = [
-        *built.notes,
-        *(f"The split of {name} is named: train with split.method=named." for name in splits),
-    ]
+    notes = built.notes
+    for one in screens:
+        if one.reader == tables.reader.name:
+            said = f"{one.path.name} was read as a screen of {len(one):,} genotypes. If it is a "
+            notes.append(f"{said}network, call its number weight.")
+    notes += [f"The split of {name} is named: train with split.method=named." for name in splits]
     if not cell.relations:
         notes.append("There is no network: docs/how-to/networks.md says what is read as one.")
     if not studies:
@@ -272,11 +267,8 @@ class _Files:
         if only_one:
             same = [path.name for path, reader, _ in mine if reader is mine[0][1]]
             if len(same) > 1:
-                what, fix = (
-                    f"several files give the {gives}: {', '.join(same)}",
-                    "Keep one of them.",
-                )
-                raise InputError(what, code="several-files", where=self.folder, fix=fix)
+                what = f"several files give the {gives}; keep one of {', '.join(same)}"
+                raise InputError(what, code="several-files", where=self.folder)
             self.why |= {p: f"the {gives} are those of {mine[0][0].name}" for p, *_ in mine[1:]}
             mine = mine[:1]
         return [(path, partial(self._read, path, reader, form)) for path, reader, form in mine]

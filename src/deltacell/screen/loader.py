@@ -87,9 +87,7 @@ class Loader:
     ) -> None:
         numbers = (batch_size, samples_per_epoch, run_length, seed + 1)
         if any(number is not None and number < 1 for number in numbers):
-            what = (
-                "batch_size, samples_per_epoch and run_length must be at least 1, seed at least 0"
-            )
+            what = "a batch, an epoch and a run have at least 1 genotype; the seed is at least 0"
             raise InputError(what, code="invalid-number")
         self.screen, self.rows = screen, _checked_rows(screen, rows)
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
@@ -128,17 +126,14 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume where a state was taken; one of another order is refused."""
         identity = self._identity()
-        if not state.keys() >= {"epoch", "batch", *identity}:
-            raise InputError("not the state of a loader", code="not-a-state")
         for name, mine in identity.items():
-            if state[name] != mine:
+            if state.get(name, mine) != mine:
                 what = f"the state was taken with {name}={state[name]}, and this loader has {mine}"
                 fix = "Make the loader as it was, or start the epoch over without the state."
                 raise InputError(what, code="other-order", fix=fix, key=name)
-        epoch, batch = state["epoch"], state["batch"]
-        if epoch < 0 or not 0 <= batch < len(self):
-            what = f"the state is at batch {batch} of {len(self)} of epoch {epoch}"
-            raise InputError(what, code="not-a-state")
+        epoch, batch = state.get("epoch", -1), state.get("batch", -1)
+        if not state.keys() >= identity.keys() or epoch < 0 or not 0 <= batch < len(self):
+            raise InputError("not the state of a loader", code="not-a-state")
         self._go_to(epoch, batch)
 
     @property

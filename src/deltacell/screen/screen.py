@@ -114,6 +114,7 @@ class Screen(store.Storable):
     """
 
     stored_as = "screen"
+    made_from = ("genes", "rows", "deleted", "coverage", "sources")
 
     def __init__(
         self,
@@ -199,12 +200,6 @@ class Screen(store.Storable):
     def __repr__(self) -> str:
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in self._kinds().items())
         return f"Screen({len(self):,} genotypes: {kinds})"
-
-    def _repr_html_(self) -> str:
-        from deltacell.report.data import print_data
-        from deltacell.report.terminal import as_html
-
-        return as_html(lambda: print_data({"screen": {**self.stats(), "sources": []}}, ""))
 
     @cached_property
     def offsets(self) -> Ints:
@@ -476,11 +471,6 @@ class Screen(store.Storable):
         names = pl.Series(self.genes.systematic, dtype=pl.String).gather(self.deleted["gene"])
         owner = pl.Series("row", self.genotypes.owner.numpy())
         return self.deleted.with_columns(gene=names).insert_column(0, owner)
-
-    def _with(self, **changed: Any) -> Screen:
-        names = ("genes", "rows", "deleted", "coverage", "sources")
-        same = {name: getattr(self, name) for name in names}
-        return Screen(**{"synthetic": self.synthetic_recipe, **same, **changed})
 
     def _parts(self) -> dict[str, pa.Table]:
         return {

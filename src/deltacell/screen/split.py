@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -113,8 +113,8 @@ class Split:
         taken = order[: _n_taken(np.bincount(joins, minlength=len(order))[: len(order)], wanted)]
         part[joins < len(taken)] = VALIDATION
         options = {"held_out": held_out, "validation": validation}
-        made, chosen = partial(_made, held_out=held), np.sort(taken)
-        return made(screen, part, "gene", seed, options, validation_genes=chosen)
+        chosen: dict[str, Any] = {"held_out": held, "validation_genes": np.sort(taken)}
+        return _made(screen, part, "gene", seed, options, **chosen)
 
     @classmethod
     def sets(

@@ -1,14 +1,13 @@
-"""Annotations: SGD's GO slim, GAF, GMT and tables of genes and terms, with names of OBO."""
+"""Annotations: SGD's GO slim, GAF, GMT and tables of genes and terms."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -26,19 +25,17 @@ from deltacell.cell.readers.names import (
     without_header,
 )
 from deltacell.counts import Counts, Source
-from deltacell.table import File, Sheet, Table, as_utf8, is_missing, is_number, open_text
+from deltacell.table import File, Sheet, Table, is_missing, is_number
 
 #: Why a row is left out.
 NO_TERM = "no term"
 ROOT = "root of the ontology, which says that nothing is known"
-NOT = "says that the gene does not have the term"
-GENETIC = "inferred from genetic interactions"
-REPEATED = "pair of gene and term given before"
 
 _ASPECTS = {"P": "process", "F": "function", "C": "component"}
 _ROOTS = ("GO:0008150", "GO:0003674", "GO:0005575")
 _GO = re.compile(r"GO:\d{7}")
 _SLIM_COLUMNS = ("orf", "gene", "sgdid", "aspect", "term", "id", "type")
+_KEPT = pl.lit(None, pl.String)
 _GENE_WORD, _TERM_WORD = pattern("terms", "gene"), pattern("terms", "term")
 
 
@@ -50,75 +47,41 @@ class NamedTerms:
     """
 
     name: str
-    pairs: pl.DataFrame  # gene, term, line
-    ids: Mapping[str, str]  # of terms that have one
-    path: Path
-    sha256: str
+    rows: pl.DataFrame  # gene, term, id of the term, line, and why a pair is left out, if it is
+    table: Table
     reader: str
-    left_out: Mapping[str, int] = field(default_factory=dict)  # pairs by reason
-    notes: Mapping[str, int | str] = field(default_factory=dict)
 
     def on(self, genes: Genes, on_unknown: OnUnresolved = "drop") -> tuple[Annotation, Source]:
         """Look up the names and return the annotation, with what became of every pair."""
-        names = self.pairs["gene"]
+        pairs = self.rows.filter(pl.col("why").is_null())
+        left_out, names = Counter(self.rows["why"].drop_nulls()), pairs["gene"]
         first = names.str.extract(r"^([^|]*)")
         index = resolve_strains(genes, first)
         several = names.str.contains("|", literal=True).to_numpy()
         for row in np.flatnonzero((index < 0) & several).tolist():
             found = genes.resolve(names[row].split("|"))
             index[row] = next((i for i in found if i >= 0), index[row])
-        lines, known = self.pairs["line"].to_numpy(), index >= 0
-        dropped, unresolved = account_for_names(first, index, on_unknown, self.path, lines)
-        kept_terms = self.pairs["term"].filter(pl.Series(known)).to_list()
-        terms, code = np.unique(kept_terms, return_inverse=True)
-        named = terms.tolist()
-        ids = [self.ids.get(term, "") for term in named]
-        annotation = Annotation.from_pairs(
-            self.name, index[known], code, named, n_genes=len(genes), ids=ids
-        )
+        lines, known, path = pairs["line"].to_numpy(), index >= 0, self.table.path
+        dropped, unresolved = account_for_names(first, index, on_unknown, path, lines)
+        terms, code = np.unique(pairs["term"].filter(pl.Series(known)), return_inverse=True)
+        named, id_of = terms.tolist(), dict(zip(pairs["term"], pairs["id"], strict=True))
+        facts: dict[str, Any] = {"n_genes": len(genes), "ids": [id_of[term] for term in named]}
+        annotation = Annotation.from_pairs(self.name, index[known], code, named, **facts)
         kept = annotation.matrix.nnz
-        repeated = {REPEATED: int(known.sum()) - kept}
-        read = len(index) + sum(self.left_out.values())
-        counts = Counts(read, kept, {**self.left_out, **dropped, **repeated})
+        repeated = {"pair of gene and term given before": int(known.sum()) - kept}
+        counts = Counts(len(self.rows), kept, {**left_out, **dropped, **repeated})
         numbers = {"terms": len(named), "genes": int(annotation.known.sum())}
-        notes = {**numbers, **self.notes, **unresolved}
-        file = self.path.name, self.sha256, self.reader
-        return annotation, Source(*file, counts, into=self.name, notes=notes)
-
-
-class Ontology(NamedTuple):
-    """Names and parents of terms, from an OBO file such as ``go-basic.obo``."""
-
-    names: dict[str, str]
-    parents: dict[str, list[str]]
-
-    def with_ancestors(self, term: str) -> list[str]:
-        """Return a term and all that it is a kind or a part of, except the roots."""
-        found = [term]
-        for one in found:
-            found += [above for above in self.parents.get(one, ()) if above not in found]
-        return sorted(set(found) - set(_ROOTS))
-
-
-def _read_ontology(file: File) -> list[Ontology]:
-    """Read ``id``, ``name``, ``is_a`` and ``relationship: part_of`` of the terms of OBO."""
-    ontology = Ontology({}, {})
-    text = as_utf8(open_text(file.path)[0]).decode()
-    for stanza in text.split("\n[Term]\n")[1:]:
-        own = stanza.split("\n[", 1)[0]
-        parents = re.findall(r"^(?:is_a:|relationship: part_of) *(\S+)", own, re.MULTILINE)
-        for identifier in re.findall(r"^(?:alt_)?id: *(\S+)", own, re.MULTILINE):
-            name = re.search(r"^name: *(.+)", own, re.MULTILINE)
-            ontology.names[identifier] = name[1] if name else identifier
-            ontology.parents[identifier] = parents
-    return [ontology]
+        notes = {**numbers, **self.table.notes, **unresolved}
+        return annotation, Source(
+            path.name, self.table.sha256, self.reader, counts, self.name, notes
+        )
 
 
 def _is_slim(sheet: Sheet) -> bool:
     return all(len(row) == len(_SLIM_COLUMNS) and row[3] in _ASPECTS for row in sheet.rows)
 
 
-def _read_slim(table: Table, ontology: Ontology | None = None) -> list[NamedTerms]:
+def _read_slim(table: Table) -> list[NamedTerms]:
     aspect = table.frame["aspect"]
     table.bad("the aspect is not C, F or P", "aspect", ~aspect.is_in(list(_ASPECTS)))
     is_root, is_empty = pl.col("id").is_in(_ROOTS), pl.col("id") == ""
@@ -137,7 +100,7 @@ def _find_gaf(file: File) -> File | None:
     return file if starts or any(map(_is_gaf, file.head)) else None
 
 
-def _read_gaf(file: File, ontology: Ontology | None = None) -> list[NamedTerms]:
+def _read_gaf(file: File) -> list[NamedTerms]:
     table = file.lines()
     table = table.take(~table.frame["text"].str.starts_with("!").to_numpy())
     text = table.frame["text"]
@@ -147,55 +110,28 @@ def _read_gaf(file: File, ontology: Ontology | None = None) -> list[NamedTerms]:
     relation, term, code = (pl.col(f"field_{i}") for i in (3, 4, 6))
     why = (
         pl.when(relation.str.to_uppercase().str.split("|").list.contains("NOT"))
-        .then(pl.lit(NOT))
+        .then(pl.lit("says that the gene does not have the term"))
         .when(term.is_in(_ROOTS) | (code == "ND"))
         .then(pl.lit(ROOT))
         # What a screen is to be predicted from must not come from a screen.
         .when(code.is_in(["IGI", "HGI"]))
-        .then(pl.lit(GENETIC))
+        .then(pl.lit("inferred from genetic interactions"))
     )
     # The systematic name is the first synonym in SGD's files; others know the symbol.
     names = pl.concat_str("field_2", "field_10", "field_1", separator="|").str.strip_chars("|")
-    rows = fields.select(gene=names, term=term, id=pl.lit(""), aspect="field_8", why=why)
-    return [_named(terms, ontology) for terms in _by_aspect("go", "gaf", table, rows)]
+    rows = fields.select(gene=names, term=term, id=term, aspect="field_8", why=why)
+    return _by_aspect("go", "gaf", table, rows)
 
 
 def _by_aspect(prefix: str, reader: str, table: Table, rows: pl.DataFrame) -> list[NamedTerms]:
     """Return an annotation per aspect of GO; rows with a reason `why` are left out and counted."""
     table.refuse()
     rows = rows.with_columns(line=pl.Series(table.lines))
-    found = []
-    for letter, aspect in _ASPECTS.items():
-        of_aspect = rows.filter(pl.col("aspect") == letter)
-        kept = of_aspect.filter(pl.col("why").is_null())
-        if len(kept):
-            left_out = Counter(of_aspect["why"].drop_nulls())
-            ids = {term: id for term, id in zip(kept["term"], kept["id"], strict=True) if id}
-            file, pairs = (table.path, table.sha256, reader), kept.select("gene", "term", "line")
-            found.append(NamedTerms(f"{prefix}_{aspect}", pairs, ids, *file, left_out))
-    return found
-
-
-def _named(given: NamedTerms, ontology: Ontology | None) -> NamedTerms:
-    """Return the terms by their names, with those above them, if there is an ontology."""
-    terms = given.pairs["term"]
-    ids = {term: term for term in terms.unique() if _GO.fullmatch(term)}
-    if not ids:
-        return given
-    if ontology is None:
-        note = "terms are known by their identifiers; put go-basic.obo into the folder for names"
-        return replace(given, ids=ids, notes={**given.notes, "names_of_terms": note})
-    above = {term: ontology.with_ancestors(term) for term in ids}
-    lists = pl.Series([above.get(term, [term]) for term in terms], dtype=pl.List(pl.String))
-    flat = given.pairs.with_columns(term=lists).filter(pl.col("term").list.len() > 0)
-    flat = flat.explode("term")
-    names = [ontology.names.get(term, term) for term in flat["term"]]
-    return replace(
-        given,
-        pairs=flat.with_columns(term=pl.Series(names, dtype=pl.String)),
-        ids=dict(zip(names, flat["term"], strict=True)),
-        notes={**given.notes, "pairs_before_parent_terms": len(lists)},
-    )
+    named = {
+        f"{prefix}_{aspect}": rows.filter(aspect=letter) for letter, aspect in _ASPECTS.items()
+    }
+    with_a_pair = {name: part for name, part in named.items() if part["why"].null_count()}
+    return [NamedTerms(name, part, table, reader) for name, part in with_a_pair.items()]
 
 
 def _find_gmt(file: File) -> File | None:
@@ -208,20 +144,19 @@ def _find_gmt(file: File) -> File | None:
     return file if of_that_name or (linked and len({len(row) for row in rows}) > 2) else None
 
 
-def _read_gmt(file: File, ontology: Ontology | None = None) -> list[NamedTerms]:
+def _read_gmt(file: File) -> list[NamedTerms]:
     table = file.lines()
     lines = table.frame["text"].str.split("\t")
     # Enrichr leaves a weight behind the gene's name.
     genes = lines.list.slice(2).list.eval(pl.element().str.strip_chars().str.extract(r"^([^,]*)"))
-    frame = pl.DataFrame({"term": lines.list.first().str.strip_chars(), "gene": genes})
-    pairs = frame.with_columns(line=pl.Series(table.lines)).explode("gene")
-    pairs = pairs.filter(pl.col("gene") != "").select("gene", "term", "line")
-    wrong = (frame["term"] == "") | ~pl.Series(table.lines).is_in(pairs["line"].implode())
+    terms = lines.list.first().str.strip_chars()
+    ids = lines.list.slice(0, 2).list.join(" ").str.extract(f"({_GO.pattern})").fill_null("")
+    frame = pl.DataFrame({"term": terms, "gene": genes, "id": ids, "line": table.lines})
+    pairs = frame.explode("gene").filter(pl.col("gene") != "").with_columns(why=_KEPT)
+    wrong = (terms == "") | ~frame["line"].is_in(pairs["line"].implode())
     table.bad("no term or no gene", "text", wrong)
     table.refuse("A line is a term, its description and its genes, separated by tabs.")
-    found = lines.list.slice(0, 2).list.join(" ").str.extract(f"({_GO.pattern})").fill_null("")
-    ids = dict(zip(frame["term"], found, strict=True))
-    return [NamedTerms(stem_of(file.path.name), pairs, ids, file.path, table.sha256, "gmt")]
+    return [NamedTerms(stem_of(file.path.name), pairs, table, "gmt")]
 
 
 def _find_table(file: File) -> Callable[..., list[NamedTerms]] | None:
@@ -242,9 +177,7 @@ def _find_table(file: File) -> Callable[..., list[NamedTerms]] | None:
     return None
 
 
-def _read_table(
-    sheet: Sheet, at: int | None, gene: int, terms: list[int], ontology: Ontology | None = None
-) -> list[NamedTerms]:
+def _read_table(sheet: Sheet, at: int | None, gene: int, terms: list[int]) -> list[NamedTerms]:
     """Read the terms of the first of the given columns, with their identifiers if there are two."""
     table = sheet.below(at)
     columns = table.frame.get_columns()
@@ -252,22 +185,16 @@ def _read_table(
     name = columns[gene].name
     table.bad(f"column '{name}' holds no gene name", name, is_missing(columns[gene]) & ~absent)
     table.refuse()
-    rows = {"gene": columns[gene], "term": columns[terms[0]], "id": columns[terms[-1]]}
-    kept = pl.DataFrame({**rows, "line": table.lines}).filter(~absent)
-    ids = dict(zip(kept["term"], kept["id"], strict=True)) if len(terms) > 1 else {}
-    file, left_out = (table.path, table.sha256, "term_table"), {NO_TERM: int(absent.sum())}
-    found = NamedTerms(stem_of(table.path.name), kept.drop("id"), ids, *file, left_out, table.notes)
-    return [_named(found, ontology)]
+    ids = columns[terms[-1]].str.extract(f"^({_GO.pattern})$").fill_null("")
+    rows = {"gene": columns[gene], "term": columns[terms[0]], "id": ids, "line": table.lines}
+    why = pl.when(pl.Series(absent)).then(pl.lit(NO_TERM)).otherwise(_KEPT)
+    named = pl.DataFrame(rows).with_columns(why=why)
+    return [NamedTerms(stem_of(table.path.name), named, table, "term_table")]
 
 
 TERM_READERS = (
-    Reader(
-        *("obo", "ontology"),
-        lambda file: "".join(file.head[:1]).startswith("format-version:") and file,
-        _read_ontology,
-    ),
     table_reader("go_slim", "terms", without_header(_SLIM_COLUMNS, _is_slim), _read_slim),
     Reader("gaf", "terms", _find_gaf, _read_gaf),
     Reader("gmt", "terms", _find_gmt, _read_gmt),
-    Reader("term_table", "terms", _find_table, lambda read, **options: read(**options)),
+    Reader("term_table", "terms", _find_table, lambda read: read()),
 )
