@@ -89,7 +89,6 @@ class FittedPredictor(Recorded):
     history: list[dict[str, float]]
     _order: GeneOrder | None = None
     _learned: State
-    _is_warm = False  # whether what all calls share has been made
 
     def _fit(self, data: FitData) -> State:
         raise NotImplementedError
@@ -144,7 +143,7 @@ class FittedPredictor(Recorded):
 
     def _use(self, cell: Cell, order: GeneOrder, learned: State) -> Self:
         self._load(cell, order, learned)
-        self._learned, self._order, self._is_warm = learned, order, False
+        self._learned, self._order = learned, order
         return self
 
     def __call__(self, cell: Cell, genotypes: Genotypes) -> Prediction:
@@ -156,13 +155,10 @@ class FittedPredictor(Recorded):
         # Sets that share their first gene share most of the work.
         rows = np.argsort(sets.genes[sets.offsets[:-1]], kind="stable")
         blocks = [rows[at : at + SETS_PER_BLOCK] for at in range(0, len(rows), SETS_PER_BLOCK)]
-        # The very first one alone, because it makes what all others share.
-        alone = 0 if self._is_warm else 1
-        found = [self._parts(cell, sets.take(block)) for block in blocks[:alone]]
-        self._is_warm, workers = True, workers_for(torch.device("cpu"), len(blocks) - alone)
+        workers = workers_for(torch.device("cpu"), len(blocks))
         with one_core(workers):
-            found += in_any_worker(
-                lambda block: self._parts(cell, sets.take(block)), blocks[alone:], workers
+            found = in_any_worker(
+                lambda block: self._parts(cell, sets.take(block)), blocks, workers
             )
         as_given = np.argsort(rows)
         columns: dict[str, Any] = {

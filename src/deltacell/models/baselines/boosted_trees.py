@@ -68,7 +68,7 @@ class BoostedTrees(FittedPredictor):
         state = {
             **effects.state(),
             "largest": int(training.sets.sizes.max()),
-            "relations": {one.name: one.n_entries for one in relations},
+            "relations": _entries(data.cell),
             "embeddings": [
                 spectral_embedding(one, self.dimensions, seed=data.seed) for one in relations
             ],
@@ -82,15 +82,13 @@ class BoostedTrees(FittedPredictor):
         return state
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        given = {one.name: one.n_entries for one in cell.relations.values()}
-        if list(given.items()) != list(state["relations"].items()):
-            raise other_cell("it has other relations")
+        _check_relations(cell, state)
         self._prepare(cell, order, state)
         self._trees = booster(state["trees"])
 
     def _prepare(self, cell: Cell, order: GeneOrder, state: State) -> None:
         self._over = OVER.get(state["largest"], (EVERY, EVERY))
-        self._cell, self._relations = cell, _relations(cell, order)
+        self._relations = _relations(cell, order)
         # A decomposition may round differently elsewhere, and the trees were made for these.
         self._embeddings, self._tables = state["embeddings"], state["gene_features"]
 
@@ -122,21 +120,22 @@ class BoostedTrees(FittedPredictor):
         return np.concatenate([column.astype(np.float32) for column in columns], axis=1)
 
     def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
-        if cell is not self._cell:
-            self._check_cell(cell)
+        _check_relations(cell, self._learned)
         effects = GeneEffects.from_state(self._learned).known[sets.genes]
         return Parts(predicted(self._trees, self._columns(sets, effects)))
-
-    def _check_cell(self, cell: Cell) -> None:
-        relations = _relations(cell, GeneOrder(cell.genes))
-        same = len(relations) == len(self._relations)
-        if not same or not all(map(Relation.equals, relations, self._relations)):
-            raise other_cell("it has other relations")
-        self._cell = cell
 
 
 def _relations(cell: Cell, order: GeneOrder) -> list[Relation]:
     return [relation.take(order.gene) for relation in cell.relations.values()]
+
+
+def _entries(cell: Cell) -> dict[str, int]:
+    return {name: relation.n_entries for name, relation in cell.relations.items()}
+
+
+def _check_relations(cell: Cell, state: State) -> None:
+    if list(_entries(cell).items()) != list(state["relations"].items()):
+        raise other_cell("it has other relations")
 
 
 def boosted(

@@ -320,13 +320,12 @@ def voters(
 
 def _scores_with(measured: Measured, rest: tuple[int, ...]) -> tuple[Ints, Floats]:
     """Return the genes that were measured together with some others, and the scores."""
-    table, row = measured.pairs, rest[0]
+    rows = measured.pairs[list(rest[:1])]
     if len(rest) > 1:
         known = measured.larger.get(len(rest) + 1)
-        key = set_keys(np.array(rest), np.array([0, len(rest)]), measured.n_genes)
-        at, there = look_up(key[:0] if known is None else known.rests, key)
-        if known is None or not there[0]:
+        if known is None:
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        table, row = known.scores, int(at[0])
-    entries = slice(table.indptr[row], table.indptr[row + 1])
-    return table.indices[entries].astype(np.int64), table.data[entries]
+        key = set_keys(np.array(rest), np.array([0, len(rest)]), measured.n_genes)
+        at, there = look_up(known.rests, key)
+        rows = known.scores[at[there]]
+    return rows.indices.astype(np.int64), rows.data

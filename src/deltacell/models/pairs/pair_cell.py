@@ -168,7 +168,7 @@ class PairCell(Recorded, nn.Module):
         state = torch.stack([effect * seen, torch.log1p(count) * seen, seen.to(effect)], dim=-1)
         x: Tensor = self.encoder(torch.cat([self.inputs[genes], state], dim=-1))
         votes = self.effect.new_zeros(b, 2 * self.heads)
-        if size > 2 and size in self._sizes:
+        if size > 2:
             replaced = [self._replace(genes, i, x[:, i], context, 2) for i in range(size)]
             votes = torch.stack(replaced).mean(dim=0)
         if not n_pairs:
@@ -178,11 +178,8 @@ class PairCell(Recorded, nn.Module):
         spread = context._replace(fold=fold.repeat_interleave(n_pairs))
         pair = torch.stack([genes[:, first], genes[:, second]], dim=2).view(-1, 2)
         a, c = x[:, first].reshape(-1, self.hidden), x[:, second].reshape(-1, self.hidden)
-        if 2 in self._sizes:
-            one, other = (self._replace(pair, i, v, spread, 0) for i, v in ((0, a), (1, c)))
-            both = self._between(pair, a, c, spread)
-        else:
-            one = other = both = a.new_zeros(len(a), 2 * self.heads)
+        one, other = (self._replace(pair, i, v, spread, 0) for i, v in ((0, a), (1, c)))
+        both = self._between(pair, a, c, spread)
         parts = [a + c, a * c, (a - c).abs(), one + other, (one - other).abs(), one * other, both]
         row, found = _look_up(self.edge_keys, pair[:, 0] * self.n_genes + pair[:, 1])
         inputs = torch.cat([*parts, self.edge_weights[row] * found[:, None]], dim=1)
@@ -234,6 +231,8 @@ class PairCell(Recorded, nn.Module):
         """Return the weighted mean residual of measured sets and the log of its weight, [b, 2H]."""
         b, k, _ = log_weights.shape
         size, ordered = sets.shape[1], sets.sort(dim=1).values
+        if size not in self._sizes:
+            return log_weights.new_zeros(b, 2 * self.heads)
         keys, scores, _ = self._known(size)
         row, found = _look_up(keys, _keys(ordered, self.n_genes))
         # A set holds no gene twice, and a gene treated as unseen has no measured set.
