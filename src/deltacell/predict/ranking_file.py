@@ -70,7 +70,7 @@ class Ranking:
         """Return it as a JSON-serialisable dict, with the first ``most`` rows of each end."""
         counts, rows, first = self.about["counts"], [], 0
         for end in ("listed", LOWEST, HIGHEST):
-            rows += read_rows(self.path, first, min(most, counts[end])).to_pylist()
+            rows += read_rows(self.path, first, min(most, counts[end])).to_dicts()
             first += counts[end]
         names = ("title", "request", "runs", "counts", "relations")
         return {
@@ -85,12 +85,12 @@ class Ranking:
 
 
 def write_ranking(path: Path, tables: Iterable[pa.Table], about: Mapping[str, Any]) -> None:
-    """Write a ranking whole or not at all; every table but the last is a full group of rows."""
+    """Write a ranking whole or not at all; each table becomes a group of rows."""
     said = json.dumps({"schema": VERSION, **about, "seal": NO_SEAL}, sort_keys=True)
     with written(path, "the ranking") as temporary:
         with pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer:
             for rows in tables:
-                writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
+                writer.write_table(rows)
             writer.add_key_value_metadata({KEY.decode(): said})
         place, seal = _seal_of(temporary, NO_SEAL)
         with temporary.open("r+b") as file:
@@ -130,13 +130,9 @@ def _seal_of(path: Path, seal: str) -> tuple[int, str]:
         return place, digest.hexdigest()
 
 
-def read_rows(path: str | os.PathLike[str], first: int = 0, n: int | None = None) -> pa.Table:
-    """Return rows of a ranking, ``n`` from the ``first`` on; only their groups are read."""
-    with pq.ParquetFile(path) as file:
-        end = None if n is None else -(-(first + n) // ROWS_PER_GROUP)
-        groups = range(file.num_row_groups)[first // ROWS_PER_GROUP : end]
-        rows = file.read_row_groups(groups).replace_schema_metadata(None)
-    return rows.slice(first % ROWS_PER_GROUP, n)
+def read_rows(path: Path, first: int = 0, n: int | None = None) -> pl.DataFrame:
+    """Return rows of a ranking, ``n`` from the ``first`` on; no others are kept in memory."""
+    return pl.scan_parquet(path).slice(first, n).collect()
 
 
 _LISTS = ("genes", "names", "relations", "links", "pathways", "complexes")
@@ -151,7 +147,7 @@ def write_table(ranking: Path, path: Path) -> None:
     The genes of a set have columns of their own, by both names, and lists are one text. A text
     that a spreadsheet would take for a formula has an apostrophe before it.
     """
-    suffix, rows = path.suffix.lower(), pl.DataFrame(read_rows(ranking))
+    suffix, rows = path.suffix.lower(), read_rows(ranking)
     if suffix == ".xlsx" and len(rows) >= _MOST_ROWS_OF_A_SHEET:
         what = f"a sheet holds {_MOST_ROWS_OF_A_SHEET:,} rows and the ranking has more; use --csv"
         raise InputError(what, code="too-many-rows", where=path)
@@ -192,7 +188,7 @@ def write_network(ranking: Path, edges: Path, nodes: Path) -> None:
     Each two genes of a ranked set are an edge of the interaction ``predicted``, and those that a
     relation connects an edge of its name. A node has the number and scores of its ranked sets.
     """
-    rows = pl.DataFrame(read_rows(ranking))
+    rows = read_rows(ranking)
     columns = ["end", "rank", "score", "spread", "status"]
     found: list[tuple[Any, ...]] = []
     known: dict[tuple[Any, ...], None] = {}

@@ -318,13 +318,8 @@ class Work:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the folder, and keep out others who would do the same work."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = self._file(".lock").open("wb")
-        except OSError as error:
-            what = f"the folder for work in progress cannot be made: {error.strerror or error}"
-            raise StoreError(what, code="cannot-write", where=self.folder) from error
-        with lock:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._file(".lock").open("wb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
