@@ -86,7 +86,7 @@ def test_no_rows_are_a_ranking_too_and_another_file_is_none(path, tmp_path, refu
     refused("not-a-ranking", read_about, tmp_path / "o")
     (tmp_path / "o").write_text("genes")
     refused("damaged-ranking", read_about, tmp_path / "o")
-    refused("cannot-write", write_table, path, tmp_path / "o" / "r.csv")
+    refused("not-written", write_table, path, tmp_path / "o" / "r.csv")
 
 
 STRIDE = 29

@@ -43,7 +43,6 @@ def draw_figures(
     ``NAME-relations.png`` for names of relations and weights [genes, relations].
     """
     check_fit(cell, screen, split)
-    folder.mkdir(parents=True, exist_ok=True)
     score = screen.column("score").astype(np.float64)[split.test]
     known = np.isfinite(score)
     if not known.any():

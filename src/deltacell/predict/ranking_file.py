@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from mmap import ACCESS_READ, mmap
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deltacell.errors import InputError, StoreError, need
-from deltacell.files import new_file
+from deltacell.files import written
 
 LOWEST, HIGHEST = "lowest", "highest"
 NAMES = pa.list_(pa.string())
@@ -46,7 +45,6 @@ ROWS_PER_GROUP = 50_000
 SHOWN = 2_000  # rows of each end that `Ranking.to_json` returns
 VERSION = 2
 NO_SEAL = 64 * "-"  # what stands in a file in place of its seal until that is known
-HASHED_AT_ONCE = 2**24
 
 DAMAGE: tuple[type[Exception], ...] = (
     *(OSError, pa.ArrowException, ValueError, TypeError, KeyError, IndexError),
@@ -121,12 +119,14 @@ def _damaged(path: str | os.PathLike[str], why: str) -> StoreError:
 
 def _seal_of(path: Path, seal: str) -> tuple[int, str]:
     """Return where a seal stands in a file, and the SHA-256 of everything before and after it."""
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        place = content.rfind(seal.encode())
-        digest = hashlib.sha256()
-        for begin, end in ((0, place), (place + len(seal), len(content))):
-            for at in range(begin, end, HASHED_AT_ONCE):
-                digest.update(content[at : min(at + HASHED_AT_ONCE, end)])
+    with (
+        path.open("rb") as file,
+        mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,
+        memoryview(mapped) as content,
+    ):
+        place = mapped.rfind(seal.encode())
+        digest = hashlib.sha256(content[:place])
+        digest.update(content[place + len(seal) :])
         return place, digest.hexdigest()
 
 
@@ -208,16 +208,3 @@ def write_network(ranking: Path, edges: Path, nodes: Path) -> None:
     for path, frame in ((edges, table), (nodes, described)):
         with written(path, "the table") as temporary:
             frame.write_csv(temporary, separator="\t")
-
-
-@contextmanager
-def written(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
-    """Give a temporary file to fill, see `new_file`; raise a `StoreError` where that fails."""
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with new_file(path) as temporary:
-            yield temporary
-    except OSError as error:
-        why = f"{what} could not be written: {error.strerror or error}"
-        fix = "Free some space or choose another place; rerun the command to resume."
-        raise StoreError(why, code="cannot-write", where=path, fix=fix) from error
