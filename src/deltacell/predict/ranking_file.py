@@ -132,7 +132,7 @@ def _seal_of(path: Path, seal: str) -> tuple[int, str]:
 
 def read_rows(path: Path, first: int = 0, n: int | None = None) -> pl.DataFrame:
     """Return rows of a ranking, ``n`` from the ``first`` on; no others are kept in memory."""
-    return pl.scan_parquet(path).slice(first, n).collect()
+    return pl.scan_parquet(path, glob=False).slice(first, n).collect()
 
 
 _LISTS = ("genes", "names", "relations", "links", "pathways", "complexes")
