@@ -87,11 +87,16 @@ def seal_of(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview, *, what: str) -> None:
-    """Write a whole file; a `StoreError` says that `what` could not be written."""
+@contextmanager
+def written(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
+    """Yield a temporary name as `new_file` does, in a folder that is created if need be.
+
+    A `StoreError` says that `what` could not be written.
+    """
     try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as temporary:
-            temporary.write_bytes(content)
+            yield temporary
     except OSError as error:
         raise StoreError(
             f"{what} could not be written: {error.strerror or error}",
@@ -99,6 +104,11 @@ def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview, *, wh
             where=path,
             fix="What was there before is unchanged. Free some space or choose another place.",
         ) from error
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview, *, what: str) -> None:
+    with written(path, what) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, what: str) -> None:

@@ -24,10 +24,11 @@ from deltacell.cell import Cell
 from deltacell.cell.annotation import enrichment
 from deltacell.errors import InputError, did_you_mean, need
 from deltacell.evaluate.runs import evaluate_runs
+from deltacell.files import write_text
 from deltacell.models.base import Recorded
 from deltacell.predict.ensemble import scorer_of
 from deltacell.predict.explain_set import against_measured, explain_set, gene_facts, known_of
-from deltacell.predict.ranking_file import SHOWN, Ranking, read_rows, written
+from deltacell.predict.ranking_file import SHOWN, Ranking, read_rows
 from deltacell.predict.request import Request, gene_indices, gene_texts, subject_of
 from deltacell.predict.search import rank_sets, ranks_of_environment
 from deltacell.profile.record import RunRecord, read_run
@@ -347,8 +348,7 @@ class Ranked(Ranking, Shown):
 
 
 def _write_text(path: str | os.PathLike[str], text: str) -> Path:
-    with written(path, "the file") as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text, what="the file")
     return Path(path)
 
 

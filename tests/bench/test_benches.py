@@ -69,14 +69,15 @@ def test_a_process_of_its_own_fails_and_dies(tmp_path: Path) -> None:
         process.in_own_process(os._exit, status=1)
 
 
-def test_bars_are_limits_that_are_met_or_not_and_medians_are_over_turns() -> None:
+def test_bars_are_limits_that_are_met_or_not_and_medians_are_over_turns(monkeypatch: Any) -> None:
     limits = {"a": {"at_least": 10.0}, "b": {"at_most": 0.2}, "c": {"at_most": 1.0}}
     found = process.bars(limits, {"a": 12.0, "b": 0.3})
     assert found["b"] == {"at_most": 0.2, "measured": 0.3, "met": False}
     assert [bar["met"] for bar in found.values()] == [True, False]
     order, shown = [], []
     ways = {name: lambda name=name: order.append(name) or len(order) for name in "xy"}
-    turns = process.in_turns(ways, 3, lambda *news: shown.append(news))
+    monkeypatch.setattr(process, "progress", lambda *news: shown.append(news))
+    turns = process.in_turns(ways, 3)
     assert (order, turns) == (list("xyxyxy"), {"x": [1, 3, 5], "y": [2, 4, 6]})
     assert shown[-1] == ("y, 3 of 3", 5, 6)
     rows = [{"s": s, "name": "a", "n": 4} for s in (1.0, 10.0, 2.0)]

@@ -13,6 +13,7 @@ from deltacell.demo import steps as module
 from deltacell.demo.steps import FIRST, clear, head_of_ranking, recovered, steps
 from deltacell.errors import InputError
 from deltacell.predict.gene_sets import Combinations
+from deltacell.profile.record import Reached, RunRecord, Status, write_run
 from deltacell.screen import Genotypes
 from deltacell.screen.import_folder import Imported
 from deltacell.screen.synthetic import Planted
@@ -28,6 +29,15 @@ def test_a_folder_is_quoted_for_hydra_where_it_needs_it(tmp_path):
     assert f"data.folder='{tmp_path / 'my demo'}'" in quoted
     plain = steps(Path("demo"), seed=0)[1].command
     assert {"data.folder=demo", "directory=demo/pairs"} < set(plain)
+
+
+def test_the_best_run_by_validation_ranks(tmp_path):
+    about = {"started": "", "status": Status.finished, "mode": "train", "seed": 0, "command": ()}
+    for name, value in {"pairs": 0.4, "dango": 0.5, "hetero_cell": 0.3}.items():
+        (tmp_path / name).mkdir()
+        best = Reached(epoch=1, step=1, file="x.ckpt", value=value)
+        write_run(tmp_path / name, RunRecord(**about, name=name, best=best))
+    assert steps(tmp_path)[-1].command[:2] == ("predict", f"{tmp_path}/dango")
 
 
 def test_an_earlier_one_is_removed_and_nothing_where_something_else_is_too(tmp_path):
@@ -106,11 +116,9 @@ def test_the_head_of_the_ranking_is_planted(tmp_path):
     app([*pairs, *QUIET], standalone_mode=False)
     data = load_data(resumed_config(folder / "pairs"))
     # The networks take longer, and do not rank; triples of half of the genes are enough.
-    others = (f"{folder}/dango", f"{folder}/hetero_cell")
     half = np.unique(data.screen.genotypes.genes.numpy())[::2]
     (tmp_path / "half").write_text("".join(f"{data.cell.genes[gene]}\n" for gene in half))
-    words = [word for word in predict if word not in others]
-    app([*words, "--genes", str(tmp_path / "half")], standalone_mode=False)
+    app([*predict, "--genes", str(tmp_path / "half")], standalone_mode=False)
     head = [row["genes"] for row in head_of_ranking(folder)]
     found = recovered(data.cell, data.screen, head, seed)
     assert found["of"] == FIRST == 20

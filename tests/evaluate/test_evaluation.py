@@ -283,10 +283,8 @@ def test_all_figures_go_into_one_folder_and_are_the_same_again(
     del given["../a $b_"]
     for one in draw_figures(cell, screen, split, given, tmp_path / "g", weights=weights):
         assert one.read_bytes() == (folder / one.name).read_bytes()
-    (tmp_path / "file").write_text("")
-    for code, folder in (("same-name", tmp_path), ("unwritable", tmp_path / "file" / "f")):
-        same = {"a b": zeros, "a_b": zeros}
-        refused(code, draw_figures, cell, screen, split, same, folder)
+    same = {"a b": zeros, "a_b": zeros}
+    refused("same-name", draw_figures, cell, screen, split, same, tmp_path)
 
 
 def test_calibration_is_the_means_of_bins():

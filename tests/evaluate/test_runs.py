@@ -137,7 +137,7 @@ def test_what_cannot_be_evaluated(runs, tmp_path, refused):
     refused("other-split", evaluated, both, ["additive"])
     refused("no-run", evaluated, [])
     refused("not-a-run", evaluated, [tmp_path])
-    refused("invalid-number", evaluated, both[:1], samples=0)
+    refused("no-test-part", evaluated, both[:1], samples=0)
     refused("unknown-choice", evaluated, both[:1], ["trees"], samples=30)
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from contextlib import suppress
 from math import comb
 from types import SimpleNamespace
 
@@ -23,7 +22,6 @@ from deltacell.predict.ranking_file import (
     write_ranking,
     write_table,
 )
-from deltacell.predict.request import _rows
 from deltacell.report.predict import print_ranking
 from deltacell.verbs import Ranked
 
@@ -88,22 +86,19 @@ def test_no_rows_are_a_ranking_too_and_another_file_is_none(path, tmp_path, refu
     refused("not-a-ranking", read_about, tmp_path / "o")
     (tmp_path / "o").write_text("genes")
     refused("damaged-ranking", read_about, tmp_path / "o")
-    refused("cannot-write", write_table, path, tmp_path / "o" / "r.csv")
+    refused("not-written", write_table, path, tmp_path / "o" / "r.csv")
 
 
 STRIDE = 29
 
 
 def test_no_flipped_byte_becomes_another_ranking(path):
-    whole, sets = path.read_bytes(), list(_rows(path))
-    assert [genes for _, genes in sets] == [row["genes"] for row in ROWS]
+    whole = path.read_bytes()
     for at in range(0, len(whole), STRIDE):
         change = (1, 0x20, 0x80)[at % 3]
         path.write_bytes(whole[:at] + bytes([whole[at] ^ change]) + whole[at + 1 :])
         with pytest.raises(InputError):
             Ranking.read(path)
-        with suppress(InputError):
-            assert list(_rows(path)) == sets or at < 4
 
 
 def read_csv(path, delimiter=","):

@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from deltacell.cell import Genes
@@ -111,26 +109,11 @@ def test_names_of_any_kind_with_anything_between(tmp_path):
         ("first second\nHO STE2\n", 1, "unknown-gene"),
         (b"HO \xff\xfe\n", None, "not-text"),
         (b"HO\0STE2\n", None, "not-text"),
+        (b"PAR1\0\xff", None, "not-text"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(tmp_path, text, line, code, refused):
     assert refused(code, sets_of, tmp_path, text).line == line
-
-
-def test_a_parquet_file_as_the_command_writes_it(tmp_path, refused):
-    path = tmp_path / "sets.parquet"
-    refused("no-such-file", read_sets, path, GENES)
-    pq.write_table(pa.table({"genes": [["YFL026W", "YDL227C"], ["HO", "STE2"]]}), path)
-    assert [s.tolist() for s in read_sets(path, GENES)] == [[[0, 1]]]
-    for column, rows, code in (
-        ("gene", ["HO"], "unreadable-parquet"),
-        ("genes", [1, 2], "unreadable-parquet"),
-        ("genes", [["HO"], []], "no-sets"),
-    ):
-        pq.write_table(pa.table({column: rows}), path)
-        refused(code, read_sets, path, GENES)
-    path.write_bytes(path.read_bytes()[:20])
-    refused("unreadable-parquet", read_sets, path, GENES)
 
 
 FACTS = {"name": "demo", "seed": 0, "finished": True, "model": "dango", "sha256": "0" * 64}

@@ -122,8 +122,6 @@ def test_another_request_is_refused_or_discarded_and_a_second_process_locked_out
         assert loaded(new) == "locked"
         assert loaded(new, ranks=(1, 2)) == 0
     assert loaded(new) == 0
-    (tmp_path / "file").write_text("")
-    assert loaded(tmp_path / "file" / "out") == "cannot-write"
 
 
 def test_the_first_waits_for_the_others(tmp_path):

@@ -14,7 +14,6 @@ from torch.utils.data import Dataset
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import DataLoader
 
-from deltacell.bench import process
 from deltacell.bench.process import in_turns, random_genotypes
 from deltacell.cell import Cell
 from deltacell.screen import Loader, Screen
@@ -37,7 +36,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     }
     repeats, seconds = (3, 0.3) if quick else (5, 1.0)
     rates = {name: partial(rate, batches, seconds) for name, batches in ways.items()}
-    turns = in_turns(rates, repeats + 1, process.progress)
+    turns = in_turns(rates, repeats + 1)
     speed = {name: median(of_turns[1:]) for name, of_turns in turns.items()}
     rows = []
     for name, batches in ways.items():

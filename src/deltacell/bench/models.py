@@ -64,7 +64,7 @@ def train(
     for model in models:
         check_choice("model", model, MODELS)
     own = partial(process.in_own_process, measure_training, quick=quick, steps=steps)
-    turns = process.in_turns({m: partial(own, model=m) for m in models}, repeats, process.progress)
+    turns = process.in_turns({m: partial(own, model=m) for m in models}, repeats)
     rows = [process.median_row(of_model) for of_model in turns.values()]
     ratios = {
         f"{model}_over_dango_s_per_sample": median(

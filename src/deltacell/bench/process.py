@@ -76,9 +76,7 @@ def in_own_process(function: Callable[..., dict[str, Any]], **settings: Any) -> 
         raise DeltacellError(f"the process of {function.__module__} died") from error
 
 
-def in_turns(
-    ways: Mapping[str, Callable[[], Any]], repeats: int, progress: Progress = silent
-) -> dict[str, list[Any]]:
+def in_turns(ways: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[Any]]:
     """Call every way once per turn, so that a busy moment of the machine is not all one way's."""
     found: dict[str, list[Any]] = {name: [] for name in ways}
     for turn in range(repeats):

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deltacell.bench import process
 from deltacell.bench.process import in_turns
 
 PROGRAM = [sys.executable, "-m", "deltacell"]
@@ -27,9 +26,7 @@ def run(times: int = 5, data: Path | None = None) -> dict[str, Any]:
             "data info": [*PROGRAM, "data", "info", str(data)],
         }
         ways = {name: partial(processor_time, command) for name, command in commands.items()}
-        seconds = {
-            name: min(took) for name, took in in_turns(ways, times, process.progress).items()
-        }
+        seconds = {name: min(took) for name, took in in_turns(ways, times).items()}
     rows, measured = [], dict[str, float]()
     for name, took in seconds.items():
         ratio = took / seconds["import numpy"]

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from deltacell.errors import InputError
 from deltacell.files import write_text
 
 STOPPED = 130  # the exit code of a command that Ctrl-C stopped, as in shells
@@ -71,15 +70,9 @@ def write_json(path: Path | None, data: Any) -> None:
 
 
 def write_rendered(path: Path | None, render: Callable[[Any], str], data: Any) -> None:
-    """Write a result as a text file, if a path is given, and create its folder."""
-    if path is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what = f"the folder of the result cannot be created: {error.strerror}"
-        raise InputError(what, code="not-written", where=path) from error
-    write_text(path, render(data), what="the result")
+    """Write a result as a text file, if a path is given."""
+    if path is not None:
+        write_text(path, render(data), what="the result")
 
 
 def tell(sentence: str) -> None:

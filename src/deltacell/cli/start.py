@@ -69,9 +69,11 @@ def demo(
 
     clear(out)
     begun = time.monotonic()
-    plan = steps(out, seed)
-    for number, step in enumerate(plan, 1):
-        typer.secho(f"\n{number} of {len(plan)}: {step.title}", bold=True)
+    total = len(steps(out, seed))
+    for number in range(total):
+        # Only after the training is it known which run ranks.
+        step = steps(out, seed)[number]
+        typer.secho(f"\n{number + 1} of {total}: {step.title}", bold=True)
         typer.echo(step.words)
         _carry_out(step.command)
     seconds = time.monotonic() - begun

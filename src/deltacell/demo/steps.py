@@ -22,7 +22,7 @@ from deltacell.predict.gene_sets import Block, Combinations
 from deltacell.predict.ranking_file import LOWEST
 from deltacell.predict.request import DISTANCE
 from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses
-from deltacell.profile.record import SPLIT, RunRecord, read_run
+from deltacell.profile.record import RUN_FILE, SPLIT, RunRecord, read_run
 from deltacell.screen import Screen
 from deltacell.screen.import_folder import ACCOUNT
 from deltacell.screen.synthetic import Planted
@@ -60,7 +60,11 @@ def _texts() -> dict[str, Any]:
 
 
 def steps(folder: Path, seed: int = 0) -> list[Step]:
-    given = {"folder": folder, "seed": seed}
+    """Return the steps; the run that ranks is the best by validation of those that are there."""
+    records = [read_run(path.parent) for path in folder.glob(f"*/{RUN_FILE}")]
+    values = {one.path: one.best.value or 0.0 for one in records if one.best}
+    best = max(values, key=values.__getitem__, default=folder / "pairs")
+    given = {"folder": folder, "seed": seed, "best": best}
 
     def filled(word: str) -> str:
         key, sign, value = word.partition("=")

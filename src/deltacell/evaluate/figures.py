@@ -43,11 +43,6 @@ def draw_figures(
     ``NAME-relations.png`` for names of relations and weights [genes, relations].
     """
     check_fit(cell, screen, split)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what = f"cannot be created: {error.strerror}"
-        raise InputError(what, code="unwritable", where=folder) from error
     score = screen.column("score").astype(np.float64)[split.test]
     known = np.isfinite(score)
     if not known.any():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltacell.arrays import Bools, Doubles, Floats, Ints
+from deltacell.arrays import Doubles, Floats, Ints
 from deltacell.cell import Cell
 from deltacell.counts import UNKNOWN_GENE, Counts
 from deltacell.errors import InputError, StoreError, need
@@ -267,7 +267,7 @@ def _fit(
 def _fitted_baseline(
     name: str, runs: Sequence[LoadedRun], data: TrainingData, progress: Progress
 ) -> Predictor:
-    """Return a baseline: loaded where a run has it, otherwise fitted and saved in the first run.
+    """Return a baseline: loaded where the first run has it, otherwise fitted and saved there.
 
     Where nothing can be written there, it is fitted and not saved.
     """
@@ -281,19 +281,18 @@ def _fitted_baseline(
     for rows in (split.train, split.validation):
         digest.update(np.ascontiguousarray(rows).tobytes())
     folder = f"{name}-{digest.hexdigest()[:12]}"
-    places = [run.record.path / BASELINES_FOLDER / folder for run in runs]
-    for place in places:
-        if (place / RUN_FILE).is_file() and read_run(place).status is Status.finished:
-            return load_run(place, data=data).predictor
+    place = runs[0].record.path / BASELINES_FOLDER / folder
+    if (place / RUN_FILE).is_file() and read_run(place).status is Status.finished:
+        return load_run(place, data=data).predictor
 
     def report(what: str, done: int, total: int) -> None:
         progress(f"{name}: {what}", done, total)
 
     try:
-        outcome = train(replace(config, directory=str(places[0])), data=data, progress=report)
+        outcome = train(replace(config, directory=str(place)), data=data, progress=report)
     except InputError as error:
         # A run may be read where it cannot be written to, or another process is fitting this one.
-        if not isinstance(error, StoreError) and not (places[0] / RUN_FILE).exists():
+        if not isinstance(error, StoreError) and not (place / RUN_FILE).exists():
             raise
         fitted = _fit(build_fitted(config), data.cell, data.screen, split, seed)
         return Predictor(fitted, data.cell, Standard())
@@ -332,19 +331,15 @@ def _relevant(data: DataConfig) -> DataConfig:
 
 
 def fewer(split: Split, samples: int) -> Split:
-    if samples < 1:
-        what = f"{samples} test rows were asked for; expected 1 or more"
-        raise InputError(what, code="invalid-number")
-    if samples >= len(split.test):
-        return split
-    drawn = np.random.default_rng(split.seed).permutation(len(split.test))[:samples]
-    kept: Bools = np.isin(np.arange(len(split.test)), drawn)
-    note = f"{samples:,} of {len(split.test):,} test rows were drawn, with seed {split.seed}."
+    """Return a split with so many random rows of the test part; the others are dropped."""
+    n = len(split.test)
+    kept = np.sort(np.random.default_rng(split.seed).permutation(n)[: max(samples, 0)])
+    note = f"{len(kept):,} of {n:,} test rows were drawn, with seed {split.seed}."
     return replace(
         split,
         test=split.test[kept],
         unseen=split.unseen[kept] if len(split.unseen) else split.unseen,
-        dropped=np.concatenate([split.dropped, split.test[~kept]]),
+        dropped=np.concatenate([split.dropped, np.delete(split.test, kept)]),
         notes=(*split.notes, note),
     )
 

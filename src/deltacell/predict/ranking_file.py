@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from mmap import ACCESS_READ, mmap
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deltacell.errors import InputError, StoreError, need
-from deltacell.files import new_file
+from deltacell.files import written
 
 LOWEST, HIGHEST = "lowest", "highest"
 NAMES = pa.list_(pa.string())
@@ -46,7 +45,6 @@ ROWS_PER_GROUP = 50_000
 SHOWN = 2_000  # rows of each end that `Ranking.to_json` returns
 VERSION = 2
 NO_SEAL = 64 * "-"  # what stands in a file in place of its seal until that is known
-HASHED_AT_ONCE = 2**24
 
 DAMAGE: tuple[type[Exception], ...] = (
     *(OSError, pa.ArrowException, ValueError, TypeError, KeyError, IndexError),
@@ -70,7 +68,7 @@ class Ranking:
         """Return it as a JSON-serialisable dict, with the first ``most`` rows of each end."""
         counts, rows, first = self.about["counts"], [], 0
         for end in ("listed", LOWEST, HIGHEST):
-            rows += read_rows(self.path, first, min(most, counts[end])).to_pylist()
+            rows += read_rows(self.path, first, min(most, counts[end])).to_dicts()
             first += counts[end]
         names = ("title", "request", "runs", "counts", "relations")
         return {
@@ -85,12 +83,12 @@ class Ranking:
 
 
 def write_ranking(path: Path, tables: Iterable[pa.Table], about: Mapping[str, Any]) -> None:
-    """Write a ranking whole or not at all; every table but the last is a full group of rows."""
+    """Write a ranking whole or not at all; each table becomes a group of rows."""
     said = json.dumps({"schema": VERSION, **about, "seal": NO_SEAL}, sort_keys=True)
     with written(path, "the ranking") as temporary:
         with pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer:
             for rows in tables:
-                writer.write_table(rows, row_group_size=ROWS_PER_GROUP)
+                writer.write_table(rows)
             writer.add_key_value_metadata({KEY.decode(): said})
         place, seal = _seal_of(temporary, NO_SEAL)
         with temporary.open("r+b") as file:
@@ -121,22 +119,20 @@ def _damaged(path: str | os.PathLike[str], why: str) -> StoreError:
 
 def _seal_of(path: Path, seal: str) -> tuple[int, str]:
     """Return where a seal stands in a file, and the SHA-256 of everything before and after it."""
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        place = content.rfind(seal.encode())
-        digest = hashlib.sha256()
-        for begin, end in ((0, place), (place + len(seal), len(content))):
-            for at in range(begin, end, HASHED_AT_ONCE):
-                digest.update(content[at : min(at + HASHED_AT_ONCE, end)])
+    with (
+        path.open("rb") as file,
+        mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,
+        memoryview(mapped) as content,
+    ):
+        place = mapped.rfind(seal.encode())
+        digest = hashlib.sha256(content[:place])
+        digest.update(content[place + len(seal) :])
         return place, digest.hexdigest()
 
 
-def read_rows(path: str | os.PathLike[str], first: int = 0, n: int | None = None) -> pa.Table:
-    """Return rows of a ranking, ``n`` from the ``first`` on; only their groups are read."""
-    with pq.ParquetFile(path) as file:
-        end = None if n is None else -(-(first + n) // ROWS_PER_GROUP)
-        groups = range(file.num_row_groups)[first // ROWS_PER_GROUP : end]
-        rows = file.read_row_groups(groups).replace_schema_metadata(None)
-    return rows.slice(first % ROWS_PER_GROUP, n)
+def read_rows(path: Path, first: int = 0, n: int | None = None) -> pl.DataFrame:
+    """Return rows of a ranking, ``n`` from the ``first`` on; no others are kept in memory."""
+    return pl.scan_parquet(path, glob=False).slice(first, n).collect()
 
 
 _LISTS = ("genes", "names", "relations", "links", "pathways", "complexes")
@@ -151,7 +147,7 @@ def write_table(ranking: Path, path: Path) -> None:
     The genes of a set have columns of their own, by both names, and lists are one text. A text
     that a spreadsheet would take for a formula has an apostrophe before it.
     """
-    suffix, rows = path.suffix.lower(), pl.DataFrame(read_rows(ranking))
+    suffix, rows = path.suffix.lower(), read_rows(ranking)
     if suffix == ".xlsx" and len(rows) >= _MOST_ROWS_OF_A_SHEET:
         what = f"a sheet holds {_MOST_ROWS_OF_A_SHEET:,} rows and the ranking has more; use --csv"
         raise InputError(what, code="too-many-rows", where=path)
@@ -192,7 +188,7 @@ def write_network(ranking: Path, edges: Path, nodes: Path) -> None:
     Each two genes of a ranked set are an edge of the interaction ``predicted``, and those that a
     relation connects an edge of its name. A node has the number and scores of its ranked sets.
     """
-    rows = pl.DataFrame(read_rows(ranking))
+    rows = read_rows(ranking)
     columns = ["end", "rank", "score", "spread", "status"]
     found: list[tuple[Any, ...]] = []
     known: dict[tuple[Any, ...], None] = {}
@@ -212,16 +208,3 @@ def write_network(ranking: Path, edges: Path, nodes: Path) -> None:
     for path, frame in ((edges, table), (nodes, described)):
         with written(path, "the table") as temporary:
             frame.write_csv(temporary, separator="\t")
-
-
-@contextmanager
-def written(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
-    """Give a temporary file to fill, see `new_file`; raise a `StoreError` where that fails."""
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with new_file(path) as temporary:
-            yield temporary
-    except OSError as error:
-        why = f"{what} could not be written: {error.strerror or error}"
-        fix = "Free some space or choose another place; rerun the command to resume."
-        raise StoreError(why, code="cannot-write", where=path, fix=fix) from error

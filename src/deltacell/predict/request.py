@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from deltacell.arrays import Bools, Ints
 from deltacell.cell import Cell, Genes
 from deltacell.errors import GeneNameError, InputError, did_you_mean
 from deltacell.models.baselines.gene_sets import GeneOrder
 from deltacell.predict.gene_sets import Combinations, GeneSets, Listed, Pairs, Scored
-from deltacell.predict.ranking_file import DAMAGE, HIGHEST, KEY, LOWEST, NAMES, read_about
+from deltacell.predict.ranking_file import HIGHEST, LOWEST
 from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses, phenotypes_of
 from deltacell.profile.record import CHECKPOINTS
 from deltacell.screen import Screen
@@ -147,14 +145,14 @@ def read_sets(path: Path, genes: Genes) -> list[Ints]:
     """Return the distinct sets of a file: for each size, from the smallest, [m, size] ascending.
 
     A text has one set per line, with tabs, commas or spaces between names; headers, blank lines and
-    comments after a ``#`` are skipped. A Parquet file has its sets in the column ``genes``.
+    comments after a ``#`` are skipped.
     """
     by_size: dict[int, list[Ints]] = {}
     for line, words in _rows(path):
         found = gene_indices(genes, words, path, line)
         by_size.setdefault(len(found), []).append(np.sort(found))
-    if not by_size or 0 in by_size:
-        what = "the file names no genes or has an empty set; write one set per line, as HO STE2"
+    if not by_size:
+        what = "the file names no genes; write one set per line, as HO STE2"
         raise InputError(what, code="no-sets", where=path)
     return [np.unique(np.stack(by_size[size]), axis=0) for size in sorted(by_size)]
 
@@ -163,35 +161,19 @@ def genes_of(by_size: Sequence[Ints]) -> Ints:
     return np.unique(np.concatenate([sets.reshape(-1) for sets in by_size]))
 
 
-def _rows(path: Path) -> Iterator[tuple[int | None, list[str]]]:
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the names of each line, with its number."""
     if not path.is_file():
         raise InputError("no such file", code="no-such-file", where=path)
-    with path.open("rb") as file:
-        start = file.read(4)
-    if start == b"PAR1":
-        yield from ((None, genes) for genes in _parquet_sets(path))
-        return
     text = open_text(path)[0].decode("utf-8-sig", "replace")
     if "\0" in text or "\ufffd" in text:
-        raise InputError("not text in UTF-8", code="not-text", where=path)
+        what = "not text in UTF-8; write one set per line, as HO STE2"
+        raise InputError(what, code="not-text", where=path)
     split = (re.split(r"[\s,;]+", line.partition("#")[0]) for line in text.splitlines())
     lines = enumerate(([w.strip("\"'") for w in words if w.strip("\"'")] for words in split), 1)
     named = [(number, words) for number, words in lines if words]
     is_header = named and all(_HEADER.fullmatch(word) for word in named[0][1])
     yield from named[1:] if is_header else named
-
-
-def _parquet_sets(path: Path) -> list[list[str]]:
-    try:
-        if KEY in (pq.read_metadata(path).metadata or {}):
-            read_about(path)
-        read = pq.read_table(path, columns=["genes"], page_checksum_verification=True)
-        sets: list[list[str]] = read.cast(pa.schema({"genes": NAMES}))["genes"].to_pylist()
-        return [[name for name in one if name is not None] for one in sets]
-    except DAMAGE as error:
-        what = f"expected a Parquet file with a column 'genes' of lists of gene names ({error})"
-        raise InputError(what, code="unreadable-parquet", where=path) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from deltacell.arrays import Bools, Ints
 from deltacell.errors import InputError, StoreError
-from deltacell.files import locked
+from deltacell.files import locked, written
 from deltacell.predict.ensemble import Ensemble
 from deltacell.predict.gene_sets import Combinations, GeneSets, Piece, Scored
 from deltacell.predict.ranking_file import (
@@ -27,7 +27,6 @@ from deltacell.predict.ranking_file import (
     SCHEMA,
     Ranking,
     write_ranking,
-    written,
 )
 from deltacell.predict.request import Subject, gene_texts
 from deltacell.predict.status import LINKED, STATUSES, UNKNOWN, Evidence
