@@ -10,13 +10,7 @@ import pytest
 import torch
 
 from deltacell.errors import StoreError
-from deltacell.profile.phase_rows import (
-    COLUMNS,
-    PHASES,
-    PhaseSummary,
-    read_phases,
-    unevenness,
-)
+from deltacell.profile.phase_rows import COLUMNS, PHASES, PhaseSummary, read_phases, unevenness
 from deltacell.profile.phases import NoTimer, PhaseTimer
 
 MS = 1_000_000
