@@ -23,8 +23,10 @@ from deltacell.models.layers import (
     MetabolicLayer,
     PairwiseCombination,
     gin_message,
+    gin_message_gradients,
 )
 from deltacell.propagate import GENE, METABOLITE, REACTION, Deleted, Delta, Shared
+from deltacell.propagate.workers import gradients_of
 from deltacell.screen import Genotypes
 
 RULES = ["g0 and g1", "g1 or g2", "", "g3"]
@@ -311,9 +313,9 @@ def of_relation(linears, dtype):
 
 
 @pytest.mark.parametrize("linears", [1, 2, 3])
-def test_a_gin_message(linears):
+def test_a_gin_message_and_its_gradient_by_hand(linears):
     (x, received), parameters = of_relation(linears, torch.float64)
-    act = functional.gelu
+    act, by = functional.gelu, torch.randn_like(x)
     eps, weight, bias, first, *rest = parameters
     h = ((1 + eps) * x + received) @ first + rest[0]
     for w, b in zip(rest[1::2], rest[2::2], strict=True):
@@ -321,11 +323,26 @@ def test_a_gin_message(linears):
     formula = act(functional.layer_norm(h, (8,), weight, bias))
     message = gin_message(x, received, parameters)
     torch.testing.assert_close(message, formula, rtol=1e-12, atol=1e-12)
-    x, received = x.float(), received.float()
+    wanted = gradients_of([formula], [x, received, *parameters], [by])
+    more = torch.cat([x, x[:4]]).detach(), torch.cat([received, received[:4]]).detach()
+    # Again after a larger one, in memory that is not fresh.
+    for _ in range(2):
+        found = gin_message_gradients(x, received, parameters, by)
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+        gin_message_gradients(*more, parameters, torch.randn(9, 8).double())
+
+
+def test_under_autocast_the_gradient_is_that_of_what_was_computed():
+    own, parameters = of_relation(2, torch.float32)
+    by = torch.randn_like(own[0])
     with torch.autocast("cpu", torch.bfloat16):
-        message = gin_message(x, received, [p.float() for p in parameters])
+        found = gin_message_gradients(*own, parameters, by)
+        message = gin_message(*own, parameters)
+        expected = gradients_of([message], [*own, *parameters], [by])
     assert message.dtype == torch.float32
-    torch.testing.assert_close(message.double(), formula, rtol=0.1, atol=0.1)
+    torch.testing.assert_close(found, expected)
+    exact = gin_message_gradients(*own, parameters, by)[0]
+    assert not torch.equal(exact, found[0])
 
 
 def test_features_are_added_where_they_are_known_and_the_blocks_share_a_norm(cell):

@@ -95,13 +95,13 @@ def test_exactly_those_that_hear_of_it(lost, monkeypatch):
     changed = set(lost)
     for found in tile.hops:
         each = [(reached(r, changed) | changed) - set(lost) for r in cell.relations.values()]
-        assert [set(message.computed.tolist()) for message in found.messages] == each
+        assert [set(message.computed.at.tolist()) for message in found.messages] == each
         changed |= set().union(*each)
-    places, living = tile.read
-    assert set(places.tolist()) == changed
-    assert set(places[~living].tolist()) == set(lost)
-    first, again = mapped((places, {"again": places}), torch.Tensor.clone, {})
-    assert first is again["again"], "tensors that are shared stay shared"
+    places, _, living = tile.read
+    assert set(places.at.tolist()) == changed
+    assert set(places.nodes[~living].tolist()) == set(lost)
+    moved = mapped(tile, torch.Tensor.clone, {}).read[0]
+    assert moved.at is moved.nodes, "tensors that are shared stay shared"
 
 
 def test_with_a_bound_mutants_go_one_at_a_time_and_too_small_a_bound_is_refused(refused):

@@ -19,7 +19,7 @@ from deltacell.cell import Metabolism
 from deltacell.models.base import check_choice, check_heads, named_range
 from deltacell.propagate import GENE, METABOLITE, REACTION, Aggregate, Hop, Message, SparseMatrix
 from deltacell.propagate.product import kept_with
-from deltacell.propagate.workers import Rows
+from deltacell.propagate.workers import Gradients, Rows, gradients_of
 
 COMBINATIONS = ("sum", "mean", "attention", "pairwise")
 
@@ -94,13 +94,18 @@ class GeneLayer(nn.Module):
     ) -> Message:
         make, factor = self._message, self.factor
 
-        def message(vectors: Tensor, received: Tensor, rows: Rows) -> Tensor:
-            made = make(vectors, received, parameters)
+        def weighted(x: Tensor, rows: Rows) -> Tensor:
             if kept is not None:
-                made = made * kept[rows]
-            return made if factor == 1 else made * factor
+                x = x * (kept[rows] if isinstance(rows, slice) else kept.index_select(0, rows))
+            return x if factor == 1 else x * factor
 
-        return Message((a,), message, parameters)
+        def message(vectors: Tensor, received: Tensor, rows: Rows) -> Tensor:
+            return weighted(make(vectors, received, parameters), rows)
+
+        def gradients(vectors: Tensor, received: Tensor, rows: Rows, by: Tensor) -> Gradients:
+            return gin_message_gradients(vectors, received, parameters, weighted(by, rows))
+
+        return Message((a,), message, parameters, gradients)
 
     def _combined(self, combine: nn.Module, messages: Sequence[Message]) -> Message:
         def combined(vectors: Tensor, *others: Any) -> Tensor:
@@ -192,6 +197,9 @@ def in_precision_of(module: nn.Module, x: Tensor) -> Any:
     return functional_call(module, weights, (x,))
 
 
+EPS = 1e-5  # added to a variance before its root is taken
+
+
 def gin_message(x: Tensor, received: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """Return the message of one relation, [m, hidden], in fp32 or better; see `GeneLayer`.
 
@@ -205,7 +213,51 @@ def gin_message(x: Tensor, received: Tensor, parameters: Sequence[Tensor]) -> Te
     for weight, bias in zip(linears[2::2], linears[3::2], strict=True):
         h = torch.addmm(bias, functional.gelu(h), weight)
     h = h.to(torch.promote_types(h.dtype, torch.float32))
-    return functional.gelu(functional.layer_norm(h, h.shape[-1:], norm_weight, norm_bias))
+    return functional.gelu(functional.layer_norm(h, h.shape[-1:], norm_weight, norm_bias, EPS))
+
+
+@torch.no_grad()
+def gin_message_gradients(
+    x: Tensor, received: Tensor, parameters: Sequence[Tensor], by_message: Tensor
+) -> Gradients:
+    """Return the gradients of x, received and the parameters from that of the `gin_message`.
+
+    The message is computed again. Most of a training step goes into this: written out, in memory
+    that stays in cache, it takes three quarters of the time of automatic differentiation.
+    """
+    mixed = not x.dtype == received.dtype == parameters[0].dtype
+    if mixed or torch.is_autocast_enabled(x.device.type):
+        with torch.enable_grad():
+            x, received = x.detach().requires_grad_(), received.detach().requires_grad_()
+            message = gin_message(x, received, parameters)
+        return gradients_of([message], [x, received, *parameters], [by_message])
+    act, derivative = torch.ops.aten.gelu.out, torch.ops.aten.gelu_backward.grad_input
+    eps, norm_weight, norm_bias, *linears = parameters
+    weights, biases = linears[::2], linears[1::2]
+    n = len(weights)
+    # The inputs and the outputs of each linear layer.
+    before, after = x.new_empty(2, n, *x.shape).unbind()
+    torch.addcmul(received, 1 + eps, x, out=before[0])
+    torch.addmm(biases[0], before[0], weights[0], out=after[0])
+    for i in range(1, n):
+        act(after[i - 1], out=before[i])
+        torch.addmm(biases[i], before[i], weights[i], out=after[i])
+    width = [x.shape[1]]
+    normed, mean, rstd = torch.native_layer_norm(after[-1], width, norm_weight, norm_bias, EPS)
+    by_normed = derivative(by_message, normed, grad_input=normed)
+    h, by_norm_weight, by_norm_bias = torch.ops.aten.native_layer_norm_backward(
+        by_normed, after[-1], width, mean, rstd, norm_weight, norm_bias, [True] * 3
+    )
+    by_linears: list[Tensor] = []
+    for i in reversed(range(n)):
+        by_linears = [before[i].t() @ h, h.sum(0), *by_linears]
+        if i:
+            torch.mm(h, weights[i].t(), out=after[i])
+            h = derivative(after[i], after[i - 1], grad_input=after[i])
+    by_received = torch.mm(h, weights[0].t())
+    by_x = torch.addcmul(by_received, eps, by_received)
+    by_eps = torch.dot(by_received.flatten(), x.flatten())
+    return [by_x, by_received, by_eps, by_norm_weight, by_norm_bias, *by_linears]
 
 
 NARROW = 32  # width between the two layers of each pair's MLP, and of the scorer

@@ -17,7 +17,7 @@ from deltacell.propagate.base import Batch, Deleted, Mutants, Propagation, WildT
 from deltacell.propagate.hop import ALL, GENE, Aggregate, Hop, Message, State, place_of, sizes_of
 from deltacell.propagate.pool import Terms, pool_changes, pool_difference
 from deltacell.propagate.product import SparseMatrix, product
-from deltacell.propagate.workers import Pieces, Rows, in_graphs, one_core, row_wise, workers_for
+from deltacell.propagate.workers import Pieces, in_graphs, one_core, row_wise, workers_for
 
 # What stays in a core's cache: numbers of vectors while a sparse matrix is gone through, and rows
 # of 64 numbers with what is computed from them.
@@ -31,8 +31,24 @@ KEPT_BYTES = 2**30
 COVERED = 8
 """So many times more entries than rows that have one, and they are taken to reach every row."""
 
-# The vectors of a tile of t mutants are one tensor [n * t, hidden], node by node. Nodes of some
-# mutants are given by their places in it, node * t + mutant, ascending, int64 [m].
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Some nodes of one kind in some mutants of a tile.
+
+    The vectors of a tile of t mutants are one tensor [n * t, hidden], node by node.
+    """
+
+    at: Tensor  # node * t + mutant, ascending, int64 [m]
+    nodes: Tensor  # int64 [m]
+
+    @classmethod
+    def of(cls, at: Ints, t: int) -> Places:
+        positions = torch.from_numpy(at)
+        return cls(positions, positions if t == 1 else torch.from_numpy(at // t))
+
+    def __len__(self) -> int:
+        return len(self.at)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +56,7 @@ class ChangedMessage:
     """What is done about one message of a hop."""
 
     # Where what is received, or the node's own vector, is not the wild type's; None is everywhere.
-    computed: Tensor | None = None
+    computed: Places | None = None
     # From how the changed sources differ to how the sums at the computed places do, [m, sources],
     # for each aggregate; None is by a whole product, as everywhere.
     differences: tuple[SparseMatrix | None, ...] = ()
@@ -52,7 +68,7 @@ class ChangedHop:
 
     messages: tuple[ChangedMessage, ...]
     # Nodes that are changed or deleted before it, by kind; None is all.
-    sources: Mapping[str, Tensor | None] = field(default_factory=dict)
+    sources: Mapping[str, Places | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +81,9 @@ class Tile:
     # wild type, and how many fewer.
     silent: Mapping[SparseMatrix, tuple[Tensor, Tensor]]
     hops: tuple[ChangedHop, ...]
-    # The genes that are changed or deleted in the end, and whether each lives; None is all genes.
-    read: tuple[Tensor, Tensor] | None = None
+    # The genes that are changed or deleted in the end, the mutant that each belongs to, and
+    # whether it lives; None is all genes.
+    read: tuple[Places, Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -240,7 +257,7 @@ class Delta(Shared):
         if changed is not None and (np.bincount(gone % t, minlength=t) < sizes[GENE]).all():
             of = np.flatnonzero(changed)
             living = ~np.isin(of, gone, assume_unique=True)
-            read = torch.from_numpy(of), torch.from_numpy(living)
+            read = Places.of(of, t), torch.from_numpy(of % t), torch.from_numpy(living)
         return replace(super()._tile(hops, lost, t), hops=tuple(found), read=read)
 
 
@@ -256,7 +273,7 @@ class _Finder:
         self.sources = {k: None if (m := now[k]) is None else np.flatnonzero(m) for k in kinds}
         computed = list(map(self._computed, hop.messages))
         messages = tuple(map(self._message, hop.messages, computed))
-        places = {k: None if at is None else torch.from_numpy(at) for k, at in self.sources.items()}
+        places = {k: None if at is None else Places.of(at, t) for k, at in self.sources.items()}
         self.found = ChangedHop(messages, places)
         self.changed: Bools | None = None
         if all(c is not None for c in computed):
@@ -288,7 +305,7 @@ class _Finder:
         if computed is None:
             return ChangedMessage()
         differences = tuple(self._difference(a, computed) for a in message.aggregates)
-        return ChangedMessage(torch.from_numpy(np.flatnonzero(computed)), differences)
+        return ChangedMessage(Places.of(np.flatnonzero(computed), self.t), differences)
 
     def _difference(self, a: Aggregate, computed: Bools) -> SparseMatrix | None:
         """Return the difference of the sums at the computed places, where that costs less."""
@@ -363,13 +380,13 @@ class TileMutants:
                 new = new.add_(self._each(wild[k]))
             if computed is None or len(computed):
                 heard = [self._heard(h, k, j, a) for j, a in enumerate(message.aggregates)]
-                rows = self._rows(computed, len(x))
+                rows = self._nodes(computed, len(x))
                 made = message.apply(rows, _at(x, computed), heard, self.pieces)
                 if computed is None:
                     new = new.add_(made)
                 else:
-                    made = made - wild[k].index_select(0, self._nodes(computed))
-                    new = new.index_add_(0, computed, made)
+                    made = made - wild[k].index_select(0, computed.nodes)
+                    new = new.index_add_(0, computed.at, made)
         return new
 
     def _heard(self, h: int, k: int, j: int, a: Aggregate) -> Tensor:
@@ -379,7 +396,7 @@ class TileMutants:
             sums = product(a.matrix, x.view(-1, self.t, x.shape[1])).view(-1, x.shape[1])
             sums = _at(sums, own.computed)
         else:
-            sums = self.wild.sums[h][k][j].index_select(0, self._nodes(own.computed))
+            sums = self.wild.sums[h][k][j].index_select(0, own.computed.nodes)
             sums = sums + product(difference, self._difference(h, a.source))
         return sums * _at(self._scale(a, x), own.computed) if a.mean else sums
 
@@ -388,8 +405,8 @@ class TileMutants:
         if kind not in self._moved:
             places = self.tile.hops[h].sources[kind]
             assert places is not None
-            wild = self.wild.states[h][kind].index_select(0, self._nodes(places))
-            self._moved[kind] = self.state[kind].index_select(0, places) - wild
+            wild = self.wild.states[h][kind].index_select(0, places.nodes)
+            self._moved[kind] = self.state[kind].index_select(0, places.at) - wild
         return self._moved[kind]
 
     def _scale(self, a: Aggregate, like: Tensor) -> Tensor:
@@ -405,7 +422,7 @@ class TileMutants:
     def _read_out(self, genes: Tensor) -> Tensor:
         readout, read = self.batch.readout, self.tile.read
         places = None if read is None else read[0]
-        rows, parameters = self._rows(places, len(genes)), list(readout.parameters())
+        rows, parameters = self._nodes(places, len(genes)), list(readout.parameters())
         gate, value = row_wise(readout.terms, rows, [_at(genes, places)], parameters, self.pieces)
         if read is None:
             living = torch.ones_like(gate, dtype=torch.bool)
@@ -413,10 +430,9 @@ class TileMutants:
                 living[self.tile.deleted[GENE]] = False
             each = Terms(gate.view(-1, self.t), value.view(-1, self.t, value.shape[1]))
             return pool_difference(self.batch.pool, each, living.view(-1, self.t))
-        changed, living = read
-        owner = changed % self.t
+        changed, owner, living = read
         # In float64, for weights of mutants may be large beside the wild type's.
-        own, wild = Terms(gate, value.double()), self.batch.pool.at(self._nodes(changed))
+        own, wild = Terms(gate, value.double()), self.batch.pool.at(changed.nodes)
         n, d = pool_changes(own, living, *(x.double() for x in wild))
         n = n.new_zeros(self.t, n.shape[1]).index_add(0, owner, n)
         d = d.new_zeros(self.t).index_add(0, owner, d)
@@ -431,16 +447,13 @@ class TileMutants:
             return x
         return x.index_fill(0, self.tile.deleted[kind], 0)
 
-    def _nodes(self, places: Tensor) -> Tensor:
-        return places if self.t == 1 else places // self.t
-
-    def _rows(self, places: Tensor | None, n: int) -> Rows:
-        if places is None and self.t == 1:
+    def _nodes(self, places: Places | None, n: int) -> slice | Tensor:
+        if places is not None:
+            return places.nodes
+        if self.t == 1:
             return ALL
-        if places is None:
-            places = torch.arange(n, device=self.state[GENE].device)
-        return self._nodes(places)
+        return torch.arange(n, device=self.state[GENE].device) // self.t
 
 
-def _at(x: Tensor, places: Tensor | None) -> Tensor:
-    return x if places is None else x.index_select(0, places)
+def _at(x: Tensor, places: Places | None) -> Tensor:
+    return x if places is None else x.index_select(0, places.at)

@@ -100,8 +100,11 @@ def _pool(process: int, workers: int) -> ThreadPoolExecutor:
 _parallel_info = cache(torch.__config__.parallel_info)
 
 
+Gradients = Sequence[Tensor | None]
+
+
 def gradients_of(
-    made: Sequence[Tensor], inputs: Sequence[Tensor], gradients: Sequence[Tensor | None]
+    made: Sequence[Tensor], inputs: Sequence[Tensor], gradients: Gradients
 ) -> list[Tensor | None]:
     """Return the gradients of `inputs` from those of what was `made` of them; None if unused."""
     ends = [
@@ -139,11 +142,14 @@ def row_wise(
     inputs: Sequence[Tensor],
     parameters: Sequence[Tensor],
     pieces: Pieces,
+    gradients: Callable[..., Gradients] | None = None,
 ) -> Any:
     """Return ``function(*inputs, rows)``, a tensor or several with a row per input row.
 
     A few rows at a time, everything between the inputs and the result stays in cache; the backward
-    computes it again, which takes as much time as reading it back from memory.
+    computes it again, which takes as much time as reading it back from memory. For a function with
+    one result, ``gradients(*inputs, rows, by)`` may replace automatic differentiation: from the
+    gradient of the result it finds those of the inputs and the parameters.
     """
     if pieces.at_a_time is None:
         return function(*inputs, rows)
@@ -159,7 +165,8 @@ def row_wise(
         made = function(*own, of_parts[i])
         return (made,) if isinstance(made, Tensor) else tuple(made)
 
-    found = in_graphs(run, given, parameters, pieces.workers, 0)
+    by_hand = gradients and (lambda i, own, by: gradients(*own, of_parts[i], by))
+    found = in_graphs(run, given, parameters, pieces.workers, 0, by_hand)
     made = found[0] if len(found) == 1 else [torch.cat(x) for x in zip(*found, strict=True)]
     return made[0] if len(made) == 1 else made
 
@@ -170,6 +177,7 @@ def in_graphs(
     parameters: Sequence[Tensor],
     workers: int,
     kept: int | None = None,
+    gradients: Callable[[int, Sequence[Tensor], Tensor], Gradients] | None = None,
 ) -> list[tuple[Tensor, ...]]:
     """Return ``run(i, given[i])`` for each item i, in threads, forward and backward.
 
@@ -185,7 +193,7 @@ def in_graphs(
     autocast = partial(torch.autocast, device, dtype, enabled=on, cache_enabled=False)
     places = [[place[id(x)] for x in item] for item in given]
     keep = (len(given) if kept is None else kept) if torch.is_grad_enabled() else 0
-    job = _Job(run, places, len(once), workers, keep, autocast)
+    job = _Job(run, places, len(once), workers, keep, gradients, autocast)
     found = _InGraphs.apply(job, *once.values(), *parameters)  # type: ignore[no-untyped-call]
     step = len(found) // len(given)
     return [found[i : i + step] for i in range(0, len(found), step)]
@@ -198,6 +206,7 @@ class _Job:
     n_given: int
     workers: int
     kept: int
+    gradients: Callable[[int, Sequence[Tensor], Tensor], Gradients] | None
     autocast: Callable[[], AbstractContextManager[object]]
 
     def make(self, i: int, leaves: Sequence[Tensor], *, graph: bool) -> tuple[Tensor, ...]:
@@ -240,9 +249,14 @@ class _InGraphs(torch.autograd.Function):
         def one(worker: int, i: int) -> None:
             wanted = [*dict.fromkeys(job.places[i]), *parameters]
             gradient = by[i * step : (i + 1) * step]
-            # Used up, so that memory goes down from here on; a second backward makes it again.
-            made = ctx.kept.pop(i, None) or job.make(i, leaves, graph=True)
-            found = gradients_of(made, [inputs[j] for j in wanted], gradient)
+            if job.gradients is not None:
+                with job.autocast():
+                    own = [leaves[j] for j in job.places[i]]
+                    found = job.gradients(i, own, gradient[0])
+            else:
+                # Used up, so that memory goes down from here on; a second backward makes it again.
+                made = ctx.kept.pop(i, None) or job.make(i, leaves, graph=True)
+                found = gradients_of(made, [inputs[j] for j in wanted], gradient)
             _add(sums[worker], zip(wanted, found, strict=True))
 
         with one_core(job.workers):
