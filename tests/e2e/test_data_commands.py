@@ -194,7 +194,7 @@ def test_any_result_of_a_query_is_shown(deltacell, small):
     assert deltacell("data", "query", "out", sql, "--format", "csv").stdout == table
     path = "out/screens/costanzo2010"
     error = deltacell("data", "query", path, "select 1", "--screen", "x", code=2).stderr
-    assert "'x' was asked for, and this is a screen" in error
+    assert "it has no screen 'x'" in error
 
 
 def test_the_version_needs_no_command(deltacell):

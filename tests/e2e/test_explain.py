@@ -93,7 +93,7 @@ NOT_TRACES = {
         (("empty.json",), "recorded no operation"),
         (("none",), "error: none: no such file or directory"),
         (("t.json", "--fail-if", "slower"), "error: 'slower' is not a condition"),
-        (HTML, "the page could not be written"),
+        (HTML, "the result could not be written"),
     ],
 )
 def test_what_cannot_be_read_or_written_is_an_error(

@@ -108,7 +108,7 @@ def test_runs_of_other_genes_do_not_rank_together(runs, here, deltacell, refused
     for words, code in (
         ([str(runs["seed0"]), "other", "--sets", "pairs"], "different-genes"),
         (["other", str(runs["seed0"]), "--sets", "pairs"], "different-genes"),
-        (["other", "--sets", "with", min(absent)], "gene-not-in-run"),
+        (["other", "--sets", "with", min(absent)], "unknown-gene"),
     ):
         refused(code, app, ["predict", *words], standalone_mode=False)
 

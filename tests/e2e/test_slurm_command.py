@@ -112,8 +112,8 @@ def test_a_mistake_is_found_before_there_is_a_job(deltacell):
     wrong = deltacell("slurm", "train", "trainer.epohcs=3", code=2)
     assert "trainer.epochs" in wrong.stderr
     assert wrong.stdout == ""
-    wrong = deltacell("slurm", "train", "experiment=demo", "--time", "soon", code=2)
-    assert "--time is 'soon'; expected something such as 24:00:00" in wrong.stderr
+    wrong = deltacell("slurm", "train", "experiment=demo", "--time", "1 day", code=2)
+    assert "--time is '1 day'; expected one word" in wrong.stderr
 
 
 def test_the_commands_of_the_page_write_scripts():

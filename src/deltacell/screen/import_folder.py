@@ -117,7 +117,7 @@ def open_screen(path: str | os.PathLike[str], name: str | None = None) -> Screen
         name = names[0]
     if name not in names:
         what = f"it has no screen '{name}'" if name else f"it has {len(names)} screens"
-        fix = f"Name one, or its folder screens/NAME: {', '.join(names) or 'there is none'}."
+        fix = f"Name one of: {', '.join(names)}." if names else "Give the directory of a screen."
         raise InputError(what, code="unknown-screen", where=path, fix=fix)
     return Screen.load(path / "screens" / Path(str(name)).name)
 

@@ -83,12 +83,17 @@ class FittedPredictor(Recorded):
     the order of the genes, nor on how the cell numbers them. A subclass defines `_fit`, which
     returns what it learned (arrays, numbers, text; genes are places in the order) and is kept as
     ``_learned``, and `_parts`, which scores one set or more; `_load` may prepare for that.
-    ``history`` has one row per validation: ``step`` and ``validation_*`` metrics.
+
+    It may also have a method ``evidence(cell, genes) -> list[dict]``: the measured sets that a
+    score rests on, as rows with ``genes``, which gene is ``replaced`` ``by`` which, ``score``,
+    ``relation`` and ``weight``; genes are those of the cell. ``history`` has one row per validation
+    while it learned: ``step`` and ``validation_*`` metrics.
     """
 
     history: list[dict[str, float]]
     _order: GeneOrder | None = None
     _learned: State
+    _is_warm = False  # whether what all calls share has been made
 
     def _fit(self, data: FitData) -> State:
         raise NotImplementedError
@@ -143,7 +148,7 @@ class FittedPredictor(Recorded):
 
     def _use(self, cell: Cell, order: GeneOrder, learned: State) -> Self:
         self._load(cell, order, learned)
-        self._learned, self._order = learned, order
+        self._learned, self._order, self._is_warm = learned, order, False
         return self
 
     def __call__(self, cell: Cell, genotypes: Genotypes) -> Prediction:
@@ -155,10 +160,13 @@ class FittedPredictor(Recorded):
         # Sets that share their first gene share most of the work.
         rows = np.argsort(sets.genes[sets.offsets[:-1]], kind="stable")
         blocks = [rows[at : at + SETS_PER_BLOCK] for at in range(0, len(rows), SETS_PER_BLOCK)]
-        workers = workers_for(torch.device("cpu"), len(blocks))
+        # The very first one alone, because it makes what all others share.
+        alone = 0 if self._is_warm else 1
+        found = [self._parts(cell, sets.take(block)) for block in blocks[:alone]]
+        self._is_warm, workers = True, workers_for(torch.device("cpu"), len(blocks) - alone)
         with one_core(workers):
-            found = in_any_worker(
-                lambda block: self._parts(cell, sets.take(block)), blocks, workers
+            found += in_any_worker(
+                lambda block: self._parts(cell, sets.take(block)), blocks[alone:], workers
             )
         as_given = np.argsort(rows)
         columns: dict[str, Any] = {

@@ -42,9 +42,12 @@ class BoostedTrees(FittedPredictor):
 
     The columns are those of `network_columns`, and the smallest, largest and mean of each gene
     feature (a wide one is reduced by `feature_vectors`), of the inner product of two genes' values,
-    and of the additive effects. What is missing is NaN. The effects of the training genotypes are
-    cross-fitted, so that no score leaks into its own columns, and a share ``forget`` of them is
-    hidden, as of unseen genes. docs/reference/config.md describes all parameters.
+    and of the additive effects. What is missing is NaN and never a zero: a feature that a gene does
+    not have, and the effect of a gene that was not in training.
+
+    The effects of the training genotypes are cross-fitted, so that no score leaks into its own
+    columns, and a share ``forget`` of them is hidden, so that training sees what a genotype with an
+    unseen gene looks like. docs/reference/config.md describes all parameters.
     """
 
     rounds: int = 300
@@ -68,7 +71,7 @@ class BoostedTrees(FittedPredictor):
         state = {
             **effects.state(),
             "largest": int(training.sets.sizes.max()),
-            "relations": _entries(data.cell),
+            "relations": {one.name: one.n_entries for one in relations},
             "embeddings": [
                 spectral_embedding(one, self.dimensions, seed=data.seed) for one in relations
             ],
@@ -82,13 +85,15 @@ class BoostedTrees(FittedPredictor):
         return state
 
     def _load(self, cell: Cell, order: GeneOrder, state: State) -> None:
-        _check_relations(cell, state)
+        given = {one.name: one.n_entries for one in cell.relations.values()}
+        if list(given.items()) != list(state["relations"].items()):
+            raise other_cell("it has other relations")
         self._prepare(cell, order, state)
         self._trees = booster(state["trees"])
 
     def _prepare(self, cell: Cell, order: GeneOrder, state: State) -> None:
         self._over = OVER.get(state["largest"], (EVERY, EVERY))
-        self._relations = _relations(cell, order)
+        self._cell, self._relations = cell, _relations(cell, order)
         # A decomposition may round differently elsewhere, and the trees were made for these.
         self._embeddings, self._tables = state["embeddings"], state["gene_features"]
 
@@ -120,22 +125,26 @@ class BoostedTrees(FittedPredictor):
         return np.concatenate([column.astype(np.float32) for column in columns], axis=1)
 
     def _parts(self, cell: Cell, sets: GeneSets) -> Parts:
-        _check_relations(cell, self._learned)
+        if cell is not self._cell:
+            self._check_cell(cell)
         effects = GeneEffects.from_state(self._learned).known[sets.genes]
         return Parts(predicted(self._trees, self._columns(sets, effects)))
+
+    def _check_cell(self, cell: Cell) -> None:
+        order = GeneOrder(cell.genes)
+        relations = _relations(cell, order)
+        same = len(relations) == len(self._relations)
+        if not same or not all(map(Relation.equals, relations, self._relations)):
+            raise other_cell("it has other relations")
+        for name, table in self._feature_tables(cell, order).items():
+            # A decomposition may round differently elsewhere.
+            if not np.allclose(table, self._tables[name], rtol=1e-3, atol=1e-3, equal_nan=True):
+                raise other_cell(f"the feature '{name}' differs")
+        self._cell = cell
 
 
 def _relations(cell: Cell, order: GeneOrder) -> list[Relation]:
     return [relation.take(order.gene) for relation in cell.relations.values()]
-
-
-def _entries(cell: Cell) -> dict[str, int]:
-    return {name: relation.n_entries for name, relation in cell.relations.items()}
-
-
-def _check_relations(cell: Cell, state: State) -> None:
-    if list(_entries(cell).items()) != list(state["relations"].items()):
-        raise other_cell("it has other relations")
 
 
 def boosted(
@@ -201,9 +210,10 @@ def network_columns(
 ) -> Floats:
     """Return columns that describe sets of genes by their positions in the relations.
 
-    The first is the size of the set. For each relation follow the spectral embedding and degree of
-    its genes, aggregated, and of its pairs of genes the weight of the edge (0 without one), the
-    number of common neighbours and the inner product of the embeddings; NaN without a pair.
+    The first is the size of the set. Of every gene there are, for each relation, its spectral
+    embedding and its degree; of every pair of genes the weight of the edge between them (0 without
+    one), the number of common neighbours, and the inner product of their spectral embeddings. Each
+    is aggregated over the genes, or the pairs, of the set; without a pair it is missing (NaN).
     """
     blocks = []
     for start in range(0, len(sets), _SETS_PER_BLOCK):
@@ -261,8 +271,9 @@ def spectral_embedding(relation: Relation, dimensions: int, *, seed: int = 0) ->
 
     with D the degrees of targets and sources and :math:`\bar d` the mean degree, which keeps small
     components from filling the leading vectors. A gene's vector is its row of
-    :math:`U \sqrt\Sigma`, and of a directed relation also of :math:`V \sqrt\Sigma`, 0 for a gene
-    without an edge. Each column's entry of largest size is positive.
+    :math:`U \sqrt\Sigma`, and of a directed relation also of :math:`V \sqrt\Sigma`. Each column's
+    entry of largest size is positive; dimensions that a relation does not have, and genes without
+    an edge, are 0.
     """
     n, k = relation.n_genes, dimensions
     embedding = np.zeros((n, (2 if relation.directed else 1) * k), dtype=np.float32)
