@@ -70,7 +70,7 @@ def test_the_record_and_the_metrics_say_what_was_run(trained):
 
 
 def test_phases_add_up_to_the_wall_time_of_the_run(small, monkeypatch):
-    spent, run = [], Loop._run
+    spent, run = [], Loop.run
 
     def timed(loop):
         loop.timer.end_step(0, 0, 0, kind="between")
@@ -79,7 +79,7 @@ def test_phases_add_up_to_the_wall_time_of_the_run(small, monkeypatch):
         spent.append(time.perf_counter() - began)
         return result
 
-    monkeypatch.setattr(Loop, "_run", timed)
+    monkeypatch.setattr(Loop, "run", timed)
     given = ["trainer.epochs=4", "trainer.checkpoint_every_steps=3", "trainer.figures_every=2"]
     path = train(small(*given)).path
     rows = read_phases(path / "phases")

@@ -70,8 +70,14 @@ def in_memory(table: pa.Table) -> pl.DataFrame:
     return pl.DataFrame(table).with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
+def _schema(stored: pa.Schema) -> pl.Schema:
+    # Nothing is computed, because the threads that Polars would start do not survive a fork.
+    types = pl.Schema(stored)
+    return pl.Schema({n: pl.String if t == pl.Categorical else t for n, t in types.items()})
+
+
 #: The same columns in memory.
-ROWS, DELETED = (in_memory(schema.empty_table()).schema for schema in (ROW_SCHEMA, GENE_SCHEMA))
+ROWS, DELETED = _schema(ROW_SCHEMA), _schema(GENE_SCHEMA)
 
 _LARGEST = float(np.finfo(np.float32).max)
 #: The least and the largest number that a measurement can be, by column.

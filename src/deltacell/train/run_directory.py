@@ -346,9 +346,6 @@ class Checkpoints:
         """Save a state, which becomes the last checkpoint, and the best if its metric is."""
         metric = float(metric) if metric is not None and math.isfinite(metric) else None
         before, file = self.kept, self.folder / f"step-{step:08d}.ckpt"
-        # If the folder cannot be made, the file cannot be written, which is an error.
-        with suppress(OSError):
-            self.folder.mkdir(exist_ok=True)
         write_checkpoint(file, state, step=step, epoch=epoch, metric=metric)
         saved = _described(file.name, step, epoch, metric)
         kept = [*(one for one in before if one.step != step), saved]
