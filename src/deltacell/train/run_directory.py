@@ -397,7 +397,7 @@ class Checkpoints:
             what, code = f"the checkpoint cannot be read: {error}", "unreadable-checkpoint"
             if isinstance(error, StoreError):
                 what, code = error.what, error.code
-            fix = "No earlier one is whole. Restore a copy, or train into another directory."
+            fix = "No earlier one is whole. Restore a copy, or remove it to do without it."
             for earlier in self._files():
                 with suppress(OSError, StoreError):
                     if _step(earlier) < _step(file) and read_checkpoint(earlier):
