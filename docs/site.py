@@ -1,7 +1,7 @@
-"""What the docs site needs beside its pages: notebooks as pages, and the picture of the accuracy.
+"""Build steps of the docs site: pages from notebooks, and the figure of the README.
 
-MkDocs calls `on_files` and `on_page_markdown`. Run as a program, it draws ``pictures/accuracy.svg``
-from the table of the README, so that the picture and the table cannot differ.
+MkDocs calls `on_files` and `on_page_markdown`. Run as a program, this file draws
+``pictures/accuracy.svg`` from the table of the README, so that the two always agree.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Let links to notebooks lead to their pages."""
+    """Point links to notebooks at their pages."""
     return re.sub(r"\]\(([^)]*)\.ipynb\)", r"](\1.md)", markdown)
 
 
 def notebook_page(path: Path) -> str:
-    """Return a notebook as Markdown."""
+    """Convert a notebook to Markdown."""
     parts = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
@@ -41,7 +41,7 @@ def notebook_page(path: Path) -> str:
 
 
 def accuracy(text: str) -> tuple[list[str], list[tuple[str, list[float | None]]]]:
-    """Return the splits and the correlations of each predictor from the table of the README."""
+    """Read the splits and the correlations of each predictor from the table of the README."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     head = next(i for i, line in enumerate(lines) if line.startswith("| predictor | random split"))
     splits = [cell.strip() for cell in lines[head].strip("|").split("|")[1:]]
