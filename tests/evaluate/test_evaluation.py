@@ -295,7 +295,7 @@ def test_calibration_is_the_means_of_bins():
     np.testing.assert_allclose(means[2], [np.std([0, 2, 0, 2], ddof=1) / 2, 0, 0])
     assert said == f"slope {np.polyfit(predicted, measured, 1)[0]:.2f}"
     measured = np.linspace(-1, 1, 50)
-    for scale, words in ((0.0, "no slope"), (1e-4, "0.01% of that measured"), (0.02, "50.00")):
+    for scale, words in ((0.0, "no slope"), (1e-4, "0.01% of the measured one"), (0.02, "50.00")):
         assert words in calibration(0.3 + scale * measured, measured)[1]
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from deltacell.cell import Cell
-from deltacell.evaluate import METRICS, Bootstrap, evaluate
+from deltacell.evaluate import METRICS, Bootstrap, Estimate, evaluate
 from deltacell.evaluate.metrics import Column, Weights, _rank, not_additive
 from deltacell.screen import Genotypes, Screen, Split
 
@@ -74,7 +74,8 @@ def drawn(bootstrap, name, prediction, truth, keys):
 
 
 def interval(bootstrap, *arguments):
-    return np.array(bootstrap.interval(drawn(bootstrap, *arguments)))
+    found = bootstrap.with_interval(Estimate(0.0), drawn(bootstrap, *arguments))
+    return np.array([found.low, found.high])
 
 
 def with_gene_effects(rng, n_genes=60, n=500):
@@ -170,7 +171,8 @@ def test_shuffled_labels_leave_intervals_that_hold_chance():
 def test_an_interval_needs_resamples_that_define_it(share):
     values = np.linspace(0, 1, 100)
     values[int(100 * share) :] = np.nan
-    assert (Bootstrap().interval(values) is None) == (share < 0.95)
+    found = Bootstrap().with_interval(Estimate(0.5), values)
+    assert (found.low is None) == (found.reason is not None) == (share < 0.95)
 
 
 N_GENES = 60

@@ -330,6 +330,17 @@ def test_what_was_done_is_on_the_disk_before_the_end():
         assert done == 30
 
 
+def test_a_score_that_is_not_finite_is_an_error_even_of_a_set_that_is_left_out(refused):
+    cell = Cell([f"Y{i:02d}" for i in range(4)], [])
+    screen = Screen.build(cell.genes, Genotypes.of([[0, 1]]), score=1.0)
+    subject = subject_of(Request(PAIRS), cell, range(4), Combinations(np.arange(4), 2), screen)
+    scorer = Additive(np.zeros(4), 0.0)
+    scorer.candidates = lambda *_: Scored(np.array([[0, 1]]), np.float32([np.nan]), np.float32([0]))
+    with folder() as at:
+        refused("score-not-finite", rank_sets, subject, scorer, at / "out.parquet")
+        assert not (at / "out.parquet").exists()
+
+
 @pytest.mark.parametrize("betas", [(0.25, 0.001), (0.25, 0.25)])
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_model_ranks_as_scoring_every_set_does(betas, size):

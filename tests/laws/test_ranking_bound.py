@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.models import Dango
-from deltacell.predict.dango import DangoScorer, from_uniform
+from deltacell.predict.dango import DangoScorer
 from deltacell.predict.gene_sets import Block
 from deltacell.train.data import Standard
 
@@ -101,10 +101,3 @@ def test_what_earlier_layers_do_to_logits_is_in_the_bound():
         assert away <= found.within
         reached = max(reached, away / found.within)
     assert reached > 0.5
-
-
-def test_how_far_attention_may_be_from_uniform():
-    """By the range of its logits, which is reached."""
-    for logits in np.random.default_rng(0).normal(size=(100, 2)) * np.logspace(-1, 1, 100)[:, None]:
-        weights = np.exp(logits) / np.exp(logits).sum()
-        assert abs(weights[0] - 1 / 2) == pytest.approx(from_uniform(np.ptp(logits)))
