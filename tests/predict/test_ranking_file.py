@@ -58,7 +58,7 @@ def path(tmp_path):
     return tmp_path / "out.parquet"
 
 
-def test_rows_come_back_as_they_were(path, monkeypatch):
+def test_rows_come_back_as_they_were(path):
     result = Ranking.read(path).to_json()
     assert result["rows"] == ROWS
     assert (result["rows_not_here"], result["file"]) == (0, "out.parquet")
@@ -67,7 +67,6 @@ def test_rows_come_back_as_they_were(path, monkeypatch):
     few = Ranking.read(path).to_json(most=1)
     assert [(r["end"], r["rank"]) for r in few["rows"]] == [("lowest", 1), ("highest", 1)]
     assert few["rows_not_here"] == 3
-    monkeypatch.setattr(ranking_file, "ROWS_PER_GROUP", 2)
     write_ranking(path, [table(ROWS[at : at + 2]) for at in (0, 2, 4)], ABOUT)
     assert pq.ParquetFile(path).num_row_groups == 3
     assert Ranking.read(path).to_json()["rows"] == ROWS

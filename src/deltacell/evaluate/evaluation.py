@@ -196,14 +196,9 @@ def evaluate(
             # A positive has a low score.
             return {"score": own, "class": -own}
 
+        predicted = {name: list(map(columns, seeds.values())) for name, seeds in given.items()}
         scores, differences = compared(
-            METRICS,
-            truth,
-            {name: list(map(columns, seeds.values())) for name, seeds in given.items()},
-            genes[members],
-            bootstrap,
-            label,
-            progress=progress,
+            METRICS, truth, predicted, genes[members], bootstrap, label, progress=progress
         )
         return GroupResult(
             by=by,
@@ -274,10 +269,9 @@ def _checked(predictions: Predictions, n_asked: int) -> dict[str, dict[int | Non
             }
             for column in columns.values():
                 if column.shape != (n_asked,) or not np.isfinite(column).all():
-                    what = f"expected {n_asked:,} finite predictions of '{name}', seed {seed}; got "
-                    what += f"{np.isfinite(column).sum():,} in the shape {column.shape}"
-                    fix = "Predict the rows of split.test, in their order, and then the zeros."
-                    raise InputError(what, code="wrong-predictions", fix=fix)
+                    what = f"'{name}', seed {seed}: expected {n_asked:,} finite predictions, of "
+                    what += f"split.test and then of the zeros; got the shape {column.shape}"
+                    raise InputError(what, code="wrong-predictions")
             given[name][None if seed is None else int(seed)] = Parts(**columns)
     if not given or not all(given.values()):
         raise InputError("a predictor has no predictions", code="no-predictions")
@@ -314,17 +308,14 @@ def _verdicts(groups: Sequence[GroupResult], level: float) -> Iterator[Verdict]:
         own = {name: scores[MAIN] for name, scores in group.scores.items()}
         defined = {name: one.value for name, one in own.items() if one.value is not None}
         best = max(defined, key=defined.__getitem__, default=None)
-        found: dict[str, Any] = {"best": best, "beats": (), "level": (), "above_chance": False}
-        if best is not None:
-            others = [name for name in own if name != best]
-            found["beats"] = tuple(name for name in others if group.beats(best, name))
-            found["level"] = tuple(name for name in others if name not in found["beats"])
-            found["above_chance"] = (own[best].low or 0) > 0
-        differences = {n: d[MAIN] for n, d in group.differences.get(best or "", {}).items()}
-        about = {"group": group, "own": own, "differences": differences, "percent": 100 * level}
-        yield Verdict(
-            group=group.label, **found, sentence=sentences("verdict.txt", **found, **about)[0]
-        )
+        differences = {} if best is None else group.differences[best]
+        beats = tuple(name for name in differences if group.beats(best or "", name))
+        found: dict[str, Any] = {"best": best, "beats": beats}
+        found["level"] = tuple(name for name in differences if name not in beats)
+        found["above_chance"] = best is not None and (own[best].low or 0) > 0
+        about = {"own": own, "differences": {name: d[MAIN] for name, d in differences.items()}}
+        words = sentences("verdict.txt", group=group, percent=100 * level, **about, **found)
+        yield Verdict(group.label, **found, sentence=words[0])
 
 
 class Positives(NamedTuple):
@@ -387,11 +378,13 @@ def among_tested(
     test, score = split.test, screen.column("score")[split.test]
     n_zeros, each = (0, 1.0) if zeros is None else (len(zeros.genotypes), zeros.weight)
     if wanted.only_hits:
+        if zeros is None or not n_zeros:
+            return None
         # A grid consists of pairs, so there are no zeros for sets of other sizes.
         hit = np.where((genes >= 0).sum(axis=1) == 2, 1.0, np.nan)
         negative = (screen.column("sign")[test] < 0).astype(np.float64)
         drawn = f"{n_zeros:,} of these pairs were drawn, each to represent {each:.4g}"
-        said = [] if zeros is None else [zeros.sentence, f"Of the test part, {drawn}."]
+        said = [zeros.sentence, f"Of the test part, {drawn}."]
     else:
         limit = abs(wanted.about["threshold"])
         hit = _low(-np.abs(score), screen.column("p_value")[test], -limit)
@@ -402,7 +395,7 @@ def among_tested(
         ]
     usable = np.isfinite(score) & np.isfinite(hit) & np.isfinite(negative)
     used: Bools = np.concatenate([usable, np.ones(n_zeros, dtype=bool)])
-    if not usable.any() or (wanted.only_hits and not n_zeros):
+    if not usable.any():
         return None
     weight = np.repeat([1.0, each], [len(test), n_zeros])[used]
     truth = {
@@ -427,15 +420,10 @@ def among_tested(
         for k in (k for k in FIRST if k <= population):
             first = precision_of_first(k, population)
             metrics[f"precision_{k}_{of}"] = Metric(f"first {k:,}, {title}", of, "higher", first)
+    predicted = {name: list(map(columns, seeds.values())) for name, seeds in given.items()}
+    fewer = replace(bootstrap, resamples=min(bootstrap.resamples, MOST_RESAMPLES))
     scores, differences = compared(
-        metrics,
-        truth,
-        {name: list(map(columns, seeds.values())) for name, seeds in given.items()},
-        genes[used],
-        replace(bootstrap, resamples=min(bootstrap.resamples, MOST_RESAMPLES)),
-        "tested",
-        weight=weight,
-        progress=progress,
+        metrics, truth, predicted, genes[used], fewer, "tested", weight=weight, progress=progress
     )
     return AmongTested(
         rows=int(usable.sum()),

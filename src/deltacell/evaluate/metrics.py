@@ -384,12 +384,7 @@ def compared(
         for name in predictions
     }
     differences = {
-        one: {
-            other: {m: difference(one, other, m) for m in metrics}
-            for other in scores
-            if other != one
-        }
-        for one in scores
+        a: {b: {m: difference(a, b, m) for m in metrics} for b in scores if b != a} for a in scores
     }
     return scores, differences
 

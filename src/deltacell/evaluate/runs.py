@@ -153,8 +153,7 @@ def evaluate_runs(
         changes["on"] = {"screen": another.checksum, **counts.to_json()}
     chosen = tested.split if samples is None else fewer(tested.split, samples)
     genotypes = test = _taken(tested.screen, chosen.test)
-    crossed = on is None and zeros > 0
-    grid = Grid.of(data.screen, whole=data.whole) if crossed else None
+    grid = Grid.of(data.screen, whole=data.whole) if on is None and zeros > 0 else None
     if grid is not None and grid.count("test", data.split):
         drawn = Zeros.draw(grid, data.split, zeros, seed=data.split.seed)
         # If only some of the hits are used, the zeros represent correspondingly fewer pairs.
@@ -174,13 +173,9 @@ def evaluate_runs(
                 attention = model.encode(run.data.cell).attention[test.genes]
             of_relations[name] = model.relations, attention.numpy()
     first = {name: next(iter(seeds.values())).score for name, seeds in predictions.items()}
-    return EvaluatedRuns(
-        replace(found, notes=(*found.notes, *notes), **changes),
-        tested,
-        chosen,
-        {name: score.float().numpy()[: len(test)] for name, score in first.items()},
-        of_relations,
-    )
+    scores = {name: score.float().numpy()[: len(test)] for name, score in first.items()}
+    evaluation = replace(found, notes=(*found.notes, *notes), **changes)
+    return EvaluatedRuns(evaluation, tested, chosen, scores, of_relations)
 
 
 def _predict(

@@ -161,7 +161,5 @@ def on_one_scale(runs: Sequence[LoadedRun]) -> list[Predictor]:
     common = deviations[telling].mean() if telling.any() else 1.0
     factors = np.where(telling, common / np.where(telling, deviations, 1), 0)
     shifts = means.mean() - factors * means
-    return [
-        one.rescaled(float(factor), float(shift))
-        for one, factor, shift in zip(predictors, factors, shifts, strict=True)
-    ]
+    scales = zip(predictors, factors.tolist(), shifts.tolist(), strict=True)
+    return [predictor.rescaled(factor, shift) for predictor, factor, shift in scales]

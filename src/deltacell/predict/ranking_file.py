@@ -40,7 +40,6 @@ SCHEMA = pa.schema(
     }
 )
 KEY = b"deltacell"  # of the metadata
-ROWS_PER_GROUP = 50_000
 SHOWN = 2_000  # rows of each end that `Ranking.to_json` returns
 VERSION = 2
 NO_SEAL = 64 * "-"  # placeholder of the seal while a file is written

@@ -22,7 +22,6 @@ from deltacell.predict.gene_sets import Combinations, GeneSets, Listed, Pairs, S
 from deltacell.predict.ranking_file import HIGHEST, LOWEST
 from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses, phenotypes_of
 from deltacell.profile.record import CHECKPOINTS
-from deltacell.screen import Screen
 from deltacell.store import sha256_of_file
 from deltacell.table import open_text
 from deltacell.train.predictor import WHOLE_BLOCK, LoadedRun, are_alike, labels_of
@@ -122,10 +121,9 @@ def gene_indices(
     for name in names:
         try:
             found.append(genes.index(name))
-        except GeneNameError as error:
-            fix = f"{error.fix} data.screen_genes_only=false trains on all genes of the cell."
-            place: Any = {"where": where, "line": line}
-            raise GeneNameError(error.what, code=error.code, fix=fix, **place) from None
+        except GeneNameError as e:
+            fix = f"{e.fix} data.screen_genes_only=false trains on all genes of the cell."
+            raise GeneNameError(e.what, code=e.code, where=where, line=line, fix=fix) from None
     if len(set(found)) < len(found):
         what = f"a gene is given twice: {' '.join(map(genes.label, found))}"
         raise GeneNameError(what, code="gene-twice", where=where, line=line)
@@ -202,11 +200,9 @@ def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best
     # The identity of a request does not depend on which of its names a gene is given by.
     texts, given = gene_texts(cell.genes), np.sort(gene_indices(cell.genes, request.given))
     request = replace(request, given=tuple(texts[gene] for gene in given))
-    whole: dict[str, Screen] = {}
-    for run in runs:
-        screen = run.data.screen if run.data.whole is None else run.data.whole
-        whole.setdefault(screen.checksum, screen)
-    screens = [screen.on(cell, on_unknown="drop") for screen in whole.values()]
+    whole = [run.data.screen if run.data.whole is None else run.data.whole for run in runs]
+    distinct = {screen.checksum: screen for screen in whole}.values()
+    screens = [screen.on(cell, on_unknown="drop") for screen in distinct]
     phenotypes = {name for run in runs for name in phenotypes_of(run.data.screen)}
     facts = [_facts(run, label, weights) for run, label in zip(runs, labels_of(runs), strict=True)]
     sets, genes, checksum = _sets(runs, request, given)

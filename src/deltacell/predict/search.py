@@ -19,20 +19,14 @@ from deltacell.errors import InputError, StoreError
 from deltacell.files import locked, written
 from deltacell.predict.ensemble import Ensemble
 from deltacell.predict.gene_sets import Combinations, GeneSets, Piece, Scored
-from deltacell.predict.ranking_file import (
-    HIGHEST,
-    LOWEST,
-    ROWS_PER_GROUP,
-    SCHEMA,
-    Ranking,
-    write_ranking,
-)
+from deltacell.predict.ranking_file import HIGHEST, LOWEST, SCHEMA, Ranking, write_ranking
 from deltacell.predict.request import Subject, gene_texts
 from deltacell.predict.status import LINKED, STATUSES, UNKNOWN, Evidence
 from deltacell.report.page import sentences
 from deltacell.words import Progress, duration_text
 
 MOST_ROWS = 100_000_000  # kept without --top; they are held in memory
+ROWS_PER_GROUP = 50_000  # of the Parquet file
 STATE = ".state"
 SAVED_EVERY = 10.0  # seconds between saves
 WORTH_TELLING = 5.0  # seconds
@@ -121,8 +115,6 @@ def _score_all(
         if kept.top is not None:
             kept.offer(found)
 
-    if done == total and rank not in work.unfinished():
-        return True
     if total and not done and scorer.prunes and isinstance(sets, Combinations):
         tried(sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0))
     said = f"{sets.n_sets:,} {in_words(subject)[1]} to score"
@@ -361,12 +353,10 @@ class Work:
 
     def unfinished(self) -> list[int]:
         """Return the ranks that have not finished this request."""
-
-        def finished(state: Path) -> bool:
-            about = read_scored(state)[1] if state.exists() else {"finished": False}
-            return bool(about["finished"] and about["request"] == self._request)
-
-        return [rank for rank in range(self.world) if not finished(self._file(STATE, rank))]
+        states = {rank: self._file(STATE, rank) for rank in range(self.world)}
+        about = {rank: read_scored(state)[1] for rank, state in states.items() if state.exists()}
+        done = {"request": self._request, "finished": True}
+        return [rank for rank in states if not about.get(rank, {}).items() >= done.items()]
 
 
 def write_scored(path: Path, found: Scored, about: Any = None) -> None:
