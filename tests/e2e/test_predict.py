@@ -14,6 +14,23 @@ from deltacell.screen.import_folder import Imported
 from deltacell.train.predictor import load_run
 
 
+@pytest.fixture(scope="module", autouse=True)
+def loaded_once(runs):
+    """Load each of the small runs once."""
+    loaded = {}
+
+    def load(path, which="best", data=None):
+        if Path(path).parent != runs.folder:
+            return load_run(path, which, data)
+        if (path, which) not in loaded:
+            loaded[path, which] = load_run(path, which, data)
+        return loaded[path, which]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deltacell.train.predictor.load_run", load)
+        yield
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -74,17 +91,6 @@ def test_sets_with_given_genes(runs, here, deltacell):
 RUN = "RUN"
 
 
-@pytest.fixture(scope="module")
-def load_once(runs):
-    """Load the best weights of the run once."""
-    loaded = load_run(runs["seed0"])
-    return lambda path, which, data: (
-        loaded
-        if (str(path), which) == (str(runs["seed0"]), "best")
-        else load_run(path, which, data)
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -104,10 +110,7 @@ def load_once(runs):
         (["why", "YAL0009C", "YBL0001W"], "no-run"),
     ],
 )
-def test_what_is_wrong_is_an_error_before_anything_is_written(
-    runs, here, words, code, refused, load_once, monkeypatch
-):
-    monkeypatch.setattr("deltacell.train.predictor.load_run", load_once)
+def test_what_is_wrong_is_an_error_before_anything_is_written(runs, here, words, code, refused):
     Path("empty.txt").write_text("")
     Path("two.txt").write_text("YAL0009C YAL0008C\n")
     given = [str(runs["seed0"]) if word == RUN else word for word in words]
@@ -131,7 +134,7 @@ def test_runs_of_other_genes_do_not_rank_together(runs, here, deltacell, refused
 def test_two_processes_write_the_same_file(runs, here, deltacell, monkeypatch):
     """As torchrun starts them; they meet in files alone, so one may come after the other."""
     monkeypatch.setitem(request.SETS_PER_BLOCK, "dango", 8**3)
-    Path("few.txt").write_text("\n".join(list(load_run(runs["seed0"]).data.cell.genes)[:25]))
+    Path("few.txt").write_text("\n".join(list(load_run(runs["seed0"]).data.cell.genes)[::12]))
     words = ("predict", runs["seed0"], "--sets", "triples", "--top", "50", "--genes", "few.txt")
     deltacell(*words, "--out", "one.parquet")
     monkeypatch.setenv("WORLD_SIZE", "2")

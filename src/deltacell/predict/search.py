@@ -117,7 +117,7 @@ def _score_all(
 
     if total and not done and scorer.prunes and isinstance(sets, Combinations):
         tried(sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0))
-    said = f"{sets.n_sets:,} {in_words(subject)[1]} to score"
+    said = f"{sets.n_sets:,} {sentences('ranking.txt', subject=subject, counts=None)[1]} to score"
     said += f"; this is process {rank + 1} of {world}" if world > 1 else ""
     said += f"; resuming, {done / total:.1%} was done before" if done else ""
     seconds = 0.0 if stop() else trial_seconds(sets, numbers[done:], tried)
@@ -167,7 +167,7 @@ def _write(subject: Subject, work: Work, out: Path) -> Ranking:
     ranks = np.concatenate([np.arange(1, len(rows.score) + 1) for rows in found])
     counts = {"genes": len(subject.genes), "sets": subject.sets.n_sets, "rows": len(ends)}
     counts |= {name or "listed": ends.count(name) for name in (LOWEST, HIGHEST, None)}
-    title, _, *said = in_words(subject, counts)
+    title, _, *said = sentences("ranking.txt", subject=subject, counts=counts)
     about: dict[str, Any] = {
         "title": title,
         "sentences": said,
@@ -215,10 +215,6 @@ def _table(
         }
         tables.append(pa.Table.from_pydict(columns, SCHEMA))
     return pa.concat_tables(tables).take(np.argsort(order))
-
-
-def in_words(subject: Subject, counts: Mapping[str, int] | None = None) -> list[str]:
-    return sentences("ranking.txt", subject=subject, counts=counts)
 
 
 class Kept:
