@@ -15,13 +15,14 @@ from deltacell.models.baselines import Additive
 from deltacell.profile.record import Status, read_run, write_run
 from deltacell.screen import Genotypes, Screen, Split
 from deltacell.train.compose import compose
+from deltacell.train.config import MODELS, BoostedTreesConfig
 from deltacell.train.data import Standard, TrainingData
 from deltacell.train.predictor import load_run
 from deltacell.train.run import train
 from deltacell.train.run_directory import Checkpoints
 
 CLOSED_FORMS = ["global_mean", "additive"]
-FEW = Bootstrap(30)
+FEW = Bootstrap(10)
 
 
 @pytest.fixture
@@ -101,11 +102,13 @@ def test_a_stopped_run_that_cannot_be_written_to_is_evaluated_all_the_same(copie
     assert any("did not finish" in note for note in found.evaluation.notes)
 
 
-def test_the_order_of_runs_changes_nothing(runs, tmp_path):
+def test_the_order_of_runs_changes_nothing(runs, tmp_path, monkeypatch):
     """The baselines see every relation of the data of some run, whichever comes first."""
-    few = ["name=few", "data.relations=[physical,string_database]"]
-    lambdas = ["model.relations=[physical,string_database]", "model.lambdas.physical=1"]
-    train(compose([*runs.small, *few, *lambdas, f"directory={tmp_path / 'few'}"]))
+    small = {**MODELS, "boosted_trees": lambda: BoostedTreesConfig(rounds=3)}
+    monkeypatch.setattr("deltacell.evaluate.runs.MODELS", small)
+    few = ["name=few", "data.relations=[physical,string_database]", "model=global_mean"]
+    few += ["data.screen_genes_only=false", f"directory={tmp_path / 'few'}"]
+    train(compose([*runs.fitted, *few]))
     paths = [runs["seed0"], tmp_path / "few"]
     one, other = (
         evaluated(order, ["additive", "boosted_trees"], samples=100)

@@ -9,25 +9,14 @@ from typer.testing import CliRunner
 
 from deltacell.cli.app import app
 from deltacell.predict import request, search
-from deltacell.train.compose import compose
-from deltacell.train.run import train
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "run"
-    words = ["experiment=demo", "data.synthetic_genotypes=400", "trainer.epochs=1"]
-    quiet = ["trainer.figures_every=0", "loggers.tensorboard=false", "trainer.progress=false"]
-    train(compose([*words, *quiet, f"directory={path}"]))
-    return path
 
 
 @pytest.mark.parametrize(
     ("number", "words"), [(signal.SIGINT, ["--top", "300"]), (signal.SIGTERM, ["--below", "9"])]
 )
-def test_the_file_is_the_same_whenever_it_was_stopped(run, tmp_path, monkeypatch, number, words):
+def test_the_file_is_the_same_whenever_it_was_stopped(runs, tmp_path, monkeypatch, number, words):
     # It saves after every block, and blocks are so small that there are many.
     monkeypatch.setattr(search, "SAVED_EVERY", 0.0)
     monkeypatch.setitem(request.SETS_PER_BLOCK, "dango", 8**3)
@@ -42,7 +31,7 @@ def test_the_file_is_the_same_whenever_it_was_stopped(run, tmp_path, monkeypatch
                 os.kill(os.getpid(), number)
 
         monkeypatch.setattr(search.Work, "save", counted)
-        command = ["predict", run, "--sets", "triples", *words, "--out", out]
+        command = ["predict", runs["seed0"], "--sets", "triples", *words, "--out", out]
         return CliRunner().invoke(app, [str(word) for word in command])
 
     whole, stopped = tmp_path / "whole.parquet", tmp_path / "stopped.parquet"

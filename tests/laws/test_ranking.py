@@ -330,26 +330,37 @@ def test_what_was_done_is_on_the_disk_before_the_end():
         assert done == 30
 
 
+def test_a_score_that_is_not_finite_is_an_error_even_of_a_set_that_is_left_out(refused):
+    cell = Cell([f"Y{i:02d}" for i in range(4)], [])
+    screen = Screen.build(cell.genes, Genotypes.of([[0, 1]]), score=1.0)
+    subject = subject_of(Request(PAIRS), cell, range(4), Combinations(np.arange(4), 2), screen)
+    scorer = Additive(np.zeros(4), 0.0)
+    scorer.candidates = lambda *_: Scored(np.array([[0, 1]]), np.float32([np.nan]), np.float32([0]))
+    with folder() as at:
+        refused("score-not-finite", rank_sets, subject, scorer, at / "out.parquet")
+        assert not (at / "out.parquet").exists()
+
+
 @pytest.mark.parametrize("betas", [(0.25, 0.001), (0.25, 0.25)])
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_model_ranks_as_scoring_every_set_does(betas, size):
-    """Of a DANGO in which the last six of 20 genes cannot be told apart."""
-    edges, genes = np.random.default_rng(0).integers(0, 14, (2, 60)), np.arange(20)
-    relation = Relation.from_edges("a", *edges, n_genes=20, directed=False)
+    """Of a DANGO in which the last six of 15 genes cannot be told apart."""
+    edges, genes = np.random.default_rng(0).integers(0, 9, (2, 40)), np.arange(15)
+    relation = Relation.from_edges("a", *edges, n_genes=15, directed=False)
     cell = Cell([f"Y{i:02d}" for i in genes], [relation])
     torch.manual_seed(1)
     model = Dango(cell, ("a",), {"a": 1.0}, hidden=16, heads=2, layers=2)
     with torch.no_grad():
         model.embedding.mul_(30.0)
-        model.embedding[14:] = model.embedding[-1]
+        model.embedding[9:] = model.embedding[-1]
         for layer, beta in zip(model.hyper_sagnn.sets.attention, betas, strict=True):
             layer.beta.fill_(beta)
     scorer = scorer_of_predictors([Predictor(model, cell, Standard(-0.05, 0.15))])
-    request = Request({2: PAIRS, 3: TRIPLES}[size], top=40)
+    request = Request({2: PAIRS, 3: TRIPLES}[size], top=25)
     screen = Screen.build(cell.genes, Genotypes.of([[0, 1]]), score=1.0)
-    sets = Combinations(genes, size, sets_per_piece=7**size)
+    sets = Combinations(genes, size, sets_per_piece=5**size)
     subject = subject_of(request, cell, genes, sets, screen)
-    expected = list(combinations(range(20), size))
+    expected = list(combinations(range(15), size))
     score = scorer.score(np.array(expected)).score
     assert len(np.unique(score)) < 0.6 * len(score)
     with folder() as at:

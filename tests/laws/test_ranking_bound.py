@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltacell.models import Dango
-from deltacell.predict.dango import DangoScorer, from_uniform
+from deltacell.predict.dango import DangoScorer
 from deltacell.predict.gene_sets import Block
 from deltacell.train.data import Standard
 
@@ -60,7 +60,7 @@ def block_of(size, seed):
     return Block(tuple(np.sort(part) for part in np.split(genes, ends)[:size]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(betas, scales, st.integers(2, 3), seeds)
 def test_what_stands_for_a_score_is_within_its_bound(betas, scale, size, seed):
     scorer, block = scorer_of(betas, scale, seed), block_of(size, seed)
@@ -81,7 +81,7 @@ def test_what_stands_for_a_score_is_within_its_bound(betas, scale, size, seed):
 def test_bounds_are_tight_where_norms_lose_nothing(betas):
     """Bounds hold where they are nearly reached: smaller ones would not."""
     reached = 0.0
-    for seed in range(90):
+    for seed in range(60):
         scorer = tight_scorer_of(betas, (0.5, 1.0, 2.0)[seed % 3], seed)
         exact, found = float(scorer.scores(THREE.sets())[0]), scorer.pair_sum(THREE)
         away, rounding = abs(float(found.scores) - exact), 1e-6 * float(found.scores.abs())
@@ -94,17 +94,10 @@ def test_bounds_are_tight_where_norms_lose_nothing(betas):
 def test_what_earlier_layers_do_to_logits_is_in_the_bound():
     """A first layer with uniform attention moves only the queries of the second."""
     reached = 0.0
-    for seed in range(60):
+    for seed in range(40):
         scorer = tight_scorer_of([0.5, 0.5], 1.0, seed, first_uniform=True)
         exact, found = float(scorer.scores(THREE.sets())[0]), scorer.pair_sum(THREE)
         away = abs(float(found.scores) - exact)
         assert away <= found.within
         reached = max(reached, away / found.within)
     assert reached > 0.5
-
-
-def test_how_far_attention_may_be_from_uniform():
-    """By the range of its logits, which is reached."""
-    for logits in np.random.default_rng(0).normal(size=(100, 2)) * np.logspace(-1, 1, 100)[:, None]:
-        weights = np.exp(logits) / np.exp(logits).sum()
-        assert abs(weights[0] - 1 / 2) == pytest.approx(from_uniform(np.ptp(logits)))

@@ -110,19 +110,16 @@ def test_candidates_are_those_of_scoring_every_set(model):
 
 
 @pytest.mark.usefixtures("limits")
-@pytest.mark.parametrize("of", [("dango", "dango"), ("dango", "hetero")])
-def test_candidates_of_several_runs(of):
-    predictors = [
-        dango((0.3, 0.1), 30, seed) if name == "dango" else hetero(seed)
-        for seed, name in enumerate(of)
-    ]
-    scorer = scorer_of_predictors(predictors)
-    # A mutant takes a HeteroCell long, and it prunes nothing.
-    large = ("triples", "triples, two of one axis") if "hetero" not in of else ("with one gene",)
-    for name in ("pairs of one axis", "single genes", *large):
-        block = blocks()[name]
-        scores = np.sort(scorer.score(block.sets()).score)
-        assert same_as_all(scorer, block, float(scores[-4]), float(scores[3])) >= 8
+def test_candidates_of_several_runs():
+    both = scorer_of_predictors([dango((0.3, 0.1), 30, seed) for seed in (0, 1)])
+    # Mutants of a HeteroCell take long, and it prunes nothing.
+    mixed = scorer_of_predictors([dango((0.3, 0.1), 30), hetero(1)])
+    large = ("pairs of one axis", "triples", "triples, two of one axis")
+    for scorer, names in ((both, ("single genes", *large)), (mixed, ("single genes",))):
+        for name in names:
+            block = blocks()[name]
+            scores = np.sort(scorer.score(block.sets()).score)
+            assert same_as_all(scorer, block, float(scores[-4]), float(scores[3])) >= 8
 
 
 @pytest.mark.usefixtures("limits")
@@ -150,11 +147,11 @@ def test_scores_are_the_models_own(size, seed, model):
         assert np.isnan(found.spread).all()
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(1, 4), st.integers(0, 2**32))
 def test_neither_order_nor_company_matter(size, seed):
     rng = np.random.default_rng(seed)
-    scorer = scorer_of_predictors([dango((0.3, 0.5)), hetero()])
+    scorer = scorer_of_predictors([dango((0.3, 0.5)), dango((0.3, 0.5), seed=1)])
     # More than are scored at once.
     sets = np.stack([rng.choice(N, size, replace=False) for _ in range(70)])
     together = scorer.score(sets)
@@ -192,7 +189,7 @@ def test_one_gene_that_is_no_number_hides_no_set(make, size):
 @pytest.mark.parametrize("size", [2, 3])
 def test_runs_that_cancel_lose_no_set(size):
     """The mean is small and what is rounded is not."""
-    for seed in range(12):
+    for seed in range(6):
         first, second = dango((0.25, 0.001), 3, seed), dango((0.25, 0.001), 3, seed)
         rng = torch.Generator().manual_seed(seed)
         with torch.no_grad():

@@ -17,7 +17,6 @@ from deltacell.predict import ranking_file
 from deltacell.predict.ranking_file import (
     SCHEMA,
     Ranking,
-    read_about,
     write_network,
     write_ranking,
     write_table,
@@ -59,7 +58,7 @@ def path(tmp_path):
     return tmp_path / "out.parquet"
 
 
-def test_rows_come_back_as_they_were(path, monkeypatch):
+def test_rows_come_back_as_they_were(path):
     result = Ranking.read(path).to_json()
     assert result["rows"] == ROWS
     assert (result["rows_not_here"], result["file"]) == (0, "out.parquet")
@@ -68,7 +67,6 @@ def test_rows_come_back_as_they_were(path, monkeypatch):
     few = Ranking.read(path).to_json(most=1)
     assert [(r["end"], r["rank"]) for r in few["rows"]] == [("lowest", 1), ("highest", 1)]
     assert few["rows_not_here"] == 3
-    monkeypatch.setattr(ranking_file, "ROWS_PER_GROUP", 2)
     write_ranking(path, [table(ROWS[at : at + 2]) for at in (0, 2, 4)], ABOUT)
     assert pq.ParquetFile(path).num_row_groups == 3
     assert Ranking.read(path).to_json()["rows"] == ROWS
@@ -83,9 +81,9 @@ def test_no_rows_are_a_ranking_too_and_another_file_is_none(path, tmp_path, refu
     write_table(tmp_path / "o", tmp_path / "o.csv")
     assert (tmp_path / "o.csv").read_text().startswith("end,rank,genes,names,score")
     pq.write_table(pa.table({"genes": [1]}), tmp_path / "o")
-    refused("not-a-ranking", read_about, tmp_path / "o")
+    refused("not-a-ranking", Ranking.read, tmp_path / "o")
     (tmp_path / "o").write_text("genes")
-    refused("damaged-ranking", read_about, tmp_path / "o")
+    refused("damaged-ranking", Ranking.read, tmp_path / "o")
     refused("not-written", write_table, path, tmp_path / "o" / "r.csv")
 
 
@@ -166,7 +164,7 @@ def test_terms_that_the_head_of_a_ranking_has_too_often(tmp_path, ranked):
     path = tmp_path / "r.parquet"
     write_ranking(path, [table(rows)], {**ABOUT, "counts": counts})
     run = SimpleNamespace(data=SimpleNamespace(cell=cell))
-    (one,) = Ranked(path, read_about(path), [run], range(ranked)).enrichment()
+    (one,) = Ranked(path, Ranking.read(path).about, [run], range(ranked)).enrichment()
     assert (one["end"], one["term"], one["genes"], one["drawn"]) == ("lowest", "rare", 4, 4)
     assert one["expected"] == pytest.approx(4 * 4 / ranked)
     # Two terms are tested, and only the sets of these four genes have the rare one four times.

@@ -9,8 +9,8 @@ import pytest
 from deltacell.cell import Genes
 from deltacell.predict import request as module
 from deltacell.predict.request import Request, gene_indices, gene_texts, read_sets, subject_of
-from deltacell.predict.search import in_words
 from deltacell.predict.status import STATUSES
+from deltacell.report.page import sentences
 from deltacell.screen.genotypes import sorted_matrix
 from deltacell.train.compose import compose
 from deltacell.train.data import load_data
@@ -178,5 +178,6 @@ def test_warnings_are_given_where_they_are_due(run, made):
         ({"trained_sizes": {3}}, 1),
         ({"trained_sizes": set(), "runs": [facts] * 2}, 1),
     ):
-        said = in_words(replace(subject, **{"untrained": 0, **changes}), COUNTS)[2:]
+        changed = replace(subject, **{"untrained": 0, **changes})
+        said = sentences("ranking.txt", subject=changed, counts=COUNTS)[2:]
         assert sum(sentence.startswith("Beware") for sentence in said) == warnings

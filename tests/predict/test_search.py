@@ -56,8 +56,7 @@ def test_the_bounds_are_those_of_the_ends(monkeypatch, refused):
     bounds = [(-np.inf, 5.0), (np.inf, np.inf)]
     assert [(one.below, one.above) for one in alone] == [(np.inf, np.inf), *bounds]
     monkeypatch.setattr(search, "MOST_ROWS", 2)
-    for score, code in ((1.0, "too-many-rows"), (np.nan, "score-not-finite")):
-        refused(code, Kept(2, {"lowest": None}).offer, some(score, score, score))
+    refused("too-many-rows", Kept(2, {"lowest": None}).offer, some(1, 1, 1))
 
 
 def test_no_flipped_byte_becomes_other_sets(tmp_path, refused):

@@ -1,4 +1,4 @@
-"""Predictors side by side on the test part of a split: which is best, and who finds the hits."""
+"""Predictors side by side on the test part of a split: metrics, verdicts and hits."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ from deltacell.words import Progress, count_text
 
 SCHEMA = 2
 MAIN = "pearson"  # the metric by which a predictor is best
-THRESHOLD = -0.08  # a score of so much or less is a hit
-ZEROS = 100_000  # how many are drawn by default
-FIRST = (100, 1000)  # of how many sets at the head the precision is given
-# There are many tested sets: more resamples would take minutes and move no interval visibly.
-MOST_RESAMPLES = 400
+THRESHOLD = -0.08  # scores at or below it are hits
+ZEROS = 100_000  # drawn by default
+FIRST = (100, 1000)  # precision is reported of the first k sets
+MOST_RESAMPLES = 400  # over all tested sets; more take minutes and hardly change an interval
 
 _SCORE_BINS = (0.001, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999)
 _HIT_BINS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
@@ -57,10 +56,10 @@ Predictions = Mapping[str, Values | Mapping[int, Values]]
 
 @dataclass(frozen=True)
 class GroupResult:
-    """All predictors on some of the test rows.
+    """All predictors on all rows of the ``test`` part, or on some.
 
-    The rows are all of the ``test`` part; or they have the same number of ``unseen`` genes,
-    ``kind`` or ``perturbation``; or their scores lie ``beyond`` a threshold.
+    These share the number of ``unseen`` genes, the ``kind`` or the ``perturbation``, or their
+    scores lie ``beyond`` a threshold.
     """
 
     by: By
@@ -68,7 +67,7 @@ class GroupResult:
     rows: int  # test rows that have a score
     gene_sets: int
     genes: int
-    labelled: int  # rows that AUROC and AUPR look at
+    labelled: int  # rows that AUROC and AUPR use
     positives: int
     scores: Scores
     differences: Differences
@@ -76,7 +75,7 @@ class GroupResult:
     def beats(self, one: str, other: str) -> bool:
         """Whether the interval of the difference in Pearson correlation lies above 0.
 
-        Where the other predicts the same of every row, the predictor's own interval has to.
+        If the other's predictions are constant, the predictor's own interval has to.
         """
         constant = self.scores[other][MAIN].reason == CONSTANT
         counts = self.scores[one][MAIN] if constant else self.differences[one][other][MAIN]
@@ -85,23 +84,23 @@ class GroupResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Which predictor is best on a group of the test rows, and whether others are level with it."""
+    """Which predictor is best on a group of the test rows, and which ones it beats."""
 
     group: str
     best: str | None  # with the highest Pearson correlation
     beats: tuple[str, ...]  # the interval of the difference lies above 0
     level: tuple[str, ...]  # those it does not beat
-    above_chance: bool  # whether the interval of its own correlation lies above 0
+    above_chance: bool  # the interval of its own correlation lies above 0
     sentence: str
 
 
 @dataclass(frozen=True)
 class AmongTested:
-    """All predictors among all tested sets, hits or not, at the share of hits that these have."""
+    """All predictors among all tested sets, at the share of hits among these."""
 
     rows: int  # test rows with a score
     zeros: int  # tested pairs that are not listed
-    weight: float  # how many tested pairs each of the latter stands for
+    weight: float  # how many tested pairs each zero represents
     hit_share: float
     metrics: Mapping[str, Mapping[str, str]]
     scores: Scores
@@ -117,18 +116,18 @@ class Evaluation:
     cell: str  # checksum
     screen: str  # checksum
     split: Mapping[str, Any]
-    leakage: str  # what the test part shares with training, in a sentence
-    predictors: Mapping[str, tuple[int | None, ...]]  # the seeds; one None where none was given
-    metrics: Mapping[str, Mapping[str, str]]  # title, direction and what it looks at
+    leakage: str  # a sentence on what the test part shares with training
+    predictors: Mapping[str, tuple[int | None, ...]]  # the seeds; one None if none was given
+    metrics: Mapping[str, Mapping[str, str]]  # title, direction and what it compares with
     bootstrap: Mapping[str, float]
     positives: Mapping[str, Any]
     ceiling: Ceiling
     groups: tuple[GroupResult, ...]  # the whole test part first
-    verdicts: tuple[Verdict, ...]  # of the whole test part, by unseen genes, beyond a threshold
+    verdicts: tuple[Verdict, ...]  # on the whole test part, by unseen genes, beyond a threshold
     not_additive: Mapping[str, Estimate]  # share of a predictor's variance over the test sets
-    tested: AmongTested | None = None  # among all tested sets; None where these are not known
+    tested: AmongTested | None = None  # None if the tested sets are unknown
     notes: tuple[str, ...] = ()
-    on: Mapping[str, Any] | None = None  # of another screen: checksum, and what was left out
+    on: Mapping[str, Any] | None = None  # checksum of another screen, and what was left out
 
     @property
     def test(self) -> GroupResult:
@@ -145,11 +144,11 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Zeros:
-    """Tested pairs of a test part that are not hits, each for several."""
+    """A sample of the tested pairs of a test part that are not hits."""
 
     genotypes: Genotypes
-    weight: float  # how many pairs each stands for
-    sentence: str  # what is assumed about them
+    weight: float  # how many pairs each represents
+    sentence: str  # how they were determined
 
     @classmethod
     def draw(cls, grid: Grid, split: Split, n: int = ZEROS, seed: int = 0) -> Zeros:
@@ -172,13 +171,13 @@ def evaluate(
     beyond: float | None = None,
     progress: Progress = lambda what, done, total: None,
 ) -> Evaluation:
-    """Return how well predictors do on the test part, with intervals, side by side.
+    """Return the metrics of predictors on the test part, with intervals.
 
-    Among the rows of a list of hits, and among rows beyond a threshold, the prediction of a
-    predictor of two parts is its score given a hit; elsewhere it is the score to expect. With
-    several seeds a metric is the mean over them of each seed's metric, not the metric of their
-    mean. Intervals are over the same resamples of genes for all predictors of a group, so that
-    differences are paired; they cover the choice of test genes, and not that of the seeds.
+    On a list of hits, and on rows beyond a threshold, the prediction of a predictor of two parts is
+    its score given a hit; otherwise it is the expected score. With several seeds a metric is the
+    mean of each seed's metric, not the metric of their mean. Intervals are over the same resamples
+    of genes for all predictors of a group, so that differences are paired; they cover the choice of
+    test genes, not that of the seeds.
     """
     bootstrap = bootstrap or Bootstrap()
     check_fit(cell, screen, split)
@@ -197,14 +196,9 @@ def evaluate(
             # A positive has a low score.
             return {"score": own, "class": -own}
 
+        predicted = {name: list(map(columns, seeds.values())) for name, seeds in given.items()}
         scores, differences = compared(
-            METRICS,
-            truth,
-            {name: list(map(columns, seeds.values())) for name, seeds in given.items()},
-            genes[members],
-            bootstrap,
-            label,
-            progress=progress,
+            METRICS, truth, predicted, genes[members], bootstrap, label, progress=progress
         )
         return GroupResult(
             by=by,
@@ -231,7 +225,7 @@ def evaluate(
         missing = count_text(unscored, "test row")
         notes.append(f"Pearson, Spearman and MSE leave out {missing} without a score.")
     if not len(split.unseen):
-        notes.append("The split does not say how many genes of a test genotype are unseen.")
+        notes.append("The split does not record how many genes of a test genotype are unseen.")
     return Evaluation(
         cell=cell.checksum,
         screen=screen.checksum,
@@ -251,15 +245,14 @@ def evaluate(
 
 
 def check_fit(cell: Cell, screen: Screen, split: Split) -> None:
-    """Raise where a screen is not over a cell's genes, or a split not of the screen with a test."""
+    """Raise unless the screen is over the cell's genes and the split is of it and has a test."""
     if cell.genes.systematic != screen.genes.systematic:
-        what = f"the {len(screen.genes):,} genes of the screen are not those of the cell"
-        raise InputError(what, code="other-genes", fix="Bring it onto the cell: screen.on(cell)")
+        what = "the screen and the cell have different genes; use screen.on(cell)"
+        raise InputError(what, code="other-genes")
     split.check(screen)
     if not len(split.test):
-        what = "the split has no test part, and nothing else may be evaluated on"
-        fix = "Split the screen with a test share above 0."
-        raise InputError(what, code="no-test-part", fix=fix)
+        what = "the split has no test part; split the screen with a test share above 0"
+        raise InputError(what, code="no-test-part")
 
 
 def _checked(predictions: Predictions, n_asked: int) -> dict[str, dict[int | None, Parts]]:
@@ -276,25 +269,24 @@ def _checked(predictions: Predictions, n_asked: int) -> dict[str, dict[int | Non
             }
             for column in columns.values():
                 if column.shape != (n_asked,) or not np.isfinite(column).all():
-                    what = f"expected {n_asked:,} finite predictions of '{name}', seed {seed}; got "
-                    what += f"{np.isfinite(column).sum():,} in the shape {column.shape}"
-                    fix = "Predict the rows of split.test, in their order, and then the zeros."
-                    raise InputError(what, code="wrong-predictions", fix=fix)
+                    what = f"'{name}', seed {seed}: expected {n_asked:,} finite predictions, of "
+                    what += f"split.test and then of the zeros; got the shape {column.shape}"
+                    raise InputError(what, code="wrong-predictions")
             given[name][None if seed is None else int(seed)] = Parts(**columns)
     if not given or not all(given.values()):
-        raise InputError("a predictor without predictions was given", code="no-predictions")
+        raise InputError("a predictor has no predictions", code="no-predictions")
     return given
 
 
 def _groups(screen: Screen, split: Split, beyond: float | None) -> Iterator[tuple[By, str, Bools]]:
-    """Yield groups of the test rows: what they have in common, its name, and which."""
+    """Yield groups of the test rows: what their rows share, a label, and a mask."""
     for number in np.unique(split.unseen):
         yield "unseen", count_text(int(number), "unseen gene"), split.unseen == number
     kind, sizes = np.array(screen.kind)[split.test], np.diff(screen.offsets)[split.test]
-    # By size and not by name, so that digenic comes before trigenic.
+    # Ordered by size, not by name, so that digenic comes before trigenic.
     for size in np.unique(sizes):
         yield "kind", str(kind[np.argmax(sizes == size)]), sizes == size
-    # One number per row with one bit for each perturbation among its genes.
+    # One bit for each perturbation among the genes of a row.
     owner, perturbation = screen.genotypes.owner.numpy(), screen.column("perturbation")
     codes: Ints = np.zeros(len(screen), dtype=np.int64)
     for bit, name in enumerate(PERTURBATIONS):
@@ -316,32 +308,29 @@ def _verdicts(groups: Sequence[GroupResult], level: float) -> Iterator[Verdict]:
         own = {name: scores[MAIN] for name, scores in group.scores.items()}
         defined = {name: one.value for name, one in own.items() if one.value is not None}
         best = max(defined, key=defined.__getitem__, default=None)
-        found: dict[str, Any] = {"best": best, "beats": (), "level": (), "above_chance": False}
-        if best is not None:
-            others = [name for name in own if name != best]
-            found["beats"] = tuple(name for name in others if group.beats(best, name))
-            found["level"] = tuple(name for name in others if name not in found["beats"])
-            found["above_chance"] = (own[best].low or 0) > 0
-        differences = {n: d[MAIN] for n, d in group.differences.get(best or "", {}).items()}
-        about = {"group": group, "own": own, "differences": differences, "percent": 100 * level}
-        yield Verdict(
-            group=group.label, **found, sentence=sentences("verdict.txt", **found, **about)[0]
-        )
+        differences = {} if best is None else group.differences[best]
+        beats = tuple(name for name in differences if group.beats(best or "", name))
+        found: dict[str, Any] = {"best": best, "beats": beats}
+        found["level"] = tuple(name for name in differences if name not in beats)
+        found["above_chance"] = best is not None and (own[best].low or 0) > 0
+        about = {"own": own, "differences": {name: d[MAIN] for name, d in differences.items()}}
+        words = sentences("verdict.txt", group=group, percent=100 * level, **about, **found)
+        yield Verdict(group.label, **found, sentence=words[0])
 
 
 class Positives(NamedTuple):
     """Which rows are positives for AUROC and AUPR."""
 
-    label: Doubles  # 1 for a positive, 0 for another, NaN for a row that is left out, [rows]
-    only_hits: bool  # negative hits against positive ones, and not hits against all else
+    label: Doubles  # 1 for a positive, 0 for a negative, NaN for a row that is left out, [rows]
+    only_hits: bool  # the classes are the signs of hits, not hits and the rest
     about: dict[str, Any]
 
 
 def positives(screen: Screen, rows: Ints, threshold: float) -> Positives:
     """Return which rows of a screen are positives.
 
-    Where the whole screen is a list of hits, a threshold would call all rows positive; then the
-    classes are the signs among the significant rows. See `lists_only_hits`.
+    If the whole screen is a list of hits (see `lists_only_hits`), the classes are the signs of the
+    significant rows, because a threshold would make all rows positive.
     """
     score, p_value = screen.column("score")[rows], screen.column("p_value")[rows]
     only_hits, sign = lists_only_hits(screen), screen.column("sign")[rows]
@@ -361,8 +350,8 @@ def positives(screen: Screen, rows: Ints, threshold: float) -> Positives:
 
 
 def _low(score: Floats, p_value: Floats, threshold: float) -> Doubles:
-    """Return whether scores are at most a threshold, and significant where p-values are known."""
-    # Scores are kept in float32, where a written -0.08 is not the threshold's float64.
+    """Return whether scores are at most a threshold, and significant if p-values are known."""
+    # Scores are float32, in which -0.08 differs from the threshold's float64.
     used, low = np.isfinite(score), score <= np.float32(threshold)
     if np.isfinite(p_value).any():
         used, low = used & np.isfinite(p_value), low & (p_value <= LARGEST_P)
@@ -379,33 +368,34 @@ def among_tested(
     bootstrap: Bootstrap,
     progress: Progress,
 ) -> AmongTested | None:
-    """Return how well predictors find hits among all tested sets, and how calibrated they are.
+    """Return how well predictors find hits among all tested sets, and their calibration.
 
-    Where the screen lists only hits, its pairs are the hits, and ``zeros`` the rest; without these
-    there is no result. Where it lists all that was tested, a hit is a score beyond the threshold,
-    of either sign. Hits of either sign are ranked by the probability of a hit, or else by the
-    distance of the score from 0, and negative hits by the score to expect. `genes` are those of
-    each test row, padded with -1.
+    If the screen lists only hits, its pairs are the hits, and ``zeros``, which are required, the
+    rest. Otherwise a hit is a score beyond the threshold, of either sign. Hits of either sign are
+    ranked by the probability of a hit, or else by the distance of the score from 0, and negative
+    hits by the expected score. `genes` are padded with -1.
     """
     test, score = split.test, screen.column("score")[split.test]
     n_zeros, each = (0, 1.0) if zeros is None else (len(zeros.genotypes), zeros.weight)
     if wanted.only_hits:
-        # A grid is of pairs, so that other sets of a hit list have no zeros to be told from.
+        if zeros is None or not n_zeros:
+            return None
+        # A grid consists of pairs, so there are no zeros for sets of other sizes.
         hit = np.where((genes >= 0).sum(axis=1) == 2, 1.0, np.nan)
         negative = (screen.column("sign")[test] < 0).astype(np.float64)
-        drawn = f"{n_zeros:,} of these pairs were drawn, each for {each:.4g}"
-        said = [] if zeros is None else [zeros.sentence, f"Of the test part, {drawn}."]
+        drawn = f"{n_zeros:,} of these pairs were drawn, each to represent {each:.4g}"
+        said = [zeros.sentence, f"Of the test part, {drawn}."]
     else:
         limit = abs(wanted.about["threshold"])
         hit = _low(-np.abs(score), screen.column("p_value")[test], -limit)
         negative = wanted.label
         said = [
             f"A hit, among all tested sets, is a score of {limit:g} or more from 0, "
-            f"with a p-value of at most {LARGEST_P:g} where there are any."
+            f"with a p-value of at most {LARGEST_P:g} if p-values are known."
         ]
     usable = np.isfinite(score) & np.isfinite(hit) & np.isfinite(negative)
     used: Bools = np.concatenate([usable, np.ones(n_zeros, dtype=bool)])
-    if not usable.any() or (wanted.only_hits and not n_zeros):
+    if not usable.any():
         return None
     weight = np.repeat([1.0, each], [len(test), n_zeros])[used]
     truth = {
@@ -430,15 +420,10 @@ def among_tested(
         for k in (k for k in FIRST if k <= population):
             first = precision_of_first(k, population)
             metrics[f"precision_{k}_{of}"] = Metric(f"first {k:,}, {title}", of, "higher", first)
+    predicted = {name: list(map(columns, seeds.values())) for name, seeds in given.items()}
+    fewer = replace(bootstrap, resamples=min(bootstrap.resamples, MOST_RESAMPLES))
     scores, differences = compared(
-        metrics,
-        truth,
-        {name: list(map(columns, seeds.values())) for name, seeds in given.items()},
-        genes[used],
-        replace(bootstrap, resamples=min(bootstrap.resamples, MOST_RESAMPLES)),
-        "tested",
-        weight=weight,
-        progress=progress,
+        metrics, truth, predicted, genes[used], fewer, "tested", weight=weight, progress=progress
     )
     return AmongTested(
         rows=int(usable.sum()),
@@ -470,7 +455,7 @@ def _calibration(
     }
 
     def bins(by: Doubles, shares: tuple[float, ...]) -> list[dict[str, float | None]]:
-        # The edges of the bins have given shares of the tested sets below them.
+        # Bin edges are quantiles over the tested sets.
         order = np.argsort(by, kind="stable")
         below = np.cumsum(weight[order])
         edges = np.unique(by[order][np.searchsorted(below, np.array(shares) * below[-1])])

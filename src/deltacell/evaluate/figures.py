@@ -1,4 +1,4 @@
-"""The figures of an evaluation, and the numbers that they show."""
+"""The figures of an evaluation, and the numbers they show."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from deltacell.screen import Genotypes, Screen, Split
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Predictions whose deviation is a smaller share of the measured one count as constant.
-NEXT_TO_NOTHING = 0.01
+CONSTANT_BELOW = 0.01  # the deviation of constant predictions, as a share of the measured one
 _BLUE, _ORANGE, _GREY = "#2a6f97", "#c1440e", "#8a8a8a"
 
 
@@ -37,9 +36,9 @@ def draw_figures(
     *,
     weights: Mapping[str, tuple[Sequence[str], npt.ArrayLike]] | None = None,
 ) -> list[Path]:
-    """Draw the figures of each predictor on the test part, and return where they are.
+    """Draw the figures of each predictor on the test part, and return their paths.
 
-    ``NAME-predicted.png``, ``NAME-calibration.png`` and ``NAME-residual.png``; and
+    They are ``NAME-predicted.png``, ``NAME-calibration.png`` and ``NAME-residual.png``, and
     ``NAME-relations.png`` for names of relations and weights [genes, relations].
     """
     check_fit(cell, screen, split)
@@ -52,7 +51,7 @@ def draw_figures(
     paths: list[Path] = []
 
     def figure(name: str, what: str, title: str, *size: float) -> AbstractContextManager[Any]:
-        # The name of a predictor cannot leave the folder.
+        # The name of a predictor must not lead out of the folder.
         safe = re.sub(r"[^\w.-]+", "_", name).strip(".") or "predictor"
         paths.append(folder / f"{safe}-{what}.png")
         if paths[-1] in paths[:-1]:
@@ -99,17 +98,17 @@ def draw_figures(
 
 
 def calibration(predicted: Doubles, measured: Doubles, bins: int = 10) -> tuple[Doubles, str]:
-    """Return the means of bins by prediction, and the slope of measured on predicted in words.
+    """Return bins by prediction, [3, bins], and a text with the slope of measured on predicted.
 
-    The means are of the predicted score, of the measured one, and the standard error of the latter
-    (0 in a bin of one row), [3, bins].
+    Of each bin they hold the mean predicted score, the mean measured one, and its standard error (0
+    for one row).
     """
     rows = pl.DataFrame({"bin": _bins(predicted, bins), "x": predicted, "y": measured})
     error = (pl.std("y") / pl.len().sqrt()).fill_null(0.0)
     means = rows.group_by("bin").agg(pl.mean("x"), pl.mean("y"), error=error).sort("bin")
     share = predicted.std() / max(measured.std(), 1e-12)
-    said = f"no slope: the deviation of the predictions is\n{share:.2%} of that measured"
-    if share >= NEXT_TO_NOTHING:
+    said = f"no slope: the deviation of the predictions is\n{share:.2%} of the measured one"
+    if share >= CONSTANT_BELOW:
         said = f"slope {np.polyfit(predicted - predicted.mean(), measured, 1)[0]:.2f}"
     return means.drop("bin").to_numpy().T, said
 
@@ -119,9 +118,9 @@ def residual_by_degree(
 ) -> Doubles:
     """Return residuals (measured minus predicted) in bins of deleted genes by degree, [5, bins].
 
-    They are the mean degree over all relations, in and out; and of the residuals the lower
-    quartile, the mean, the upper quartile, and the root of their mean square. Genes of the same
-    degree are in the same bin; a gene counts once for every genotype that deletes it.
+    The rows are the mean degree over all relations, in and out; and the lower quartile, the mean,
+    the upper quartile and the root mean square of the residuals. Genes of the same degree are in
+    the same bin; a gene counts once for every genotype that deletes it.
     """
     degree = np.zeros(cell.n_genes)
     for relation in cell.relations.values():

@@ -19,10 +19,10 @@ from deltacell.screen import Screen
 from deltacell.words import Progress
 
 FEWEST_ROWS = 3  # with fewer no metric is defined
-FEWEST_FREE = 10  # with fewer degrees of freedom nothing is said about additivity
+FEWEST_FREE = 10  # with fewer degrees of freedom the share that is not additive is undefined
 FEWEST_SETS = 3  # with fewer repeated sets or test rows there is no ceiling
-ENOUGH_DEFINED = 0.95  # the share of resamples that must define a value to have an interval
-CONSTANT = "the predictions are all the same"  # why there is no correlation
+ENOUGH_DEFINED = 0.95  # the share of resamples in which a value with an interval is defined
+CONSTANT = "the predictions are all the same"  # the reason for an undefined correlation
 
 _NUMBERS_A_BLOCK = 500_000
 _NO_VARIANCE = 1e-14
@@ -67,7 +67,7 @@ class Weights:
         return mean
 
 
-# Several metrics need the ranking of a prediction, and all predictors that of the truth.
+# Several metrics rank the same prediction, and all predictors share the ranking of the truth.
 @lru_cache(maxsize=8)
 def ranking(weights: Weights, column: Column) -> tuple[Doubles, Doubles]:
     """Return how many rows have each distinct value, and how many a smaller one, [b, k]."""
@@ -75,18 +75,9 @@ def ranking(weights: Weights, column: Column) -> tuple[Doubles, Doubles]:
     return size, np.cumsum(size, axis=1) - size
 
 
-def midranks(weights: Weights, column: Column) -> Doubles:
-    """Return the rank of each row, from 1; equal values share theirs. [b, n]."""
-    size, below = ranking(weights, column)
-    return (below + (size + 1) / 2).take(column.group, axis=1)
-
-
 @lru_cache(maxsize=2)
 def _positives(weights: Weights, prediction: Column, positive: Column) -> tuple[Ints, Doubles]:
-    """Return the distinct predictions that a positive has, and the positives at each, [b, k].
-
-    Only they matter to a metric of classes, and they are often few.
-    """
+    """Return the distinct predictions of positives, often few, and the counts of each, [b, k]."""
     rows = prediction.order[positive.values[prediction.order] > 0]
     group = prediction.group[rows]
     starts = np.flatnonzero(np.diff(group, prepend=-1))
@@ -104,9 +95,13 @@ def pearson(prediction: Column, truth: Column, weights: Weights) -> Doubles:
 
 @_undefined_is_nan
 def spearman(prediction: Column, truth: Column, weights: Weights) -> Doubles:
-    """Return Spearman's correlation: Pearson's of the ranks, equal values sharing theirs."""
-    x, y = (midranks(weights, one) / weights.total[:, None] for one in (prediction, truth))
-    return _correlation(x, y, weights)
+    """Return Spearman's correlation: Pearson's of the ranks, with ties at their mean rank."""
+
+    def ranks(column: Column) -> Doubles:
+        size, below = ranking(weights, column)
+        return (below + (size + 1) / 2).take(column.group, axis=1) / weights.total[:, None]
+
+    return _correlation(ranks(prediction), ranks(truth), weights)
 
 
 def mse(prediction: Column, truth: Column, weights: Weights) -> Doubles:
@@ -115,10 +110,7 @@ def mse(prediction: Column, truth: Column, weights: Weights) -> Doubles:
 
 
 def slope(prediction: Column, truth: Column, weights: Weights) -> Doubles:
-    """Return the slope of the line of least squares, ``cov(x, y) / var(x)``.
-
-    It is 1 for calibrated predictions, and below 1 for those that are spread too wide.
-    """
+    """Return the least-squares slope, ``cov(x, y) / var(x)``: 1 for calibrated predictions."""
     covariance, variance, _ = _moments(prediction.standard, truth.standard, weights)
     ratio = covariance / np.where(variance > _NO_VARIANCE, variance, np.nan)
     return ratio * truth.spread / prediction.spread
@@ -126,10 +118,10 @@ def slope(prediction: Column, truth: Column, weights: Weights) -> Doubles:
 
 @_undefined_is_nan
 def auroc(prediction: Column, positive: Column, weights: Weights) -> Doubles:
-    """Return the share of pairs of a positive and another that are in the right order.
+    """Return the share of pairs of a positive and a negative that are in the right order.
 
-    ``(sum over positives of the rows below, equal ones half, - P^2 / 2) / (P N)`` for P positives
-    and N others; a pair with equal predictions counts half. Larger predictions mean positive.
+    ``(sum over positives of the rows below, ties half, - P^2 / 2) / (P N)`` for P positives and N
+    negatives. Larger predictions mean positive.
     """
     groups, found = _positives(weights, prediction, positive)
     size, below = ranking(weights, prediction)
@@ -141,11 +133,10 @@ def auroc(prediction: Column, positive: Column, weights: Weights) -> Doubles:
 
 @_undefined_is_nan
 def aupr(prediction: Column, positive: Column, weights: Weights) -> Doubles:
-    """Return the average precision, the area under precision against recall in steps.
+    """Return the average precision: ``sum over k of (R_k - R_{k-1}) P_k``.
 
-    ``sum over k of (R_k - R_{k-1}) P_k`` over the distinct predictions, from the largest down, with
-    P_k the precision and R_k the recall of all rows down to there. Random predictions reach the
-    share of positives.
+    The sum is over the distinct predictions, from the largest down; P_k is the precision and R_k
+    the recall of all rows down to there. Random predictions reach the share of positives.
     """
     groups, found = _positives(weights, prediction, positive)
     positives, below = found.sum(axis=1), np.cumsum(found, axis=1) - found
@@ -157,9 +148,8 @@ def aupr(prediction: Column, positive: Column, weights: Weights) -> Doubles:
 def precision_of_first(k: int, population: float) -> Function:
     """Return the metric: the share of positives among the k rows with the largest predictions.
 
-    Rows are counted by weight, of which there is `population` in all. Of rows with equal
-    predictions the same share is taken of each. In a resample of another total weight, the same
-    share ``k / population`` is looked at.
+    Rows are counted by weight; their total is `population`, and in a resample the first
+    ``k / population`` of its total count. Tied rows each count with the same share.
     """
 
     @_undefined_is_nan
@@ -207,19 +197,19 @@ def _divided(a: Doubles, b: Doubles) -> Doubles:
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that says how well predictions fit."""
+    """A measure of how well predictions fit."""
 
     title: str  # in tables
-    # The measured scores; or 1 for a positive and 0 for another; or, among all tested sets, 1 for
-    # a hit, and for a hit with a negative score.
+    # What it compares with: measured scores; or classes, 1 for a positive and 0 otherwise; or,
+    # among all tested sets, 1 for a hit, or for a hit with a negative score.
     of: Literal["score", "class", "hit", "negative"]
-    better: Literal["higher", "lower", "one"]  # or the one value that is best
+    better: Literal["higher", "lower", "one"]
     function: Function
 
     def measure(
         self, prediction: Column, truth: Column, weight: Doubles | None = None
     ) -> tuple[float | None, str | None]:
-        """Return its value, each row counted `weight` times, or why it is not defined."""
+        """Return the value, each row counted `weight` times, or why it is undefined."""
         if len(truth.values) < FEWEST_ROWS:
             return None, f"there are fewer than {FEWEST_ROWS} rows"
         if self.of != "score" and len(truth.starts) == 1:
@@ -227,7 +217,7 @@ class Metric:
             return None, f"all {len(truth.values):,} rows are of one class, the {which}"
         if self.of == "score" and self.function is not mse:
             for column, why in (
-                (truth, "what was measured is the same in all rows"),
+                (truth, "the measured scores are all equal"),
                 (prediction, CONSTANT),
             ):
                 # Models compute in float32.
@@ -236,7 +226,7 @@ class Metric:
                     return None, why
         once = np.ones(len(truth.values)) if weight is None else weight
         value = float(self.function(prediction, truth, Weights(once[None]))[0])
-        return (value, None) if np.isfinite(value) else (None, "it is not a number")
+        return (value, None) if np.isfinite(value) else (None, "the value is not finite")
 
     def to_json(self) -> dict[str, str]:
         return {"title": self.title, "of": self.of, "better": self.better}
@@ -254,18 +244,18 @@ METRICS: Mapping[str, Metric] = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, or the reason why one of them is missing."""
+    """A value with its interval, or the reason why one of them is missing."""
 
-    value: float | None  # over several seeds their mean
-    low: float | None = None  # interval over resamples; None where too few define it
+    value: float | None  # the mean over seeds
+    low: float | None = None  # interval over resamples; None if it is undefined in too many
     high: float | None = None
     reason: str | None = None
-    seeds: tuple[float | None, ...] = ()  # the number for each seed
+    seeds: tuple[float | None, ...] = ()  # the value for each seed
     seed_deviation: float | None = None  # over two or more seeds
 
     @classmethod
     def over_seeds(cls, measured: Sequence[tuple[float | None, str | None]]) -> Estimate:
-        """Return the mean over seeds without an interval, from each value or why there is none."""
+        """Return the mean over seeds, without an interval, from values or why one is undefined."""
         seeds = tuple(value for value, _ in measured)
         known = [value for value in seeds if value is not None]
         if len(known) < len(seeds):
@@ -276,13 +266,13 @@ class Estimate:
 
 #: By predictor, then metric.
 Scores = Mapping[str, Mapping[str, Estimate]]
-#: By predictor, then the other predictor, then metric: the first minus the other, paired.
+#: By predictor, other predictor and metric: the first minus the other, paired.
 Differences = Mapping[str, Mapping[str, Mapping[str, Estimate]]]
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How intervals are found: percentiles over resamples of the genes.
+    """How intervals are computed: percentiles over resamples of the genes.
 
     Gene sets that share a gene are not independent: if a predictor is wrong about a gene, it is
     wrong about all its sets. So genes are drawn with replacement, and a set counts as often as the
@@ -292,14 +282,14 @@ class Bootstrap:
     """
 
     resamples: int = 1000
-    level: float = 0.95  # the share of resamples that an interval holds
+    level: float = 0.95  # of the intervals
     seed: int = 0
 
     def weights(self, units: AnyArray, name: str = "") -> Iterator[Doubles]:
         """Yield how often each row of units [rows, m] counts in each resample, [b, rows] per block.
 
-        As many units as there are different ones are drawn; a row counts as the product of its
-        units, padded with -1. What is drawn does not depend on the order of the rows.
+        As many units are drawn as there are distinct ones; a row counts as the product of its
+        units, padded with -1. The draw does not depend on the order of the rows.
         """
         distinct, flat = np.unique(units, return_inverse=True)
         of_row = flat.reshape(units.shape)
@@ -312,34 +302,27 @@ class Bootstrap:
             drawn = rng.integers(0, n, (wide, n))
             at = (drawn + n * np.arange(wide)[:, None]).ravel()
             counts = np.bincount(at, minlength=wide * n).reshape(wide, n).astype(np.float64)
-            # Padding is the smallest, so it comes first; it leaves a product as it is.
+            # Padding is the smallest and so comes first; its factor is 1.
             counts = np.concatenate([np.ones((wide, n_padding)), counts], axis=1)
             product = counts.take(of_row[:, 0], axis=1)
             for column in of_row.T[1:]:
                 product *= counts.take(column, axis=1)
             yield product
 
-    def interval(self, values: Doubles) -> tuple[float, float] | None:
-        """Return the percentiles of resampled values, or None where too many are NaN."""
-        defined = values[np.isfinite(values)]
-        if len(defined) < ENOUGH_DEFINED * len(values):
-            return None
-        tail = (1 - self.level) / 2
-        low, high = np.quantile(defined, [tail, 1 - tail])
-        return float(low), float(high)
-
     def with_interval(self, one: Estimate, values: Doubles) -> Estimate:
-        """Return an estimate with the interval of its resampled values, if it has a value."""
+        """Return an estimate with the percentiles of its resampled values, or why it has none."""
         if one.value is None:
             return one
-        if found := self.interval(values):
-            return replace(one, low=found[0], high=found[1])
-        undefined = int((~np.isfinite(values)).sum())
-        why = f"it is not defined in {undefined:,} of {len(values):,} resamples"
-        return replace(one, reason=why)
+        defined = values[np.isfinite(values)]
+        if len(defined) < ENOUGH_DEFINED * len(values):
+            n = len(values) - len(defined)
+            return replace(one, reason=f"it is undefined in {n:,} of {len(values):,} resamples")
+        tail = (1 - self.level) / 2
+        low, high = np.quantile(defined, [tail, 1 - tail]).tolist()
+        return replace(one, low=low, high=high)
 
 
-#: By what a metric looks at, see `Metric.of`.
+#: By what a metric compares with, see `Metric.of`.
 Columns = Mapping[str, Doubles]
 
 
@@ -356,8 +339,8 @@ def compared(
 ) -> tuple[Scores, Differences]:
     """Return all metrics of predictors, each with its seeds, and all paired differences.
 
-    The ``truth`` of a row that is left out is NaN; `genes` are those of each row, padded with -1,
-    and `weight` is how often each row counts.
+    Rows whose ``truth`` is NaN are left out; `genes` are those of each row, padded with -1, and
+    `weight` is how often each row counts.
     """
     used = {of: np.isfinite(values) for of, values in truth.items()}
 
@@ -401,12 +384,7 @@ def compared(
         for name in predictions
     }
     differences = {
-        one: {
-            other: {m: difference(one, other, m) for m in metrics}
-            for other in scores
-            if other != one
-        }
-        for one in scores
+        a: {b: {m: difference(a, b, m) for m in metrics} for b in scores if b != a} for a in scores
     }
     return scores, differences
 
@@ -422,8 +400,8 @@ def not_additive(genes: Ints, values: npt.ArrayLike) -> tuple[float | None, str 
         \frac{\sum_s (x_s - \hat x_s)^2 / (n - r)}{\sum_s (x_s - \bar x)^2 / (n - 1)}
 
     It is 0 for a sum of gene effects, and 1 on average for noise that has nothing to do with the
-    genes, however many genes there are. The second result says why there is no first. The sets
-    [n, largest] are padded with -1; of a set that is there again the first counts.
+    genes, however many genes there are. The second result is why the first is undefined. The sets
+    [n, largest] are padded with -1; of repeated sets the first counts.
     """
     sets, first = np.unique(np.sort(genes, axis=1), axis=0, return_index=True)
     x = np.asarray(values, dtype=np.float64)[first]
@@ -435,24 +413,24 @@ def not_additive(genes: Ints, values: npt.ArrayLike) -> tuple[float | None, str 
     sizes = inside.sum(axis=1)
     present, at = np.unique(sets[inside], return_inverse=True)
     n_genes, mixed = len(present), int(sizes.min() != sizes.max())
-    # The mean is a sum of gene effects where all sets have one size, and else a column of its own.
+    # The mean is a sum of gene effects if all sets have one size; otherwise it is another column.
     columns = np.concatenate([at, np.full(mixed * len(sets), n_genes)])
     owners = np.concatenate([np.nonzero(inside)[0], np.arange(mixed * len(sets))])
     shape = (len(sets), n_genes + mixed)
     design = csr_array((np.ones(len(columns)), (owners, columns)), shape=shape)
     free = len(x) - _rank(at, sizes, n_genes) - mixed
     if free < FEWEST_FREE:
-        return None, f"{len(x):,} sets of {n_genes:,} genes are too few to tell"
+        return None, f"{len(x):,} sets of {n_genes:,} genes are too few"
     residual = x - design @ lsmr(design, x, atol=1e-10, btol=1e-10, maxiter=20_000)[0]
     return (float(residual @ residual) / free) / (total / (len(x) - 1)), None
 
 
 def _rank(genes: Ints, sizes: Ints, n_genes: int) -> int:
-    """Return the rank of the sets' gene indicators; where they are not all pairs, a bound."""
+    """Return the rank of the sets' gene indicators; a bound unless all sets are pairs."""
     if (sizes != 2).any():
         return n_genes
-    # Pairs are the edges of a graph: each connected part without an odd cycle lacks one rank. Such
-    # a part, and no other, falls apart in two when every gene is doubled and edges go across.
+    # Pairs are the edges of a graph: each connected component without an odd cycle lacks one rank.
+    # Only such a component splits in two in the bipartite double cover.
     a, b = genes.reshape(-1, 2).T
     ends = {n_genes: (a, b), 2 * n_genes: (np.r_[a, b], np.r_[b, a] + n_genes)}
     single, double = (
@@ -464,7 +442,7 @@ def _rank(genes: Ints, sizes: Ints, n_genes: int) -> int:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The Pearson correlation that the true scores themselves would have with the measured ones."""
+    """The Pearson correlation that the true scores would have with the measured ones."""
 
     pearson: float | None
     noise: float | None  # mean variance of a test row's measurement about the truth, from repeats
@@ -485,9 +463,8 @@ def replicate_ceiling(screen: Screen, rows: Ints, repeats: Screen | None = None)
 
     with :math:`\bar y_s` weighted by k. The noise of the test rows is
     :math:`\hat\sigma^2 \, \mathrm{mean}(1 / k)`, and the ceiling
-    :math:`\sqrt{1 - \mathrm{noise} / \mathrm{var}(y)}`. After a merge by ``best-p``, or if the
-    screen lists only hits, it is too high. ``repeats`` is the screen before its repeats were
-    merged, by default the screen itself.
+    :math:`\sqrt{1 - \mathrm{noise} / \mathrm{var}(y)}`. It is too high after a merge by ``best-p``
+    or if the screen lists only hits. ``repeats`` is the screen before repeats were merged.
     """
     before = screen if repeats is None else repeats
     y = before.column("score").astype(np.float64)

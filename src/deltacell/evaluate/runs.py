@@ -1,4 +1,4 @@
-"""Runs as predictors: their chosen weights, asked about a test part or about another screen."""
+"""Runs and baselines evaluated on a test part or on another screen."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-BASELINES_FOLDER = "baselines"  # of a run, with those that were fitted to be compared with it
-# Why rows of another screen are left out.
+BASELINES_FOLDER = "baselines"  # in a run directory: the baselines it was compared with
+# Reasons to leave out rows of another screen.
 NO_INTERACTION = "no interaction score"
 TOO_LARGE = "more genes than the run takes"
 IN_TRAINING = "in training or validation"
@@ -68,17 +68,17 @@ IN_TRAINING = "in training or validation"
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedRuns(Shown):
-    """Runs and baselines on one test part."""
+    """Runs and baselines evaluated on one test part."""
 
     evaluation: Evaluation
     data: TrainingData  # what they were tested on
-    split: Split  # with the test rows that were looked at
-    predictions: dict[str, Floats]  # by predictor, one score per test row, of the first seed
-    # Of predictors that weight relations: their names, and the weights of the test genes.
+    split: Split  # with the test rows that were used
+    predictions: dict[str, Floats]  # by predictor: one score per test row, by the first seed
+    # By predictor that weights relations: their names, and their weights for the test genes.
     weights: dict[str, tuple[Sequence[str], Floats]]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the metrics on the test part: a row per predictor and metric."""
+        """Return the metrics on the test part, one row per predictor and metric."""
         need("pandas", "A table of metrics", "pandas")
         import pandas as pd
 
@@ -115,15 +115,15 @@ def evaluate_runs(
 ) -> EvaluatedRuns:
     """Test runs and baselines on the same rows: metrics with intervals, and which one is best.
 
-    The predictors are runs, directories of runs with the ``weights`` ``best`` or ``last``, and
-    names of baselines such as ``boosted_trees``, which are fitted on the training part of the runs.
-    Runs of one name that differ only in their seeds are one predictor. The test part is that of the
-    ``split`` of the ``screen``, which must be that of the runs; ``samples`` draws some of its rows.
+    The predictors are runs, directories of runs, of which the ``weights`` ``best`` or ``last`` are
+    used, and names of baselines such as ``boosted_trees``, which are fitted on the training part of
+    the runs. Runs of one name that differ only in the seed are one predictor. ``screen`` and
+    ``split`` must be those of the runs; ``samples`` draws some of the test rows.
 
     A score at or below ``threshold`` is a hit for AUROC and AUPR. ``on`` is another screen to test
-    on in place of the test part, without what was trained on, and also on its rows at least
-    ``beyond`` from 0 alone. For a list of hits, ``zeros`` tested pairs without a hit are drawn, as
-    if every query gene had been crossed with every array gene.
+    on instead of the test part, without training rows, and also only on its rows at least
+    ``beyond`` from 0. For a list of hits, ``zeros`` tested pairs that are not hits are drawn, as if
+    every query gene had been crossed with every array gene.
     """
     names: list[Any] = []
     paths: list[Any] = []
@@ -135,7 +135,7 @@ def evaluate_runs(
         other_screen = screen is not None and len(screen) != len(run.data.screen)
         other = split is not None and not np.array_equal(split.test, run.data.split.test)
         if other_screen or other:
-            what = "the run was trained on another screen or split; on= tests on another"
+            what = "the run was trained on another screen or split; use on= to test on another"
             raise InputError(what, code="other-split", where=run.record.path)
     data = tested = compared_data(loaded)
     options: dict[str, Any] = {"threshold": threshold, "bootstrap": bootstrap}
@@ -153,11 +153,10 @@ def evaluate_runs(
         changes["on"] = {"screen": another.checksum, **counts.to_json()}
     chosen = tested.split if samples is None else fewer(tested.split, samples)
     genotypes = test = _taken(tested.screen, chosen.test)
-    crossed = on is None and zeros > 0
-    grid = Grid.of(data.screen, whole=data.whole) if crossed else None
+    grid = Grid.of(data.screen, whole=data.whole) if on is None and zeros > 0 else None
     if grid is not None and grid.count("test", data.split):
         drawn = Zeros.draw(grid, data.split, zeros, seed=data.split.seed)
-        # Where only some of the hits are looked at, the zeros stand for as many fewer.
+        # If only some of the hits are used, the zeros represent correspondingly fewer pairs.
         share = len(chosen.test) / len(data.split.test)
         options["zeros"] = replace(drawn, weight=share * drawn.weight)
         genotypes = Genotypes.concat([test, drawn.genotypes])
@@ -174,13 +173,9 @@ def evaluate_runs(
                 attention = model.encode(run.data.cell).attention[test.genes]
             of_relations[name] = model.relations, attention.numpy()
     first = {name: next(iter(seeds.values())).score for name, seeds in predictions.items()}
-    return EvaluatedRuns(
-        replace(found, notes=(*found.notes, *notes), **changes),
-        tested,
-        chosen,
-        {name: score.float().numpy()[: len(test)] for name, score in first.items()},
-        of_relations,
-    )
+    scores = {name: score.float().numpy()[: len(test)] for name, score in first.items()}
+    evaluation = replace(found, notes=(*found.notes, *notes), **changes)
+    return EvaluatedRuns(evaluation, tested, chosen, scores, of_relations)
 
 
 def _predict(
@@ -190,16 +185,15 @@ def _predict(
     baseline_names: Sequence[str],
     progress: Progress,
 ) -> tuple[dict[str, dict[int, Prediction]], list[str]]:
-    """Return what runs and baselines predict, by name and seed, and notes on the runs."""
+    """Return the predictions of runs and baselines, by name and seed, and notes on the runs."""
     for name in baseline_names:
         check_choice("baseline", name, BASELINES)
     models: dict[str, dict[int, LoadedRun]] = {}
     for name, run in zip(labels_of(runs), runs, strict=True):
         is_other = name in baseline_names and run.config.model.name != name
         if is_other or run.record.seed in models.get(name, {}):
-            what = f"two predictors are called '{name}' and differ in more than the seed"
-            fix = "Rename the directory of a run."
-            raise InputError(what, code="same-name", where=run.record.path, fix=fix)
+            what = f"two predictors are named '{name}' and differ in more than the seed; rename one"
+            raise InputError(what, code="same-name", where=run.record.path)
         models.setdefault(name, {})[run.record.seed] = run
     asked = {name: {seed: run.predictor for seed, run in of.items()} for name, of in models.items()}
     wanted = [name for name in baseline_names if name not in models]
@@ -240,8 +234,8 @@ def baselines(
 ) -> dict[str, Floats]:
     """Return the predictions of baselines for the test rows, by name.
 
-    They learn from the training rows that have a score. Those that stop early do so by the
-    validation part, as a model does; of the test part they see the genotypes only.
+    They are fitted on the training rows that have a score, and some stop early by the validation
+    part; of the test part they see only the genotypes.
     """
     check_fit(cell, screen, split)
     asked = _taken(screen, split.test) if genotypes is None else genotypes
@@ -267,15 +261,12 @@ def _fit(
 def _fitted_baseline(
     name: str, runs: Sequence[LoadedRun], data: TrainingData, progress: Progress
 ) -> Predictor:
-    """Return a baseline: loaded where the first run has it, otherwise fitted and saved there.
-
-    Where nothing can be written there, it is fitted and not saved.
-    """
+    """Load a baseline that is saved in the first run, or fit it and, if possible, save it there."""
     seed, split = data.split.seed, data.split
     first, model = runs[0].config, MODELS[name]()
     config = Config(name=name, seed=seed, model=model, loss=NoLossConfig(), split=first.split)
     config = replace(config, data=data.config or first.data)
-    # All that decides what a baseline learns.
+    # Everything that determines what a baseline learns.
     decides = (config.model, seed, data.cell.checksum, data.screen.checksum)
     digest = hashlib.sha256(repr((*decides, version("deltacell"))).encode())
     for rows in (split.train, split.validation):
@@ -285,13 +276,13 @@ def _fitted_baseline(
     if (place / RUN_FILE).is_file() and read_run(place).status is Status.finished:
         return load_run(place, data=data).predictor
 
-    def report(what: str, done: int, total: int) -> None:
-        progress(f"{name}: {what}", done, total)
-
+    config = replace(config, directory=str(place))
     try:
-        outcome = train(replace(config, directory=str(place)), data=data, progress=report)
+        outcome = train(
+            config, data=data, progress=lambda what, *of: progress(f"{name}: {what}", *of)
+        )
     except InputError as error:
-        # A run may be read where it cannot be written to, or another process is fitting this one.
+        # The run directory may be read-only, or another process may be fitting this baseline.
         if not isinstance(error, StoreError) and not (place / RUN_FILE).exists():
             raise
         fitted = _fit(build_fitted(config), data.cell, data.screen, split, seed)
@@ -302,12 +293,12 @@ def _fitted_baseline(
 
 
 def compared_data(runs: Sequence[LoadedRun]) -> TrainingData:
-    """Return the data that a comparison of runs is on, with every relation of some run's data."""
+    """Return the data to compare runs on, with the relations of all runs' data."""
     first = runs[0]
     for run in runs:
         if not run.data.split.equals(first.data.split):
-            what = f"this run was trained on another split or screen than {first.record.path}"
-            fix = "Evaluate it by itself, or train it with the same data.* and split.* settings."
+            what = f"the run was trained on another split or screen than {first.record.path}"
+            fix = "Evaluate it alone, or train it with the same data.* and split.* settings."
             raise InputError(what, code="other-split", where=run.record.path, fix=fix)
     given = sorted((_relevant(run.config.data) for run in runs), key=repr)
     wanted = given[0]
@@ -316,7 +307,7 @@ def compared_data(runs: Sequence[LoadedRun]) -> TrainingData:
         every = sorted({name for names in named for name in names})
         wanted = replace(wanted, relations=every if len(named) == len(given) else None)
     if any(data.merge_relations != wanted.merge_relations for data in given):
-        # What was merged for some is there unmerged for all.
+        # Relations that only some runs merged stay unmerged for all.
         wanted = replace(wanted, merge_relations={})
     for run in runs:
         if _relevant(run.config.data) == wanted:
@@ -325,13 +316,13 @@ def compared_data(runs: Sequence[LoadedRun]) -> TrainingData:
 
 
 def _relevant(data: DataConfig) -> DataConfig:
-    """Return the settings of data that decide what a fitted predictor sees."""
+    """Return the settings of the data that determine what a fitted predictor sees."""
     other = ("batch_size", "samples_per_epoch", "standardise")
     return replace(data, **{name: getattr(DataConfig(), name) for name in other})
 
 
 def fewer(split: Split, samples: int) -> Split:
-    """Return a split with so many random rows of the test part; the others are dropped."""
+    """Return a split with a random sample of the test rows; the others are dropped."""
     n = len(split.test)
     kept = np.sort(np.random.default_rng(split.seed).permutation(n)[: max(samples, 0)])
     note = f"{len(kept):,} of {n:,} test rows were drawn, with seed {split.seed}."
@@ -366,7 +357,7 @@ def untrained(screen: Screen, data: TrainingData) -> tuple[Screen, Split, Counts
     counts = Counts(len(screen), int(kept.sum()), dropped)
     if not kept.any():
         said = ", ".join(f"{why}: {n:,}" for why, n in counts.dropped.items())
-        what = f"nothing is left to test on of {len(screen):,} rows ({said})"
+        what = f"none of {len(screen):,} rows can be tested on ({said})"
         known_as = ", ".join(data.cell.genes.systematic[:3])
         fix = f"Give interaction scores of other sets of the run's genes, such as {known_as}."
         raise InputError(what, code="nothing-to-test", fix=fix)

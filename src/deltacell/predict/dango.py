@@ -1,4 +1,4 @@
-"""DANGO as a scorer of gene sets: exact scores, and cheaper numbers near them with a bound."""
+"""DANGO as a scorer of gene sets: exact scores, and cheap approximations with error bounds."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from deltacell.predict.gene_sets import Block
 from deltacell.propagate.workers import in_any_worker, workers_for
 from deltacell.train.data import Standard
 
-SETS_AT_ONCE = 64  # always as many, so that a product has one shape and rounds in one way
-TRIPLES_AT_ONCE = 512  # so that what is made of them stays in cache
-SHARE = 2.0**-21  # of its numbers that single precision may lose in a sum or a comparison
-DOUBLE, SINGLE = 1e-9, 1e-4  # share of their length that vectors may lose by rounding
-QUERIES_AT_ONCE = 128  # genes whose logits with all others are looked at together
+SETS_AT_ONCE = 64  # a fixed number, because the rounding of a product depends on its shape
+TRIPLES_AT_ONCE = 512  # so that intermediate results stay in cache
+SHARE = 2.0**-21  # relative rounding error of a sum or a comparison in single precision
+DOUBLE, SINGLE = 1e-9, 1e-4  # relative rounding error of vectors
+QUERIES_AT_ONCE = 128  # genes whose logits with all others are computed together
 N_LAST = 4  # norms of a gene's last vectors that `Uniform` keeps
-OTHERS = np.array([[1, 2], [0, 2], [0, 1]])  # of each gene of a triple
+OTHERS = np.array([[1, 2], [0, 2], [0, 1]])  # the other two genes of each gene of a triple
 
 
 class DangoScorer:
-    """Scores of a DANGO: exactly, in double precision, and roughly, with a bound."""
+    """Scores of a DANGO: exact ones in double precision, and approximate ones with a bound."""
 
     def __init__(self, model: Dango, cell: Cell, standard: Standard) -> None:
         exact = copy.deepcopy(model).double().eval().requires_grad_(False)
         self._genes = exact.encode(cell).genes
         self._sets = exact.hyper_sagnn.sets
         self._standard = standard
-        # What serves all blocks is made when it is first needed.
+        # Shared by all blocks, and computed at first use.
         self._uniform = cache(lambda size: Uniform(self._sets, self._genes, size, standard))
         self._triples = cache(lambda dtype: Triples(self._sets, self._genes, standard, dtype))
 
     def scores(self, sets: Ints) -> Doubles:
-        """Return the scores [m] in the unit of the screen, of sets [m, size] of ascending genes."""
+        """Return the scores [m], in the unit of the screen, of sets [m, size], genes ascending."""
         return self._in_parts(self._scores, sets, SETS_AT_ONCE)
 
     def pair_sum(self, block: Block) -> Rough:
@@ -65,7 +65,7 @@ class DangoScorer:
     def _in_parts(
         self, score: Callable[[torch.Tensor], torch.Tensor], sets: Ints, at_once: int
     ) -> Doubles:
-        """Return scores of sets that are computed in parts of one shape, in threads."""
+        """Return the scores of sets, computed in parts of one shape, in threads."""
         scores = np.empty(len(sets), dtype=np.float64)
 
         def fill(begin: int) -> None:
@@ -86,10 +86,10 @@ class DangoScorer:
 
 
 class Triples:
-    """The model itself on triples: from sets [m, 3] to scores [m] in the unit of the screen.
+    """The exact model on triples: from sets [m, 3] to scores [m] in the unit of the screen.
 
-    A gene attends to b of its others b and c with ``alpha = sigmoid(q . (k_b - k_c))``, and so to
-    the value ``v_c + alpha (v_b - v_c)``: three genes need no padding, no mask and no softmax.
+    Of its others b and c, a gene attends to b with ``alpha = sigmoid(q . (k_b - k_c))``, so that
+    its value is ``v_c + alpha (v_b - v_c)``: triples need no padding, no mask and no softmax.
     Queries, keys and values of the first layer depend on one gene and are computed once.
     """
 
@@ -99,7 +99,7 @@ class Triples:
         self._heads, self._layers = 1, []
         for module in sets.attention:
             layer = cast(OthersAttention, module)
-            # The scale of logits and beta are multiplied in.
+            # The weights include the scale of the logits and beta.
             read, self._heads = layer.query_key_value, layer.heads
             parts = [read.weight.clone(), read.bias.clone()]
             for part in parts:
@@ -128,14 +128,14 @@ class Triples:
 
 
 class Rough(NamedTuple):
-    """Numbers that are at most ``within`` away from the scores of sets."""
+    """Approximate scores of sets, of any shape, with an error of at most ``within``."""
 
-    scores: torch.Tensor  # of any shape
+    scores: torch.Tensor
     within: float
 
     @classmethod
     def mean(cls, each: Sequence[Rough]) -> Rough:
-        """Return the mean of several; what they lose in rounding may not cancel as they do."""
+        """Return the mean of several; rounding errors need not cancel even if scores do."""
         if len(each) == 1:
             return each[0]
         lost = SHARE * (len(each) + 1) * sum(float(one.scores.abs().max()) for one in each)
@@ -143,14 +143,14 @@ class Rough(NamedTuple):
         return cls(torch.stack([one.scores for one in each]).mean(0), within)
 
     def near(self, above: float, below: float) -> Bools:
-        """Return which sets may score ``above`` or more, or ``below`` or less; and NaN."""
+        """Return which sets may score ``above`` or more, ``below`` or less, or NaN."""
         slack = self.within + SHARE * float(self.scores.abs().max())
         between = (self.scores < above - slack) & (self.scores > below + slack)
         return (~between).numpy()
 
 
 class Uniform:
-    r"""Pairs or triples under uniform attention, and bounds on what that leaves out.
+    r"""Pairs or triples under uniform attention, and bounds of the error of that.
 
     With ``n = size - 1`` others and all attention weights 1/n every layer is linear,
     ``x_i = A e_i + B sum_j e_j + c``, from layer to layer
@@ -159,12 +159,12 @@ class Uniform:
 
     with ``W = W_o W_v`` and ``b = W_o b_v + b_o``. So the score is
     ``sum_i w . (y_i + sum_{j != i} z_j)^2`` with ``y_i = A e_i + c - static_i`` and
-    ``z_j = B e_j``, a sum over the pairs of the set: with ``f_i = w . (y_i^2 + n z_i^2)``, of
+    ``z_j = B e_j``. With ``f_i = w . (y_i^2 + n z_i^2)``, that is the sum over the set's pairs of
 
         G_ij = 2 w . (y_i z_j + z_i y_j + (n - 1) z_i z_j) + (f_i + f_j + 2 b / size) / n.
 
-    For a pair it is the score itself, because a gene attends to the only other one with weight 1.
-    All is in the unit of the screen.
+    For a pair it is exact, because a gene attends to the only other one with weight 1. All numbers
+    are in the unit of the screen.
     """
 
     def __init__(
@@ -189,10 +189,10 @@ class Uniform:
         y = moved - static
         alone = ((y.square() + n * z.square()) @ weight / n).unsqueeze(1)
         shift, one = float(standard.undo(sets.score.bias[0])), torch.ones_like(alone)
-        # The products of their rows are G.
+        # G is the product of these.
         self._left = torch.cat([y, z, alone + shift / (size * n / 2), one], 1)
         self._right = torch.cat([2 * weight * z, 2 * weight * (y + (n - 1) * z), one, alone], 1)
-        # Norms of y and z weighted, of what y is a difference of, and of z.
+        # Norms of the weighted y and z, of the terms of y, and of z.
         last = [
             *((part * weight).norm(dim=-1) for part in (y, z)),
             static.norm(dim=-1) + moved.norm(dim=-1),
@@ -210,11 +210,11 @@ class Uniform:
     ) -> float:
         """Return a bound of ``|score - sum over pairs|`` for every set of a block.
 
-        It has in it, or with ``rounding`` is alone, what a score loses where vectors lose a
-        ``share`` of their length by rounding.
+        It includes the rounding error of a score if vectors have the relative error ``share``; with
+        ``rounding`` it is only that error.
         """
         largest = np.stack([self._of_gene[axis].max(0) for axis in axes])
-        # Of y and z weighted, and of what they lose a share of: bounds of |y_i + sum of z_j|.
+        # Bounds of |y_i + sum of z_j|, weighted, and of the vectors that are rounded.
         weighted, last = (
             largest[:, y] + largest[:, y + 1].sum(0) - largest[:, y + 1] for y in (0, 2)
         )
@@ -226,7 +226,7 @@ class Uniform:
         return float(bound.sum())
 
     def _moved(self, largest: Doubles) -> Doubles:
-        """Return how far vectors may be from those under uniform attention, [axes]."""
+        """Return a bound of the distance of vectors to those under uniform attention, [axes]."""
         eta: Doubles = np.zeros(len(largest))
         for layer in self._layers if len(eta) == 3 else ():
             (of_query, of_key, of_out), beta = layer.spectral, abs(float(layer.beta))
@@ -236,15 +236,10 @@ class Uniform:
             moved_keys = 2 * of_key * of_others[:, None]
             moved_queries = query_of_others.sum(0) + of_query * eta[:, None]
             moved = moved_queries * (key[OTHERS].sum(1) + moved_keys) + query * moved_keys
-            uneven = from_uniform(logits + moved / layer.root) * out[OTHERS].sum(1)
+            # Attention to two others differs from 1/2 by at most tanh(range of logits / 2) / 2.
+            uneven = np.tanh((logits + moved / layer.root) / 2) / 2 * out[OTHERS].sum(1)
             eta = eta + beta * (of_out.sum() * of_others + uneven.sum(1))
         return eta
-
-
-def from_uniform(logits: Doubles) -> Doubles:
-    """Return how far the weights of two others may be from 1/2, by the range of their logits."""
-    away: Doubles = np.tanh(logits / 2) / 2
-    return away
 
 
 class Layer:
@@ -263,11 +258,11 @@ class Layer:
         self.spectral = [torch.linalg.matrix_norm(part, 2).numpy() for part in of_parts]
 
     def norms(self, own: torch.Tensor, others: torch.Tensor) -> list[torch.Tensor]:
-        """Return what bounds how far the layer is from a uniform one, five of [n, heads].
+        """Return norms that bound the layer's distance to uniform attention, five of [n, heads].
 
-        With p in ``own`` and n in ``others``, [n, hidden]: the range over all genes of a gene's
-        logits by p alone, ``|W_q p_i + b_q|``, ``|W_q n_j|``, and with p the mean over genes
-        ``|W_k (p_i - p)|`` and ``|W_o W_v (p_i - p)|``.
+        With p in ``own`` and n in ``others``, [n, hidden], they are the range over all genes of a
+        gene's logits by p alone, ``|W_q p_i + b_q|``, ``|W_q n_j|``, ``|W_k (p_i - p)|`` and
+        ``|W_o W_v (p_i - p)|``, the latter with p the mean over genes.
         """
         query = torch.einsum("hxd,nd->nhx", self._query, own) + self._query_bias
         key = torch.einsum("hxd,nd->nhx", self._key, own) / self.root

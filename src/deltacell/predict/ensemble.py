@@ -1,4 +1,4 @@
-"""Runs as one scorer of gene sets: the mean of their scores on one scale, and how they differ."""
+"""Runs as one scorer of gene sets: the mean and spread of their scores on one scale."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from deltacell.propagate.workers import in_any_worker, one_core, workers_for
 from deltacell.screen import Genotypes
 from deltacell.train.predictor import LoadedRun, Predictor, are_alike
 
-FEW = 64  # sets scored in double precision at once; of more, single precision leaves few
-SCALED_BY = 4096  # genotypes of the validation part by which predictors are brought to one scale
+FEW = 64  # up to as many sets of a block are not first scored in single precision
+SCALED_BY = 4096  # validation genotypes by which predictors are brought to one scale
 
 
 def scorer_of(runs: Sequence[LoadedRun]) -> Ensemble:
@@ -37,8 +37,7 @@ def scorer_of_predictors(predictors: Sequence[Predictor]) -> Ensemble:
     for number, predictor in enumerate(predictors, 1):
         genes, model = predictor.cell.genes.systematic, predictor.model
         if genes != first:
-            differ = len(set(first) ^ set(genes))
-            what = f"runs 1 and {number} are of different genes: {differ:,} differ, or their order"
+            what = f"runs 1 and {number} have different genes, or in another order"
             raise InputError(what, code="different-genes")
         if isinstance(model, Dango):
             dangos.append(DangoScorer(model, predictor.cell, predictor.standard))
@@ -53,8 +52,8 @@ def scorer_of_predictors(predictors: Sequence[Predictor]) -> Ensemble:
 class Ensemble:
     """The mean of runs' scores in double precision, rounded once.
 
-    The score of a set does not depend on what is scored with it. Where the ensemble ``prunes``,
-    `candidates` need not score every set, so that good bounds save work.
+    The score of a set does not depend on its batch. If the ensemble ``prunes``, `candidates` does
+    not score every set, so that good bounds save work.
     """
 
     def __init__(self, members: Sequence[Scores], dangos: Sequence[DangoScorer]) -> None:
@@ -74,10 +73,10 @@ class Ensemble:
         return np.stack([scores(ascending) for scores in self._members])
 
     def candidates(self, piece: Piece, above: float, below: float) -> Scored:
-        """Return the sets of a piece that score ``above`` or more, or ``below`` or less.
+        """Return the sets of a piece that score ``above`` or more, ``below`` or less, or NaN.
 
-        All of them, with the numbers that `score` gives, in the order of the piece, and those
-        whose score is NaN. The bounds are inf and -inf where an end is not wanted.
+        They are in the order of the piece, with the scores that `score` returns. The bounds are inf
+        and -inf if an end is not wanted.
         """
         sets = self._near(piece, above, below) if isinstance(piece, Block) else piece
         found = self.score(sets)
@@ -99,13 +98,12 @@ Scores = Callable[[Ints], Doubles]
 
 
 def hetero_scores(predictor: Predictor, model: HeteroCell) -> Scores:
-    """Return the scores of a HeteroCell, each the same whatever is scored with it.
+    """Return the scores of a HeteroCell, which do not depend on the batch.
 
-    Every mutant is propagated alone, on one core: it takes no longer than in a batch, and rounding
-    has no company to depend on.
+    Every mutant is propagated alone, on one core, which takes no longer than in a batch.
     """
     model = copy.deepcopy(model).eval().requires_grad_(False)
-    # Not what this machine measures as fastest: the numbers must not depend on the day.
+    # Not the strategy that is measured to be fastest: scores must be reproducible.
     late = is_late(model.mutant_hops(predictor.cell))
     model.propagation = Late() if late else Delta(tile=1)
     if model.local_head is not None:
@@ -125,13 +123,9 @@ def hetero_scores(predictor: Predictor, model: HeteroCell) -> Scores:
 
 
 def predictor_scores(predictor: Predictor) -> Scores:
-    """Return the scores of any other predictor, which is called with whole blocks of sets.
-
-    A network is called in double precision, so that once rounded a score does not depend on what
-    is scored with it.
-    """
     model = predictor.model
     if isinstance(model, nn.Module):
+        # In double precision, so that a rounded score does not depend on the batch.
         model = copy.deepcopy(model).double().eval().requires_grad_(False)
     exact = replace(predictor, model=model)
     return lambda sets: exact(genotypes_of(sets)).double().numpy()
@@ -143,12 +137,11 @@ def genotypes_of(sets: Ints) -> Genotypes:
 
 
 def on_one_scale(runs: Sequence[LoadedRun]) -> list[Predictor]:
-    r"""Return the predictors of runs of one phenotype on one scale, so that none outweighs others.
+    r"""Return the predictors of runs of one phenotype on one scale, so that none dominates.
 
-    Each predictor's scores are brought to the mean 0 and the deviation 1 over the validation part,
-    and then all to the mean of their deviations and of their means:
-    :math:`\bar d (s - m_i) / d_i + \bar m`. Runs that differ in their seeds alone are left as they
-    are. A predictor that gives all genotypes one score has no scale, and adds only the mean.
+    With :math:`m_i` and :math:`d_i` the mean and deviation of a predictor's scores over the
+    validation part, they become :math:`\bar d (s - m_i) / d_i + \bar m`. Runs that differ only in
+    the seed are not changed. The scores of a predictor with a deviation of 0 become the mean.
     """
     learned = [" and ".join(sorted(phenotypes_of(run.data.screen))) for run in runs]
     if len(set(learned)) > 1:
@@ -168,7 +161,5 @@ def on_one_scale(runs: Sequence[LoadedRun]) -> list[Predictor]:
     common = deviations[telling].mean() if telling.any() else 1.0
     factors = np.where(telling, common / np.where(telling, deviations, 1), 0)
     shifts = means.mean() - factors * means
-    return [
-        one.rescaled(float(factor), float(shift))
-        for one, factor, shift in zip(predictors, factors, shifts, strict=True)
-    ]
+    scales = zip(predictors, factors.tolist(), shifts.tolist(), strict=True)
+    return [predictor.rescaled(factor, shift) for predictor, factor, shift in scales]

@@ -1,4 +1,4 @@
-"""Why a gene set scores as it does: what carries the prediction, and what was measured near it."""
+"""Explanations of the score of a gene set: contributions, evidence and measured sets near it."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from deltacell.screen.genotypes import matrix_keys, sorted_matrix
 from deltacell.train.data import Standard
 from deltacell.train.predictor import LoadedRun
 
-OTHER_GENES = 10  # genes beside the deleted ones that are listed
+OTHER_GENES = 10  # listed in addition to the deleted ones
 NEAREST = 10  # measured sets that are listed
-LARGEST_TERM, MOST_TERMS = 500, 5  # terms of more genes say little about a set
+LARGEST_TERM, MOST_TERMS = 500, 5  # terms of more genes are not specific
 PARTS = ("test", "validation", "training")
 SHARES = (0.5, 0.25, 0.25)  # of each part among the measured sets of a page
-FEWEST = 3  # sets of which a correlation is defined
+FEWEST = 3  # sets that a correlation needs
 SGD = "https://www.yeastgenome.org/locus/{gene}"
-METABOLISM = "metabolism"  # the name of the gate of the messages that pass through reactions
-TOLERANCE = 0.01  # share of the contributions' sizes that may be missing from their sum
-MOST = 300  # gradients to take at most; where they do not suffice, the residual says so
+METABOLISM = "metabolism"  # the name of the gate of messages from reactions
+TOLERANCE = 0.01  # the largest residual, as a share of the sum of absolute contributions
+MOST = 300  # gradients per decomposition; the residual shows whether they suffice
 
 _NODES, _WEIGHTS = (column.tolist() for column in np.polynomial.legendre.leggauss(5))
 _FIRST = (0.0, 0.1, 0.5, 1.0)
@@ -55,8 +55,8 @@ def explain_set(
 ) -> dict[str, Any]:
     """Explain the score of one gene set, by one run or by several of the same genes together.
 
-    The order of the genes does not matter. All numbers are in the unit of the screen. For each run
-    and each way to take the score apart, at most ``most`` gradients are taken.
+    The order of the genes does not matter. All numbers are in the unit of the screen. Each
+    decomposition of a run's score takes at most ``most`` gradients.
     """
     chosen = np.sort(np.asarray(genes, dtype=np.int64))
     indices, cell = chosen.tolist(), runs[0].data.cell
@@ -111,7 +111,7 @@ def _carried(
     links: list[dict[str, str]],
 ) -> dict[str, Any]:
     n, names, joined = len(networks), gene_texts(genes), [link["relation"] for link in links]
-    # A relation that a run does not know contributes nothing to it.
+    # A relation that a run does not have contributes nothing to it.
     relations: dict[str, float] = {}
     for gated, of_relations, _ in networks:
         for name, value in zip(gated.relations, of_relations.values.tolist(), strict=True):
@@ -145,11 +145,10 @@ def _carried(
 def known_of(
     runs: Sequence[LoadedRun], genes: Sequence[int], most: int | None = None
 ) -> dict[str, Any]:
-    """Return what is known of a set.
+    """Return the evidence about a set.
 
-    ``votes`` are the measured sets that predictors name as their evidence, the largest weight
-    first and at most ``most``; ``lost`` the reactions that only the whole set loses; ``terms``
-    those that all of its genes have.
+    ``votes`` are at most ``most`` measured sets that predictions rest on, the largest weight first;
+    ``lost`` the reactions that only the whole set loses; ``terms`` those that all its genes have.
     """
     cell = runs[0].data.cell
     names = gene_texts(cell.genes)
@@ -178,8 +177,8 @@ def gene_facts(
 ) -> list[dict[str, str | None]]:
     """Return the names, the description and a link of some genes.
 
-    ``template`` is an address with ``{gene}`` for the systematic name or ``{name}`` for the
-    standard one; by default SGD's for systematic names of yeast.
+    ``template`` is a URL with ``{gene}`` for the systematic or ``{name}`` for the standard name; by
+    default it is SGD's, for systematic names of yeast.
     """
     if template is not None and not _ADDRESS.fullmatch(template):
         what = f"--link is '{template}'; expected http(s)://, with {{gene}} or {{name}}"
@@ -187,19 +186,18 @@ def gene_facts(
     names = gene_texts(genes)
     found: list[dict[str, str | None]] = []
     for g in which:
-        address = template or (SGD if is_systematic(genes[g]) else None)
-        # What a name holds must not become a part of the address.
-        quoted = {"gene": quote(genes[g], safe=""), "name": quote(names[g], safe="")}
-        link = None if address is None else address.format(**quoted)
-        about = {"description": genes.description[g] or None, "link": link}
-        found.append({"gene": genes[g], "name": names[g], **about})
+        fact = {"gene": genes[g], "name": names[g]}
+        url = template or (SGD if is_systematic(genes[g]) else "")
+        # A name must not change the structure of the URL.
+        link = url.format(**{key: quote(name, safe="") for key, name in fact.items()})
+        found.append({**fact, "description": genes.description[g] or None, "link": link or None})
     return found
 
 
 class Measured:
     """The distinct measured sets of some sizes of the first run's screen.
 
-    The part is that of all runs: what one was trained on is never called test.
+    A set that any run was trained on is in the training part.
     """
 
     def __init__(self, runs: Sequence[LoadedRun], sizes: Sequence[int]) -> None:
@@ -218,8 +216,8 @@ class Measured:
                 part[at] = np.maximum(part[at], p)
         fitting = np.isin((every[0][rows] >= 0).sum(axis=1), list(sizes))
         self.sets: Ints = every[0][rows][fitting]  # padded in front with -1
-        self.score: Doubles = (total / np.bincount(group))[fitting]  # the mean over its rows
-        self.part: Ints = part[fitting]  # its place in `PARTS`, -1 for none
+        self.score: Doubles = (total / np.bincount(group))[fitting]  # the mean over repeats
+        self.part: Ints = part[fitting]  # the index in `PARTS`, or -1
 
     def part_name(self, row: int) -> str | None:
         return PARTS[self.part[row]] if self.part[row] >= 0 else None
@@ -247,8 +245,8 @@ def against_measured(
 ) -> dict[str, list[dict[str, Any]]]:
     """Score at most ``most`` random measured sets of some sizes, half of them of the test part.
 
-    Returns ``measured``, ``{genes, names, predicted, measured, part}`` of each, the test part
-    first, and ``agreement``, ``{part, sets, pearson}`` of each part; ``pearson`` may be null.
+    Return ``measured``, a list of ``{genes, names, predicted, measured, part}``, the test part
+    first, and ``agreement``, a list of ``{part, sets, pearson}``; ``pearson`` may be None.
     """
     known = Measured(runs, sizes)
     rng = np.random.default_rng(0)
@@ -260,18 +258,18 @@ def against_measured(
         listed, measured = known.listed(chosen, scorer), known.score[chosen]
         result["measured"] += listed
         predicted = np.array([one["predicted"] for one in listed])
-        told = n >= FEWEST and np.ptp(predicted) > 0 and np.ptp(measured) > 0
-        pearson = float(np.corrcoef(predicted, measured)[0, 1]) if told else None
+        defined = n >= FEWEST and np.ptp(predicted) > 0 and np.ptp(measured) > 0
+        pearson = float(np.corrcoef(predicted, measured)[0, 1]) if defined else None
         result["agreement"] += [{"part": part, "sets": n, "pearson": pearson}] if n else []
     return result
 
 
 def nearest_sets(cell: Cell, genes: Sequence[int], sets: Ints, k: int) -> tuple[Ints, Doubles]:
-    """Return the rows of the k sets, [m, size], of least distance, and their distances.
+    """Return the rows of the k nearest sets, of [m, size], and their distances.
 
     The distance of two genes is ``1 - cosine`` between their neighbourhoods: each gene itself and
-    its neighbours in every relation. The distance of two sets is the mean over pairs of genes, one
-    of each set, matched so that it is least. Ties go to the set that comes first.
+    its neighbours in every relation. The distance of two sets is the smallest mean distance over
+    all matchings of their genes. Ties are broken by row.
     """
     own = sp.eye_array(cell.n_genes, format="csr")
     near = [_adjacency(relation) + own for relation in cell.relations.values()]
@@ -292,14 +290,13 @@ def _adjacency(relation: Relation) -> sp.csr_array:
 
 
 class Neighbourhood:
-    """What `SAGE` has to compute on one network for a few ascending genes.
+    """The part of one network that `SAGE` needs for a few ascending genes.
 
-    The last layer is needed for these genes alone, the one before for their neighbours too, and so
-    on back to the first.
+    The last layer is computed for these genes, the one before also for their neighbours, and so on.
     """
 
     def __init__(self, relation: Relation, genes: Ints, n_layers: int) -> None:
-        # Of each layer the places of its genes in the one before, and the edges between them.
+        # For each layer: the positions of its genes in the one before, and the edges between them.
         self._layers: list[tuple[torch.Tensor, SparseMatrix]] = []
         for _ in range(n_layers):
             rows = _adjacency(relation)[genes]
@@ -311,11 +308,11 @@ class Neighbourhood:
         self._genes = torch.from_numpy(genes)
 
     def vectors(self, sage: SAGE, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """Return the genes' vectors, [len(genes), width]; with a gate of 1 those of `SAGE`."""
+        """Return the vectors of the genes, [len(genes), width]; the same as `SAGE` if gate is 1."""
         x = x.index_select(0, self._genes)
         for module, (own, edges) in zip(sage.layers, self._layers, strict=True):
             layer = cast(SAGELayer, module)
-            # Not the bias: a gene without neighbours has it too.
+            # The gate does not apply to the bias, which a gene without neighbours has, too.
             weight = gate * layer.neighbours.weight
             received = functional.linear(mean_product(edges, x), weight, layer.neighbours.bias)
             x = torch.relu(received + layer.own(x.index_select(0, own)))
@@ -325,11 +322,10 @@ class Neighbourhood:
 class GatedModel:
     """The score of one genotype as a function of gates, in double precision and the screen's unit.
 
-    A relation's gate g_r multiplies what every gene receives over it, in every layer, in the wild
-    type and in the mutant: at 1 it is the model, at 0 the same model on a cell in which the
-    relation has no edge. With metabolism there is one more gate, of what genes receive from
-    reactions. A gene's gate multiplies its first vector: DANGO's embedding, or what HeteroCell's
-    encoder makes of embedding and features.
+    A relation's gate multiplies the messages over it in every layer, in the wild type and in the
+    mutant: at 1 the score is the model's, at 0 that on a cell in which the relation has no edges.
+    With metabolism there is one more gate, of messages from reactions to genes. A gene's gate
+    multiplies its first vector: DANGO's embedding, or the output of HeteroCell's encoder.
     """
 
     def __init__(
@@ -404,10 +400,7 @@ def _gated(hop: Hop, gates: torch.Tensor, n_relations: int) -> Hop:
 
 
 class Contributions(NamedTuple):
-    """What each gate adds to a score, from all gates at 0 to all at 1.
-
-    ``score - baseline = values.sum() + residual``.
-    """
+    """Contributions of gates to a score: ``score - baseline = values.sum() + residual``."""
 
     values: Doubles  # one per gate
     score: float  # with all gates at 1
@@ -419,7 +412,7 @@ class Contributions(NamedTuple):
 
     @property
     def allowed(self) -> float:
-        """The largest residual of a complete explanation, with a little for rounding."""
+        """The largest residual of a complete explanation, including rounding."""
         rounding = 1e-10 * max(abs(self.score), abs(self.baseline))
         return TOLERANCE * float(np.abs(self.values).sum()) + rounding
 
@@ -433,10 +426,10 @@ def integrated_gradients(
 ) -> Contributions:
     r"""Return ``c_k = integral over t from 0 to 1 of (df / dg_k)(t, ..., t)``.
 
-    By the fundamental theorem they add up to ``f(1) - f(0)``. That holds on every piece of the path
-    too, so each piece is integrated with five nodes of Gauss and Legendre and compared with the
-    difference of f over it, and the worst piece is halved until the errors are small together, or
-    ``most`` gradients have been taken.
+    They add up to ``f(1) - f(0)``, and so do the integrals over each piece of the path to the
+    difference of f over it. Each piece is integrated by Gauss-Legendre quadrature with five nodes,
+    and the one with the largest error is halved until the total error is small or ``most``
+    gradients have been taken.
     """
 
     @cache

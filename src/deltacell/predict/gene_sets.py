@@ -1,4 +1,4 @@
-"""Gene sets in blocks that share genes and are known by their number, and sets with scores."""
+"""Gene sets in numbered blocks that share genes, and sets with scores."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Scored(NamedTuple):
 class Block:
     """All sets with one gene from each axis.
 
-    Neighbouring axes that are the same array stand for sets of genes of that array: each set
-    occurs once, its genes in the order of the array. Other axes share no gene.
+    If neighbouring axes are the same array, each set of its genes occurs once, in the order of the
+    array. Other axes share no gene.
     """
 
     axes: tuple[Ints, ...]
@@ -80,30 +80,30 @@ class Combinations:
         self.sizes: tuple[int, ...] = (size,)
         self.genes: Ints = np.setdiff1d(genes, self.given)
         side = max(1, round(sets_per_piece ** (1 / self.free)))
-        # Neighbours on a chromosome are linked: a tile of them would say little about the others.
+        # Shuffled, because neighbours on a chromosome are linked and not representative of others.
         mixed = np.random.default_rng(0).permutation(self.genes)
-        # One array per tile, so that a block can tell which of its axes are the same.
+        # One array per tile, so that a block can compare its axes by identity.
         self._tiles = [np.sort(mixed[at : at + side]) for at in range(0, len(mixed), side)]
         self.n_sets = comb(len(self.genes), self.free)
         self.n_pieces = comb(len(self._tiles) + self.free - 1, self.free) if self._tiles else 0
 
     def pieces(self, first: int, step: int) -> Iterator[Piece]:
-        """Yield the block of a number, and every ``step``-th after it."""
+        """Yield every ``step``-th block from number ``first`` on."""
         fixed = np.split(self.given, len(self.given)) if len(self.given) else []
         for number in range(first, self.n_pieces, step):
             yield Block((*fixed, *self._tiles_of(number)))
 
     def _tiles_of(self, number: int) -> Iterator[Ints]:
-        """Yield the tiles of the block of a number: their places do not descend."""
+        """Yield the tiles of a block, in ascending order and possibly repeated."""
         tile = 0
         for rest in range(self.free - 1, -1, -1):
-            # So many blocks continue from here with this tile.
+            # n blocks have this tile here.
             while number >= (n := comb(len(self._tiles) - tile + rest - 1, rest)):
                 number, tile = number - n, tile + 1
             yield self._tiles[tile]
 
     def draw(self, n: int, seed: int) -> Ints:
-        """Return at most ``n`` random sets, [m, size], each once."""
+        """Return at most ``n`` distinct random sets, [m, size]."""
         n = n if len(self.genes) >= self.free else 0
         chosen = np.random.default_rng(seed).choice(self.genes, (n, self.free))
         fixed = np.broadcast_to(self.given, (n, len(self.given)))
@@ -112,10 +112,9 @@ class Combinations:
 
 
 class Pairs:
-    """All pairs of genes, in pieces by the first gene of a pair in the order of ``genes``.
+    """All pairs of genes, in pieces of a few first genes with all genes after them in ``genes``.
 
-    A piece has few first genes with all genes after them, so that what a predictor computes for a
-    first gene and all others serves a whole row of pairs.
+    A predictor can then reuse what it computes for a first gene.
     """
 
     sizes: tuple[int, ...] = (2,)
@@ -132,7 +131,7 @@ class Pairs:
 
 
 class Listed:
-    """Sets given one by one: for each size, from the smallest, ascending genes [m, size]."""
+    """Given sets: for each size, from the smallest, ascending genes [m, size]."""
 
     def __init__(self, by_size: Sequence[Ints], *, sets_per_piece: int = 64**3) -> None:
         self._pieces: list[Ints] = []

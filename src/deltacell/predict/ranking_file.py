@@ -1,4 +1,4 @@
-"""A ranking as a file: sealed Parquet, plain data for a page, tables and networks for others."""
+"""The Parquet file of a ranking, sealed with a checksum, and its exports as tables and networks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from itertools import combinations
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, cast
-from zipfile import BadZipFile
 
 import polars as pl
 import pyarrow as pa
@@ -40,17 +39,10 @@ SCHEMA = pa.schema(
         "complexes": NAMES,
     }
 )
-KEY = b"deltacell"  # of what a file says about itself
-ROWS_PER_GROUP = 50_000
+KEY = b"deltacell"  # of the metadata
 SHOWN = 2_000  # rows of each end that `Ranking.to_json` returns
 VERSION = 2
-NO_SEAL = 64 * "-"  # what stands in a file in place of its seal until that is known
-
-DAMAGE: tuple[type[Exception], ...] = (
-    *(OSError, pa.ArrowException, ValueError, TypeError, KeyError, IndexError),
-    *(AttributeError, RuntimeError, MemoryError, EOFError, BadZipFile),
-)
-"""What reading a damaged file may raise."""
+NO_SEAL = 64 * "-"  # placeholder of the seal while a file is written
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +54,26 @@ class Ranking:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Ranking:
-        return cls(Path(path), read_about(path))
+        """Read the metadata of a ranking and check its seal."""
+        instead = "choose another --out, or rerun with --overwrite"
+        try:
+            about: Any = json.loads((pq.read_metadata(path).metadata or {}).get(KEY, b"{}"))
+            is_ranking = about.get("schema") == VERSION
+            intact = is_ranking and _seal_of(Path(path), about["seal"])[1] == about.pop("seal")
+        # A damaged file may raise almost anything.
+        except Exception as error:
+            what = f"not a readable Parquet file ({error}); {instead}"
+            raise StoreError(what, code="damaged-ranking", where=path) from error
+        if not is_ranking:
+            what = f"not a ranking of `deltacell predict`; {instead}"
+            raise InputError(what, code="not-a-ranking", where=path)
+        if not intact:
+            what = f"the ranking is damaged: its checksum does not match; {instead}"
+            raise StoreError(what, code="damaged-ranking", where=path)
+        return cls(Path(path), about)
 
     def to_json(self, most: int = SHOWN) -> dict[str, Any]:
-        """Return it as a JSON-serialisable dict, with the first ``most`` rows of each end."""
+        """Return a JSON-serialisable dict, with the first ``most`` rows of each end."""
         counts, rows, first = self.about["counts"], [], 0
         for end in ("listed", LOWEST, HIGHEST):
             rows += read_rows(self.path, first, min(most, counts[end])).to_dicts()
@@ -83,7 +91,7 @@ class Ranking:
 
 
 def write_ranking(path: Path, tables: Iterable[pa.Table], about: Mapping[str, Any]) -> None:
-    """Write a ranking whole or not at all; each table becomes a group of rows."""
+    """Write a ranking atomically; each table becomes a row group."""
     said = json.dumps({"schema": VERSION, **about, "seal": NO_SEAL}, sort_keys=True)
     with written(path, "the ranking") as temporary:
         with pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer:
@@ -96,29 +104,8 @@ def write_ranking(path: Path, tables: Iterable[pa.Table], about: Mapping[str, An
             file.write(seal.encode())
 
 
-def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what a ranking says about itself, after its checksum was compared."""
-    try:
-        about: Any = json.loads((pq.read_metadata(path).metadata or {}).get(KEY, b"{}"))
-        is_ranking = about.get("schema") == VERSION
-        intact = is_ranking and _seal_of(Path(path), about["seal"])[1] == about.pop("seal")
-    except DAMAGE as error:
-        raise _damaged(path, f"not a readable Parquet file ({error})") from error
-    if not is_ranking:
-        what = "not a ranking of `deltacell predict`; choose another --out, or give --overwrite"
-        raise InputError(what, code="not-a-ranking", where=path)
-    if not intact:
-        raise _damaged(path, "its checksum does not match")
-    return cast(dict[str, Any], about)
-
-
-def _damaged(path: str | os.PathLike[str], why: str) -> StoreError:
-    what = f"the ranking is damaged: {why}; choose another --out, or rerun with --overwrite"
-    return StoreError(what, code="damaged-ranking", where=path)
-
-
 def _seal_of(path: Path, seal: str) -> tuple[int, str]:
-    """Return where a seal stands in a file, and the SHA-256 of everything before and after it."""
+    """Return the position of a seal in a file, and the SHA-256 of everything before and after."""
     with (
         path.open("rb") as file,
         mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,
@@ -131,25 +118,25 @@ def _seal_of(path: Path, seal: str) -> tuple[int, str]:
 
 
 def read_rows(path: Path, first: int = 0, n: int | None = None) -> pl.DataFrame:
-    """Return rows of a ranking, ``n`` from the ``first`` on; no others are kept in memory."""
+    """Return ``n`` rows of a ranking from the ``first`` on, without loading the others."""
     return pl.scan_parquet(path, glob=False).slice(first, n).collect()
 
 
 _LISTS = ("genes", "names", "relations", "links", "pathways", "complexes")
-# A spreadsheet would take a text that begins like this for a formula, and run it.
+# A spreadsheet would run a text that begins like this as a formula.
 _FORMULA = r"^([=+@\-\t\r])"
 _MOST_ROWS_OF_A_SHEET = 1_048_576
 
 
 def write_table(ranking: Path, path: Path) -> None:
-    """Write all rows of a ranking as a table: .xlsx, .tsv, or with commas.
+    """Write all rows of a ranking as a table: .xlsx, .tsv, or otherwise comma-separated.
 
-    The genes of a set have columns of their own, by both names, and lists are one text. A text
-    that a spreadsheet would take for a formula has an apostrophe before it.
+    The genes of a set are in separate columns, by both names, and lists are joined. A text that a
+    spreadsheet would take for a formula is preceded by an apostrophe.
     """
     suffix, rows = path.suffix.lower(), read_rows(ranking)
-    if suffix == ".xlsx" and len(rows) >= _MOST_ROWS_OF_A_SHEET:
-        what = f"a sheet holds {_MOST_ROWS_OF_A_SHEET:,} rows and the ranking has more; use --csv"
+    if suffix == ".xlsx" and len(rows) >= _MOST_ROWS_OF_A_SHEET:  # with the header
+        what = f"the ranking has more than {_MOST_ROWS_OF_A_SHEET:,} rows; use --csv"
         raise InputError(what, code="too-many-rows", where=path)
     link = pl.element().struct
     links = pl.format("{} {} ({})", *(link.field(name) for name in ("first", "second", "relation")))
@@ -164,29 +151,25 @@ def write_table(ranking: Path, path: Path) -> None:
     safe = (pl.col(name).str.replace(_FORMULA, "'$1") for name in (*_LISTS, *single))
     table = joined.with_columns(safe).select("end", "rank", *single, *SCHEMA.names[2:])
     with written(path, "the table") as temporary:
-        if suffix == ".xlsx":
-            _write_workbook(table, temporary)
-        else:
+        if suffix != ".xlsx":
             table.write_csv(temporary, separator="\t" if suffix == ".tsv" else ",")
+            return
+        need("openpyxl", "Writing xlsx", "xlsx")
+        from openpyxl import Workbook
+        from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
-
-def _write_workbook(table: pl.DataFrame, path: Path) -> None:
-    need("openpyxl", "Writing xlsx", "xlsx")
-    from openpyxl import Workbook
-    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
-
-    book = Workbook(write_only=True)
-    sheet = book.create_sheet("ranking")
-    for row in (table.columns, *table.iter_rows()):
-        sheet.append([ILLEGAL_CHARACTERS_RE.sub("", v) if type(v) is str else v for v in row])
-    book.save(path)
+        book = Workbook(write_only=True)
+        sheet = book.create_sheet("ranking")
+        for row in (table.columns, *table.iter_rows()):
+            sheet.append([ILLEGAL_CHARACTERS_RE.sub("", v) if type(v) is str else v for v in row])
+        book.save(temporary)
 
 
 def write_network(ranking: Path, edges: Path, nodes: Path) -> None:
-    """Write a ranking as two tables that Cytoscape imports: its edges and its nodes.
+    """Write a ranking as two tables for Cytoscape: its edges and its nodes.
 
-    Each two genes of a ranked set are an edge of the interaction ``predicted``, and those that a
-    relation connects an edge of its name. A node has the number and scores of its ranked sets.
+    Every two genes of a ranked set are joined by an edge ``predicted``, and by edges named after
+    the relations that connect them. A node has the number and scores of its ranked sets.
     """
     rows = read_rows(ranking)
     columns = ["end", "rank", "score", "spread", "status"]

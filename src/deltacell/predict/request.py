@@ -1,4 +1,4 @@
-"""What to rank: genes by any name, files of gene sets, a request, and what it means for runs."""
+"""What to rank: a request, gene sets from files, and the sets and facts of given runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -22,29 +22,28 @@ from deltacell.predict.gene_sets import Combinations, GeneSets, Listed, Pairs, S
 from deltacell.predict.ranking_file import HIGHEST, LOWEST
 from deltacell.predict.status import LINKED, STATUSES, UNTESTED, Linkage, Statuses, phenotypes_of
 from deltacell.profile.record import CHECKPOINTS
-from deltacell.screen import Screen
 from deltacell.store import sha256_of_file
 from deltacell.table import open_text
 from deltacell.train.predictor import WHOLE_BLOCK, LoadedRun, are_alike, labels_of
 from deltacell.train.run_directory import Checkpoints
 
 PAIRS, TRIPLES, WITH, FILE = "pairs", "triples", "with", "file"
-TOP = 1_000  # sets of each end where nothing else is asked for
-DISTANCE = 200_000  # base pairs; a cross seldom combines deletions that are nearer than this
+TOP = 1_000  # sets kept at each end by default
+DISTANCE = 200_000  # base pairs; a cross seldom combines deletions that are closer
 SETS_PER_BLOCK = {"dango": 64**3, "hetero_cell": 64}
-"""About a second's work, or a few, by model: nothing is saved within a block."""
+"""By model, so that a block, within which nothing is saved, takes a few seconds at most."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The options of `deltacell predict`; those not given are resolved once it is made."""
+    """The options of `deltacell predict`, with their defaults resolved."""
 
-    sets: str  # pairs, triples, with (sets that have the given genes) or file
+    sets: str  # pairs, triples, with (sets that contain the given genes) or file
     given: tuple[str, ...] = ()
     file: Path | None = None
     size: int | None = None
     genes: str | Path = "screen"
-    top: int | None = None  # stays None where all sets of an end are kept
+    top: int | None = None  # stays None if all sets of an end are kept
     above: float | None = None
     below: float | None = None
     status: tuple[str, ...] | None = None
@@ -57,7 +56,7 @@ class Request:
         size = {PAIRS: 2, TRIPLES: 3, FILE: None}.get(self.sets, self.size or n + 1)
         is_size = self.size in (None, size) and (size is None or size > n)
         in_range = (self.top is None or self.top > 0) and self.distance >= 0
-        # Scores are in single precision. NaN is not within its range either.
+        # Scores are in single precision; NaN is out of its range, too.
         finite = all(abs(limit) <= float(np.finfo(np.float32).max) for limit in limits)
         apart = len(limits) < 2 or limits[0] > limits[1]
         known = self.status is None or (self.status and set(self.status) <= set(STATUSES))
@@ -98,14 +97,14 @@ class Request:
 
     @property
     def ends(self) -> tuple[str | None, ...]:
-        """The ends that are kept; None stands for all sets of a file, in one list."""
+        """The ends to keep; None is the list of all sets of a file."""
         if self.above is None and self.below is None:
             return (None,) if self.sets == FILE and self.top is None else (LOWEST, HIGHEST)
         wanted = ((LOWEST, self.below), (HIGHEST, self.above))
         return tuple(end for end, limit in wanted if limit is not None)
 
     def limit(self, end: str | None) -> float | None:
-        """Return the score that sets must reach at an end, in the precision of scores."""
+        """Return the score that sets must reach at an end, rounded to single precision."""
         limit = self.above if end == HIGHEST else self.below
         return None if limit is None else float(np.float32(limit))
 
@@ -122,11 +121,9 @@ def gene_indices(
     for name in names:
         try:
             found.append(genes.index(name))
-        except GeneNameError as error:
-            fix = f"{error.fix} The run has {len(genes):,} genes; "
-            fix += "data.screen_genes_only=false trains on all genes of the cell."
-            code = error.code
-            raise GeneNameError(error.what, code=code, where=where, line=line, fix=fix) from None
+        except GeneNameError as e:
+            fix = f"{e.fix} data.screen_genes_only=false trains on all genes of the cell."
+            raise GeneNameError(e.what, code=e.code, where=where, line=line, fix=fix) from None
     if len(set(found)) < len(found):
         what = f"a gene is given twice: {' '.join(map(genes.label, found))}"
         raise GeneNameError(what, code="gene-twice", where=where, line=line)
@@ -144,15 +141,25 @@ _HEADER = re.compile(r"(genes?|names?|orf|systematic|query|array)([ _]?(name|id|
 def read_sets(path: Path, genes: Genes) -> list[Ints]:
     """Return the distinct sets of a file: for each size, from the smallest, [m, size] ascending.
 
-    A text has one set per line, with tabs, commas or spaces between names; headers, blank lines and
+    There is one set per line, with tabs, commas or spaces between names; a header, blank lines and
     comments after a ``#`` are skipped.
     """
-    by_size: dict[int, list[Ints]] = {}
-    for line, words in _rows(path):
-        found = gene_indices(genes, words, path, line)
-        by_size.setdefault(len(found), []).append(np.sort(found))
+    if not path.is_file():
+        raise InputError("no such file", code="no-such-file", where=path)
+    text = open_text(path)[0].decode("utf-8-sig", "replace")
+    if "\0" in text or "\ufffd" in text:
+        raise InputError("not a text file in UTF-8", code="not-text", where=path)
+    is_first, by_size = True, dict[int, list[Ints]]()
+    for line, whole in enumerate(text.splitlines(), 1):
+        split = re.split(r"[\s,;]+", whole.partition("#")[0])
+        words = [stripped for word in split if (stripped := word.strip("\"'"))]
+        is_header = is_first and all(map(_HEADER.fullmatch, words))
+        if words and not is_header:
+            found = gene_indices(genes, words, path, line)
+            by_size.setdefault(len(found), []).append(np.sort(found))
+        is_first = is_first and not words
     if not by_size:
-        what = "the file names no genes; write one set per line, as HO STE2"
+        what = "the file has no gene sets; write one per line, such as HO STE2"
         raise InputError(what, code="no-sets", where=path)
     return [np.unique(np.stack(by_size[size]), axis=0) for size in sorted(by_size)]
 
@@ -161,39 +168,24 @@ def genes_of(by_size: Sequence[Ints]) -> Ints:
     return np.unique(np.concatenate([sets.reshape(-1) for sets in by_size]))
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the names of each line, with its number."""
-    if not path.is_file():
-        raise InputError("no such file", code="no-such-file", where=path)
-    text = open_text(path)[0].decode("utf-8-sig", "replace")
-    if "\0" in text or "\ufffd" in text:
-        what = "not text in UTF-8; write one set per line, as HO STE2"
-        raise InputError(what, code="not-text", where=path)
-    split = (re.split(r"[\s,;]+", line.partition("#")[0]) for line in text.splitlines())
-    lines = enumerate(([w.strip("\"'") for w in words if w.strip("\"'")] for words in split), 1)
-    named = [(number, words) for number, words in lines if words]
-    is_header = named and all(_HEADER.fullmatch(word) for word in named[0][1])
-    yield from named[1:] if is_header else named
-
-
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A request together with the runs that it is made of."""
+    """A request for given runs."""
 
     request: Request
     cell: Cell
-    genes: Ints  # that sets are made of
+    genes: Ints  # of the sets
     sets: GeneSets
     linkage: Linkage
     statuses: Statuses
-    runs: Sequence[Mapping[str, Any]]  # what the ranking says of them
-    identity: Mapping[str, Any]  # all that decides the result, as JSON
-    untrained: int  # how many of the genes a run never had in training
-    trained_sizes: set[int]  # of the sets that all runs were trained on
-    rescaled: bool = False  # whether the runs are of unlike predictors, brought to one scale
+    runs: Sequence[Mapping[str, Any]]  # facts about them
+    identity: Mapping[str, Any]  # JSON-serialisable; everything that determines the result
+    untrained: int  # number of genes that are not in the training part of every run
+    trained_sizes: set[int]  # sizes of sets that all runs were trained on
+    rescaled: bool = False  # whether different predictors were brought to one scale
 
     def select(self, found: Scored) -> Scored:
-        """Return those of some sets of one size, genes ascending, that linkage and status allow."""
+        """Return the sets, of one size with ascending genes, that linkage and status allow."""
         if not self.request.linked:
             found = found.take(self.linkage.of(found.sets) != LINKED)
         if self.request.status != STATUSES:
@@ -203,16 +195,14 @@ class Subject:
 
 
 def subject_of(runs: Sequence[LoadedRun], request: Request, weights: str = "best") -> Subject:
-    """Return what a request means for runs of the same genes with these ``weights``."""
+    """Return a request for runs of the same genes with these ``weights``."""
     cell = runs[0].data.cell
-    # A gene has many names, and the same request is the same by any of them.
+    # The identity of a request does not depend on which of its names a gene is given by.
     texts, given = gene_texts(cell.genes), np.sort(gene_indices(cell.genes, request.given))
     request = replace(request, given=tuple(texts[gene] for gene in given))
-    whole: dict[str, Screen] = {}
-    for run in runs:
-        screen = run.data.screen if run.data.whole is None else run.data.whole
-        whole.setdefault(screen.checksum, screen)
-    screens = [screen.on(cell, on_unknown="drop") for screen in whole.values()]
+    whole = [run.data.screen if run.data.whole is None else run.data.whole for run in runs]
+    distinct = {screen.checksum: screen for screen in whole}.values()
+    screens = [screen.on(cell, on_unknown="drop") for screen in distinct]
     phenotypes = {name for run in runs for name in phenotypes_of(run.data.screen)}
     facts = [_facts(run, label, weights) for run, label in zip(runs, labels_of(runs), strict=True)]
     sets, genes, checksum = _sets(runs, request, given)
@@ -250,7 +240,7 @@ def trained_sizes(runs: Sequence[LoadedRun]) -> set[int]:
 
 
 def trained_genes(runs: Sequence[LoadedRun]) -> Bools:
-    """Return which genes of the cell every run had in its training part, [n_genes]."""
+    """Return which genes of the cell are in the training part of every run, [n_genes]."""
     seen: Bools = np.ones(runs[0].data.cell.n_genes, dtype=bool)
     for run in runs:
         genotypes = run.data.screen.genotypes
@@ -262,7 +252,7 @@ def trained_genes(runs: Sequence[LoadedRun]) -> Bools:
 def _sets(
     runs: Sequence[LoadedRun], request: Request, given: Ints
 ) -> tuple[GeneSets, Ints, str | None]:
-    """Return the sets to rank, the genes they are made of, and the checksum of a list."""
+    """Return the sets to rank, their genes, and the checksum of the sets of a file."""
     names = runs[0].data.cell.genes
     per_block = min(SETS_PER_BLOCK.get(run.config.model.name, WHOLE_BLOCK) for run in runs)
     if request.file is not None:

@@ -1,4 +1,4 @@
-"""Scoring gene sets block by block into a ranking: resumable, by one process or several."""
+"""Score gene sets block by block into a ranking: resumable, by one process or several."""
 
 from __future__ import annotations
 
@@ -19,31 +19,24 @@ from deltacell.errors import InputError, StoreError
 from deltacell.files import locked, written
 from deltacell.predict.ensemble import Ensemble
 from deltacell.predict.gene_sets import Combinations, GeneSets, Piece, Scored
-from deltacell.predict.ranking_file import (
-    DAMAGE,
-    HIGHEST,
-    LOWEST,
-    ROWS_PER_GROUP,
-    SCHEMA,
-    Ranking,
-    write_ranking,
-)
+from deltacell.predict.ranking_file import HIGHEST, LOWEST, SCHEMA, Ranking, write_ranking
 from deltacell.predict.request import Subject, gene_texts
 from deltacell.predict.status import LINKED, STATUSES, UNKNOWN, Evidence
 from deltacell.report.page import sentences
 from deltacell.words import Progress, duration_text
 
-MOST_ROWS = 100_000_000  # of an end without a number of sets to keep; they are held in memory
+MOST_ROWS = 100_000_000  # kept without --top; they are held in memory
+ROWS_PER_GROUP = 50_000  # of the Parquet file
 STATE = ".state"
 SAVED_EVERY = 10.0  # seconds between saves
 WORTH_TELLING = 5.0  # seconds
-# What comes before the first block: shares are of all sets, or of all blocks.
+# Before the first block, at most 1 / SHARE of the sets are drawn, and of the blocks are tried.
 DRAWN, SHARE_DRAWN = 10_000, 20
 TRIED, SHARE_TRIED, TRIAL_S = 64, 20, 2.0
 
 
 Ranks = tuple[int, int]
-"""Which of how many processes this is; they share a folder and need no connection."""
+"""The rank of this process and the world size; processes share a folder and need no network."""
 
 
 def rank_sets(
@@ -57,17 +50,17 @@ def rank_sets(
     progress: Progress = lambda label, done, total: None,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> Ranking | None:
-    """Rank gene sets into a file; None where it was stopped, or another process writes the file.
+    """Rank gene sets into a file; return None if stopped, or if another process writes the file.
 
-    The same request resumes the work in ``OUT.partial``, and the file is the same, byte for byte,
-    as if nothing had stopped it; one that exists already is what the first process returns.
-    ``stop`` is called after every block, and ``tell`` with how long it will take.
+    The same request resumes the work in ``OUT.partial``, and the file is byte for byte that of an
+    uninterrupted ranking; if it exists already, nothing is scored. ``stop`` is called after every
+    block, and ``tell`` with the expected duration.
     """
     work = Work(out, subject.identity, ranks, overwrite=overwrite)
     found = None if overwrite else _finished(subject, out)
     if found is None:
         with work.locked():
-            # The first process may have written it since.
+            # The first process may have written it in the meantime.
             found = None if overwrite else _finished(subject, out)
             if found is None and _score_all(subject, scorer, work, stop, progress, tell):
                 while work.rank == 0 and work.unfinished() and not stop():
@@ -85,12 +78,15 @@ def _finished(subject: Subject, out: Path) -> Ranking | None:
     if not out.exists():
         return None
     found = Ranking.read(out)
-    changed = differences(found.about["identity"], subject.identity)
-    if changed:
-        what = f"this is the ranking of another request: {'; '.join(changed[:4])}"
-        fix = "Choose another file with --out, or replace this one with --overwrite."
-        raise InputError(what, code="other-request", where=out, fix=fix)
+    if changed := differences(found.about["identity"], subject.identity):
+        raise _other_request(changed, out)
     return found
+
+
+def _other_request(changed: list[str], where: Path) -> InputError:
+    what = f"this is the ranking of another request: {'; '.join(changed[:4])}"
+    fix = "Rerun the earlier command, choose another --out, or give --overwrite."
+    return InputError(what, code="other-request", where=where, fix=fix)
 
 
 def _score_all(
@@ -101,7 +97,7 @@ def _score_all(
     progress: Progress,
     tell: Callable[[str], None],
 ) -> bool:
-    """Score all blocks of this process that are left; return whether it came to the end."""
+    """Score the remaining blocks of this process; return False if stopped."""
     sets, rank, world, kept = subject.sets, work.rank, work.world, Kept.of(subject)
     width, numbers = max(sets.sizes), range(sets.n_pieces)[rank::world]
     done, total, mine = work.load(kept), len(numbers), sets.n_sets // world
@@ -109,20 +105,19 @@ def _score_all(
     def scored(piece: Piece) -> Scored:
         found = scorer.candidates(piece, kept.above, kept.below)
         if not np.isfinite(found.score).all():
-            return found
+            what = "a score is not finite: the training of a run diverged; try --weights last"
+            raise InputError(what, code="score-not-finite")
         return subject.select(found).padded(width)
 
     def tried(piece: Piece) -> None:
-        # These sets come again in their turn; where all of them are kept, only then.
+        # These sets come again in their block; without --top they would be kept twice.
         found = scored(piece)
         if kept.top is not None:
             kept.offer(found)
 
-    if done == total and rank not in work.unfinished():
-        return True
     if total and not done and scorer.prunes and isinstance(sets, Combinations):
         tried(sets.draw(min(DRAWN, sets.n_sets // SHARE_DRAWN), seed=0))
-    said = f"{sets.n_sets:,} {in_words(subject)[1]} to score"
+    said = f"{sets.n_sets:,} {sentences('ranking.txt', subject=subject, counts=None)[1]} to score"
     said += f"; this is process {rank + 1} of {world}" if world > 1 else ""
     said += f"; resuming, {done / total:.1%} was done before" if done else ""
     seconds = 0.0 if stop() else trial_seconds(sets, numbers[done:], tried)
@@ -145,9 +140,9 @@ def _score_all(
 
 
 def trial_seconds(sets: GeneSets, numbers: range, score: Callable[[Piece], None]) -> float:
-    """Return how long the pieces of some numbers will take, by a few of them; 0 for few pieces.
+    """Return how long the numbered pieces will take, by a trial of some; 0 for few pieces.
 
-    Bounds improve with every piece, so that the later half of the trial is what counts.
+    Bounds improve with every piece, so only the second half of the trial counts.
     """
     times: list[float] = []
     n = min(TRIED, len(numbers) // SHARE_TRIED)
@@ -172,7 +167,7 @@ def _write(subject: Subject, work: Work, out: Path) -> Ranking:
     ranks = np.concatenate([np.arange(1, len(rows.score) + 1) for rows in found])
     counts = {"genes": len(subject.genes), "sets": subject.sets.n_sets, "rows": len(ends)}
     counts |= {name or "listed": ends.count(name) for name in (LOWEST, HIGHEST, None)}
-    title, _, *said = in_words(subject, counts)
+    title, _, *said = sentences("ranking.txt", subject=subject, counts=counts)
     about: dict[str, Any] = {
         "title": title,
         "sentences": said,
@@ -189,7 +184,7 @@ def _write(subject: Subject, work: Work, out: Path) -> Ranking:
 
 
 def _apart(low: Scored, high: Scored) -> list[Scored]:
-    """Leave a set that is in both ends in the one where it comes sooner; in the first if level."""
+    """Keep a set of both ends only at the one where it comes first, or at the low end if tied."""
     rows = (map(tuple, of.sets.tolist()) for of in (low, high))
     lowest, highest = ({row: i for i, row in enumerate(of)} for of in rows)
     first = [i <= highest.get(one, i) for one, i in lowest.items()]
@@ -222,21 +217,17 @@ def _table(
     return pa.concat_tables(tables).take(np.argsort(order))
 
 
-def in_words(subject: Subject, counts: Mapping[str, int] | None = None) -> list[str]:
-    return sentences("ranking.txt", subject=subject, counts=counts)
-
-
 class Kept:
-    """The sets that are kept: some ``lowest`` and ``highest``, or of the end None all, ascending.
+    """The sets to keep of the ends ``lowest`` and ``highest``, or of None, which is ascending.
 
-    Each end keeps its first ``top`` sets, or without that all that reach its limit.
+    Each end keeps its first ``top`` sets, or all that reach its limit.
     """
 
     def __init__(
         self, width: int, limits: Mapping[str | None, float | None], top: int | None = None
     ) -> None:
         self.top = top
-        # The score of the last set of an end that is full; its limit otherwise.
+        # The score of the last set if an end is full, otherwise its limit.
         self.bounds = {end: -np.inf if end == HIGHEST else np.inf for end in limits}
         self.bounds |= {end: limit for end, limit in limits.items() if limit is not None}
         self._pieces, self._n_held = [Scored.none(width)], 0
@@ -255,10 +246,7 @@ class Kept:
         return max((bound for end, bound in self.bounds.items() if end != HIGHEST), default=-np.inf)
 
     def offer(self, found: Scored) -> None:
-        """Keep those of some sets that reach a bound; a score that is not finite is an error."""
-        if not np.isfinite(found.score).all():
-            what = "the score of a gene set is not finite: the training of a run diverged"
-            raise InputError(what, code="score-not-finite", fix="Try --weights last.")
+        """Keep the sets that reach a bound."""
         wanted = np.any([self._reached(end, found) for end in self.bounds], axis=0)
         if not wanted.any():
             return
@@ -270,14 +258,14 @@ class Kept:
             full = {end: of.score[-1] for end, of in rows.items() if len(of.score) == self.top}
             self.bounds |= {end: float(last) for end, last in full.items()}
         elif self._n_held > MOST_ROWS:
-            what = f"more than {MOST_ROWS:,} sets reach the limit; keep the first with --top"
+            what = f"more than {MOST_ROWS:,} sets reach the limit; use --top"
             raise InputError(what, code="too-many-rows")
 
     def held(self) -> Scored:
         return Scored.join(self._pieces)
 
     def rows(self, end: str | None) -> Scored:
-        """Return the sets of an end, each once, in its order; ties by genes."""
+        """Return the distinct sets of an end in its order; ties are broken by genes."""
         held = self.held()
         found = held.take(self._reached(end, held))
         sign = -1 if end == HIGHEST else 1
@@ -293,9 +281,9 @@ class Kept:
 
 
 def ranks_of_environment() -> Ranks:
-    """Return what torchrun, or whoever sets RANK and WORLD_SIZE, says."""
+    """Return RANK and WORLD_SIZE, which torchrun sets."""
     if ("RANK" in os.environ) != ("WORLD_SIZE" in os.environ):
-        what = "one of RANK and WORLD_SIZE is set; set both, as torchrun does, or none"
+        what = "only one of RANK and WORLD_SIZE is set; set both, as torchrun does, or neither"
         raise InputError(what, code="invalid-rank")
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
@@ -303,8 +291,8 @@ def ranks_of_environment() -> Ranks:
 class Work:
     """The folder ``OUT.partial`` of a ranking, as one of its processes sees it.
 
-    Each process has its own state there, which is written whole or not at all: the request, the
-    number of pieces done, and what was kept of them.
+    Each process atomically saves its state there: the request, the number of pieces that are done,
+    and the sets that are kept.
     """
 
     def __init__(
@@ -316,20 +304,20 @@ class Work:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder, and keep out others who would do the same work."""
+        """Create the folder and lock the work of this rank."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            what = f"the folder for work in progress cannot be made: {error.strerror or error}"
+            what = f"the folder cannot be created: {error.strerror or error}"
             raise StoreError(what, code="cannot-write", where=self.folder) from error
         with locked(self._file(".lock"), whose="ranking"):
             self._check()
             yield
 
     def _check(self) -> None:
-        """Raise where the folder holds work on something else, or with overwrite forget one's own.
+        """Raise if the folder has work on another request; with overwrite delete that of this rank.
 
-        What other processes left is not taken for this request's, see `unfinished`.
+        `unfinished` ignores what other ranks left.
         """
         for state in sorted(self.folder.glob(f"*{STATE}")):
             try:
@@ -339,9 +327,7 @@ class Work:
                     raise
                 changed = ["damaged"]
             if changed and not self._overwrite:
-                what = f"this is work on another request: {'; '.join(changed[:4])}"
-                fix = "Rerun the earlier command, choose another --out, or give --overwrite."
-                raise InputError(what, code="other-request", where=self.folder, fix=fix)
+                raise _other_request(changed, self.folder)
             if changed and state == self._file(STATE):
                 state.unlink()
 
@@ -362,13 +348,11 @@ class Work:
         write_scored(self._file(STATE), kept.held(), about)
 
     def unfinished(self) -> list[int]:
-        """Return the processes that have not saved that they are done with this request."""
-
-        def finished(state: Path) -> bool:
-            about = read_scored(state)[1] if state.exists() else {"finished": False}
-            return bool(about["finished"] and about["request"] == self._request)
-
-        return [rank for rank in range(self.world) if not finished(self._file(STATE, rank))]
+        """Return the ranks that have not finished this request."""
+        states = {rank: self._file(STATE, rank) for rank in range(self.world)}
+        about = {rank: read_scored(state)[1] for rank, state in states.items() if state.exists()}
+        done = {"request": self._request, "finished": True}
+        return [rank for rank in states if not about.get(rank, {}).items() >= done.items()]
 
 
 def write_scored(path: Path, found: Scored, about: Any = None) -> None:
@@ -378,15 +362,16 @@ def write_scored(path: Path, found: Scored, about: Any = None) -> None:
 
 
 def read_scored(path: Path) -> tuple[Scored, Any]:
-    """Return the sets of a file, and what is said of them."""
+    """Return the sets in a file and their metadata."""
     try:
         with np.load(path, allow_pickle=False) as held:
             about, *found = (held[name] for name in ("about", *Scored._fields))
-            # What is listed with a wrong size is returned as bytes, unchecked.
+            # An entry with a wrong size is returned as unchecked bytes.
             if not all(isinstance(one, np.ndarray) for one in (about, *found)):
                 raise ValueError("an array is missing")
             return Scored(*found), json.loads(about.tobytes())
-    except DAMAGE as error:
+    # A damaged file may raise almost anything.
+    except Exception as error:
         what = f"the saved work is damaged ({error}); remove its folder and rerun the command"
         raise StoreError(what, code="damaged-work", where=path) from error
 

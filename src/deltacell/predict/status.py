@@ -1,4 +1,4 @@
-"""What is known of a set beside its score: tested or not, linked, and the evidence."""
+"""Facts about gene sets beside their scores: status, linkage and evidence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltacell.screen import Screen
 from deltacell.screen.genotypes import matrix_keys, sorted_matrix
 
 MEASURED, TESTED, UNTESTED = "measured", "tested", "untested"
-STATUSES = (MEASURED, TESTED, UNTESTED)  # in the order of the codes that `Statuses.of` returns
+STATUSES = (MEASURED, TESTED, UNTESTED)  # `Statuses.of` returns indices into it
 LINKED, UNLINKED, UNKNOWN = 1, 0, -1
 
 Codes = npt.NDArray[np.int8]
@@ -27,18 +27,18 @@ def phenotypes_of(screen: Screen) -> set[str]:
 
 
 class Statuses:
-    """The status of gene sets by one screen or several over the same genes.
+    """The status of gene sets in one screen or several over the same genes.
 
-    A set is measured where a screen has a row of it, whatever its phenotype and whether or not a
-    run was trained on it; tested where it is in the coverage of a study and has no row; and
-    untested otherwise. Measured scores are those of ``phenotypes``.
+    A set is measured if a screen has a row of it, of any phenotype, trained on or not; tested if it
+    is in the coverage of a study but has no row; and untested otherwise. Measured scores are those
+    of ``phenotypes``.
     """
 
     def __init__(self, screens: Sequence[Screen], phenotypes: Iterable[str]) -> None:
         self._n_genes = len(screens[0].genes)
         studies = [study for screen in screens for study in screen.coverage.studies]
-        self.complete = all(study.complete for study in studies)  # none shows only its hits
-        # Genes of the largest set that was measured or crossed: keys of all sets are so wide.
+        self.complete = all(study.complete for study in studies)  # none lists only its hits
+        # The keys are as wide as the largest set that was measured or crossed.
         widths = [int(np.diff(screen.offsets).max(initial=0)) for screen in screens]
         widths += [1 + int(np.diff(study.query_offsets).max(initial=0)) for study in studies]
         self._width = max(widths)
@@ -56,8 +56,8 @@ class Statuses:
         count = np.bincount(group[there], minlength=n)
         total = np.bincount(group[there], score[there], n)
         mean = np.divide(total, count, out=np.full(n, np.nan), where=count > 0)
-        self._mean: Doubles = np.append(mean, np.nan)  # the place -1 is that of no set
-        # Of each study the keys of its queries, and which genes are on its array.
+        self._mean: Doubles = np.append(mean, np.nan)  # place -1 is for sets that are not measured
+        # For each study: the keys of its queries, and which genes are on its array.
         self._grids: list[tuple[AnyArray, Bools]] = []
         for study in studies:
             queries = sorted_matrix(study.query_genes, study.query_offsets, self._width)
@@ -65,10 +65,10 @@ class Statuses:
             self._grids.append((np.unique(matrix_keys(queries, self._n_genes)), on_array))
 
     def of(self, sets: Ints) -> Codes:
-        """Return the status of each set of ascending genes, [m, size], as a place in `STATUSES`."""
+        """Return the status of each set of ascending genes, [m, size], as indices of `STATUSES`."""
         tested: Bools = np.zeros(len(sets), dtype=bool)
         for place in range(sets.shape[1] if self._grids else 0):
-            # Each gene in turn is taken as the array gene, and the rest as the query.
+            # Each gene in turn is the array gene, and the rest is the query.
             rest = np.delete(sets, place, axis=1)
             for queries, on_array in self._grids:
                 tested |= on_array[sets[:, place]] & (self._places(queries, rest) >= 0)
@@ -76,7 +76,7 @@ class Statuses:
         return np.where(measured, 0, np.where(tested, 1, 2)).astype(np.int8)
 
     def measured(self, sets: Ints) -> Floats:
-        """Return the mean measured score of each set of ascending genes; NaN where none was."""
+        """Return the mean measured score of each set of ascending genes; NaN if there is none."""
         return self._mean[self._places(self._keys, sets)].astype(np.float32)
 
     def _places(self, keys: AnyArray, sets: Ints) -> Ints:
@@ -89,9 +89,9 @@ class Statuses:
 
 
 class Linkage:
-    """Whether genes of a set lie on one chromosome with fewer base pairs than ``distance`` between.
+    """Whether two genes of a set lie on one chromosome, fewer than ``distance`` base pairs apart.
 
-    The distance is from the end of one gene to the start of the other; 0 where they overlap.
+    They are counted from the end of one gene to the start of the other.
     """
 
     def __init__(self, genes: Genes, distance: int) -> None:
@@ -103,8 +103,7 @@ class Linkage:
     def of(self, sets: Ints) -> Codes:
         """Return `LINKED`, `UNLINKED` or `UNKNOWN` for each set, [m, size].
 
-        A set is linked where two of its genes are known to be. It is unknown where none are, and
-        the place of a gene is not known well enough to tell.
+        A set is linked if two of its genes are, and unknown if that depends on unknown positions.
         """
         linked, unknown = np.zeros((2, len(sets)), dtype=bool)
         for a, b in combinations(sets.T, 2):
@@ -120,17 +119,17 @@ class Linkage:
 
 
 class Evidence:
-    """What a cell says of the genes of many sets.
+    """Relations, pathways and complexes of a cell that connect the genes of sets.
 
-    Two genes share a pathway where both are in rules of reactions of it. They share a complex
-    where one clause of a rule needs both, or where an edge of a co-complex relation joins them:
-    one whose name or source file says so.
+    Two genes share a pathway if both are in gene rules of its reactions. They share a complex if a
+    clause of a rule needs both, or if they are joined by a relation with "complex" in its name or
+    source file.
     """
 
     def __init__(self, cell: Cell) -> None:
         self._genes, self._n = cell.genes.systematic, cell.n_genes
         self._relations = list(cell.relations.values())
-        # Ascending keys of the edges: of an undirected relation each once, the smaller gene first.
+        # Ascending keys; an undirected edge occurs once, with the smaller gene first.
         edges = [relation.edges()[:2] for relation in self._relations]
         self._edges = [np.sort(source * self._n + target) for source, target in edges]
         pathways: dict[str, set[int]] = {}
@@ -153,7 +152,7 @@ class Evidence:
         self._complexes = self._by_pair(complexes)
 
     def _by_pair(self, groups: Iterable[tuple[str, Iterable[int]]]) -> dict[int, set[str]]:
-        """Return the names of the groups that two genes share, by the key of the pair."""
+        """Return the names of the groups that contain both genes, by the key of the pair."""
         shared: dict[int, set[str]] = {}
         for name, genes in groups:
             for a, b in combinations(sorted(genes), 2):
@@ -161,10 +160,10 @@ class Evidence:
         return shared
 
     def columns(self, sets: Ints) -> dict[str, list[Any]]:
-        """Return the evidence of many sets, [m, size], by column with one entry per set.
+        """Return the evidence for sets, [m, size], as columns with one entry per set.
 
-        ``links`` are edges between two genes of the set, from ``first`` to ``second`` where they
-        are directed, and ``relations`` their names; ``pathways`` and ``complexes`` are shared.
+        ``links`` are edges between genes of a set, from ``first`` to ``second`` if directed, and
+        ``relations`` their names; ``pathways`` and ``complexes`` are shared by two genes.
         """
         ascending, pairs = np.sort(sets, axis=1), np.triu_indices(sets.shape[1], 1)
         first, second = (ascending[:, places] for places in pairs)
