@@ -138,7 +138,7 @@ def test_unknown_genes_follow_the_policy(deltacell, small, tmp_path):
         ("data get costanzo", "(did you mean 'costanzo20"),
         ("data synthetic mouse --out out", "demo"),
         ("data synthetic demo --out out --genotypes -5", "-5 rows were asked for"),
-        ("data get sgd-features --out in/mine.tsv", "the folder cannot be created"),
+        ("data get sgd-features --out in/mine.tsv", "could not be downloaded"),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(deltacell, small, tmp_path, arguments, said):
