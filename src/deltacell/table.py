@@ -279,10 +279,6 @@ class File:
         """Whether the file is an xlsx workbook, or a zip that contains one."""
         return self._start.startswith(_ZIP)
 
-    @property
-    def holds_several_files(self) -> bool:
-        return not self._start and zipfile.is_zipfile(self.path)
-
     @cached_property
     def _book(self) -> Any:
         need("fastexcel", "Reading xlsx", "xlsx")

@@ -137,7 +137,7 @@ def test_unknown_genes_follow_the_policy(deltacell, small, tmp_path):
         ("data import nowhere --out out", "no such folder"),
         ("data get costanzo", "(did you mean 'costanzo20"),
         ("data synthetic mouse --out out", "demo"),
-        ("data synthetic demo --out out --genotypes -5", "-5 rows were asked for"),
+        ("data synthetic demo --out out --genotypes -5", "cannot make -5 rows"),
         ("data get sgd-features --out in/mine.tsv", "could not be downloaded"),
     ],
 )

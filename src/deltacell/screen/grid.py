@@ -20,16 +20,16 @@ Part = Literal["train", "validation", "test"]
 
 #: The largest p-value of a hit.
 LARGEST_P = 0.05
-#: A list of hits may have this share of rows that look like none.
+#: The share of rows in a list of hits that may not look like hits.
 _FEW = 0.05
 
 
 def lists_only_hits(screen: Screen) -> bool:
-    """Whether a screen is a list of hits, without the pairs that were tested and had none.
+    """Whether a screen is a list of hits, without tested pairs that are not hits.
 
-    It is where rows have signs and no score, or where no coverage is complete and all but a few
-    p-values are at most `LARGEST_P` or, if a merge left none, all but a few scores are farther from
-    0 than half the median distance.
+    This is so if rows have signs and no score, or if no coverage is complete and all but a few
+    p-values are at most `LARGEST_P` or, after a merge removed them, all but a few scores are
+    farther from 0 than half the median distance.
     """
     score = screen.column("score").astype(np.float64)
     known = np.isfinite(score)
@@ -51,9 +51,9 @@ class Grid:
 
     This is an assumption; `sentence` states it. Pairs of the grid that the screen does not list are
     its *zeros*: they were tested, and no interaction was reported. Every zero belongs to exactly
-    one part of a split, the same each time: with ``gene`` by its genes, as rows do; with ``source``
-    to the test if a test study crossed it; otherwise by a hash of the names of its two genes and
-    the seed of the split, in the shares of the split.
+    one part of a split: with ``gene`` by its genes, like rows; with ``source`` to the test part if
+    a test study crossed it; otherwise by a hash of its gene names and the seed of the split, in
+    the shares of the split.
     """
 
     screen: Screen
@@ -61,7 +61,7 @@ class Grid:
 
     @classmethod
     def of(cls, screen: Screen, *, whole: Screen | None = None) -> Grid | None:
-        """Return the grid of a list of hits with queries of a single gene; None for any other."""
+        """Return the grid of a list of hits with single-gene queries; None for other screens."""
         single = any((np.diff(s.query_offsets) == 1).any() for s in screen.coverage.studies)
         if not single or not lists_only_hits(screen):
             return None
@@ -122,7 +122,7 @@ class Grid:
             single = np.diff(study.query_offsets) == 1
             queries = study.query_genes[study.query_offsets[:-1][single]]
             tested[np.ix_(np.unique(queries), study.array_genes)] = True
-        # Which of the two was the query does not matter, and no strain is crossed with itself.
+        # The order of query and array does not matter, and no strain is crossed with itself.
         both: Bools = np.triu(tested, 1)
         both |= np.tril(tested, -1).T
         return both
@@ -130,7 +130,7 @@ class Grid:
 
 @lru_cache(maxsize=1)
 def _parts(grid: Grid, split: Split) -> AnyArray:
-    """Return the number of the part of each zero; those of the last split are kept."""
+    """Return the part number of each zero; the last result is cached."""
     split.check(grid.screen)
     zeros = grid._tested[1]
     first, second = np.divmod(zeros, len(grid.screen.genes))
@@ -155,13 +155,13 @@ def _parts(grid: Grid, split: Split) -> AnyArray:
 
 
 def _pair_keys(screen: Screen, index: Ints, n_genes: int) -> Ints:
-    """Return the keys of the pairs that a screen lists, over other gene indices."""
+    """Return the keys of the pairs that a screen lists, with new gene indices."""
     owner, key = all_pairs(index[screen.genotypes.genes.numpy()], screen.offsets, n_genes)
     return np.unique(key[np.diff(screen.offsets)[owner] == 2])
 
 
 def _hashed(names: tuple[str, ...], seed: int, first: Ints, second: Ints) -> Doubles:
-    """Return a number in [0, 1) for each pair, by the names of its genes in either order."""
+    """Return a number in [0, 1) for each pair that depends on its gene names, in either order."""
     digests = [hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest() for name in names]
     of_gene = np.frombuffer(b"".join(digests), dtype="<u8")
     # The sum does not depend on the order; the steps of SplitMix64 then mix its bits.
