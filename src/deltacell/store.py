@@ -254,7 +254,7 @@ def _must_be_replaced(path: Path, kind: str, *, overwrite: bool) -> bool:
         strangers = _strangers(path, manifest) if manifest["kind"] == kind else strangers
     if overwrite and not strangers:
         return True
-    what, fix = f"a saved {kind} is already here", "Choose another path, or pass --overwrite."
+    what, fix = f"a saved {kind} is already here", "Choose another path, or use --overwrite."
     if strangers:
         what = f"'{strangers[0]}' is not part of a saved {kind} and would be deleted"
         fix = "Choose an empty or a new directory."

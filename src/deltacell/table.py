@@ -465,6 +465,11 @@ def is_missing(written: pl.Series) -> Bools:
     return written.str.to_lowercase().is_in(list(MISSING)).to_numpy()
 
 
+def present(column: pl.Series) -> pl.Series:
+    """Return a column of text with missing values as empty strings."""
+    return column.set(pl.Series(is_missing(column), dtype=pl.Boolean), "")
+
+
 def numbers_of(written: pl.Series, *, decimal_comma: bool) -> tuple[Doubles, Bools]:
     """Return a column as numbers, NaN where missing, and which fields are invalid.
 

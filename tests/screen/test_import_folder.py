@@ -95,7 +95,7 @@ def test_without_a_file_of_genes_a_gene_with_two_names_is_two(folder):
     row = "S1\tORF\tVerified\t{}\t{}\t\tchromosome 5\t\t5\t1\t9\tW\t\t\t\t\n"
     folder(SGD_features__tab="".join(row.format(*names) for names in orfs.items()))
     imported = import_folder(path)
-    assert imported.notes[0] == "The genes are those of SGD_features.tab."
+    assert "SGD_features.tab" in imported.notes[0]
     assert list(imported.cell.genes) == list(orfs)
     (source,) = imported.screens["mine"].sources
     assert source.counts.dropped == {"same gene twice after aliases": 1}
@@ -111,7 +111,8 @@ def test_the_same_feature_twice_is_kept_once_and_another_of_its_name_is_renamed(
     assert imported.cell.features["fitness_2"].columns == ("x",)
     into = [s.into for s in imported.cell.sources if s.reader == "features_table"]
     assert into == ["fitness", "fitness_2"]
-    assert imported.left_alone == {"fitness.tab": "it is the same feature as fitness.csv."}
+    why = "it is the same feature as fitness.csv."
+    assert imported.left_alone == {"fitness.tab": why}
     assert f"fitness.tab: {why}" in imported.notes
     assert any("'fitness_2'" in note for note in imported.notes)
 

@@ -60,13 +60,11 @@ class Coverage:
         `panel` is the array of each genotype; `complete` is False for a list of hits.
         """
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        role_of = {
-            name: pl.col("gene").filter(pl.col("role") == name) for name in ("query", "array")
-        }
+        gene = pl.col("gene")
         rows = (
             pl.DataFrame({"row": owner, "gene": genes, "role": role})
             .group_by("row", maintain_order=True)
-            .agg(**role_of, size=pl.len())
+            .agg(query=gene.filter(role="query"), array=gene.filter(role="array"), size=pl.len())
             .with_columns(study=study, panel=study if panel is None else panel)
             .filter(
                 pl.col("array").list.len() == 1,

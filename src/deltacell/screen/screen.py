@@ -65,11 +65,6 @@ GENE_SCHEMA = pa.schema(
 )
 
 
-def in_memory(table: pa.Table) -> pl.DataFrame:
-    """Return a stored table with dictionary columns as strings."""
-    return pl.DataFrame(table).with_columns(pl.col(pl.Categorical).cast(pl.String))
-
-
 def _schema(stored: pa.Schema) -> pl.Schema:
     # Nothing is computed, because Polars would start threads, which do not survive a fork.
     types = pl.Schema(stored)
@@ -364,8 +359,8 @@ class Screen(store.Storable):
         stored = store.read(path, "screen")
         screen = cls(
             Genes.from_arrow(stored.parts["genes"]),
-            in_memory(stored.parts["rows"]),
-            in_memory(stored.parts["deleted"]),
+            pl.DataFrame(stored.parts["rows"]),
+            pl.DataFrame(stored.parts["deleted"]),
             Coverage.from_arrow(stored.parts),
         )
         screen.genotypes.check(len(screen.genes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -384,8 +385,7 @@ def _made(
 
 
 def _counted(numbers: Ints) -> dict[str, int]:
-    values, counts = np.unique(numbers, return_counts=True)
-    return dict(zip(map(str, values.tolist()), counts.tolist(), strict=True))
+    return {str(number): n for number, n in sorted(Counter(numbers.tolist()).items())}
 
 
 def _gene_pairs(screen: Screen) -> Pairs:

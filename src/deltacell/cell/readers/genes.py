@@ -15,7 +15,7 @@ from deltacell.cell.genes import Genes
 from deltacell.cell.readers.names import HEADERS, pattern, table_reader, with_header, without_header
 from deltacell.cell.readers.networks import orf_names
 from deltacell.counts import Counts, Source
-from deltacell.table import File, Sheet, Table, is_missing
+from deltacell.table import File, Sheet, Table, present
 
 _GENE_TYPES = ("ORF", "pseudogene", "blocked_reading_frame", "transposable_element_gene")
 _SGD = (
@@ -70,11 +70,8 @@ def _find_table(file: File) -> Callable[[], Table] | None:
 
 def _table(sheet: Sheet, places: Mapping[str, int]) -> Table:
     table = sheet.below(0)
-    columns = {key: table.frame.to_series(i) for key, i in places.items()}
-    present = {
-        key: column.set(pl.Series(is_missing(column)), "") for key, column in columns.items()
-    }
-    return replace(table, frame=pl.DataFrame(present))
+    columns = {key: present(table.frame.to_series(i)) for key, i in places.items()}
+    return replace(table, frame=pl.DataFrame(columns))
 
 
 def _genes(

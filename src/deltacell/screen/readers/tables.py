@@ -37,9 +37,8 @@ from deltacell.screen.readers.written import (
     chosen_phenotype,
     deleted_genes,
     measured,
-    present,
 )
-from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, word
+from deltacell.table import MISSING, File, Sheet, Table, is_missing, is_number, present, word
 
 #: The control locus, whose deletion has no effect; as a query it means "no second gene".
 HO = "YDL227C"

@@ -34,7 +34,7 @@ from deltacell.screen.screen import (
     Screen,
     is_impossible,
 )
-from deltacell.table import Table, is_missing
+from deltacell.table import Table, present
 
 #: The reason to drop a row whose score is missing.
 NO_SCORE = "no score"
@@ -266,11 +266,6 @@ def _gene_of(written: str, is_strain: bool) -> tuple[str, str]:
 @cache
 def perturbation_of(allele: str) -> str:
     return next((p for p, names in _ALLELES.items() if re.fullmatch(names, allele)), "allele")
-
-
-def present(column: pl.Series) -> pl.Series:
-    """Return a column of text with missing values as empty strings."""
-    return column.set(pl.Series(is_missing(column), dtype=pl.Boolean), "")
 
 
 def chosen_phenotype(asked: str | None, there: Sequence[str], path: Path) -> str:
