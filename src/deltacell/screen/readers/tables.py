@@ -132,10 +132,8 @@ def _by_names(sheet: Sheet) -> _Form | None:
 
 
 def _by_words(sheet: Sheet) -> _Form | None:
-    for form in _candidates(sheet):
-        if form.scores and all(len(columns) == 1 for columns in form.scores.values()):
-            return form
-    return None
+    clear = (f for f in _candidates(sheet) if f.scores and max(map(len, f.scores.values())) == 1)
+    return next(clear, None)
 
 
 class _Column(NamedTuple):

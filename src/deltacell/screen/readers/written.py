@@ -239,14 +239,14 @@ def deleted_genes(
         given = given if len(given) == len(names) else [""] * len(names)
         for name, allele in zip(names, given, strict=True):
             gene, collection = _gene_of(name, columns[i].is_strain)
-            perturbation = COLLECTIONS.get(collection) or perturbation_of(allele)
+            by_name = (p for p, known in _ALLELES.items() if re.fullmatch(known, allele))
+            perturbation = COLLECTIONS.get(collection) or next(by_name, "allele")
             if columns[i].alleles is None and gene != name:
                 allele = name
             told.append((field, alleles, i, gene, columns[i].role, perturbation, allele))
     schema = fields.select(keys).schema | dict.fromkeys(("name", *_PER_GENE), pl.String)
-    genes = fields.join(
-        pl.DataFrame(told, schema, orient="row"), on=keys, maintain_order="left_right"
-    )
+    described = pl.DataFrame(told, schema, orient="row")
+    genes = fields.join(described, on=keys, maintain_order="left_right")
     return genes.select("row", "name", *_PER_GENE)
 
 
@@ -261,11 +261,6 @@ def _gene_of(written: str, is_strain: bool) -> tuple[str, str]:
     if found and (is_strain or is_systematic(found[1])):
         return found[1], found[2].lower()
     return gene or written, ""
-
-
-@cache
-def perturbation_of(allele: str) -> str:
-    return next((p for p, names in _ALLELES.items() if re.fullmatch(names, allele)), "allele")
 
 
 def chosen_phenotype(asked: str | None, there: Sequence[str], path: Path) -> str:
